@@ -1,0 +1,61 @@
+# Two commands do everything: `make sweep` and `make test`. PIP_ARGS is passed on to pip.
+PYTHON ?= python3
+PIP_ARGS ?=
+VENV ?= .venv
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip install --disable-pip-version-check --quiet $(PIP_ARGS) -c constraints.txt
+
+# The grid of `make sweep`: a corner of the founding document's, small enough for four minutes on 2 cores.
+SWEEP_GRID ?= --layers 1 2 --hidden 32 64 100 128 200 --sequence 32 64 128 --batch 1 2 4 8
+SWEEP_OUT ?= data/local
+DEADLINE_US ?= 1000
+
+.PHONY: help sweep test test-frameworks lint figures lab clean
+
+help:
+	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), print the summary, draw its figures"
+	@echo "make test             the tests, in about 5 minutes"
+	@echo "make test-frameworks  the tests that need heavier environments"
+	@echo "make figures          redraw the figures of the recordings in data/"
+	@echo "make lab              open JupyterLab on the notebooks"
+	@echo "make clean            remove the environment and what make sweep recorded"
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "lstm_trt needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV) \
+	  || { rm -rf $(VENV); echo "cannot create $(VENV): install venv for $(PYTHON) (Debian: apt install python3-venv)" >&2; exit 2; }
+
+$(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing into $(VENV), a few minutes the first time"
+	@$(PIP) torch
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	@$(PIP) -e '.[dev]'
+	@touch $@
+
+sweep: $(VENV)/.core
+	$(BIN)/lstm-trt sweep $(SWEEP_GRID) --runtime onnxruntime --trials 1000 --out $(SWEEP_OUT)
+	$(BIN)/lstm-trt summarize $(SWEEP_OUT) --figures figures --deadline-us $(DEADLINE_US)
+
+test: $(VENV)/.dev lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# Nothing here yet: the heavier frameworks come with the literature's benchmarks.
+test-frameworks:
+	@echo "no tests that need a heavier environment yet"
+
+figures: $(VENV)/.core
+	$(BIN)/lstm-trt summarize data/epyc --figures figures/epyc --deadline-us $(DEADLINE_US) --format csv > figures/epyc/summary.csv
+
+lab: $(VENV)/.dev
+	$(BIN)/jupyter lab notebooks
+
+clean:
+	rm -rf $(VENV) $(SWEEP_OUT) figures/sweep-*.png

@@ -1,0 +1,44 @@
+"""lstm_trt: which LSTM, on which runtime, answers in time, how sure that is, and what makes the late answers late.
+
+    >>> import lstm_trt
+    >>> recording = lstm_trt.record(lstm_trt.LstmShape(layers=2, hidden=200, sequence=128), runtime="onnxruntime")
+
+Importing the package loads nothing heavy: names are fetched when they are first used.
+"""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "LstmShape": "shapes",
+    "Grid": "shapes",
+    "Configuration": "configuration",
+    "Options": "configuration",
+    "Protocol": "configuration",
+    "LabError": "errors",
+    "UsageError": "errors",
+    "Recording": "store",
+    "Failure": "store",
+    "read": "store",
+    "read_many": "store",
+    "record": "processes",
+    "run_sweep": "sweep",
+    "describe_configuration": "recording",
+    "summarize": "analysis.summary",
+    "export_network": "export",
+}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str):
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lstm_trt' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"lstm_trt.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,71 @@
+"""What can go wrong, as exceptions that say what was wrong, where, and what to do.
+
+The command line prints a `LabError` as one line on standard error and exits 2.
+Anything else that escapes is a bug: it keeps its traceback and exits 70.
+"""
+
+from __future__ import annotations
+
+STAGES = ("export", "build", "parity", "run", "memory", "time")
+
+
+class LabError(Exception):
+    """Base of every error that a user can cause or mend; its text is one line."""
+
+
+class UsageError(LabError):
+    """A name, size or path that the caller gave cannot be used."""
+
+
+class StoreError(LabError):
+    """A recording could not be written or read."""
+
+
+class RuntimeUnavailable(LabError):
+    """A runtime cannot run here; `remedy` is the command or step that makes it ready."""
+
+    def __init__(self, runtime: str, reason: str, remedy: str = ""):
+        super().__init__(f"{runtime}: {reason}" + (f"; {remedy}" if remedy else ""))
+        self.runtime, self.reason, self.remedy = runtime, reason, remedy
+
+
+class ConfigurationFailed(LabError):
+    """One configuration failed at a known `stage` (one of `STAGES`); a sweep goes on."""
+
+    stage = "run"
+
+
+class ExportFailed(ConfigurationFailed):
+    """The network could not be written as ONNX, or what was written is wrong."""
+
+    stage = "export"
+
+
+class BuildFailed(ConfigurationFailed):
+    """The runtime could not load, compile or build the network."""
+
+    stage = "build"
+
+
+class ParityFailed(ConfigurationFailed):
+    """The runtime's answer disagrees with PyTorch in float32."""
+
+    stage = "parity"
+
+
+class RunFailed(ConfigurationFailed):
+    """The timed loop broke off or failed its self-check."""
+
+    stage = "run"
+
+
+class MemoryExhausted(ConfigurationFailed):
+    """Host or device memory did not suffice."""
+
+    stage = "memory"
+
+
+class TimeLimitReached(ConfigurationFailed):
+    """The configuration took longer than its limit."""
+
+    stage = "time"

@@ -1,0 +1,236 @@
+"""Curves of a sweep: latency against one axis, a panel and a line for the others.
+
+The table has one row a configuration and round. Rounds are never averaged: a line runs
+through the middle round, a maximum is the largest of all rounds, every round is a point.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from lstm_trt import plots_tables as tables
+from lstm_trt.errors import UsageError
+from lstm_trt.plots_style import (
+    DASHES,
+    DEADLINE,
+    GREY,
+    MARKERS,
+    WIDTH_IN,
+    Picture,
+    folded,
+    kind_colors,
+    latency_axis,
+    number,
+    sheet,
+    size_axis,
+    size_colors,
+    style,
+)
+
+#: Axis -> (one facet a value of, one line a value of), as the founding document has them.
+ARRANGEMENT = {
+    "sequence": ("layers", "hidden"),
+    "hidden": ("layers", "sequence"),
+    "batch": ("layers", "hidden"),
+    "layers": ("sequence", "hidden"),
+    "features": ("layers", "hidden"),
+    "directions": ("layers", "hidden"),
+}
+#: More lines than this in a panel, and each system gets panels of its own.
+LINES_A_PANEL = 8
+LEGEND_IN = 1.55
+#: Height of one row of failure marks as a share of the panel's, and most for all rows.
+LANE, LANES = 0.045, 0.22
+THICK = {"linewidth": 1.5, "markersize": 3.4, "zorder": 3}
+THIN = {
+    "linewidth": 0.8,
+    "markersize": 2.8,
+    "zorder": 2,
+    "alpha": 0.6,
+    "markerfacecolor": "white",
+    "markeredgewidth": 0.8,
+}
+
+
+def curves(
+    summary: pd.DataFrame,
+    axis: str,
+    statistic: str = "median_us",
+    deadline_us: float | None = None,
+    fixed: dict[str, int] | None = None,
+    facet: str | None = None,
+    line: str | None = None,
+) -> Picture:
+    """Latency in µs against one axis: a panel for each value of `facet`, a line for each of `line`.
+
+    `statistic` is drawn thick, the maximum thin in the same colour, the speed-of-light floor
+    (column `floor_us`) dotted. Axes that are not drawn are held at one value: that of `fixed`,
+    else one that is chosen and told. Several systems share a panel, told apart by marker and
+    dashes, or get panels of their own where that would be more than 8 lines. Failures are
+    marked x at the bottom. Raises `UsageError` for a column or value that is not there.
+    """
+    table = tables.prepare(summary)
+    if statistic not in table:
+        raise UsageError(f"the summary has no column {statistic!r}")
+    if axis not in ARRANGEMENT:
+        raise UsageError(f"unknown axis {axis!r}: choose from {', '.join(ARRANGEMENT)}")
+    facet, line = facet or ARRANGEMENT[axis][0], line or ARRANGEMENT[axis][1]
+    if len({axis, facet, line}) < 3:
+        raise UsageError(f"axis, facet and line must differ, not {axis}, {facet}, {line}")
+    table = tables.hold_fixed(table, (axis, facet, line), fixed)
+    systems, sizes = tables.systems(table), tables.values(table, axis)
+    lines, facets = tables.values(table, line), tables.values(table, facet)
+    apart = len(systems) > 1 and len(lines) * len(systems) > LINES_A_PANEL
+    groups = [[one] for one in systems] if apart else [systems]
+    by_system = len(lines) == 1 and len(systems) > 1
+    colors = kind_colors(len(systems)) if by_system else size_colors(len(lines))
+    panels = [(group, value) for group in groups for value in facets]
+    a_block = len(facets) if len(facets) > 1 else len(panels)  # panels that fill rows together
+    columns = min(a_block, 2 if a_block in (2, 4) or len(facets) == 1 else 3)
+    rows = math.ceil(a_block / columns) * (len(panels) // a_block)
+    shown = [one for one in (axis, facet, line) if len(tables.values(table, one)) > 1]
+    name = tables.STATISTIC_NAMES.get(statistic, statistic)
+    legend_lines = len(lines) + 2 * len(systems) + 9
+    with style():
+        picture, body = sheet(
+            f"Latency against {tables.AXIS_NAMES[axis]}: {'maximum' if name == 'maximum' else f'{name} and maximum'}",
+            [
+                f"{tables.describe_counts(table)}. {tables.describe_fixed(table, shown)}",
+                tables.describe_systems(table),
+                tables.describe_rounds(table),
+            ],
+            max(2.5 * rows if rows > 1 else 3.6, 0.3 + 0.17 * legend_lines),
+        )
+        axes = _panels(body, rows, columns, a_block, len(panels) // a_block)
+        most = _most_failures(table, axis, facet, apart)
+        strip = min(LANE * most, LANES)
+        drawn: list[float] = [deadline_us] if deadline_us else []
+        for ax, (group, value) in zip(axes, panels, strict=True):
+            here = table[table[facet] == value]
+            lane: Counter = Counter()
+            for label in group:
+                order = systems.index(label)
+                for index, size in enumerate(lines):
+                    part = here[(here["system"] == label) & (here[line] == size)].sort_values(axis)
+                    look = {"color": colors[order if by_system else index], "linestyle": "-", "marker": "o"}
+                    if not apart:
+                        look |= {"linestyle": DASHES[order % len(DASHES)], "marker": MARKERS[order % len(MARKERS)]}
+                    drawn += _line(ax, part, axis, statistic, look, f"{label}/{line}={size}")
+                    _mark_failures(ax, part, axis, look["color"], lane, strip / max(most, 1))
+            if deadline_us:
+                ax.axhline(deadline_us, gid="deadline", **DEADLINE)
+            words = [group[0]] if apart else []
+            words += [tables.axis_value(facet, value)] if len(facets) > 1 else []
+            ax.set_title(folded(": ".join(words), int(95 / columns)), loc="left")
+        logarithmic = latency_axis(axes, drawn, room_below=strip)
+        log2 = axis == "batch" or (logarithmic and sizes[-1] / sizes[0] >= 4)
+        for ax in axes:
+            size_axis(ax, sizes, log2, (WIDTH_IN - LEGEND_IN - 0.6) / columns - 0.25)
+            if ax.xaxis.get_tick_params()["labelbottom"]:
+                ax.set_xlabel(tables.AXIS_NAMES[axis] + (" (log2)" if log2 else ""))
+            if ax.yaxis.get_tick_params()["labelleft"]:
+                ax.set_ylabel("latency [µs]" + (" (log)" if logarithmic else ""))
+        handles = _size_handles(line, lines, colors) if len(lines) > 1 else []
+        if len(systems) > 1 and not apart:
+            handles += _system_handles(systems, colors if by_system else [GREY] * len(systems), bool(handles))
+        handles += [Line2D([], [], linestyle="none", label=" ")] if handles else []
+        handles += _kind_handles(table, statistic, deadline_us)
+        body.legend(handles=handles, loc="outside right upper", handlelength=2.9, labelspacing=0.35)
+    return picture
+
+
+def _panels(body, rows: int, columns: int, a_block: int, blocks: int) -> list[Axes]:
+    """Axes that share both scales; each block (a system's facets) starts on a row of its own."""
+    grid = body.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    block_rows = rows // blocks
+    for row in range(rows):
+        for column in range(columns):
+            place = (row % block_rows) * columns + column
+            grid[row][column].set_visible(place < a_block)
+            if place < a_block <= place + columns:  # nothing below it in its block
+                grid[row][column].tick_params(labelbottom=True)
+    return [ax for ax in grid.flat if ax.get_visible()]
+
+
+def _line(ax: Axes, part: pd.DataFrame, axis: str, statistic: str, look: dict, name: str) -> list[float]:
+    """Statistic, maximum and floor of one line; returns the numbers drawn."""
+    drawn: list[float] = []
+    for kind in dict.fromkeys((statistic, "max_us")):
+        if kind not in part:
+            continue
+        points = [(size, tables.over_rounds(part[part[axis] == size], kind)) for size in tables.values(part, axis)]
+        points = [point for point in points if np.isfinite(point[1])]
+        if not points:
+            continue
+        xs, ys = zip(*points, strict=True)
+        ax.plot(xs, ys, **look, **(THICK if kind == statistic else THIN), gid=f"{kind}:{name}")
+        drawn += ys
+        if part["round"].nunique() > 1:
+            every = tables.succeeded(part).dropna(subset=[kind])
+            dots = {"linestyle": "none", "marker": ".", "markersize": 3.5, "alpha": 0.6, "zorder": 1.9}
+            ax.plot(every[axis], every[kind], color=look["color"], gid=f"rounds:{kind}:{name}", **dots)
+            drawn += every[kind].tolist()
+    if "floor_us" in part and part["floor_us"].notna().any():
+        floor = part.dropna(subset=["floor_us"]).drop_duplicates(axis)
+        dotted = {"linestyle": ":", "linewidth": 1.0, "alpha": 0.6, "zorder": 1.8}
+        ax.plot(floor[axis], floor["floor_us"], color=look["color"], gid=f"floor:{name}", **dotted)
+        drawn += floor["floor_us"].tolist()
+    return drawn
+
+
+def _mark_failures(ax: Axes, part: pd.DataFrame, axis: str, color, lane: Counter, height: float) -> None:
+    """An x in the strip at the bottom; those of other lines at the same size go above it."""
+    cross = {"linestyle": "none", "marker": "x", "markersize": 5.5, "markeredgewidth": 1.5, "zorder": 5}
+    for size in tables.values(tables.failed(part), axis):
+        y = height * (0.75 + lane[size])
+        ax.plot([size], [y], color=color, transform=ax.get_xaxis_transform(), gid="failed", **cross)
+        lane[size] += 1
+
+
+def _most_failures(table: pd.DataFrame, axis: str, facet: str, apart: bool) -> int:
+    """Most marks above one another in any panel, and half a row of room; 0 without failures."""
+    rows = tables.failed(table).drop_duplicates("config_id")
+    if rows.empty:
+        return 0
+    return 1 + int(rows.groupby([axis, facet, *(["system"] if apart else [])], observed=True).size().max())
+
+
+def _size_handles(line: str, lines: Sequence[int], colors: Sequence) -> list[Line2D]:
+    """The largest on top, as the lines mostly lie."""
+    entries = [
+        Line2D([], [], color=color, marker="o", markersize=4, label=str(size))
+        for size, color in zip(lines, colors, strict=True)
+    ]
+    return [Line2D([], [], linestyle="none", label=tables.AXIS_NAMES[line]), *reversed(entries)]
+
+
+def _system_handles(systems: Sequence[str], colors: Sequence, after: bool) -> list[Line2D]:
+    handles = [Line2D([], [], linestyle="none", label=text) for text in ((" ", "runtime") if after else ("runtime",))]
+    for i, label in enumerate(systems):
+        look = {"linestyle": DASHES[i % len(DASHES)], "marker": MARKERS[i % len(MARKERS)], "markersize": 4.5}
+        handles.append(Line2D([], [], color=colors[i], label=folded(label), **look))
+    return handles
+
+
+def _kind_handles(table: pd.DataFrame, statistic: str, deadline_us: float | None) -> list[Line2D]:
+    handles = []
+    for kind in dict.fromkeys((statistic, "max_us")):
+        look = THICK if kind == statistic else THIN
+        handles.append(Line2D([], [], color=GREY, marker="o", label=tables.STATISTIC_NAMES.get(kind, kind), **look))
+    if "floor_us" in table and table["floor_us"].notna().any():
+        handles.append(Line2D([], [], color=GREY, linestyle=":", linewidth=1, label="speed-of-light\nfloor"))
+    if deadline_us:
+        handles.append(Line2D([], [], label=f"deadline\n{number(deadline_us)} µs", **DEADLINE))
+    stages = Counter(tables.stage_of(row) for row in tables.failed(table).itertuples())
+    if stages:
+        text = "\n".join(f"  {stage}: {count}" for stage, count in stages.most_common())
+        cross = {"linestyle": "none", "marker": "x", "markeredgewidth": 1.5}
+        handles.append(Line2D([], [], color=GREY, label=f"failed\n{text}", **cross))
+    return handles

@@ -1,0 +1,80 @@
+"""The contract between a runtime and the recorder: `Request` in, `PreparedStep` out."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from lstm_trt.configuration import Options
+from lstm_trt.shapes import LstmShape
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Whether a runtime can run on a device here; `remedy` is the line that makes it ready."""
+
+    ready: bool
+    version: str | None = None
+    device_name: str | None = None
+    reason: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a runtime is asked to prepare.
+
+    `weights` maps the names of `networks.weight_names` to float32 arrays; `onnx_path`
+    is the exported network with symbolic sizes, for runtimes with NEEDS_ONNX.
+    `inputs` are (sequence, batch, features) float32 and only used to build, compile or
+    capture: the parity gate asks with others.
+    """
+
+    shape: LstmShape
+    options: Options
+    inputs: np.ndarray
+    weights: dict[str, np.ndarray] = field(repr=False, default_factory=dict)
+    onnx_path: Path | None = None
+
+
+class PreparedStep(ABC):
+    """One unit of the workload on buffers that are already in place.
+
+    `step` is what is timed: no argument, it returns when the answer is in host memory.
+    It may be an instance attribute that holds a bound C function, to spare a frame.
+    """
+
+    @abstractmethod
+    def step(self) -> None:
+        """Copy in, compute, copy out, wait."""
+
+    @abstractmethod
+    def load_inputs(self, inputs: np.ndarray) -> None:
+        """Put other inputs, (sequence, batch, features) float32, into the host buffer; never timed."""
+
+    @abstractmethod
+    def outputs(self) -> tuple[np.ndarray, ...]:
+        """The last answer as float32 copies: one array, (sequence, batch, 1)."""
+
+    def device_times(self) -> dict[str, np.ndarray]:
+        """Device clocks of the trials since the last call: column name -> int64 nanoseconds."""
+        return {}
+
+    def facts(self) -> dict:
+        """What the runtime really does, for the provenance: threads, kernels, graphs; JSON values."""
+        return {}
+
+    def close(self) -> None:
+        """Free everything; may be called twice."""
+
+
+def installed_version(distribution: str) -> str | None:
+    """Version of an installed package without importing it, or None."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None

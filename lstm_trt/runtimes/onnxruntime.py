@@ -1,0 +1,166 @@
+"""ONNX Runtime: the CPU provider, and CUDA where the installed package has its provider.
+
+A trial is one `run_with_iobinding` on a host input and a host output that stay bound:
+on the CPU no copy at all, on CUDA the copy in, the run, the copy out and the wait.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from lstm_trt.errors import BuildFailed, MemoryExhausted, RuntimeUnavailable
+from lstm_trt.export import INPUT, OUTPUT, static_model
+from lstm_trt.runtimes.contract import Availability, PreparedStep, Request, installed_version
+
+NAME = "onnxruntime"
+DISTRIBUTION = "onnxruntime"
+DEVICES = ("cpu", "cuda")
+PRECISIONS = {"cpu": ("fp32", "int8"), "cuda": ("fp32", "tf32")}
+NEEDS_ONNX = True
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+
+
+def _version() -> str | None:
+    return installed_version("onnxruntime") or installed_version("onnxruntime-gpu")
+
+
+def availability(device: str = "cpu") -> Availability:
+    """Ready where the package is installed and carries the device's provider."""
+    version = _version()
+    if version is None:
+        return Availability(False, reason="not installed", remedy="pip install onnxruntime")
+    if device == "cpu":
+        from lstm_trt.machine import cpu_name
+
+        return Availability(True, version, cpu_name())
+    import onnxruntime
+
+    if PROVIDERS[device] not in onnxruntime.get_available_providers():
+        return Availability(
+            False,
+            version,
+            reason=f"this onnxruntime has no {PROVIDERS[device]}",
+            remedy="pip uninstall onnxruntime, then pip install onnxruntime-gpu (needs an NVIDIA GPU)",
+        )
+    from lstm_trt.machine import gpu_name
+
+    name = gpu_name()
+    if name is None:
+        return Availability(False, version, reason="no NVIDIA GPU is visible", remedy="install the driver, see nvidia-smi")
+    return Availability(True, version, name)
+
+
+def prepare(request: Request) -> PreparedStep:
+    """A bound session on static sizes. Raises `BuildFailed`, `MemoryExhausted`, `RuntimeUnavailable`."""
+    options = request.options
+    state = availability(options.device)
+    if not state.ready:
+        raise RuntimeUnavailable(NAME, state.reason, state.remedy)
+    import onnxruntime
+
+    model = static_model(request.onnx_path, request.shape)
+    if options.precision == "int8":
+        model = _quantized(model)
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = options.threads
+    settings.inter_op_num_threads = 1
+    settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    settings.log_severity_level = 4  # its errors come as exceptions too; once is enough
+    provider_options = {}
+    if options.device == "cuda":
+        provider_options = {"use_tf32": "1" if options.precision == "tf32" else "0"}
+        if options.graph:
+            provider_options["enable_cuda_graph"] = "1"
+    try:
+        session = onnxruntime.InferenceSession(
+            model, settings, providers=[(PROVIDERS[options.device], provider_options)]
+        )
+    except Exception as error:  # its exceptions share no base but RuntimeError, and not all of them
+        raise _failure(error) from error
+    if session.get_providers()[0] != PROVIDERS[options.device]:
+        raise BuildFailed(f"onnxruntime fell back from {PROVIDERS[options.device]} to {session.get_providers()[0]}")
+    return _Bound(session, request)
+
+
+class _Bound(PreparedStep):
+    def __init__(self, session, request: Request) -> None:
+        shape = request.shape
+        self._session = session
+        self._options = request.options
+        self._inputs = np.ascontiguousarray(request.inputs, dtype=np.float32).copy()
+        self._outputs = np.empty((shape.sequence, shape.batch, 1), dtype=np.float32)
+        self._binding = session.io_binding()
+        # By address: bind_cpu_input would keep a copy, and load_inputs could not reach it.
+        self._binding.bind_input(INPUT, "cpu", 0, np.float32, self._inputs.shape, self._inputs.ctypes.data)
+        self._binding.bind_output(OUTPUT, "cpu", 0, np.float32, self._outputs.shape, self._outputs.ctypes.data)
+        run = partial(session.run_with_iobinding, self._binding)
+        if self._options.device == "cpu":
+            self.step = run
+        else:
+            wait = self._binding.synchronize_outputs
+
+            def step() -> None:
+                run()
+                wait()
+
+            self.step = step
+        try:
+            self.step()
+        except Exception as error:
+            raise _failure(error) from error
+
+    def step(self) -> None:
+        raise AssertionError("set per instance")
+
+    def load_inputs(self, inputs: np.ndarray) -> None:
+        np.copyto(self._inputs, inputs)
+
+    def outputs(self) -> tuple[np.ndarray, ...]:
+        return (self._outputs.copy(),)
+
+    def facts(self) -> dict:
+        return {
+            "providers": self._session.get_providers(),
+            "intra_op_threads": self._options.threads,
+            "denormals": "as the processor has them (session.set_denormal_as_zero is off)",
+            "graph_optimization": "all",
+        }
+
+    def close(self) -> None:
+        self.__dict__.pop("step", None)
+        self._binding = self._session = None
+
+
+def _quantized(model: bytes) -> bytes:
+    """Dynamic int8: weights stored in 8 bits, activations quantized at every call."""
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder:
+        target = os.path.join(folder, "int8.onnx")
+        try:
+            quantize_dynamic(onnx.load_from_string(model), target, weight_type=QuantType.QInt8)
+        except Exception as error:
+            raise BuildFailed(f"onnxruntime cannot quantize: {_first_line(error)}") from error
+        quantized = Path(target).read_bytes()
+    operators = {node.op_type for node in onnx.load_from_string(quantized).graph.node}
+    if "DynamicQuantizeLSTM" not in operators:
+        raise BuildFailed("onnxruntime quantized no LSTM: int8 would be fp32 under another name")
+    return quantized
+
+
+def _failure(error: Exception) -> Exception:
+    text = _first_line(error)
+    if isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text.lower():
+        return MemoryExhausted(f"onnxruntime: {text}")
+    return BuildFailed(f"onnxruntime: {text}")
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

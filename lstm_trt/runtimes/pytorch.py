@@ -1,0 +1,42 @@
+"""PyTorch in eager mode: `nn.LSTM` and a dense layer, as most people run them.
+
+A trial is one forward of the module; on a GPU with the copies and the wait around it
+(`_torch_steps.py`). On the CPU oneDNN repacks the weights at every call; on a GPU it
+is cuDNN, whose choice of kernel depends on the hidden size. `operators` in the facts
+tells whether those were used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lstm_trt.runtimes import _torch
+from lstm_trt.runtimes._torch_state import operators
+from lstm_trt.runtimes.contract import Availability, PreparedStep, Request
+
+if TYPE_CHECKING:
+    import torch
+
+NAME = "pytorch"
+DISTRIBUTION = _torch.DISTRIBUTION
+DEVICES = ("cpu", "cuda")
+PRECISIONS = _torch.PRECISIONS
+NEEDS_ONNX = False
+
+configure = _torch.configure
+
+
+def availability(device: str = "cpu") -> Availability:
+    """Ready where PyTorch is installed, and for "cuda" sees a GPU."""
+    return _torch.availability(device, DEVICES)
+
+
+def prepare(request: Request) -> PreparedStep:
+    """Raises `UsageError`, `RuntimeUnavailable`, `MemoryExhausted`, `BuildFailed`."""
+    return _torch.prepare(NAME, request, _bind)
+
+
+def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
+    found = {"operators": operators(module, inputs)}
+    # The method and not the module: `__call__` looks for hooks first, 1 us.
+    return _torch.Bound(_torch.guarded(module.forward, inputs), lambda: found)

@@ -1,0 +1,69 @@
+"""PyTorch under a CUDA graph: the eager network's kernels, launched all at once.
+
+A trial is copy in, one replay, copy out, wait (`_torch_steps.py`); the copies stand
+outside the graph. Buffers are static. Where capture is refused there is no falling
+back to eager mode: the name promises a graph.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lstm_trt.errors import BuildFailed
+from lstm_trt.runtimes import _torch
+from lstm_trt.runtimes._torch_state import operators
+from lstm_trt.runtimes.contract import Availability, PreparedStep, Request
+
+if TYPE_CHECKING:
+    import torch
+
+NAME = "pytorch-cudagraph"
+DISTRIBUTION = _torch.DISTRIBUTION
+DEVICES = ("cuda",)
+PRECISIONS = {"cuda": _torch.PRECISIONS["cuda"]}
+NEEDS_ONNX = False
+#: Forwards before the capture: cuDNN and cuBLAS load kernels and take workspaces in the first ones.
+WARMUPS = 3
+
+configure = _torch.configure
+
+
+def availability(device: str = "cuda") -> Availability:
+    """Ready where PyTorch sees a GPU."""
+    return _torch.availability(device, DEVICES)
+
+
+def prepare(request: Request) -> PreparedStep:
+    """Raises `UsageError`, `RuntimeUnavailable`, `MemoryExhausted`, and `BuildFailed` where capture is refused."""
+    return _torch.prepare(NAME, request, _bind)
+
+
+def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
+    import torch
+
+    stream = torch.cuda.current_stream()  # not the default one, see `_torch_steps.py`
+    found = {"operators": operators(module, inputs), "graph_captured": True}
+    graph = torch.cuda.CUDAGraph()
+    # No inference mode: a graph that was captured first under it could make later captures
+    # in this process fail (pytorch issue 166792), and a replay passes no operator anyway.
+    with torch.no_grad():
+        for _ in range(WARMUPS):
+            module(inputs)
+        torch.cuda.synchronize()
+        try:
+            with torch.cuda.graph(graph, stream=stream):
+                answer = module(inputs)
+        except RuntimeError as error:
+            if _torch.is_memory_error(error):
+                raise
+            # What ended the capture first says more than the error that closing it raised.
+            raise BuildFailed(
+                f"{NAME}: capture was refused: {_torch.first_line(error.__context__ or error)}"
+            ) from error
+    replay = graph.replay
+
+    def run() -> torch.Tensor:
+        replay()
+        return answer
+
+    return _torch.Bound(run, lambda: found, graph.reset)

@@ -1,0 +1,58 @@
+"""TorchScript: the whole network scripted and frozen, deprecated by PyTorch and still deployed.
+
+A trial is one call of the frozen module (`_torch_steps.py`). The module around the
+LSTM is scripted, since a frozen `nn.LSTM` alone has no callable forward. Its executor
+specialises during the first calls; these are over before a trial is timed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+from lstm_trt.errors import BuildFailed
+from lstm_trt.runtimes import _torch
+from lstm_trt.runtimes._torch_state import operators
+from lstm_trt.runtimes.contract import Availability, PreparedStep, Request
+
+if TYPE_CHECKING:
+    import torch
+
+NAME = "torchscript"
+DISTRIBUTION = _torch.DISTRIBUTION
+DEVICES = ("cpu", "cuda")
+PRECISIONS = _torch.PRECISIONS
+NEEDS_ONNX = False
+#: The executor profiles one call and compiles in the next; one more to be sure.
+WARMUPS = 3
+
+configure = _torch.configure
+
+
+def availability(device: str = "cpu") -> Availability:
+    """Ready where PyTorch is installed, and for "cuda" sees a GPU."""
+    return _torch.availability(device, DEVICES)
+
+
+def prepare(request: Request) -> PreparedStep:
+    """Raises `UsageError`, `RuntimeUnavailable`, `MemoryExhausted`, `BuildFailed`."""
+    return _torch.prepare(NAME, request, _bind)
+
+
+def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated; that is known
+        frozen = torch.jit.freeze(torch.jit.script(module))
+    if not isinstance(frozen, torch.jit.ScriptModule) or not callable(getattr(frozen, "forward", None)):
+        raise BuildFailed(f"{NAME}: freezing left no callable forward")
+    run = _torch.guarded(frozen.forward, inputs)
+    for _ in range(WARMUPS):
+        run()
+    found = {
+        "scripted": type(frozen).__name__,
+        "frozen": not list(frozen.parameters()),
+        "operators": operators(frozen.forward, inputs),
+    }
+    return _torch.Bound(run, lambda: found)

@@ -1,0 +1,309 @@
+"""A grid of shapes x runtimes -> recordings in a folder: random order, rounds, resume, progress.
+
+A round records every configuration once, in new processes and in a new random order,
+the runtimes mixed, so that a drift of the machine does not fall on one of them. What
+is on disk is what is done: a sweep that was killed goes on with the same command and
+loses at most the configuration that was under way.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import itertools
+import os
+import random
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lstm_trt import store
+from lstm_trt.configuration import Configuration
+from lstm_trt.errors import UsageError
+from lstm_trt.processes import TIME_LIMIT_S, Crew, Outcome, Seconds
+
+LOCK_FILE = ".lstm_trt.lock"
+
+
+@dataclass
+class Report:
+    """What a sweep did. `left` counts what is still to do (after Ctrl-C)."""
+
+    total: int
+    done_before: int = 0
+    failed_before: int = 0
+    recorded: int = 0
+    failures: list[store.Failure] = field(default_factory=list)
+    seconds: Seconds = field(default_factory=Seconds)
+    wall_s: float = 0.0
+    stopped: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def left(self) -> int:
+        return self.total - self.done_before - self.failed_before - self.recorded - len(self.failures)
+
+    @property
+    def efficiency(self) -> float | None:
+        """Time inside trials over the wall time of timing."""
+        return self.seconds.inside_trials / self.seconds.timing if self.seconds.timing else None
+
+    @property
+    def preparing_s_each(self) -> float | None:
+        """Preparing, workers' start included, a configuration."""
+        attempted = self.recorded + len(self.failures)
+        return self.seconds.preparing / attempted if attempted else None
+
+    def as_dict(self) -> dict:
+        return {
+            "total": self.total,
+            "done_before": self.done_before,
+            "failed_before": self.failed_before,
+            "recorded": self.recorded,
+            "failed": len(self.failures),
+            "left": self.left,
+            "stopped": self.stopped,
+            "wall_s": self.wall_s,
+            "preparing_s": self.seconds.preparing,
+            "preparing_s_each": self.preparing_s_each,
+            "timing_s": self.seconds.timing,
+            "inside_trials_s": self.seconds.inside_trials,
+            "efficiency": self.efficiency,
+            "storing_s": self.seconds.storing,
+            "failures": [
+                {"shape": f.configuration.workload.name, "runtime": f.configuration.runtime, "stage": f.stage, "reason": f.reason}
+                for f in self.failures
+            ],
+            "warnings": self.warnings,
+        }
+
+    def lines(self) -> list[str]:
+        """The report in words."""
+        words = [f"{self.recorded} recorded", f"{len(self.failures)} failed"]
+        if self.done_before:
+            words.append(f"{self.done_before} were there already")
+        if self.failed_before:
+            words.append(f"{self.failed_before} had failed before (--retry-failed repeats them)")
+        if self.left:
+            words.append(f"{self.left} left")
+        lines = [f"{', '.join(words)}, of {self.total}; {duration(self.wall_s)} in all"]
+        if self.efficiency is not None:
+            lines.append(
+                f"preparing {self.seconds.preparing:.1f} s ({self.preparing_s_each:.2f} s a configuration, starting workers"
+                f" included), timing {self.seconds.timing:.1f} s ({100 * self.efficiency:.1f} % of it inside trials),"
+                f" storing {self.seconds.storing:.1f} s"
+            )
+        for failure in self.failures:
+            lines.append(
+                f"failed: {failure.configuration.workload.name} on {failure.configuration.runtime}"
+                f" at {failure.stage}: {failure.reason}"
+            )
+        return lines + [f"warning: {warning}" for warning in self.warnings]
+
+
+def duration(seconds: float) -> str:
+    """`75` -> `1 min 15 s`."""
+    seconds = max(0, round(seconds))
+    hours, minutes = seconds // 3600, seconds // 60 % 60
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {seconds % 60:02d} s" if minutes else f"{seconds} s"
+
+
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Hold a folder for one campaign; raises `UsageError` where another process has it.
+
+    The kernel lets go of the lock when its holder dies, however that happens.
+    """
+    path = folder / LOCK_FILE
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                holder = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
+                raise UsageError(
+                    f"{folder} is in use by another sweep or recording (process {holder}): wait for it, or choose another --out"
+                ) from None
+            # A file system without locks: go on without one.
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        with suppress(OSError):
+            os.ftruncate(handle, 0)
+        os.close(handle)
+
+
+def order(configurations: Sequence[Configuration], rounds: int, seed: int) -> Iterator[list[Configuration]]:
+    """The configurations of each round, shuffled anew; the same for the same seed."""
+    for number in range(rounds):
+        shuffled = list(configurations)
+        random.Random(f"{seed}/{number}").shuffle(shuffled)
+        yield shuffled
+
+
+def run_sweep(
+    configurations: Sequence[Configuration],
+    out: str | os.PathLike,
+    *,
+    rounds: int = 1,
+    seed: int = 0,
+    time_limit_s: float = TIME_LIMIT_S,
+    memory_limit: int | None = None,
+    retry_failed: bool = False,
+    show_progress: bool = True,
+) -> Report:
+    """Record what `out` does not hold yet; Ctrl-C ends it cleanly with `report.stopped`.
+
+    A configuration that fails becomes a failure row and the sweep goes on. Raises
+    `UsageError` for an unusable folder, or one in use; `Refused` where the disk is full:
+    what was recorded stays.
+    """
+    if rounds < 1:
+        raise UsageError(f"rounds must be at least 1, not {rounds}")
+    if not time_limit_s > 0:
+        raise UsageError(f"the time limit must be above 0 s, not {time_limit_s:g}")
+    configurations = list(dict.fromkeys(configurations))
+    folder = store.make_folder(Path(out))
+    began = time.monotonic()
+    with folder_lock(folder):
+        for leftover in folder.glob(".*.tmp"):
+            leftover.unlink(missing_ok=True)
+        report = Report(total=rounds * len(configurations))
+        for path in store.set_aside_damaged(folder):
+            report.warnings.append(f"{path.name} was damaged: moved aside and recorded again")
+        recorded, failed = store.finished(folder)
+        plan: list[list[Configuration]] = []
+        for number, shuffled in enumerate(order(configurations, rounds, seed)):
+            todo = []
+            for configuration in shuffled:
+                key = (configuration.id, number)
+                if key in recorded:
+                    report.done_before += 1
+                elif key in failed and not retry_failed:
+                    report.failed_before += 1
+                else:
+                    todo.append(configuration)
+            plan.append(todo)
+        with _Progress(plan, report, show_progress) as progress, Crew(time_limit_s, memory_limit) as crew:
+            try:
+                for number, todo in enumerate(plan):
+                    for configuration in todo:
+                        progress.begin(configuration, number)
+                        outcome = crew.record(configuration, number, folder, progress.listen)
+                        if outcome.failure is None:
+                            (folder / f"{configuration.id}-r{number}.failure.json").unlink(missing_ok=True)
+                        progress.end(configuration, outcome)
+                    crew.end_workers()
+            except KeyboardInterrupt:
+                report.stopped = True
+        report.wall_s = time.monotonic() - began
+    return report
+
+
+class _Progress:
+    """One line: what runs, how much is done, how long is left. Also keeps the report."""
+
+    def __init__(self, plan: list[list[Configuration]], report: Report, show: bool) -> None:
+        self._left = list(itertools.chain.from_iterable(plan))
+        self._report = report
+        self._show = show and bool(self._left)
+        self._terminal = self._show and sys.stderr.isatty()
+        self._bar = None
+        self._said = 0.0
+        # For the time left: seconds and operations of what was done, a runtime.
+        self._spent: dict[str, tuple[float, float]] = {}
+        self._overhead: list[float] = []
+
+    def __enter__(self) -> _Progress:
+        if self._terminal:
+            with suppress(ImportError):
+                from tqdm import tqdm
+
+                self._bar = tqdm(
+                    total=self._report.total,
+                    initial=self._report.done_before + self._report.failed_before,
+                    bar_format="{n_fmt}/{total_fmt} |{bar:20}| {elapsed}{postfix}",
+                    dynamic_ncols=True,
+                    leave=True,
+                )
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.set_postfix_str("")
+            self._bar.close()
+
+    def begin(self, configuration: Configuration, number: int) -> None:
+        self._running = f"{configuration.workload.name} {configuration.runtime}" + (f" r{number}" if number else "")
+        self._tell(self._running)
+
+    def listen(self, answer: dict) -> None:
+        if answer["event"] == "progress" and answer["done"] and answer["total"] > answer["done"]:
+            self._tell(f"{self._running} {100 * answer['done'] // answer['total']} %", quiet=True)
+
+    def end(self, configuration: Configuration, outcome: Outcome) -> None:
+        report, seconds = self._report, outcome.seconds
+        report.seconds.add(seconds)
+        if outcome.failure:
+            report.failures.append(outcome.failure)
+        else:
+            report.recorded += 1
+        report.warnings.extend(f"{configuration.workload.name}: {text}" for text in outcome.warnings)
+        self._left.remove(configuration)
+        self._overhead.append(seconds.preparing + seconds.storing)
+        if not outcome.failure:
+            spent, work = self._spent.get(configuration.runtime, (0.0, 0.0))
+            self._spent[configuration.runtime] = (spent + seconds.timing, work + _work(configuration))
+        if self._bar is not None:
+            self._bar.update()
+        else:
+            self._tell("", quiet=bool(self._left))
+
+    def seconds_left(self) -> float | None:
+        """From the rate of operations that each runtime reached so far; None before the first."""
+        if not self._overhead:
+            return None
+        overhead = sum(self._overhead) / len(self._overhead)
+        spent, work = (sum(values) for values in zip(*self._spent.values(), strict=True)) if self._spent else (0.0, 1.0)
+        total = 0.0
+        for configuration in self._left:
+            runtime_spent, runtime_work = self._spent.get(configuration.runtime, (spent, work))
+            total += overhead + _work(configuration) * runtime_spent / runtime_work
+        return total
+
+    def _tell(self, running: str, quiet: bool = False) -> None:
+        if not self._show:
+            return
+        left = self.seconds_left()
+        failed = f", {len(self._report.failures)} failed" if self._report.failures else ""
+        words = f"{running}{failed}, " + (f"about {duration(left)} left" if left is not None else "time left unknown yet")
+        if self._bar is not None:
+            self._bar.set_postfix_str(words)
+            return
+        now = time.monotonic()
+        if now - self._said < 10 and (quiet or self._said):
+            return
+        self._said = now
+        report = self._report
+        done = report.total - report.left
+        print(f"{done}/{report.total} {words}", file=sys.stderr, flush=True)
+
+
+def _work(configuration: Configuration) -> float:
+    protocol = configuration.protocol
+    # 2 us a step and layer stand for what does not grow with the arithmetic.
+    shape = configuration.workload
+    return (protocol.trials + protocol.warmup) * (shape.flops + 50_000 * shape.sequence * shape.layers)
+
+
+def go_on_with(arguments: Sequence[str]) -> str:
+    """The command that continues a stopped sweep."""
+    return shlex.join(["lstm-trt", *arguments])

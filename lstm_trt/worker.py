@@ -1,0 +1,163 @@
+"""What runs in the processes that `processes.py` starts: `python -m lstm_trt.worker FD`.
+
+Jobs come as JSON lines on standard input, answers go as JSON lines to the file
+descriptor FD; what libraries print goes to standard output and error, which the
+parent keeps in a file. Two kinds of job: "reference" exports a network and asks
+PyTorch for the parity gate's answers (the preparer), "record" records one
+configuration (a worker). A process sees only one of the kinds.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from functools import lru_cache
+from pathlib import Path
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when the one that started it dies."""
+    with_prctl = getattr(ctypes.CDLL(None, use_errno=True), "prctl", None)
+    if with_prctl is not None:
+        with_prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def volunteer_for_oom() -> None:
+    """Where memory runs out, the kernel shall take this process and not its parent."""
+    try:
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    except OSError:
+        pass
+
+
+def encode(array) -> dict:
+    """A float32 array as JSON values."""
+    return {"shape": list(array.shape), "data": base64.b64encode(array.tobytes()).decode()}
+
+
+def decode(plain: dict):
+    import numpy as np
+
+    return np.frombuffer(base64.b64decode(plain["data"]), dtype=np.float32).reshape(plain["shape"])
+
+
+class Answers:
+    """The way back to the parent; nothing but JSON lines goes there."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._file = os.fdopen(descriptor, "w", buffering=1)
+
+    def send(self, event: str, **values: object) -> None:
+        self._file.write(json.dumps({"event": event, **values}) + "\n")
+
+
+@lru_cache(maxsize=4)
+def _module(network: tuple, seed: int):
+    from lstm_trt.networks import build_module
+    from lstm_trt.recording import cached_weights
+    from lstm_trt.shapes import LstmShape
+
+    layers, hidden, features, directions = network
+    return build_module(LstmShape(layers, hidden, 1, 1, features, directions), cached_weights(network, seed))
+
+
+@lru_cache(maxsize=256)
+def _exported(network: tuple, seed: int):
+    from lstm_trt.export import export_network
+    from lstm_trt.recording import cached_weights
+    from lstm_trt.shapes import LstmShape
+
+    layers, hidden, features, directions = network
+    shape = LstmShape(layers, hidden, 1, 1, features, directions)
+    return export_network(shape, seed, cached_weights(network, seed))
+
+
+def answer_reference(job: dict, answers: Answers) -> None:
+    """Export where asked for, and PyTorch's answers to `make_inputs(shape, gate_seed)`."""
+    import torch
+
+    from lstm_trt.networks import make_inputs, reference_outputs
+    from lstm_trt.shapes import LstmShape
+
+    torch.set_num_threads(1)
+    shape, seed = LstmShape(**job["shape"]), job["seed"]
+    answers.send("stage", stage="export")
+    exported = _exported(shape.network, seed) if job["onnx"] else None
+    _, distinct, _ = make_inputs(shape, job["gate_seed"])
+    outputs = reference_outputs(_module(shape.network, seed), distinct)
+    answers.send(
+        "done",
+        answers=encode(outputs),
+        onnx_path=str(exported.path) if exported else None,
+        onnx_sha256=exported.sha256 if exported else None,
+    )
+
+
+def answer_record(job: dict, answers: Answers) -> None:
+    """Record one configuration and write its file."""
+    from lstm_trt import store
+    from lstm_trt.configuration import Configuration
+    from lstm_trt.recording import Reference, record_here
+
+    configuration = Configuration.from_dict(job["configuration"])
+    recording = record_here(
+        configuration,
+        Reference(job["gate_seed"], decode(job["answers"])),
+        round=job["round"],
+        onnx_path=Path(job["onnx_path"]) if job["onnx_path"] else None,
+        onnx_sha256=job["onnx_sha256"],
+        stage=lambda name: answers.send("stage", stage=name),
+        progress=lambda done, total: answers.send("progress", done=done, total=total),
+    )
+    began = time.perf_counter()
+    path = store.write(recording, Path(job["folder"]))
+    seconds = {**recording.provenance["seconds"], "store": time.perf_counter() - began}
+    answers.send("done", path=str(path), seconds=seconds, warnings=recording.provenance["warnings"])
+
+
+def main() -> int:
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    volunteer_for_oom()
+    answers = Answers(int(sys.argv[1]))
+    if len(sys.argv) > 2:
+        from lstm_trt.configuration import Options
+        from lstm_trt.recording import pin
+
+        pin(Options(**json.loads(sys.argv[2])))
+    from lstm_trt.errors import ConfigurationFailed, LabError, StoreError
+
+    kinds = {"reference": answer_reference, "record": answer_record}
+    answers.send("ready")
+    for line in sys.stdin:
+        job = json.loads(line)
+        try:
+            kinds[job["kind"]](job, answers)
+        except MemoryError as error:
+            answers.send("failed", stage="memory", reason=f"host memory did not suffice: {error}".rstrip(": "), spent=True)
+            return 1  # what is left of the heap is not to be trusted
+        except ConfigurationFailed as error:
+            spent = error.stage in ("memory", "run", "time")
+            answers.send("failed", stage=error.stage, reason=str(error), spent=spent)
+            if spent:
+                return 1
+        except StoreError as error:
+            answers.send("refused", reason=str(error))
+        except LabError as error:
+            answers.send("failed", stage=None, reason=str(error), spent=False)
+        except Exception as error:
+            text = str(error).strip().splitlines()
+            reason = f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+            answers.send("failed", stage=None, reason=reason, detail=traceback.format_exc(), spent=True)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

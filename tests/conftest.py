@@ -1,0 +1,74 @@
+"""What the tests share: a cache of their own, and the command line as people start it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """One cache for the session, away from the user's."""
+    folder = tmp_path_factory.mktemp("cache")
+    before = os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ["XDG_CACHE_HOME"]
+    else:
+        os.environ["XDG_CACHE_HOME"] = before
+
+
+@pytest.fixture
+def lab():
+    """Run `lstm-trt ...` in a process of its own; the result has returncode, stdout, stderr."""
+
+    def run(*arguments: object, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, "-m", "lstm_trt", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=ROOT,
+            env={**os.environ, **environment},
+        )
+
+    return run
+
+
+@pytest.fixture
+def refused(lab):
+    """Run a command that must be refused: exit 2, one line on standard error, nothing on standard output."""
+
+    def run(*arguments: object, **environment: str) -> str:
+        result = lab(*arguments, **environment)
+        assert result.returncode == 2, result
+        assert result.stderr.count("\n") == 1, result.stderr
+        assert result.stderr.startswith("lstm-trt: ")
+        assert "Traceback" not in result.stderr
+        assert result.stdout == ""
+        return result.stderr
+
+    return run
+
+
+def pytest_collection_modifyitems(items):
+    """GPU tests skip with their reason where there is no GPU."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    try:
+        import torch
+
+        reason = None if torch.cuda.is_available() else "needs an NVIDIA GPU with a CUDA build of PyTorch"
+    except ImportError:
+        reason = "needs PyTorch"
+    if reason:
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=reason))
