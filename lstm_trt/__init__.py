@@ -29,7 +29,7 @@ _HOMES = {
     "export_network": "export",
 }
 
-__all__ = ["__version__", *_HOMES]
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
 
 
 def __getattr__(name: str):

@@ -46,20 +46,25 @@ def _shape_arguments(parser: argparse.ArgumentParser, many: bool) -> None:
 
 def _runtime_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", default="fp32", help="fp32, tf32, fp16, bf16 or int8, as the runtime offers")
-    parser.add_argument("--threads", type=int, default=1, metavar="K", help="threads, each pinned to a core (default 1)")
+    parser.add_argument(
+        "--threads", type=int, default=1, metavar="K", help="threads, each pinned to a core (default 1)"
+    )
     parser.add_argument("--device", default=None, help="cpu or cuda; the runtime's own choice if not given")
     parser.add_argument("--device-clocks", default="off", choices=("off", "compute", "all"), help="clocks on the GPU")
     parser.add_argument("--trials", type=int, default=1000, metavar="N", help="timed trials (default 1000)")
-    parser.add_argument("--warmup", type=int, default=10, metavar="N", help="warm-up trials, kept and marked (default 10)")
+    parser.add_argument(
+        "--warmup", type=int, default=10, metavar="N", help="warm-up trials, kept and marked (default 10)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of weights, inputs and the sweep's order (default 0)")
-    parser.add_argument("--time-limit", type=float, default=600.0, metavar="S", help="seconds a configuration may take")
+    parser.add_argument("--time-limit", type=float, default=None, metavar="S", help="seconds a configuration may take")
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
     parser = _Parser(
         prog="lstm-trt",
-        description="Which LSTM, on which runtime, answers in time, how sure that is, and what makes the late answers late.",
+        description="Which LSTM, on which runtime, answers in time, how sure that is, and what makes the late answers"
+        " late.",
     )
     parser.add_argument("--version", action="version", version=f"lstm-trt {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
@@ -110,7 +115,9 @@ def build_parser() -> argparse.ArgumentParser:
         "lstm-trt sweep --layers 1 2 --hidden 32 64 128 --sequence 32 64 --batch 1 2 4"
         " --runtime onnxruntime pytorch --out recordings",
     )
-    sub.add_argument("--grid", default=None, metavar="NAME", help="founding: 2000 shapes; axes given beside it narrow it")
+    sub.add_argument(
+        "--grid", default=None, metavar="NAME", help="founding: 2000 shapes; axes given beside it narrow it"
+    )
     _shape_arguments(sub, many=True)
     sub.add_argument("--runtime", nargs="+", default=["onnxruntime"], metavar="NAME", help="see lstm-trt doctor")
     _runtime_arguments(sub)
@@ -129,7 +136,9 @@ def build_parser() -> argparse.ArgumentParser:
         "lstm-trt consolidate recordings --out data/campaign",
     )
     sub.add_argument("path", type=Path, help="folder of recordings")
-    sub.add_argument("--out", type=Path, default=None, metavar="DIR", help="where the two files go (default: the folder)")
+    sub.add_argument(
+        "--out", type=Path, default=None, metavar="DIR", help="where the two files go (default: the folder)"
+    )
 
     sub = command(
         "summarize",
@@ -217,7 +226,9 @@ def _export(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         _print_json(answer)
     else:
-        print(f"{path}: {len(content) / 1e6:.2f} MB, {shape.parameters} parameters, {shape.flops / 1e6:.1f} MFLOP a call")
+        print(
+            f"{path}: {len(content) / 1e6:.2f} MB, {shape.parameters} parameters, {shape.flops / 1e6:.1f} MFLOP a call"
+        )
     return 0
 
 
@@ -232,7 +243,10 @@ def _record(arguments: argparse.Namespace) -> int:
         if quiet:
             return
         if answer["event"] == "floor":
-            print(f"{shape.name} on {arguments.runtime}: speed of light {answer['floor_ns'] / 1e3:.1f} us", file=sys.stderr)
+            print(
+                f"{shape.name} on {arguments.runtime}: speed of light {answer['floor_ns'] / 1e3:.1f} us",
+                file=sys.stderr,
+            )
         elif answer["event"] == "progress" and sys.stderr.isatty():
             end = "\r" if answer["done"] < answer["total"] else "\n"
             print(f"{answer['done']}/{answer['total']} trials", end=end, file=sys.stderr, flush=True)
@@ -332,7 +346,9 @@ def _consolidate(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         _print_json(answer)
     else:
-        print(f"{folder}: {store.TRIALS_FILE} and {store.CONFIGS_FILE} hold {recordings} recordings, {failures} failures")
+        print(
+            f"{folder}: {store.TRIALS_FILE} and {store.CONFIGS_FILE} hold {recordings} recordings, {failures} failures"
+        )
     return 0
 
 

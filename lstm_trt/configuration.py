@@ -71,7 +71,14 @@ class Protocol:
     settle: int = 3
 
     def __post_init__(self) -> None:
-        for name, least in (("trials", 1), ("warmup", 0), ("seed", 0), ("block_trials", 1), ("block_ms", 1), ("settle", 0)):
+        for name, least in (
+            ("trials", 1),
+            ("warmup", 0),
+            ("seed", 0),
+            ("block_trials", 1),
+            ("block_ms", 1),
+            ("settle", 0),
+        ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
                 raise UsageError(f"{name} must be a whole number, not {value!r}")
@@ -144,7 +151,9 @@ def choose_cores(threads: int) -> tuple[int, ...]:
     """
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     if threads > len(allowed):
-        raise UsageError(f"{threads} threads need {threads} cores, this process may use {len(allowed)}: lower --threads")
+        raise UsageError(
+            f"{threads} threads need {threads} cores, this process may use {len(allowed)}: lower --threads"
+        )
     return tuple(allowed[-threads:])
 
 

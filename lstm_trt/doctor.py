@@ -203,6 +203,6 @@ def render(report: Report, width: int = 100, colour: bool | None = None) -> str:
         if check.verdict == "attention" and check.remedy.startswith(KERNEL_LINE)
     ]
     if len(arguments) > 1:
-        lines += ["", "  The kernel arguments together (in /etc/default/grub, then update-grub and a reboot):"]
+        lines += ["", "  All kernel arguments in one (GRUB_CMDLINE_LINUX in /etc/default/grub, update-grub, reboot):"]
         lines += _indented(" ".join(arguments), "", width)
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)

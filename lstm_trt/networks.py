@@ -70,9 +70,7 @@ def build_module(shape: LstmShape, weights: dict[str, np.ndarray]) -> torch.nn.M
     class StackedLstm(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.lstm = torch.nn.LSTM(
-                shape.features, shape.hidden, shape.layers, bidirectional=shape.directions == 2
-            )
+            self.lstm = torch.nn.LSTM(shape.features, shape.hidden, shape.layers, bidirectional=shape.directions == 2)
             self.dense = torch.nn.Linear(shape.hidden * shape.directions, 1)
 
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:

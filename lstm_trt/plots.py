@@ -43,6 +43,7 @@ def draw_sweep(
     file appears whole or not at all; other files are left alone. Raises `UsageError` where the
     tables cannot be drawn or the folder not be written.
     """
+    tables.check_deadline(deadline_us)
     table = tables.prepare(summary)
     folder = Path(folder)
     try:
@@ -70,8 +71,8 @@ def _plan(table, summary, trials, deadline_us) -> dict[str, Callable[[], Picture
         plan["heat-map"] = lambda: heat_map(summary, *pair, deadline_us=deadline_us)
     if len(tables.systems(table)) > 1:
         plan["runtimes"] = lambda: runtimes(summary, deadline_us=deadline_us)
-    recorded = trials[~trials["warmup"].astype(bool)]["config_id"].unique()
-    recorded = tables.succeeded(table)[tables.succeeded(table)["config_id"].isin(recorded)]
+    good = tables.succeeded(table)
+    recorded = good[good["config_id"].isin(tables.recorded(trials))]
     for axis in axes:
         if tables.hold_fixed(table, (axis,))["config_id"].isin(recorded["config_id"]).any():
             plan[f"boxes-by-{axis}"] = lambda axis=axis: box_plots(trials, summary, axis)

@@ -16,11 +16,24 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from lstm_trt import plots_tables as tables
 from lstm_trt.errors import UsageError
-from lstm_trt.plots_style import GREY, WIDTH_IN, Picture, folded, kind_colors, multiple, number, sheet, style
+from lstm_trt.plots_style import (
+    BACKGROUND,
+    GREY,
+    WIDTH_IN,
+    Picture,
+    folded,
+    multiple,
+    number,
+    sheet,
+    style,
+    system_looks,
+)
 
 #: Where the founding document saw clusters of outliers.
 GUIDES = (1.25, 2.0)
 PANEL_IN = 3.3
+#: Room that a box needs for its count of outliers on one line.
+ROOMY_IN = 1.2
 #: Where every trial took equally long the axis is linear within a thousandth of the median.
 LEAST_WIDTH = 1e-3
 OUTLIER = {"linestyle": "none", "marker": "o", "markersize": 2.6, "markeredgewidth": 0, "alpha": 0.45}
@@ -35,17 +48,21 @@ def box_plots(trials: pd.DataFrame, summary: pd.DataFrame, axis: str, fixed: dic
     rounds as a multiple of the median, below it the median in µs. Failures are named in their place.
     Raises `UsageError` where no trials are there to draw.
     """
-    table = tables.hold_fixed(tables.prepare(summary), (axis,), fixed)
+    table = tables.prepare(summary)
+    looks = system_looks(tables.systems(table))
+    table = tables.hold_fixed(table, (axis,), fixed)
     systems, sizes = tables.systems(table), tables.values(table, axis)
     good = tables.succeeded(table)
-    held = set(trials["config_id"].unique())
-    systems = [label for label in systems if held & set(good[good["system"] == label]["config_id"])]
+    latencies = {
+        config: [tables.timed_us(part) for part in tables.rounds_of(trials, config).values()]
+        for config in set(good["config_id"]) & tables.recorded(trials)
+    }
+    systems = [label for label in systems if latencies.keys() & set(good[good["system"] == label]["config_id"])]
     if not systems:
         raise UsageError("no trials of the configurations chosen: nothing to draw")
-    colors = kind_colors(len(systems))
     rounds = table["round"].nunique()
     several = f" Boxes are of the first of {rounds} rounds, diamonds the maxima of the others." if rounds > 1 else ""
-    columns = 2 if len(systems) > 1 and len(sizes) <= 4 else 1
+    columns = 2 if len(systems) > 1 and len(sizes) <= 3 else 1
     rows = math.ceil(len(systems) / columns)
     slot_in = (WIDTH_IN / columns - 1.4) / len(sizes)
     with style():
@@ -54,28 +71,31 @@ def box_plots(trials: pd.DataFrame, summary: pd.DataFrame, axis: str, fixed: dic
             [
                 f"{tables.describe_counts(table)}. {tables.describe_fixed(table, (axis,))}",
                 tables.describe_systems(table[table["system"].isin(systems)]),
-                "Beside each box: how many trials lie outside 1.5 × IQR, on either side. Nothing is cut off." + several,
+                "Beside each box: how many trials lie outside 1.5 × IQR, on either side; above it: the maximum over "
+                f"the median.{several} Nothing is cut off.",
             ],
             PANEL_IN * rows + 0.25,
         )
         grid = body.subplots(rows, columns, squeeze=False)
         for ax in grid.flat[len(systems) :]:
             ax.set_visible(False)
-        for ax, label, color in zip(grid.flat, systems, colors, strict=False):
-            _panel(ax, trials, table[table["system"] == label], axis, sizes, color, slot_in)
+        for ax, label in zip(grid.flat, systems, strict=False):
+            _panel(ax, latencies, table[table["system"] == label], axis, sizes, looks[label]["color"], slot_in)
             ax.set_xlabel(f"{tables.AXIS_NAMES[axis]}, and the median below it")
             if len(systems) > 1:
                 ax.set_title(folded(label, 95 // columns), loc="left")
     return picture
 
 
-def _panel(ax: Axes, trials, table: pd.DataFrame, axis: str, sizes: Sequence[int], color, slot_in: float) -> None:
+def _panel(
+    ax: Axes, latencies: dict, table: pd.DataFrame, axis: str, sizes: Sequence[int], color, slot_in: float
+) -> None:
     boxes: dict[int, tables.Spread] = {}
     others: dict[int, list[float]] = {}
     for place, size in enumerate(sizes):
         rows = table[table[axis] == size]
         good = tables.succeeded(rows).sort_values("round")
-        if good.empty or not (trials["config_id"] == good["config_id"].iloc[0]).any():
+        if good.empty or good["config_id"].iloc[0] not in latencies:
             words = [f"failed: {tables.stage_of(row)}" for row in tables.failed(rows).itertuples()] or ["not recorded"]
             look = {
                 "rotation": 90,
@@ -87,16 +107,16 @@ def _panel(ax: Axes, trials, table: pd.DataFrame, axis: str, sizes: Sequence[int
             }
             ax.text(place, 0.5, words[0], transform=ax.get_xaxis_transform(), **look)
             continue
-        first, *rest = tables.rounds_of(trials, good["config_id"].iloc[0]).values()
-        boxes[size] = tables.spread(tables.timed_us(first))
-        others[size] = [float(tables.timed_us(part).max()) for part in rest]
+        first, *rest = latencies[good["config_id"].iloc[0]]
+        boxes[size] = tables.spread(first)
+        others[size] = [float(part.max()) for part in rest]
     width = _linear_width(boxes.values())
     ax.set_yscale("asinh", linear_width=width)
     extremes = [0.0]
     for size, box in boxes.items():
         extremes += _draw_box(ax, sizes.index(size), size, box, others[size], color, slot_in)
     _value_axis(ax, width, min(extremes), max(extremes))
-    ax.set_xlim(-0.5, len(sizes) - 0.5 + 0.1)
+    ax.set_xlim(-0.5, len(sizes) - 1 + max(0.55, (0.8 if slot_in < ROOMY_IN else 1.05) / slot_in))
     medians = [f"{number(boxes[size].median_us)} µs" if size in boxes else "" for size in sizes]
     ax.set_xticks(range(len(sizes)), [f"{size}\n{median}" for size, median in zip(sizes, medians, strict=True)])
     ax.grid(False, axis="x")
@@ -118,8 +138,17 @@ def _draw_box(ax: Axes, place: int, size: int, box: tables.Spread, others: list[
     ax.plot([place], [relative.max()], marker="^", color="black", gid=f"max:{size}", **mark)
     ax.plot([place] * len(later), later, marker="D", color=color, markerfacecolor="white", gid=f"rounds:{size}", **mark)
     words = {"textcoords": "offset points", "size": 9}
-    ax.annotate(f"max {multiple(highest + 1)}", (place, highest), (0, 6), ha="center", va="bottom", **words)
-    count = f"{box.outliers} of {box.n}" if slot_in * (1 - 2 * half) > 0.75 else f"{box.outliers} of\n{box.n}"
+    ax.annotate(
+        f"{'max ' if slot_in > 0.72 else ''}{multiple(highest + 1)}",
+        (place, highest),
+        (0, 6),
+        ha="center",
+        va="bottom",
+        **words,
+    )
+    count = f"{box.outliers} of {box.n}" if slot_in > ROOMY_IN else f"{box.outliers} of\n{box.n}"
+    if slot_in < 0.55:
+        count, words = count.replace("\n", " "), {**words, "rotation": 90}
     ax.annotate(count, (place + half, 0), (3, 0), ha="left", va="center", gid=f"count:{size}", **words)
     return [relative.min(), highest]
 

@@ -21,17 +21,16 @@ from lstm_trt.plots_style import (
     DASHES,
     DEADLINE,
     GREY,
-    MARKERS,
     WIDTH_IN,
     Picture,
     folded,
-    kind_colors,
     latency_axis,
     number,
     sheet,
     size_axis,
     size_colors,
     style,
+    system_looks,
 )
 
 #: Axis -> (one facet a value of, one line a value of), as the founding document has them.
@@ -76,6 +75,7 @@ def curves(
     dashes, or get panels of their own where that would be more than 8 lines. Failures are
     marked x at the bottom. Raises `UsageError` for a column or value that is not there.
     """
+    tables.check_deadline(deadline_us)
     table = tables.prepare(summary)
     if statistic not in table:
         raise UsageError(f"the summary has no column {statistic!r}")
@@ -84,16 +84,20 @@ def curves(
     facet, line = facet or ARRANGEMENT[axis][0], line or ARRANGEMENT[axis][1]
     if len({axis, facet, line}) < 3:
         raise UsageError(f"axis, facet and line must differ, not {axis}, {facet}, {line}")
+    looks = system_looks(tables.systems(table))
     table = tables.hold_fixed(table, (axis, facet, line), fixed)
     systems, sizes = tables.systems(table), tables.values(table, axis)
     lines, facets = tables.values(table, line), tables.values(table, facet)
     apart = len(systems) > 1 and len(lines) * len(systems) > LINES_A_PANEL
     groups = [[one] for one in systems] if apart else [systems]
     by_system = len(lines) == 1 and len(systems) > 1
-    colors = kind_colors(len(systems)) if by_system else size_colors(len(lines))
+    colors = size_colors(len(lines))
     panels = [(group, value) for group in groups for value in facets]
-    a_block = len(facets) if len(facets) > 1 else len(panels)  # panels that fill rows together
-    columns = min(a_block, 2 if a_block in (2, 4) or len(facets) == 1 else 3)
+    if apart and 1 < len(facets) <= 5:  # a row a system, a column a facet
+        columns, a_block, height_in = len(facets), len(facets), 2.1
+    else:
+        a_block = len(facets) if len(facets) > 1 else len(panels)  # panels that fill rows together
+        columns, height_in = min(a_block, 2 if a_block in (2, 4) or len(facets) == 1 else 3), 2.5
     rows = math.ceil(a_block / columns) * (len(panels) // a_block)
     shown = [one for one in (axis, facet, line) if len(tables.values(table, one)) > 1]
     name = tables.STATISTIC_NAMES.get(statistic, statistic)
@@ -106,7 +110,7 @@ def curves(
                 tables.describe_systems(table),
                 tables.describe_rounds(table),
             ],
-            max(2.5 * rows if rows > 1 else 3.6, 0.3 + 0.17 * legend_lines),
+            max(height_in * rows if rows > 1 else 3.6, 0.3 + 0.17 * legend_lines),
         )
         axes = _panels(body, rows, columns, a_block, len(panels) // a_block)
         most = _most_failures(table, axis, facet, apart)
@@ -119,16 +123,19 @@ def curves(
                 order = systems.index(label)
                 for index, size in enumerate(lines):
                     part = here[(here["system"] == label) & (here[line] == size)].sort_values(axis)
-                    look = {"color": colors[order if by_system else index], "linestyle": "-", "marker": "o"}
+                    look = {"color": colors[index], "linestyle": "-", "marker": "o"}
                     if not apart:
-                        look |= {"linestyle": DASHES[order % len(DASHES)], "marker": MARKERS[order % len(MARKERS)]}
+                        look |= {"linestyle": DASHES[order % len(DASHES)], "marker": looks[label]["marker"]}
+                    if by_system:
+                        look["color"] = looks[label]["color"]
                     drawn += _line(ax, part, axis, statistic, look, f"{label}/{line}={size}")
                     _mark_failures(ax, part, axis, look["color"], lane, strip / max(most, 1))
             if deadline_us:
                 ax.axhline(deadline_us, gid="deadline", **DEADLINE)
-            words = [group[0]] if apart else []
-            words += [tables.axis_value(facet, value)] if len(facets) > 1 else []
-            ax.set_title(folded(": ".join(words), int(95 / columns)), loc="left")
+            words = [tables.axis_value(facet, value)] if len(facets) > 1 else []
+            if apart and value == facets[0]:  # above a row of panels, or of its one panel
+                words.insert(0, folded(group[0], 95 if len(facets) > 1 else 95 // columns))
+            ax.set_title("\n".join(words), loc="left")
         logarithmic = latency_axis(axes, drawn, room_below=strip)
         log2 = axis == "batch" or (logarithmic and sizes[-1] / sizes[0] >= 4)
         for ax in axes:
@@ -139,7 +146,7 @@ def curves(
                 ax.set_ylabel("latency [µs]" + (" (log)" if logarithmic else ""))
         handles = _size_handles(line, lines, colors) if len(lines) > 1 else []
         if len(systems) > 1 and not apart:
-            handles += _system_handles(systems, colors if by_system else [GREY] * len(systems), bool(handles))
+            handles += _system_handles(systems, looks, by_system, bool(handles))
         handles += [Line2D([], [], linestyle="none", label=" ")] if handles else []
         handles += _kind_handles(table, statistic, deadline_us)
         body.legend(handles=handles, loc="outside right upper", handlelength=2.9, labelspacing=0.35)
@@ -211,11 +218,12 @@ def _size_handles(line: str, lines: Sequence[int], colors: Sequence) -> list[Lin
     return [Line2D([], [], linestyle="none", label=tables.AXIS_NAMES[line]), *reversed(entries)]
 
 
-def _system_handles(systems: Sequence[str], colors: Sequence, after: bool) -> list[Line2D]:
+def _system_handles(systems: Sequence[str], looks: dict, by_system: bool, after: bool) -> list[Line2D]:
     handles = [Line2D([], [], linestyle="none", label=text) for text in ((" ", "runtime") if after else ("runtime",))]
     for i, label in enumerate(systems):
-        look = {"linestyle": DASHES[i % len(DASHES)], "marker": MARKERS[i % len(MARKERS)], "markersize": 4.5}
-        handles.append(Line2D([], [], color=colors[i], label=folded(label), **look))
+        look = {**looks[label], "linestyle": DASHES[i % len(DASHES)], "markersize": 4.5}
+        look["color"] = look["color"] if by_system else GREY
+        handles.append(Line2D([], [], label=folded(label), **look))
     return handles
 
 

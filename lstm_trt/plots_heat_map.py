@@ -54,6 +54,7 @@ def heat_map(
     measured is grey. Where `facets` make more than 12 panels the last is held fixed.
     Raises `UsageError` for a column or value that is not there.
     """
+    tables.check_deadline(deadline_us)
     table = tables.prepare(summary)
     if value not in table:
         raise UsageError(f"the summary has no column {value!r}")
@@ -67,7 +68,7 @@ def heat_map(
     xs, ys = tables.values(table, x), tables.values(table, y)
     panels, columns = _arrange(table, shown, int((WIDTH_IN - 1.45) / max(len(xs) * CELL_WIDTH_IN + 0.12, 1.85)))
     rows = math.ceil(len(panels) / columns)
-    titles = [folded(words, int(92 / columns) - 2) for words, _ in panels]
+    titles = [folded(words, int(100 / columns) - 1) for words, _ in panels]
     head_in = 0.2 + 0.16 * max(title.count("\n") for title in titles)
     name = tables.STATISTIC_NAMES.get(value, value)
     title = f"{name[0].upper()}{name[1:]} latency by {tables.AXIS_NAMES[x]} and {tables.AXIS_NAMES[y]}"
@@ -85,7 +86,7 @@ def heat_map(
                 tables.describe_systems(table),
                 " ".join(reading),
             ],
-            max(rows * (len(ys) * CELL_HEIGHT_IN + head_in + 0.15) + 0.6, 2.9),
+            max(rows * (max(len(ys) * CELL_HEIGHT_IN, 1.05) + head_in + 0.15) + 0.6, 2.9),
         )
         grid = body.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
         for place in range(len(panels), rows * columns):

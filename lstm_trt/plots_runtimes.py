@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -12,20 +11,19 @@ from matplotlib.lines import Line2D
 
 from lstm_trt import plots_tables as tables
 from lstm_trt.plots_style import (
+    BACKGROUND,
     DEADLINE,
     GREY,
-    MARKERS,
     Picture,
-    kind_colors,
     log_ticks,
     multiple,
     number,
     sheet,
     style,
+    system_looks,
 )
 
 ROW_IN, MOST_LANES = 0.2, 30
-BACKGROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6}
 
 
 def runtimes(summary: pd.DataFrame, shapes: int | None = None, deadline_us: float | None = None) -> Picture:
@@ -35,13 +33,14 @@ def runtimes(summary: pd.DataFrame, shapes: int | None = None, deadline_us: floa
     maximum. Of more than `shapes` shapes (10, fewer with many systems) that number is taken, evenly by their fastest
     median among those measured on most systems; the notes say so. Failures are named.
     """
+    tables.check_deadline(deadline_us)
     table = tables.prepare(summary)
     table["shape"] = [tables.shape_name(row) for row in table.itertuples()]
+    looks = system_looks(tables.systems(table))
     most = shapes or max(3, min(10, MOST_LANES // len(tables.systems(table))))
     chosen, total = _choose_shapes(table, most)
     table = table[table["shape"].isin(chosen)]
     names = tables.systems(table)
-    colors = kind_colors(len(names))
     lanes = len(names) + 0.8
     notes = [
         f"{tables.describe_counts(table)}."
@@ -61,7 +60,7 @@ def runtimes(summary: pd.DataFrame, shapes: int | None = None, deadline_us: floa
         ax = body.subplots()
         drawn = [deadline_us] if deadline_us else []
         for block, shape in enumerate(chosen):
-            drawn += _block(ax, table[table["shape"] == shape], names, colors, block * lanes)
+            drawn += _block(ax, table[table["shape"] == shape], {name: looks[name] for name in names}, block * lanes)
             if block:
                 ax.axhline(block * lanes - 0.9, color="0.85", linewidth=0.8)
         low, high = (min(drawn), max(drawn)) if drawn else (1.0, 10.0)
@@ -75,10 +74,7 @@ def runtimes(summary: pd.DataFrame, shapes: int | None = None, deadline_us: floa
         ax.grid(False, axis="y")
         ax.set_xlabel("latency [µs] (log)")
         dot = {"linestyle": "none", "markersize": 6}
-        handles = [
-            Line2D([], [], color=colors[i], marker=MARKERS[i % len(MARKERS)], label=label, **dot)
-            for i, label in enumerate(names)
-        ]
+        handles = [Line2D([], [], label=label, **looks[label], **dot) for label in names]
         handles.append(Line2D([], [], color=GREY, marker="o", label="full: median", **dot))
         handles.append(Line2D([], [], color=GREY, marker="o", markerfacecolor="white", label="hollow: maximum", **dot))
         if deadline_us:
@@ -102,14 +98,14 @@ def _choose_shapes(table: pd.DataFrame, most: int) -> tuple[list[str], int]:
     return [candidates[place] for place in places], total
 
 
-def _block(ax: Axes, here: pd.DataFrame, names: Sequence[str], colors: Sequence, top: float) -> list[float]:
+def _block(ax: Axes, here: pd.DataFrame, looks: dict, top: float) -> list[float]:
     """One shape, a lane a system; returns the numbers drawn."""
     kinds = ("median_us", "max_us")
-    numbers = {name: [tables.over_rounds(here[here["system"] == name], kind) for kind in kinds] for name in names}
+    numbers = {name: [tables.over_rounds(here[here["system"] == name], kind) for kind in kinds] for name in looks}
     best = [min((pair[k] for pair in numbers.values() if np.isfinite(pair[k])), default=np.nan) for k in (0, 1)]
     drawn: list[float] = []
-    for index, name in enumerate(names):
-        rows, y, color = here[here["system"] == name], top + index, colors[index]
+    for index, (name, look) in enumerate(looks.items()):
+        rows, y, color = here[here["system"] == name], top + index, look["color"]
         measured = np.isfinite(numbers[name][0])
         stages = sorted({tables.stage_of(row) for row in tables.failed(rows).itertuples()})
         if stages:
@@ -119,14 +115,22 @@ def _block(ax: Axes, here: pd.DataFrame, names: Sequence[str], colors: Sequence,
         if not measured:
             continue
         ax.plot(numbers[name], [y, y], color=color, linewidth=1.1, alpha=0.6, zorder=2)
-        look = {"linestyle": "none", "marker": MARKERS[index % len(MARKERS)], "markersize": 6, "markeredgewidth": 1.3}
+        dot = {**look, "linestyle": "none", "markersize": 6, "markeredgewidth": 1.3}
         for kind, value, fastest, side in zip(kinds, numbers[name], best, (-1, 1), strict=True):
             face = color if kind == "median_us" else "white"
-            ax.plot([value], [y], color=color, markerfacecolor=face, zorder=4 + side, gid=f"{kind}:{name}", **look)
+            ax.plot([value], [y], markerfacecolor=face, zorder=4 + side, gid=f"{kind}:{name}", **dot)
             place = {"ha": "right" if side < 0 else "left", "va": "center", "textcoords": "offset points"}
             weight = "bold" if value == fastest else "normal"
-            text = "1×" if value == fastest else multiple(value / fastest)
-            ax.annotate(text, (value, y), (side * 7, 0), color=color, size=9, weight=weight, bbox=BACKGROUND, **place)
+            ax.annotate(
+                multiple(value / fastest),
+                (value, y),
+                (side * 7, 0),
+                color=color,
+                size=9,
+                weight=weight,
+                bbox=BACKGROUND,
+                **place,
+            )
             every = tables.succeeded(rows)[kind].dropna().tolist()
             if len(every) > 1:
                 ax.plot(every, [y] * len(every), marker="|", linestyle="none", color=color, markersize=7, zorder=2.5)

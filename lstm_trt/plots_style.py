@@ -24,6 +24,8 @@ DPI = 130
 GREY = "0.45"
 DEADLINE = {"color": "black", "linestyle": (0, (6, 3)), "linewidth": 1.1, "zorder": 1.5}
 THIN_SPACE = "\u2009"
+#: Behind words that may cross a line.
+BACKGROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6}
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", (0, (5, 1.6)), (0, (1.6, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 #: Above this ratio of largest to smallest a latency axis is logarithmic.
@@ -86,7 +88,7 @@ def sheet(
 ) -> tuple[Picture, SubFigure]:
     """An empty figure with its title and notes, and the part below them to draw in."""
     title_lines = textwrap.wrap(title, int(width_in * 9.3)) or [""]
-    note_lines = [line for note in notes if note for line in textwrap.wrap(note, int(width_in * 15.2))]
+    note_lines = [line for note in notes if note for line in textwrap.wrap(note, int(width_in * 14.9))]
     head_in = 0.12 + 0.235 * len(title_lines) + 0.165 * len(note_lines)
     picture = Picture(figsize=(width_in, head_in + body_height_in), layout="constrained")
     picture.get_layout_engine().set(w_pad=0.06, h_pad=0.05, wspace=0.02, hspace=0.03)
@@ -113,7 +115,9 @@ def plain(value: float) -> str:
 
 
 def multiple(ratio: float) -> str:
-    """1.004×, 1.13×, 2.1×, 134×."""
+    """1×, 1.004×, 1.13×, 2.1×, 134×."""
+    if ratio == 1:
+        return "1×"
     digits = 3 if abs(ratio - 1) < 0.01 else 2 if ratio < 1.995 else 1 if ratio < 99.95 else 0
     return f"{ratio:,.{digits}f}×".replace(",", THIN_SPACE)
 
@@ -129,9 +133,16 @@ def size_colors(count: int) -> list:
 
 
 def kind_colors(count: int) -> list:
-    """For what has no order; safe for the colour-blind, without its grey."""
-    base = [color for color in seaborn.color_palette("colorblind", 10) if max(color) - min(color) > 0.1]
+    """For what has no order; safe for the colour-blind, without its grey and what is too light for words."""
+    light = (0.2126, 0.7152, 0.0722)
+    base = [c for c in seaborn.color_palette("colorblind", 10) if max(c) - min(c) > 0.1 and np.dot(c, light) < 0.72]
     return [base[index % len(base)] for index in range(count)]
+
+
+def system_looks(labels: Sequence[str]) -> dict[str, dict]:
+    """Colour and marker of each system; give all systems of a sweep, so that pictures agree."""
+    colors = kind_colors(len(labels))
+    return {label: {"color": colors[i], "marker": MARKERS[i % len(MARKERS)]} for i, label in enumerate(labels)}
 
 
 def latency_axis(axes: Sequence[Axes], numbers: Sequence[float], room_below: float = 0.0) -> bool:
@@ -165,7 +176,15 @@ def latency_axis(axes: Sequence[Axes], numbers: Sequence[float], room_below: flo
 def log_ticks(axis, low: float, high: float, few: int = 4) -> None:
     """Plain numbers at 1, 2, 5 of each decade where there are few of them, else fewer; none outside."""
     decades = np.log10(high / low)
-    subs = (1, 2, 5) if decades <= few * 0.75 else (1, 3) if decades <= few else (1,)
+    subs = (
+        (1, 1.5, 2, 3, 4, 5, 6, 8)
+        if decades <= 0.6
+        else (1, 2, 5)
+        if decades <= few * 0.75
+        else (1, 3)
+        if decades <= few
+        else (1,)
+    )
     powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     ticks = [sub * 10.0**power for power in powers for sub in subs]
     axis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))

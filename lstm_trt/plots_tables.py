@@ -19,6 +19,7 @@ from lstm_trt.shapes import AXES, LstmShape
 SYSTEM = ("runtime", "runtime_version", "device_name", "precision", "threads")
 #: Further columns that tell systems apart where the table has them.
 TELLING = ("mode", "graph", "device_clocks", "arrival", "wait", "trials", "warmup", "seed")
+TRIAL_COLUMNS = ("config_id", "round", "trial", "warmup", "latency_ns")
 REQUIRED = ("config_id", "round", "status", *SYSTEM, *AXES)
 AXIS_NAMES = {
     "layers": "layers",
@@ -51,6 +52,7 @@ def prepare(summary: pd.DataFrame) -> pd.DataFrame:
     if summary.empty:
         raise UsageError("the summary has no rows: nothing to draw")
     table = summary.reset_index(drop=True).copy()
+    table["config_id"] = table["config_id"].astype(str)
     columns = [*SYSTEM, *(column for column in TELLING if column in table)]
     told = table[columns].astype(object).where(table[columns].notna(), "unknown").astype(str)
     keys = list(told.itertuples(index=False, name=None))
@@ -95,18 +97,19 @@ def systems(table: pd.DataFrame) -> list[str]:
 
 
 def describe_systems(table: pd.DataFrame) -> str:
-    """Runtimes with version and options, a device at a time."""
-    by_device: dict[str, dict[str, list[str]]] = {}
+    """Runtimes with version and options, a device at a time; runtimes of equal options together."""
+    options: dict[tuple[str, str], list[str]] = {}
     telling = [column for column in TELLING if column in table and table[column].nunique() > 1]
     for row in table.drop_duplicates("system").sort_values("system").itertuples():
         words = [_word(column, str(getattr(row, column))) for column in ("precision", "threads", *telling)]
-        runtime = f"{row.runtime} {row.runtime_version}"
-        by_device.setdefault(str(row.device_name), {}).setdefault(runtime, []).append(", ".join(words))
-    devices = [
-        "; ".join(f"{runtime} ({' and '.join(options)})" for runtime, options in runtimes.items()) + f" on {device}"
-        for device, runtimes in by_device.items()
-    ]
-    return " · ".join(devices)
+        options.setdefault((str(row.device_name), f"{row.runtime} {row.runtime_version}"), []).append(", ".join(words))
+    alike: dict[str, dict[str, list[str]]] = {}
+    for (device, runtime), words in options.items():
+        alike.setdefault(device, {}).setdefault(" and ".join(words), []).append(runtime)
+    return " · ".join(
+        "; ".join(f"{', '.join(runtimes)} ({words})" for words, runtimes in groups.items()) + f" on {device}"
+        for device, groups in alike.items()
+    )
 
 
 def describe_counts(table: pd.DataFrame) -> str:
@@ -135,12 +138,12 @@ def describe_rounds(table: pd.DataFrame) -> str:
 
 
 def axis_value(axis: str, value: int) -> str:
-    """A size in words: 2 layers, batch size 4."""
+    """A size in words: 2 layers, batch 4."""
     if axis == "directions":
         return "unidirectional" if value == 1 else "bidirectional"
     if axis in ("layers", "features"):
         return f"{value} {AXIS_NAMES[axis][:-1] if value == 1 else AXIS_NAMES[axis]}"
-    return f"{AXIS_NAMES[axis]} {value}"
+    return f"{axis} {value}"
 
 
 def succeeded(table: pd.DataFrame) -> pd.DataFrame:
@@ -250,6 +253,19 @@ def spread(latency_us: np.ndarray) -> Spread:
     outside = (latency_us < low - reach) | (latency_us > high + reach)
     median = float(np.quantile(latency_us, 0.5, method="inverted_cdf"))
     return Spread(latency_us, median, (float(low), float(high)), outside)
+
+
+def recorded(trials: pd.DataFrame) -> set[str]:
+    """config_ids with trials after warm-up; raises `UsageError` where a column is missing."""
+    missing = [column for column in TRIAL_COLUMNS if column not in trials]
+    if missing:
+        raise UsageError(f"the trials lack the columns {', '.join(missing)}")
+    return {str(config) for config in trials[~trials["warmup"].astype(bool)]["config_id"].unique()}
+
+
+def check_deadline(deadline_us: float | None) -> None:
+    if deadline_us is not None and not (np.isfinite(deadline_us) and deadline_us > 0):
+        raise UsageError(f"a deadline must be a number above 0, in microseconds, not {deadline_us}")
 
 
 def rounds_of(trials: pd.DataFrame, config_id: str) -> dict[int, pd.DataFrame]:

@@ -14,7 +14,6 @@ from lstm_trt.errors import UsageError
 from lstm_trt.plots_style import (
     DEADLINE,
     GREY,
-    LOG_FROM,
     MARKERS,
     Picture,
     kind_colors,
@@ -30,6 +29,8 @@ GUIDES = (1.25, 2.0)
 OUTLIER_COLOR, BODY_COLOR = "#d55e00", "#0173b2"
 #: With no event in n trials its share may still be 3/n, at 95 %.
 RULE_OF_THREE = 3.0
+#: Trials in order are few multiples apart: from this ratio on the body would be a line on a linear axis.
+LOG_FROM = 6
 
 
 def tails(
@@ -44,6 +45,7 @@ def tails(
     `deadline_us` is on a configuration's own scale, with the number of late trials in the
     legend. Raises `UsageError` for a configuration without trials.
     """
+    tables.check_deadline(deadline_us)
     table = tables.prepare(summary)
     configs = list(dict.fromkeys(configs))
     table = table[table["config_id"].isin(configs)]
@@ -113,8 +115,8 @@ def _prove_nothing(ax: Axes, counts: Sequence[int]) -> None:
     for n in told:
         level = min(RULE_OF_THREE / n, 1.0)
         ax.axhline(level, color=GREY, linewidth=1.0, linestyle=(0, (1, 1.5)), zorder=1, gid=f"3/n:{n}")
-        ax.annotate(f"3/n at n = {n}", (0, level), (5, -2), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
-                    ha="left", va="top", size=9, color="0.3")  # fmt: skip
+        place = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "ha": "left", "va": "top"}
+        ax.annotate(f"3/n at n = {n}", (0, level), (5, -2), size=9, color="0.3", **place)
     ax.axhspan(0, min(RULE_OF_THREE / told[-1], 1.0), color="0.95", zorder=0)
 
 
@@ -153,6 +155,7 @@ def trials_in_order(
     largest maximum is drawn. Warm-up trials above the picture are counted at its top edge.
     Raises `UsageError` where there are no such trials.
     """
+    tables.check_deadline(deadline_us)
     rounds = tables.rounds_of(trials, config_id)
     if round_number is None:
         round_number = max(rounds, key=lambda number: tables.timed_us(rounds[number]).max())
@@ -211,7 +214,7 @@ def _order(ax: Axes, index: np.ndarray, latency_us: np.ndarray, warm: np.ndarray
         )
     dot = {"linestyle": "none", "marker": ".", "markersize": 3 if len(index) < 20_000 else 1.5, "markeredgewidth": 0}
     ax.plot(
-        index[warm], latency_us[warm], color="0.4", **{**dot, "markersize": dot["markersize"] + 2}, gid="warm-up trials"
+        index[warm], latency_us[warm], color="0.4", **{**dot, "markersize": dot["markersize"] + 2}, gid="before"
     )
     timed = index[~warm]
     ax.plot(timed[~box.is_outlier], box.latency_us[~box.is_outlier], color=BODY_COLOR, label="trial", **dot, gid="body")

@@ -7,7 +7,7 @@ So on x86-64 two loops are run as machine code: fused multiply-adds on registers
 loads over a buffer again and again. They are assembled below, instruction by
 instruction, from the processor's manual, and take a few hundred bytes of memory that
 may be executed. Where that is not allowed, or on another processor, `torch` is
-the probe, which makes rates too low by up to a third and floors too high by as much.
+the probe: its rates are too low by 10 to 15 %, and its floors too high by as much.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ way and nothing else.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import re
@@ -20,22 +22,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from lstm_trt import store
+from lstm_trt import runtimes, store
 from lstm_trt.configuration import Configuration, Options, Protocol
-from lstm_trt.errors import STAGES, ConfigurationFailed, MemoryExhausted, StoreError, TimeLimitReached
+from lstm_trt.errors import STAGES, ConfigurationFailed, MemoryExhausted, StoreError, TimeLimitReached, UsageError
 from lstm_trt.recording import THREAD_ENVIRONMENT, describe_configuration
 from lstm_trt.shapes import LstmShape
-from lstm_trt import runtimes
 from lstm_trt.store import Failure, Recording
 
+LOCK_FILE = ".lstm_trt.lock"
 POLL_S = 0.25
-#: A configuration may take this long, preparing included, unless the caller says otherwise.
-TIME_LIMIT_S = 600.0
+#: A process that gives no sign of life for this long hangs. A recording gives one every
+#: block, so that a long one is not taken for that.
+SILENCE_LIMIT_S = 600.0
 #: Share of the memory available at the start that a worker may hold.
 MEMORY_SHARE = 0.8
 
@@ -109,14 +112,14 @@ class Process:
     def alive(self) -> bool:
         return self._child.poll() is None
 
-    def call(self, job: dict, *, time_limit_s: float, memory_limit: int | None, listener: Listener) -> dict:
+    def call(self, job: dict, *, time_limit_s: float | None, memory_limit: int | None, listener: Listener) -> dict:
         """The job's last answer: "done" or "refused".
 
         `listener` gets every answer as it comes. Raises `WorkerLost`, `TimeLimitReached`,
         `MemoryExhausted`, or the `ConfigurationFailed` that the process reported; in the
         first three cases the process is gone.
         """
-        deadline = time.monotonic() + time_limit_s
+        began = heard = time.monotonic()
         self.stage = "build"
         try:
             self._child.stdin.write(json.dumps(job).encode() + b"\n")
@@ -129,20 +132,24 @@ class Process:
                 if not chunk:
                     raise self._death()
                 self._buffer += chunk
+                heard = time.monotonic()
                 while b"\n" in self._buffer:
                     line, self._buffer = self._buffer.split(b"\n", 1)
                     answer = json.loads(line)
                     final = self._take(answer, listener)
                     if final:
                         return answer
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if time_limit_s is not None and now - began > time_limit_s:
                 self.kill()
                 raise TimeLimitReached(f"took longer than {time_limit_s:g} s (--time-limit), at the stage {self.stage}")
+            if now - heard > SILENCE_LIMIT_S:
+                self.kill()
+                raise TimeLimitReached(f"gave no sign of life for {SILENCE_LIMIT_S:g} s, at the stage {self.stage}")
             if memory_limit is not None and self._resident_bytes() > memory_limit:
                 self.kill()
-                raise MemoryExhausted(
-                    f"the process grew beyond {memory_limit / 2**30:.1f} GiB (--memory-limit-gb), at the stage {self.stage}"
-                )
+                limit = f"{memory_limit / 1e9:.1f} GB (--memory-limit-gb)"
+                raise MemoryExhausted(f"the process grew beyond {limit}, at the stage {self.stage}")
 
     def _take(self, answer: dict, listener: Listener) -> bool:
         if answer["event"] == "stage":
@@ -165,7 +172,9 @@ class Process:
         tail = self.log_tail()
         self.close()
         if code == -signal.SIGKILL:
-            return MemoryExhausted(f"the process was killed (SIGKILL), most likely for want of memory, at the stage {stage}")
+            return MemoryExhausted(
+                f"the process was killed (SIGKILL), most likely for want of memory, at the stage {stage}"
+            )
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
         return WorkerLost(stage, f"the process died with {how} at the stage {stage}" + (f": {tail}" if tail else ""))
 
@@ -231,12 +240,11 @@ class Outcome:
 class Crew:
     """The processes of one campaign; a context manager that ends them all."""
 
-    def __init__(self, time_limit_s: float = TIME_LIMIT_S, memory_limit: int | None = None) -> None:
+    def __init__(self, time_limit_s: float | None = None, memory_limit: int | None = None) -> None:
         self.time_limit_s = time_limit_s
         self.memory_limit = memory_limit if memory_limit is not None else memory_limit_bytes()
         self._workers: dict[tuple, Process] = {}
         self._preparer: Process | None = None
-        self._floors: dict[int, object] = {}
         self._logs = tempfile.TemporaryDirectory(prefix="lstm_trt-")
 
     def __enter__(self) -> Crew:
@@ -287,7 +295,7 @@ class Crew:
             listener(answer)
 
         limits = {"time_limit_s": self.time_limit_s, "memory_limit": self.memory_limit, "listener": listen}
-        module = runtimes.load(configuration.runtime)
+        module, options = runtimes.load(configuration.runtime), configuration.options
         gate_seed = secrets.randbits(32)
         worker = self._worker(configuration)  # starts while the preparer works
         answer: dict = {}
@@ -300,6 +308,9 @@ class Crew:
                     "seed": configuration.protocol.seed,
                     "gate_seed": gate_seed,
                     "onnx": module.NEEDS_ONNX,
+                    "threads": options.threads,
+                    # Rates are those of the processor's cores, in float32.
+                    "floor": (options.device, options.precision) == ("cpu", "fp32"),
                 },
                 **limits,
             )
@@ -312,6 +323,7 @@ class Crew:
                     "answers": reference["answers"],
                     "onnx_path": reference["onnx_path"],
                     "onnx_sha256": reference["onnx_sha256"],
+                    "floor": reference["floor"],
                     "folder": str(folder),
                 },
                 **limits,
@@ -339,6 +351,33 @@ def _without_paths(text: str) -> str:
     return re.sub(r'File "[^"]*/([^/"]+/[^/"]+)"', r'File "\1"', text)
 
 
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Hold a folder for one campaign; raises `UsageError` where another process has it.
+
+    The kernel lets go of the lock when its holder dies, however that happens.
+    """
+    path = folder / LOCK_FILE
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                holder = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
+                raise UsageError(
+                    f"{folder} is in use by another sweep or recording (process {holder}):"
+                    " wait for it, or choose another --out"
+                ) from None
+            # A file system without locks: go on without one.
+        with suppress(OSError):  # a full disk; the lock holds all the same
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
 def next_round(configuration: Configuration, folder: Path) -> int:
     """The first round that `folder` does not hold of this configuration."""
     recorded, failed = store.finished(folder)
@@ -359,7 +398,7 @@ def record(
     graph: bool = False,
     device_clocks: str = "off",
     out: str | os.PathLike | None = None,
-    time_limit_s: float = TIME_LIMIT_S,
+    time_limit_s: float | None = None,
     listener: Listener = lambda answer: None,
 ) -> Recording:
     """Record one shape on one runtime in a fresh, pinned process.
@@ -379,8 +418,15 @@ def record(
         graph=graph,
         device_clocks=device_clocks,
     )
-    with tempfile.TemporaryDirectory(prefix="lstm_trt-") as scratch, Crew(time_limit_s) as crew:
-        folder = store.make_folder(Path(out)) if out is not None else Path(scratch)
+    if time_limit_s is not None and not time_limit_s > 0:
+        raise UsageError(f"the time limit must be above 0 s, not {time_limit_s:g}")
+    with ExitStack() as stack:
+        if out is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lstm_trt-")))
+        else:
+            folder = store.make_folder(Path(out))
+            stack.enter_context(folder_lock(folder))
+        crew = stack.enter_context(Crew(time_limit_s))
         outcome = crew.record(configuration, next_round(configuration, folder), folder, listener)
         if outcome.failure:
             raise WorkerLost(outcome.failure.stage, f"{outcome.failure.stage}: {outcome.failure.reason}")

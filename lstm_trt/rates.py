@@ -216,7 +216,8 @@ def _measure(
 def load_rates(threads: int = 1, *, again: bool = False) -> MachineRates:
     """The rates of this machine from the cache; measured where they are missing.
 
-    `again` measures once more and keeps the best of both. Raises `UsageError` where
+    `again` measures once more and keeps the best of both: while other programs read
+    memory, rates of the large sets were seen halved, and floors too high. Raises `UsageError` where
     the cache cannot be written.
     """
     key = f"{machine.fingerprint(machine.describe())}-{_probe_key()}-v{FORMAT}"

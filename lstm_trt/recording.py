@@ -74,6 +74,8 @@ def describe_configuration(
     if precision not in module.PRECISIONS[device]:
         offered = ", ".join(module.PRECISIONS[device])
         raise UsageError(f"{runtime} on {device} offers no {precision}: choose from {offered}")
+    if device_clocks != "off" and device == "cpu":
+        raise UsageError(f"{runtime} runs on the CPU, which has no device clocks: leave --device-clocks off")
     state = _availability(runtime, device)
     if not state.ready:
         raise RuntimeUnavailable(runtime, state.reason, state.remedy)
@@ -119,11 +121,13 @@ def record_here(
     round: int = 0,
     onnx_path: os.PathLike | None = None,
     onnx_sha256: str | None = None,
+    floor: dict | None = None,
     stage: Callable[[str], None] = lambda name: None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Recording:
     """Record in this process, which must be pinned already (`pin`).
 
+    `floor` is the speed of light of the shape here (`rates.py`), stored beside the trials.
     `stage(name)` is called on entering "build", "parity" and "run", and "store" when the
     loop is over. Raises `ConfigurationFailed` and what the runtime raises; frees the
     runtime in every case.
@@ -142,6 +146,7 @@ def record_here(
         stage("parity")
         parity = check_parity(prepared, configuration, reference)
         prepared.load_inputs(inputs)
+        prepared.device_times()  # what the gate's own steps left behind
         description = machine.describe(options.device)
         clock = machine.clock_cost()
         # Collecting takes longer than many a loop, so it counts as preparing: the loop's
@@ -175,6 +180,8 @@ def record_here(
             "runtime": prepared.facts(),
             "network_sha256": onnx_sha256,
             "parity": parity,
+            "floor_ns": floor["floor_ns"] if floor else None,
+            "floor_limited_by": floor["limited_by"] if floor else None,
             "clock": clock,
             "self_check": trials.self_check,
             "blocks": trials.blocks,

@@ -95,9 +95,9 @@ def write(recording: Recording, folder: Path) -> Path:
     arrays, fields = [], []
     for name, kind in COLUMNS.items():
         values = recording.columns.get(name)
-        kind = pa.bool_() if kind == "bool" else pa.int64()
-        arrays.append(pa.nulls(rows, kind) if values is None else pa.array(values, kind))
-        fields.append(pa.field(name, kind))
+        arrow_kind = pa.bool_() if kind == "bool" else pa.int64()
+        arrays.append(pa.nulls(rows, arrow_kind) if values is None else pa.array(values, arrow_kind))
+        fields.append(pa.field(name, arrow_kind))
     described = {
         "schema_version": SCHEMA_VERSION,
         "configuration": recording.configuration.as_dict(),
@@ -230,7 +230,9 @@ def _check_version(described: dict, path: Path) -> None:
     if not isinstance(version, int):
         raise StoreError(f"{path}: its metadata has no schema_version")
     if version > SCHEMA_VERSION:
-        raise StoreError(f"{path} has schema version {version}, this lab reads up to {SCHEMA_VERSION}: upgrade lstm_trt")
+        raise StoreError(
+            f"{path} has schema version {version}, this lab reads up to {SCHEMA_VERSION}: upgrade lstm_trt"
+        )
 
 
 def _columns(table, path: Path) -> dict[str, np.ndarray]:
@@ -266,7 +268,9 @@ def contents(folder: Path) -> Contents:
         if match:
             kind = recordings if match["suffix"] == ".parquet" else failures
             kind[match["id"], int(match["round"])] = path
-        elif path.suffix == ".parquet" and not path.name.startswith(".") and path.name not in (TRIALS_FILE, CONFIGS_FILE):
+        elif (
+            path.suffix == ".parquet" and not path.name.startswith(".") and path.name not in (TRIALS_FILE, CONFIGS_FILE)
+        ):
             others.append(path)
     pair = folder if (folder / TRIALS_FILE).exists() and (folder / CONFIGS_FILE).exists() else None
     return Contents(recordings, failures, pair, others)

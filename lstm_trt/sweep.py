@@ -8,25 +8,25 @@ loses at most the configuration that was under way.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import itertools
 import os
 import random
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from lstm_trt import store
 from lstm_trt.configuration import Configuration
 from lstm_trt.errors import UsageError
-from lstm_trt.processes import TIME_LIMIT_S, Crew, Outcome, Seconds
+from lstm_trt.processes import Crew, Outcome, Seconds, folder_lock
 
-LOCK_FILE = ".lstm_trt.lock"
+#: The rest of them are in the folder.
+FAILURES_TOLD = 10
 
 
 @dataclass
@@ -75,7 +75,12 @@ class Report:
             "efficiency": self.efficiency,
             "storing_s": self.seconds.storing,
             "failures": [
-                {"shape": f.configuration.workload.name, "runtime": f.configuration.runtime, "stage": f.stage, "reason": f.reason}
+                {
+                    "shape": f.configuration.workload.name,
+                    "runtime": f.configuration.runtime,
+                    "stage": f.stage,
+                    "reason": f.reason,
+                }
                 for f in self.failures
             ],
             "warnings": self.warnings,
@@ -93,15 +98,18 @@ class Report:
         lines = [f"{', '.join(words)}, of {self.total}; {duration(self.wall_s)} in all"]
         if self.efficiency is not None:
             lines.append(
-                f"preparing {self.seconds.preparing:.1f} s ({self.preparing_s_each:.2f} s a configuration, starting workers"
-                f" included), timing {self.seconds.timing:.1f} s ({100 * self.efficiency:.1f} % of it inside trials),"
-                f" storing {self.seconds.storing:.1f} s"
+                f"preparing {self.seconds.preparing:.1f} s ({self.preparing_s_each:.2f} s a configuration, starting"
+                f" workers included), timing {self.seconds.timing:.1f} s ({100 * self.efficiency:.1f} % of it inside"
+                f" trials), storing {self.seconds.storing:.1f} s"
             )
-        for failure in self.failures:
+        for failure in self.failures[:FAILURES_TOLD]:
             lines.append(
                 f"failed: {failure.configuration.workload.name} on {failure.configuration.runtime}"
                 f" at {failure.stage}: {failure.reason}"
             )
+        more = len(self.failures) - FAILURES_TOLD
+        if more > 0:
+            lines.append(f"and {more} more; lstm-trt summarize shows them all")
         return lines + [f"warning: {warning}" for warning in self.warnings]
 
 
@@ -112,33 +120,6 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes:02d} min"
     return f"{minutes} min {seconds % 60:02d} s" if minutes else f"{seconds} s"
-
-
-@contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold a folder for one campaign; raises `UsageError` where another process has it.
-
-    The kernel lets go of the lock when its holder dies, however that happens.
-    """
-    path = folder / LOCK_FILE
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                holder = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
-                raise UsageError(
-                    f"{folder} is in use by another sweep or recording (process {holder}): wait for it, or choose another --out"
-                ) from None
-            # A file system without locks: go on without one.
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-        yield
-    finally:
-        with suppress(OSError):
-            os.ftruncate(handle, 0)
-        os.close(handle)
 
 
 def order(configurations: Sequence[Configuration], rounds: int, seed: int) -> Iterator[list[Configuration]]:
@@ -155,7 +136,7 @@ def run_sweep(
     *,
     rounds: int = 1,
     seed: int = 0,
-    time_limit_s: float = TIME_LIMIT_S,
+    time_limit_s: float | None = None,
     memory_limit: int | None = None,
     retry_failed: bool = False,
     show_progress: bool = True,
@@ -168,7 +149,7 @@ def run_sweep(
     """
     if rounds < 1:
         raise UsageError(f"rounds must be at least 1, not {rounds}")
-    if not time_limit_s > 0:
+    if time_limit_s is not None and not time_limit_s > 0:
         raise UsageError(f"the time limit must be above 0 s, not {time_limit_s:g}")
     configurations = list(dict.fromkeys(configurations))
     folder = store.make_folder(Path(out))
@@ -212,9 +193,13 @@ class _Progress:
     """One line: what runs, how much is done, how long is left. Also keeps the report."""
 
     def __init__(self, plan: list[list[Configuration]], report: Report, show: bool) -> None:
-        self._left = list(itertools.chain.from_iterable(plan))
+        self._left: Counter[str] = Counter()  # configurations and operations, a runtime
+        self._work_left: Counter[str] = Counter()
+        for configuration in itertools.chain.from_iterable(plan):
+            self._left[configuration.runtime] += 1
+            self._work_left[configuration.runtime] += _work(configuration)
         self._report = report
-        self._show = show and bool(self._left)
+        self._show = show and self._left.total() > 0
         self._terminal = self._show and sys.stderr.isatty()
         self._bar = None
         self._said = 0.0
@@ -257,7 +242,8 @@ class _Progress:
         else:
             report.recorded += 1
         report.warnings.extend(f"{configuration.workload.name}: {text}" for text in outcome.warnings)
-        self._left.remove(configuration)
+        self._left[configuration.runtime] -= 1
+        self._work_left[configuration.runtime] -= _work(configuration)
         self._overhead.append(seconds.preparing + seconds.storing)
         if not outcome.failure:
             spent, work = self._spent.get(configuration.runtime, (0.0, 0.0))
@@ -265,7 +251,7 @@ class _Progress:
         if self._bar is not None:
             self._bar.update()
         else:
-            self._tell("", quiet=bool(self._left))
+            self._tell("", quiet=self._left.total() > 0)
 
     def seconds_left(self) -> float | None:
         """From the rate of operations that each runtime reached so far; None before the first."""
@@ -274,17 +260,18 @@ class _Progress:
         overhead = sum(self._overhead) / len(self._overhead)
         spent, work = (sum(values) for values in zip(*self._spent.values(), strict=True)) if self._spent else (0.0, 1.0)
         total = 0.0
-        for configuration in self._left:
-            runtime_spent, runtime_work = self._spent.get(configuration.runtime, (spent, work))
-            total += overhead + _work(configuration) * runtime_spent / runtime_work
+        for runtime, count in self._left.items():
+            runtime_spent, runtime_work = self._spent.get(runtime, (spent, work))
+            total += count * overhead + self._work_left[runtime] * runtime_spent / runtime_work
         return total
 
     def _tell(self, running: str, quiet: bool = False) -> None:
         if not self._show:
             return
         left = self.seconds_left()
-        failed = f", {len(self._report.failures)} failed" if self._report.failures else ""
-        words = f"{running}{failed}, " + (f"about {duration(left)} left" if left is not None else "time left unknown yet")
+        failed = f"{len(self._report.failures)} failed" if self._report.failures else ""
+        time_left = f"about {duration(left)} left" if left is not None else "time left not known yet"
+        words = ", ".join(filter(None, [running, failed, time_left]))
         if self._bar is not None:
             self._bar.set_postfix_str(words)
             return
@@ -294,10 +281,10 @@ class _Progress:
         self._said = now
         report = self._report
         done = report.total - report.left
-        print(f"{done}/{report.total} {words}", file=sys.stderr, flush=True)
+        print(f"{done}/{report.total}  {words}", file=sys.stderr, flush=True)
 
 
-def _work(configuration: Configuration) -> float:
+def _work(configuration: Configuration) -> int:
     protocol = configuration.protocol
     # 2 us a step and layer stand for what does not grow with the arithmetic.
     shape = configuration.workload

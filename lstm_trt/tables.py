@@ -44,7 +44,7 @@ def text_table(rows: Sequence[SummaryRow]) -> str:
     floors = any(row.floor_us is not None for row in rows)
     header = ["network", "seq", "batch", "runtime"]
     header += ["precision", "threads"] * options + ["rounds"] * several
-    header += ["n", "max us", "p99.9", "p99", "p90", "median", "mean", "std", "min"] + ["floor"] * floors + ["outliers"]
+    header += ["n", "max", "p99.9", "p99", "p90", "median", "mean", "std", "min"] + ["floor"] * floors + ["outliers"]
     lines = []
     for row in rows:
         name = f"{row.layers}x{row.hidden}" + ("" if not bidirectional else " bi" if row.directions == 2 else "   ")
@@ -71,7 +71,10 @@ def text_table(rows: Sequence[SummaryRow]) -> str:
         ]
         return "  ".join(cells).rstrip()
 
-    return "\n".join(map(put, [header, *lines]))
+    caption = "latencies in us after warm-up, n trials; outliers lie outside 1.5 x IQR" + (
+        "; floor: what arithmetic and weight traffic need here" if floors else ""
+    )
+    return "\n".join([caption, *map(put, [header, *lines])])
 
 
 def _time(value_us: float | None) -> str:

@@ -197,7 +197,8 @@ def run_trials(
     warnings = []
     if protocol.arrival == "closed" and outside > OUTSIDE_SHARE_LIMIT:
         warnings.append(
-            f"{100 * outside:.0f} % of the loop lies outside the trials: the step is short beside the recorder's own work"
+            f"{100 * outside:.0f} % of the loop lies outside the trials:"
+            " the step is short beside the recorder's own work"
         )
     return Trials(columns, blocks, self_check, started_unix_ns, wall_ns, inside_ns, warnings)
 

@@ -44,6 +44,8 @@ COUNTERS = (
     "throttled_periods",
 )
 
+#: Rows of /proc/interrupts with one number for the whole machine, not one a core.
+WHOLE_MACHINE = (b"ERR:", b"MIS:", b"Err:")
 #: Above this size a table is too slow to be read between blocks.
 LARGEST_TABLE_BYTES = 16 * 1024
 
@@ -99,7 +101,7 @@ def _columns_sum(table: bytes, cores: Sequence[int]) -> int | None:
     total, last = 0, max(places)
     for line in body.splitlines():
         fields = line.split(None, last + 1)
-        if len(fields) > last:  # ERR and MIS have one number for the whole machine
+        if len(fields) > last and fields[0] not in WHOLE_MACHINE:
             for place in places:
                 if fields[place].isdigit():
                     total += int(fields[place])

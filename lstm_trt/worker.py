@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -30,10 +31,8 @@ def die_with_parent() -> None:
 
 def volunteer_for_oom() -> None:
     """Where memory runs out, the kernel shall take this process and not its parent."""
-    try:
+    with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-    except OSError:
-        pass
 
 
 def encode(array) -> dict:
@@ -87,6 +86,9 @@ def answer_reference(job: dict, answers: Answers) -> None:
 
     torch.set_num_threads(1)
     shape, seed = LstmShape(**job["shape"]), job["seed"]
+    floor = _floor(shape, job["threads"]) if job["floor"] else None
+    if floor:
+        answers.send("floor", **floor)
     answers.send("stage", stage="export")
     exported = _exported(shape.network, seed) if job["onnx"] else None
     _, distinct, _ = make_inputs(shape, job["gate_seed"])
@@ -96,7 +98,20 @@ def answer_reference(job: dict, answers: Answers) -> None:
         answers=encode(outputs),
         onnx_path=str(exported.path) if exported else None,
         onnx_sha256=exported.sha256 if exported else None,
+        floor=floor,
     )
+
+
+def _floor(shape, threads: int) -> dict | None:
+    """The speed of light of a shape on this machine's cores; None where it cannot be measured."""
+    from lstm_trt import rates
+    from lstm_trt.errors import LabError
+
+    try:
+        floor = rates.floor_ns(shape, rates.load_rates(threads))
+    except (LabError, OSError):
+        return None  # a cache that cannot be written: the export will say so
+    return {"floor_ns": floor.total_ns, "limited_by": floor.limited_by}
 
 
 def answer_record(job: dict, answers: Answers) -> None:
@@ -112,6 +127,7 @@ def answer_record(job: dict, answers: Answers) -> None:
         round=job["round"],
         onnx_path=Path(job["onnx_path"]) if job["onnx_path"] else None,
         onnx_sha256=job["onnx_sha256"],
+        floor=job["floor"],
         stage=lambda name: answers.send("stage", stage=name),
         progress=lambda done, total: answers.send("progress", done=done, total=total),
     )
@@ -140,10 +156,14 @@ def main() -> int:
         try:
             kinds[job["kind"]](job, answers)
         except MemoryError as error:
-            answers.send("failed", stage="memory", reason=f"host memory did not suffice: {error}".rstrip(": "), spent=True)
+            answers.send(
+                "failed", stage="memory", reason=f"host memory did not suffice: {error}".rstrip(": "), spent=True
+            )
             return 1  # what is left of the heap is not to be trusted
         except ConfigurationFailed as error:
-            spent = error.stage in ("memory", "run", "time")
+            # A device may be left in any state; and a refused capture leaves an allocator in it.
+            on_device = job.get("configuration", {}).get("options", {}).get("device", "cpu") != "cpu"
+            spent = error.stage in ("memory", "run", "time") or (on_device and error.stage == "build")
             answers.send("failed", stage=error.stage, reason=str(error), spent=spent)
             if spent:
                 return 1

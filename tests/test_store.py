@@ -26,7 +26,9 @@ def planted(hidden: int = 8, round: int = 0, rows: int = 20, **columns) -> store
         "minor_faults": np.zeros(rows, np.int64),
         **columns,
     }
-    configuration = Configuration(LstmShape(1, hidden, 4), "onnxruntime", "1.0", "a processor", protocol=Protocol(trials=rows - 3))
+    configuration = Configuration(
+        LstmShape(1, hidden, 4), "onnxruntime", "1.0", "a processor", protocol=Protocol(trials=rows - 3)
+    )
     return store.Recording(configuration, round, whole, {"planted": hidden, "machine_fingerprint": "m"})
 
 
@@ -79,7 +81,9 @@ def damaged_files(folder):
     table = pq.read_table(pa.BufferReader(whole))
     described = json.loads(table.schema.metadata[b"lstm_trt"])
     for name, value in (("newer", {**described, "schema_version": 99}), ("bare", {"schema_version": 1})):
-        pq.write_table(table.replace_schema_metadata({b"lstm_trt": json.dumps(value).encode()}), folder / f"{name}.parquet")
+        pq.write_table(
+            table.replace_schema_metadata({b"lstm_trt": json.dumps(value).encode()}), folder / f"{name}.parquet"
+        )
     return sorted(path for path in folder.glob("*.parquet") if len(path.stem) < 20)
 
 
@@ -149,7 +153,11 @@ def test_a_consolidated_folder_and_its_sources_are_read_once(tmp_path):
     assert sorted(item.configuration.workload.hidden for item in store.read_many(tmp_path)) == [8, 9, 10]
     # And again, from the folder into itself.
     assert store.consolidate(store.read_many(tmp_path), tmp_path) == (3, 0)
-    assert sorted(item.configuration.workload.hidden for item in store.read_many(tmp_path / "trials.parquet")) == [8, 9, 10]
+    assert sorted(item.configuration.workload.hidden for item in store.read_many(tmp_path / "trials.parquet")) == [
+        8,
+        9,
+        10,
+    ]
 
 
 def test_halves_of_two_consolidations_are_not_read_together(tmp_path):

@@ -82,7 +82,14 @@ def test_json_and_csv_have_the_promised_fields(tmp_path, lab):
     good, bad = rows
     timed = np.sort(planted(8).timed_ns) / 1000
     assert [good[name] for name in ("n", "min_us", "median_us", "max_us")] == [17, timed[0], timed[8], timed[16]]
-    assert [good[axis] for axis in ("layers", "hidden", "sequence", "batch", "features", "directions")] == [1, 8, 4, 1, 12, 1]
+    assert [good[axis] for axis in ("layers", "hidden", "sequence", "batch", "features", "directions")] == [
+        1,
+        8,
+        4,
+        1,
+        12,
+        1,
+    ]
     assert (bad["status"], bad["stage"], bad["reason"], bad["n"]) == ("failed", "memory", "too large, by far", 0)
     assert all(bad[name] is None for name in FIELDS[1:])
     table = list(csv.DictReader(io.StringIO(lab("summarize", tmp_path, "--format", "csv").stdout)))
@@ -91,8 +98,9 @@ def test_json_and_csv_have_the_promised_fields(tmp_path, lab):
 
 def test_the_table_tells_failures_and_aligns(tmp_path):
     folder_with_a_failure(tmp_path)
-    header, good, bad = text_table(summarize(store.read_many(tmp_path))).splitlines()
+    caption, header, good, bad = text_table(summarize(store.read_many(tmp_path))).splitlines()
     assert header.split()[:6] == ["network", "seq", "batch", "runtime", "n", "max"]
+    assert "latencies in us" in caption
     assert bad.endswith("failed at memory: too large, by far")
     assert header.index("outliers") + len("outliers") == len(good) == len(header)
 

@@ -15,9 +15,10 @@ import pytest
 
 from lstm_trt import store
 from lstm_trt.configuration import Protocol
+from lstm_trt.processes import LOCK_FILE, folder_lock
 from lstm_trt.recording import describe_configuration
 from lstm_trt.shapes import Grid
-from lstm_trt.sweep import LOCK_FILE, duration, folder_lock, order, run_sweep
+from lstm_trt.sweep import duration, order, run_sweep
 from tests.conftest import ROOT
 
 GRID = Grid(layers=(1, 2), hidden=(8,), sequence=(4, 6), batch=(1, 2))
@@ -169,8 +170,9 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):
 def test_a_folder_in_use_is_refused(tmp_path, refused):
     arguments = ("sweep", "--layers", 1, "--hidden", 8, "--sequence", 4, "--out", tmp_path)
     with folder_lock(tmp_path):
-        line = refused(*arguments)
-    assert "in use" in line and str(os.getpid()) in line and str(tmp_path) in line
+        for command in (arguments, ("record", *arguments[1:])):
+            line = refused(*command)
+            assert "in use" in line and str(os.getpid()) in line and str(tmp_path) in line
     assert files(tmp_path) == []
 
 
@@ -192,7 +194,20 @@ def test_a_full_disk_stops_the_sweep_in_one_line_and_loses_nothing(tmp_path, lab
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", disk], capture_output=True).returncode:
         pytest.skip("mounting a small file system is not permitted here")
     try:
-        result = lab("sweep", "--layers", 1, "--hidden", 8, "--sequence", *range(2, 10), "--trials", 2000, "--out", disk, "--quiet")
+        result = lab(
+            "sweep",
+            "--layers",
+            1,
+            "--hidden",
+            8,
+            "--sequence",
+            *range(2, 10),
+            "--trials",
+            2000,
+            "--out",
+            disk,
+            "--quiet",
+        )
         assert result.returncode == 2, result
         assert result.stderr.count("\n") == 1 and "No space left" in result.stderr, result.stderr
         kept = files(disk)
@@ -230,6 +245,8 @@ def test_the_report_in_json_adds_up(tmp_path, lab):
     assert answer["efficiency"] == pytest.approx(answer["inside_trials_s"] / answer["timing_s"])
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(0, "0 s"), (59.6, "1 min 00 s"), (75, "1 min 15 s"), (7260, "2 h 01 min")])
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0, "0 s"), (59.6, "1 min 00 s"), (75, "1 min 15 s"), (7260, "2 h 01 min")]
+)
 def test_durations_read_well(seconds, words):
     assert duration(seconds) == words

@@ -143,6 +143,13 @@ def test_answers_are_those_of_the_reference(name, shape):
     step.close()
 
 
+def test_threads_are_those_asked_for():
+    for threads in (2, 1):
+        step = prepare("pytorch", SMALL, threads=threads)
+        assert step.facts()["threads"] == threads
+        step.close()
+
+
 @pytest.mark.parametrize(("name", "precision"), [("pytorch", "bf16"), ("pytorch", "fp16"), ("torchscript", "bf16")])
 def test_half_precisions_differ_and_stay_close(name, precision):
     step = prepare(name, SMALL, precision=precision)

@@ -10,11 +10,8 @@ A runtime is a module with these names:
     availability(device) -> Availability     cheap enough for `doctor`; never raises
     prepare(request) -> PreparedStep         raises ConfigurationFailed or RuntimeUnavailable
 
-Further names that a module may have:
-
-    THREAD_ENVIRONMENT  environment variables that must hold the number of threads
-                        before the runtime is imported, beside the usual ones
-    configure(options)  called once in the fresh process, after pinning, before prepare
+and, where it needs it, `configure(options)`, called in the fresh process after pinning and
+before `prepare`.
 
 A name with a dot, `my_package.my_runtime`, is imported as a module of that contract,
 so a runtime of one's own needs no change here.

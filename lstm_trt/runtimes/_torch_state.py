@@ -100,6 +100,7 @@ def facts(options: Options) -> dict:
         "parallel_backend": torch.__config__.parallel_info().rsplit("backend:", 1)[-1].split()[0],
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "mkldnn": bool(torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled),
+        "gradients": "off: inference mode, or a graph captured under no_grad",
         "precision_switches": precision_switches(options.device),
         "denormals_flushed": float(torch.full((1,), 1e-38) * 1e-2) == 0.0,
     }

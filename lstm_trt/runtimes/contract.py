@@ -28,7 +28,7 @@ class Availability:
 class Request:
     """What a runtime is asked to prepare.
 
-    `weights` maps the names of `networks.weight_names` to float32 arrays; `onnx_path`
+    `weights` maps the names of `networks.weight_shapes` to float32 arrays; `onnx_path`
     is the exported network with symbolic sizes, for runtimes with NEEDS_ONNX.
     `inputs` are (sequence, batch, features) float32 and only used to build, compile or
     capture: the parity gate asks with others.
@@ -46,6 +46,8 @@ class PreparedStep(ABC):
 
     `step` is what is timed: no argument, it returns when the answer is in host memory.
     It may be an instance attribute that holds a bound C function, to spare a frame.
+    It is called on the thread that called `prepare`, and one prepared step is alive at a
+    time: a runtime may set what belongs to its thread or process (streams, TF32, threads).
     """
 
     @abstractmethod
@@ -68,7 +70,7 @@ class PreparedStep(ABC):
         """What the runtime really does, for the provenance: threads, kernels, graphs; JSON values."""
         return {}
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Free everything; may be called twice."""
 
 

@@ -51,7 +51,9 @@ def availability(device: str = "cpu") -> Availability:
 
     name = gpu_name()
     if name is None:
-        return Availability(False, version, reason="no NVIDIA GPU is visible", remedy="install the driver, see nvidia-smi")
+        return Availability(
+            False, version, reason="no NVIDIA GPU is visible", remedy="install the driver, see nvidia-smi"
+        )
     return Availability(True, version, name)
 
 

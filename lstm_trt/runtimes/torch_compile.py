@@ -1,12 +1,13 @@
 """torch.compile with Inductor and frozen weights.
 
 A trial is one call of the compiled module (`_torch_steps.py`), with the guards that
-Dynamo checks before each call: about 20 us. `torch.compile` by itself leaves an
+Dynamo checks before each call: 20 to 30 us. `torch.compile` by itself leaves an
 `nn.LSTM` alone, and eager mode would be timed under another name; so `allow_rnn` is
 set, and that something was compiled is checked. On the CPU each layer and direction
-stays one oneDNN call, and a network compiles in 1 to 2 s whatever its sequence. Where
-oneDNN does not take it (on GPUs) the sequence is unrolled: 20 to 50 s for 64 steps in
-all, hence `UNROLLED_LIMITS`.
+stays one oneDNN call, and a network compiles in 1 to 2 s whatever its sequence (the
+first of a process takes 5 to 25 s). Where oneDNN does not take it the sequence is
+unrolled: on GPUs, and in fp16 on the CPU, where 32 steps in all took 18 s and 128 took
+50 s. Hence `UNROLLED_LIMITS`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 NAME = "torch-compile"
 DISTRIBUTION = _torch.DISTRIBUTION
 DEVICES = ("cpu", "cuda")
-#: No fp16 on the CPU: unrolled, its 64 steps in all took 47 s to compile and ran slower than eager fp32.
+#: No fp16 on the CPU: it would be unrolled, a kernel a step.
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": _torch.PRECISIONS["cuda"]}
 NEEDS_ONNX = False
 #: Longest sequence, and most layers times directions, of a network that is unrolled.

@@ -1,0 +1,85 @@
+"""What recording costs: `.venv/bin/python benchmarks/recorder.py`.
+
+One ONNX Runtime session, one pinned core. Blocks of trials recorded by the lab
+alternate with blocks of a bare loop around the same session (two clock readings and a
+list), in the order A B B A. The answer is the ratio of the medians pooled over all
+blocks, with an interval from the ratios of neighbouring blocks: order statistics of
+their median, exact for any distribution. Exit status 1 where the ratio exceeds 1.01.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+import numpy as np
+from scipy.stats import quantile_test
+
+from lstm_trt import export, machine, runtimes
+from lstm_trt.configuration import Options, Protocol, choose_cores
+from lstm_trt.networks import make_inputs
+from lstm_trt.recording import pin
+from lstm_trt.runtimes.contract import Request
+from lstm_trt.shapes import LstmShape
+from lstm_trt.trials import quiet_collector, run_trials
+
+LIMIT = 1.01
+
+
+def bare_loop(session, binding, trials: int, warmup: int) -> np.ndarray:
+    """What anyone would write: latencies in ns after warm-up."""
+    latencies = []
+    for _ in range(warmup + trials):
+        start = time.perf_counter_ns()
+        session.run_with_iobinding(binding)
+        latencies.append(time.perf_counter_ns() - start)
+    return np.array(latencies[warmup:])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=40, help="pairs of blocks (default 40)")
+    parser.add_argument("--trials", type=int, default=1000, help="trials a block (default 1000)")
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--sequence", type=int, default=100)
+    arguments = parser.parse_args()
+    shape = LstmShape(2, arguments.hidden, arguments.sequence)
+    options = Options(cores=choose_cores(1))
+    network = export.export_network(shape)
+    pin(options)
+    inputs, _, _ = make_inputs(shape, 0)
+    prepared = runtimes.load("onnxruntime").prepare(Request(shape, options, inputs, {}, network.path))
+    session, binding = prepared._session, prepared._binding
+    protocol = Protocol(trials=arguments.trials, warmup=10)
+    blocks: dict[str, list[np.ndarray]] = {"recorded": [], "bare": []}
+    with machine.Watcher(options.cores, "cpu") as watcher:
+
+        def recorded() -> None:
+            trials = run_trials(prepared.step, protocol, read_machine=watcher.read, difference=watcher.difference)
+            blocks["recorded"].append(trials.columns["latency_ns"][~trials.columns["warmup"]])
+
+        def bare() -> None:
+            with quiet_collector():
+                blocks["bare"].append(bare_loop(session, binding, arguments.trials, 10))
+
+        for pair in range(arguments.pairs):
+            for run in (recorded, bare) if pair % 2 == 0 else (bare, recorded):
+                run()
+    pooled = {name: float(np.median(np.concatenate(values))) for name, values in blocks.items()}
+    ratio = pooled["recorded"] / pooled["bare"]
+    ratios = np.array([np.median(a) / np.median(b) for a, b in zip(blocks["recorded"], blocks["bare"], strict=True)])
+    low, high = quantile_test(ratios, q=0, p=0.5).confidence_interval(0.95)
+    print(f"{shape.name} on onnxruntime, {2 * arguments.pairs} interleaved blocks of {arguments.trials} trials")
+    print(f"median recorded {pooled['recorded'] / 1e3:.2f} us, bare loop {pooled['bare'] / 1e3:.2f} us")
+    print(
+        f"ratio {ratio:.4f} pooled;"
+        f" over pairs of blocks: median {np.median(ratios):.4f}, 95 % interval {low:.4f} to {high:.4f}"
+    )
+    holds = ratio <= LIMIT
+    print(("ok    " if holds else "FAILS ") + f"at most {LIMIT}")
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

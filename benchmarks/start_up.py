@@ -1,0 +1,63 @@
+"""How long the package and the command line take to start: `.venv/bin/python benchmarks/start_up.py`.
+
+Fresh processes, interleaved: a bare interpreter, one that imports lstm_trt, one that
+prints the command line's help. Limits: the import 100 ms over the bare start, the help
+300 ms. Neither may load torch, pandas or matplotlib. Exit status 1 where one fails.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROUNDS = 21
+HEAVY = ("torch", "pandas", "matplotlib")
+ROOT = Path(__file__).resolve().parent.parent
+COMMANDS = {
+    "bare start": [sys.executable, "-c", "pass"],
+    "import lstm_trt": [sys.executable, "-c", "import lstm_trt"],
+    "lstm-trt --help": [sys.executable, "-m", "lstm_trt", "--help"],
+}
+
+
+def start_ms(command: list[str]) -> float:
+    """Wall time of one process, in ms."""
+    began = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT, env=os.environ)
+    return 1e3 * (time.perf_counter() - began)
+
+
+def loaded(statement: str) -> list[str]:
+    """Which of the heavy packages a statement loads."""
+    code = f"import sys; {statement}; print(*[name for name in {HEAVY} if name in sys.modules])"
+    return subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT
+    ).stdout.split()
+
+
+def main() -> int:
+    times: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    for _ in range(ROUNDS):
+        for name, command in COMMANDS.items():
+            times[name].append(start_ms(command))
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    for name, values in times.items():
+        print(f"{name:16} median {medians[name]:6.1f} ms, {min(values):.1f} to {max(values):.1f} over {ROUNDS} starts")
+    over = medians["import lstm_trt"] - medians["bare start"]
+    heavy = loaded("import lstm_trt") + loaded("import lstm_trt.__main__ as main; main.build_parser()")
+    checks = {
+        f"the import costs {over:.1f} ms over a bare start (at most 100)": over <= 100,
+        f"the help takes {medians['lstm-trt --help']:.1f} ms (at most 300)": medians["lstm-trt --help"] <= 300,
+        f"loaded of {', '.join(HEAVY)}: {', '.join(heavy) or 'none'}": not heavy,
+    }
+    for words, holds in checks.items():
+        print(("ok    " if holds else "FAILS ") + words)
+    return 0 if all(checks.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

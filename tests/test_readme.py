@@ -1,0 +1,50 @@
+"""What the README shows is run as it stands, in an empty folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def run(arguments: list[str], folder) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_commands_and_code_run_in_the_order_in_which_they_are_read(tmp_path):
+    commands = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("lstm-trt ")]
+    assert len(commands) >= 8
+    for command in commands:
+        result = run([sys.executable, "-m", "lstm_trt", *shlex.split(command)[1:]], tmp_path)
+        assert result.returncode == 0, (command, result.stderr)
+        assert result.stdout
+    programs = blocks("python")
+    assert len(programs) == 2
+    for program in programs:
+        result = run([sys.executable, "-c", program], tmp_path)
+        assert result.returncode == 0, (program, result.stderr)
+
+
+def test_every_link_and_picture_is_there():
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    assert len(links) >= 4
+    for link in links:
+        assert (ROOT / link.replace("\\", "")).exists(), link
+
+
+@pytest.mark.parametrize("command", ["doctor", "record", "sweep", "summarize", "consolidate", "export", "cache"])
+def test_every_command_is_told(command):
+    assert f"| `{command}` |" in README

@@ -1,0 +1,94 @@
+"""The files that set the project up agree with one another."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from tests.conftest import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+CONSTRAINTS = {
+    requirement.name.lower().replace("_", "-"): requirement
+    for requirement in map(Requirement, (ROOT / "constraints.txt").read_text().splitlines())
+}
+
+
+def names(requirements) -> set[str]:
+    return {Requirement(text).name for text in requirements}
+
+
+def test_constraints_are_exact_versions_and_nothing_else():
+    for requirement in CONSTRAINTS.values():
+        assert re.fullmatch(r"==[0-9][0-9A-Za-z.]*", str(requirement.specifier)), requirement
+        assert requirement.url is None
+    assert str(CONSTRAINTS["torch"].specifier) == "==2.13.0"
+
+
+@pytest.mark.parametrize("text", PROJECT["dependencies"] + EXTRAS["dev"])
+def test_what_is_installed_is_pinned_within_its_range(text):
+    requirement = Requirement(text)
+    (pinned,) = CONSTRAINTS[requirement.name.lower().replace("_", "-")].specifier
+    assert requirement.specifier.contains(pinned.version), text
+
+
+def test_the_conda_environment_is_the_whole_gpu_lab():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    conda = [item for item in environment["dependencies"] if isinstance(item, str)]
+    (pip,) = (item["pip"] for item in environment["dependencies"] if isinstance(item, dict))
+    python, pycuda = (
+        next(Requirement(i) for i in conda if Requirement(i).name == name) for name in ("python", "pycuda")
+    )
+    assert "conda-forge" in environment["channels"]
+    lowest = PROJECT["requires-python"].removeprefix(">=")
+    assert python.specifier.contains(f"{lowest}.0") and not python.specifier.contains("3.10.9")
+    # PyCUDA comes built from conda-forge, in the range that pip would accept as well.
+    (ours,) = (Requirement(text) for text in EXTRAS["tensorrt"] if Requirement(text).name == "pycuda")
+    assert pycuda.specifier == ours.specifier
+    (editable,) = pip
+    match = re.fullmatch(r"-e \.\[(?P<extras>[a-z,]+)\]", editable)
+    installed = names(PROJECT["dependencies"])
+    for extra in match["extras"].split(","):
+        installed |= names(EXTRAS[extra])
+    promised = "jupyterlab nbstripout torch onnx tensorrt pycuda pandas seaborn matplotlib scipy"
+    assert set(promised.split()) <= installed
+
+
+def test_the_extras_are_those_that_the_readme_names():
+    assert {"tensorrt", "rtx", "frameworks", "dev"} == EXTRAS.keys()
+
+
+def test_ci_calls_the_readmes_test_command_first():
+    commands = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line.startswith("make ")]
+    assert commands == ["make test", "make test-frameworks"]
+    blocks = re.findall(r"```(?:sh|bash)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert [line.split("#")[0].strip() for line in blocks[0].splitlines() if "make" in line] == [
+        "make sweep",
+        "make test",
+    ]
+
+
+def test_make_knows_what_the_readme_says():
+    targets = set(re.findall(r"`make ([a-z-]+)`", (ROOT / "README.md").read_text()))
+    assert {"sweep", "test"} <= targets
+    for target in targets:
+        result = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+
+
+def test_no_address_of_a_registry_and_no_folder_of_a_machine_is_committed():
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True).stdout.split("\0")
+    assert len(files) > 20
+    forbidden = re.compile(
+        rb"--index-url|--extra-index|find-links|file:///|https?://(?!(www\.)?(apache|github|doi|arxiv)\b)[\w.-]+:\d+"
+    )
+    for name in filter(None, files):
+        path = ROOT / name
+        if path.is_file() and name != "tests/test_setup.py":
+            assert not forbidden.search(path.read_bytes()), name
