@@ -22,6 +22,7 @@ from lstm_trt.plots_style import (
     WIDTH_IN,
     Picture,
     folded,
+    guide,
     multiple,
     number,
     sheet,
@@ -128,8 +129,8 @@ def _draw_box(ax: Axes, place: int, size: int, box: tables.Spread, others: list[
     highest, half = max([relative.max(), *later]), min(0.15, 0.21 / slot_in)
     lines = {"whiskerprops": {"color": color}, "capprops": {"color": color}, "medianprops": {"color": "black"}}
     face = {"facecolor": (*color, 0.35), "edgecolor": color, "gid": f"box:{size}"}
-    ax.bxp([_box(box)], [place], widths=2 * half, showfliers=False, patch_artist=True, boxprops=face,
-           manage_ticks=False, **lines)  # fmt: skip
+    lines |= {"boxprops": face, "showfliers": False, "patch_artist": True, "manage_ticks": False}
+    ax.bxp([_box(box)], [place], widths=2 * half, **lines)
     # The jitter shows how many there are at one height; the largest stands under its mark.
     jitter = np.random.default_rng(0).uniform(-0.6 * half, 0.6 * half, box.n)
     jitter[np.argmax(relative)] = 0
@@ -156,7 +157,6 @@ def _draw_box(ax: Axes, place: int, size: int, box: tables.Spread, others: list[
 def _box(box: tables.Spread) -> dict:
     """Whiskers reach to the last trials that are no outliers."""
     inside = box.latency_us[~box.is_outlier]
-    inside = inside if len(inside) else box.latency_us
     low, high = box.quartiles_us
     numbers = {"med": box.median_us, "q1": low, "q3": high, "whislo": inside.min(), "whishi": inside.max()}
     return {name: value / box.median_us - 1 for name, value in numbers.items()}
@@ -170,12 +170,15 @@ def _linear_width(boxes) -> float:
 
 def _value_axis(ax: Axes, width: float, lowest: float, highest: float) -> None:
     """Ticks in per cent where there is room for them; the guides as multiples on the right."""
-    bend = lambda value: np.arcsinh(np.asarray(value, dtype=float) / width)  # noqa: E731
+
+    def bend(value: float) -> float:
+        return float(np.arcsinh(value / width))
+
     low, high = bend(lowest), bend(highest)
     room = max(high - low, 1.0)
     bottom, top = low - 0.08 * room, high + 0.17 * room
     steps = [mantissa * 10.0**power for power in range(-6, 7) for mantissa in (1, 2.5, 5)]
-    candidates = [0.0, *(step for size in steps for step in (size, -size)), *(guide - 1 for guide in GUIDES)]
+    candidates = [0.0, *(step for size in steps for step in (size, -size)), *(ratio - 1 for ratio in GUIDES)]
     kept: list[float] = [0.0]
     apart = (top - bottom) * 0.16 / (PANEL_IN - 1)
     for value in sorted(candidates, key=lambda value: (value + 1 not in GUIDES, -abs(np.log10(abs(value) or 1)))):
@@ -185,12 +188,12 @@ def _value_axis(ax: Axes, width: float, lowest: float, highest: float) -> None:
     ax.set_ylim(width * np.sinh(bottom), width * np.sinh(top))
     ax.yaxis.set_major_locator(FixedLocator(sorted(kept)))
     ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: "0" if value == 0 else f"{100 * value:+.4g} %".replace("-", "−"))
-    )
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _per_cent(value)))
     ax.set_ylabel(f"latency / median − 1\n(asinh, linear within ±{100 * width:.2g} %)")
-    for guide in GUIDES:
-        if bottom <= bend(guide - 1) <= top:
-            ax.axhline(guide - 1, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1, gid="guide")
-            ax.annotate(f"{guide:g}×", (1, guide - 1), (3, 0), xycoords=ax.get_yaxis_transform(),
-                        textcoords="offset points", va="center", size=9, color="0.3")  # fmt: skip
+    for ratio in GUIDES:
+        if bottom <= bend(ratio - 1) <= top:
+            guide([ax], ratio - 1, f"{ratio:g}×", gid="guide")
+
+
+def _per_cent(value: float) -> str:
+    return "0" if value == 0 else f"{100 * value:+.4g} %".replace("-", "−")

@@ -6,9 +6,11 @@ through the middle round, a maximum is the largest of all rounds, every round is
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -86,22 +88,9 @@ def curves(
         raise UsageError(f"axis, facet and line must differ, not {axis}, {facet}, {line}")
     looks = system_looks(tables.systems(table))
     table = tables.hold_fixed(table, (axis, facet, line), fixed)
-    systems, sizes = tables.systems(table), tables.values(table, axis)
-    lines, facets = tables.values(table, line), tables.values(table, facet)
-    apart = len(systems) > 1 and len(lines) * len(systems) > LINES_A_PANEL
-    groups = [[one] for one in systems] if apart else [systems]
-    by_system = len(lines) == 1 and len(systems) > 1
-    colors = size_colors(len(lines))
-    panels = [(group, value) for group in groups for value in facets]
-    if apart and 1 < len(facets) <= 5:  # a row a system, a column a facet
-        columns, a_block, height_in = len(facets), len(facets), 2.1
-    else:
-        a_block = len(facets) if len(facets) > 1 else len(panels)  # panels that fill rows together
-        columns, height_in = min(a_block, 2 if a_block in (2, 4) or len(facets) == 1 else 3), 2.5
-    rows = math.ceil(a_block / columns) * (len(panels) // a_block)
+    plan = _arrange(table, axis, facet, line, statistic)
     shown = [one for one in (axis, facet, line) if len(tables.values(table, one)) > 1]
     name = tables.STATISTIC_NAMES.get(statistic, statistic)
-    legend_lines = len(lines) + 2 * len(systems) + 9
     with style():
         picture, body = sheet(
             f"Latency against {tables.AXIS_NAMES[axis]}: {'maximum' if name == 'maximum' else f'{name} and maximum'}",
@@ -110,59 +99,110 @@ def curves(
                 tables.describe_systems(table),
                 tables.describe_rounds(table),
             ],
-            max(height_in * rows if rows > 1 else 3.6, 0.3 + 0.17 * legend_lines),
+            max(plan.height_in, 0.3 + 0.17 * (len(plan.lines) + 2 * len(plan.systems) + 9)),
         )
-        axes = _panels(body, rows, columns, a_block, len(panels) // a_block)
-        most = _most_failures(table, axis, facet, apart)
-        strip = min(LANE * most, LANES)
+        axes = _panels(body, plan)
+        lanes = _most_failures(table, plan)
+        strip = min(LANE * lanes, LANES)
         drawn: list[float] = [deadline_us] if deadline_us else []
-        for ax, (group, value) in zip(axes, panels, strict=True):
-            here = table[table[facet] == value]
-            lane: Counter = Counter()
-            for label in group:
-                order = systems.index(label)
-                for index, size in enumerate(lines):
-                    part = here[(here["system"] == label) & (here[line] == size)].sort_values(axis)
-                    look = {"color": colors[index], "linestyle": "-", "marker": "o"}
-                    if not apart:
-                        look |= {"linestyle": DASHES[order % len(DASHES)], "marker": looks[label]["marker"]}
-                    if by_system:
-                        look["color"] = looks[label]["color"]
-                    drawn += _line(ax, part, axis, statistic, look, f"{label}/{line}={size}")
-                    _mark_failures(ax, part, axis, look["color"], lane, strip / max(most, 1))
+        for ax, (group, value) in zip(axes, plan.panels, strict=True):
+            here = table[(table[facet] == value) & table["system"].isin(group)]
+            drawn += _draw_panel(ax, here, plan, looks, strip / max(lanes, 1))
             if deadline_us:
                 ax.axhline(deadline_us, gid="deadline", **DEADLINE)
-            words = [tables.axis_value(facet, value)] if len(facets) > 1 else []
-            if apart and value == facets[0]:  # above a row of panels, or of its one panel
-                words.insert(0, folded(group[0], 95 if len(facets) > 1 else 95 // columns))
+            words = [tables.axis_value(facet, value)] if len(plan.facets) > 1 else []
+            if plan.apart and value == plan.facets[0]:  # above a row of panels, or of its one panel
+                words.insert(0, folded(group[0], 95 if len(plan.facets) > 1 else 95 // plan.columns))
             ax.set_title("\n".join(words), loc="left")
-        logarithmic = latency_axis(axes, drawn, room_below=strip)
-        log2 = axis == "batch" or (logarithmic and sizes[-1] / sizes[0] >= 4)
-        for ax in axes:
-            size_axis(ax, sizes, log2, (WIDTH_IN - LEGEND_IN - 0.6) / columns - 0.25)
-            if ax.xaxis.get_tick_params()["labelbottom"]:
-                ax.set_xlabel(tables.AXIS_NAMES[axis] + (" (log2)" if log2 else ""))
-            if ax.yaxis.get_tick_params()["labelleft"]:
-                ax.set_ylabel("latency [µs]" + (" (log)" if logarithmic else ""))
-        handles = _size_handles(line, lines, colors) if len(lines) > 1 else []
-        if len(systems) > 1 and not apart:
-            handles += _system_handles(systems, looks, by_system, bool(handles))
-        handles += [Line2D([], [], linestyle="none", label=" ")] if handles else []
-        handles += _kind_handles(table, statistic, deadline_us)
+        _scales(axes, plan, drawn, strip)
+        handles = _handles(table, plan, looks, deadline_us)
         body.legend(handles=handles, loc="outside right upper", handlelength=2.9, labelspacing=0.35)
     return picture
 
 
-def _panels(body, rows: int, columns: int, a_block: int, blocks: int) -> list[Axes]:
-    """Axes that share both scales; each block (a system's facets) starts on a row of its own."""
-    grid = body.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    block_rows = rows // blocks
-    for row in range(rows):
-        for column in range(columns):
-            place = (row % block_rows) * columns + column
-            grid[row][column].set_visible(place < a_block)
-            if place < a_block <= place + columns:  # nothing below it in its block
-                grid[row][column].tick_params(labelbottom=True)
+@dataclass(frozen=True)
+class Plan:
+    """What is drawn where. `panels` are (systems in it, value of the facet) in reading order.
+
+    A block is `a_block` panels that fill rows together; the next one starts a row of its own.
+    """
+
+    axis: str
+    facet: str
+    line: str
+    statistic: str
+    systems: list[str]
+    lines: list[int]
+    facets: list[int]
+    sizes: list[int]
+    apart: bool
+    panels: list[tuple[list[str], int]]
+    columns: int
+    a_block: int
+    row_in: float
+
+    @property
+    def by_system(self) -> bool:
+        """Colour tells the system: there is but one line a system."""
+        return len(self.lines) == 1 and len(self.systems) > 1
+
+    @property
+    def rows(self) -> int:
+        return math.ceil(self.a_block / self.columns) * (len(self.panels) // self.a_block)
+
+    @property
+    def height_in(self) -> float:
+        return self.row_in * self.rows if self.rows > 1 else 3.6
+
+
+def _arrange(table: pd.DataFrame, axis: str, facet: str, line: str, statistic: str) -> Plan:
+    systems, sizes = tables.systems(table), tables.values(table, axis)
+    lines, facets = tables.values(table, line), tables.values(table, facet)
+    apart = len(systems) > 1 and len(lines) * len(systems) > LINES_A_PANEL
+    panels = [(group, value) for group in ([[one] for one in systems] if apart else [systems]) for value in facets]
+    a_block = len(facets) if len(facets) > 1 else len(panels)
+    if apart and 1 < len(facets) <= 5:  # a row a system, a column a facet
+        columns, row_in = len(facets), 2.1
+    else:
+        columns, row_in = min(a_block, 2 if a_block in (2, 4) or len(facets) == 1 else 3), 2.5
+    return Plan(axis, facet, line, statistic, systems, lines, facets, sizes, apart, panels, columns, a_block, row_in)
+
+
+def _draw_panel(ax: Axes, here: pd.DataFrame, plan: Plan, looks: dict, lane_height: float) -> list[float]:
+    """Every line of every system that the rows hold; returns the numbers drawn."""
+    drawn: list[float] = []
+    lane: Counter = Counter()
+    for order, label in enumerate(plan.systems):
+        for size, color in zip(plan.lines, size_colors(len(plan.lines)), strict=True):
+            part = here[(here["system"] == label) & (here[plan.line] == size)].sort_values(plan.axis)
+            look = {"color": looks[label]["color"] if plan.by_system else color, "linestyle": "-", "marker": "o"}
+            if not plan.apart:
+                look |= {"linestyle": DASHES[order % len(DASHES)], "marker": looks[label]["marker"]}
+            drawn += _line(ax, part, plan.axis, plan.statistic, look, f"{label}/{plan.line}={size}")
+            _mark_failures(ax, part, plan.axis, look["color"], lane, lane_height)
+    return drawn
+
+
+def _scales(axes: Sequence[Axes], plan: Plan, drawn: Sequence[float], strip: float) -> None:
+    logarithmic = latency_axis(axes, drawn, room_below=strip)
+    log2 = plan.axis == "batch" or (logarithmic and plan.sizes[-1] / plan.sizes[0] >= 4)
+    for ax in axes:
+        size_axis(ax, plan.sizes, log2, (WIDTH_IN - LEGEND_IN - 0.6) / plan.columns - 0.25)
+        if ax.xaxis.get_tick_params()["labelbottom"]:
+            ax.set_xlabel(tables.AXIS_NAMES[plan.axis] + (" (log2)" if log2 else ""))
+        if ax.yaxis.get_tick_params()["labelleft"]:
+            ax.set_ylabel("latency [µs]" + (" (log)" if logarithmic else ""))
+
+
+def _panels(body, plan: Plan) -> list[Axes]:
+    """Axes that share both scales, in the order of `plan.panels`."""
+    grid = body.subplots(plan.rows, plan.columns, sharex=True, sharey=True, squeeze=False)
+    block_rows = math.ceil(plan.a_block / plan.columns)
+    for row, column in itertools.product(range(plan.rows), range(plan.columns)):
+        place = (row % block_rows) * plan.columns + column
+        grid[row][column].set_visible(place < plan.a_block)
+        if place < plan.a_block <= place + plan.columns:  # nothing below it in its block
+            grid[row][column].tick_params(labelbottom=True)
     return [ax for ax in grid.flat if ax.get_visible()]
 
 
@@ -201,30 +241,34 @@ def _mark_failures(ax: Axes, part: pd.DataFrame, axis: str, color, lane: Counter
         lane[size] += 1
 
 
-def _most_failures(table: pd.DataFrame, axis: str, facet: str, apart: bool) -> int:
+def _most_failures(table: pd.DataFrame, plan: Plan) -> int:
     """Most marks above one another in any panel, and half a row of room; 0 without failures."""
     rows = tables.failed(table).drop_duplicates("config_id")
     if rows.empty:
         return 0
-    return 1 + int(rows.groupby([axis, facet, *(["system"] if apart else [])], observed=True).size().max())
+    keys = [plan.axis, plan.facet, *(["system"] if plan.apart else [])]
+    return 1 + int(rows.groupby(keys, observed=True).size().max())
 
 
-def _size_handles(line: str, lines: Sequence[int], colors: Sequence) -> list[Line2D]:
-    """The largest on top, as the lines mostly lie."""
-    entries = [
-        Line2D([], [], color=color, marker="o", markersize=4, label=str(size))
-        for size, color in zip(lines, colors, strict=True)
-    ]
-    return [Line2D([], [], linestyle="none", label=tables.AXIS_NAMES[line]), *reversed(entries)]
+def _handles(table: pd.DataFrame, plan: Plan, looks: dict, deadline_us: float | None) -> list[Line2D]:
+    """The legend: sizes, the largest on top as the lines mostly lie; systems; kinds of line."""
+    handles: list[Line2D] = []
+    if len(plan.lines) > 1:
+        pairs = zip(plan.lines, size_colors(len(plan.lines)), strict=True)
+        sizes = [Line2D([], [], color=color, marker="o", markersize=4, label=str(size)) for size, color in pairs]
+        handles += [_words(tables.AXIS_NAMES[plan.line]), *reversed(sizes), _words(" ")]
+    if len(plan.systems) > 1 and not plan.apart:
+        handles.append(_words("runtime"))
+        for i, label in enumerate(plan.systems):
+            look = {**looks[label], "linestyle": DASHES[i % len(DASHES)], "markersize": 4.5}
+            look |= {} if plan.by_system else {"color": GREY}
+            handles.append(Line2D([], [], label=folded(label), **look))
+        handles.append(_words(" "))
+    return handles + _kind_handles(table, plan.statistic, deadline_us)
 
 
-def _system_handles(systems: Sequence[str], looks: dict, by_system: bool, after: bool) -> list[Line2D]:
-    handles = [Line2D([], [], linestyle="none", label=text) for text in ((" ", "runtime") if after else ("runtime",))]
-    for i, label in enumerate(systems):
-        look = {**looks[label], "linestyle": DASHES[i % len(DASHES)], "markersize": 4.5}
-        look["color"] = look["color"] if by_system else GREY
-        handles.append(Line2D([], [], label=folded(label), **look))
-    return handles
+def _words(text: str) -> Line2D:
+    return Line2D([], [], linestyle="none", label=text)
 
 
 def _kind_handles(table: pd.DataFrame, statistic: str, deadline_us: float | None) -> list[Line2D]:

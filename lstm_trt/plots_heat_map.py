@@ -24,6 +24,10 @@ from lstm_trt.plots_style import WIDTH_IN, Picture, folded, log_ticks, number, s
 
 CELL_WIDTH_IN, CELL_HEIGHT_IN = 0.46, 0.32
 MOST_PANELS = 12
+#: Width of all panels side by side, without colour bar and labels.
+PANELS_IN = WIDTH_IN - 1.45
+#: From here on a cell tells thousands of µs.
+THOUSANDS_FROM = 9_995
 EMPTY = "0.93"
 HATCH = "////"
 
@@ -60,19 +64,20 @@ def heat_map(
         raise UsageError(f"the summary has no column {value!r}")
     if x == y:
         raise UsageError("x and y must differ")
-    facets = [axis for axis in facets if axis not in (x, y, *(fixed or {}))]
+    facets = [axis for axis in facets if axis not in (x, y, *(fixed or {})) and tables.values(table, axis)]
     while facets and len(table.drop_duplicates(["system", *facets])) > MOST_PANELS:
         facets.pop()
     table = tables.hold_fixed(table, (x, y, *facets), fixed)
     shown = [axis for axis in facets if len(tables.values(table, axis)) > 1]
     xs, ys = tables.values(table, x), tables.values(table, y)
-    panels, columns = _arrange(table, shown, int((WIDTH_IN - 1.45) / max(len(xs) * CELL_WIDTH_IN + 0.12, 1.85)))
+    panels, columns = _arrange(table, shown, int(PANELS_IN / max(len(xs) * CELL_WIDTH_IN + 0.12, 1.85)))
     rows = math.ceil(len(panels) / columns)
-    titles = [folded(words, int(100 / columns) - 1) for words, _ in panels]
+    fit_characters = int((PANELS_IN / columns - 0.12) / 0.078)
+    titles = [folded(words, fit_characters) for words, _ in panels]
     head_in = 0.2 + 0.16 * max(title.count("\n") for title in titles)
     name = tables.STATISTIC_NAMES.get(value, value)
     title = f"{name[0].upper()}{name[1:]} latency by {tables.AXIS_NAMES[x]} and {tables.AXIS_NAMES[y]}"
-    reading = ["In each cell: µs (k: thousands)."]
+    reading = ["In each cell: µs" + (" (k: thousands)." if (table[value] >= THOUSANDS_FROM).any() else ".")]
     if deadline_us:
         title += f", against a deadline of {number(deadline_us)} µs"
         reading.append("Colour: margin to the deadline; late cells are bold.")
@@ -201,6 +206,6 @@ def _cells(ax: Axes, part: pd.DataFrame, x_axis: tuple, y_axis: tuple, value: st
 
 def _short(number_us: float) -> str:
     """Fits a cell: 84.1, 1 570, 12.3k, 123k."""
-    if number_us < 9_995:
+    if number_us < THOUSANDS_FROM:
         return number(number_us)
     return f"{number_us / 1000:.{1 if number_us < 99_950 else 0}f}k"

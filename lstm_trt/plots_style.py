@@ -78,6 +78,7 @@ def style() -> Iterator[None]:
         "figure.facecolor": "white",
         "savefig.facecolor": "white",
         "axes.unicode_minus": True,
+        "text.parse_math": False,  # a reason or a device name may hold a $
     }
     with matplotlib.rc_context(look):
         yield
@@ -190,6 +191,14 @@ def log_ticks(axis, low: float, high: float, few: int = 4) -> None:
     axis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
     axis.set_minor_locator(NullLocator())
+
+
+def guide(axes: Sequence[Axes], level: float, words: str, **look) -> None:
+    """A dashed horizontal line through axes side by side, named beyond the right edge of the last."""
+    for ax in axes:
+        ax.axhline(level, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1, **look)
+    place = {"xycoords": axes[-1].get_yaxis_transform(), "textcoords": "offset points", "va": "center"}
+    axes[-1].annotate(words, (1, level), (3, 0), size=9, color="0.3", **place)
 
 
 def size_axis(ax: Axes, sizes: Sequence[int], log2: bool, width_in: float) -> None:

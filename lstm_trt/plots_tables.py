@@ -184,6 +184,8 @@ def hold_fixed(table: pd.DataFrame, free: Sequence[str], wanted: dict[str, int] 
     where nothing was measured at what is wanted.
     """
     wanted = wanted or {}
+    for axis in free:
+        values(table, axis)  # refuses what is no axis
     for axis, value in wanted.items():
         if axis in free:
             raise UsageError(f"{axis} is drawn and cannot be fixed")

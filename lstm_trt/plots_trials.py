@@ -16,6 +16,7 @@ from lstm_trt.plots_style import (
     GREY,
     MARKERS,
     Picture,
+    guide,
     kind_colors,
     log_ticks,
     multiple,
@@ -157,7 +158,9 @@ def trials_in_order(
     """
     tables.check_deadline(deadline_us)
     rounds = tables.rounds_of(trials, config_id)
+    chosen, several = "", len(rounds) > 1
     if round_number is None:
+        chosen = ", the one with the largest maximum"
         round_number = max(rounds, key=lambda number: tables.timed_us(rounds[number]).max())
     if round_number not in rounds:
         raise UsageError(f"no round {round_number} of {config_id[:12]}: there is {sorted(rounds)}")
@@ -170,14 +173,13 @@ def trials_in_order(
         table = tables.prepare(summary[summary["config_id"] == config_id])
         row = next(table.itertuples())
         title, note = f"Every trial in order: {tables.shape_name(row)}", tables.describe_systems(table)
-    several = f" Round {round_number}, the largest maximum of {len(rounds)} rounds." if len(rounds) > 1 else ""
     with style():
         picture, body = sheet(
             title,
             [
                 f"n = {box.n} after {int(warm.sum())} warm-up trials; median {number(box.median_us)} µs, maximum "
                 f"{number(box.max_us)} µs ({multiple(box.max_us / box.median_us)}); {box.outliers} of {box.n} outside "
-                f"1.5 × IQR.{several}",
+                f"1.5 × IQR." + (f" Round {round_number} of {len(rounds)} rounds{chosen}." if several else ""),
                 note,
             ],
             3.7,
@@ -186,47 +188,29 @@ def trials_in_order(
         _order(ax, index, latency_us, warm, box)
         _scale(ax, latency_us, warm, box, deadline_us)
         _histogram(side, box, ax)
-        for guide in GUIDES:
-            level = guide * box.median_us
-            if level < ax.get_ylim()[1]:
-                for one in (ax, side):
-                    one.axhline(
-                        level, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1, gid=f"guide:{guide:g}"
-                    )
-                side.annotate(f"{guide:g}×", (1, level), (3, 0), xycoords=side.get_yaxis_transform(),
-                              textcoords="offset points", va="center", color="0.3", size=9)  # fmt: skip
+        for ratio in GUIDES:
+            if ratio * box.median_us < ax.get_ylim()[1]:
+                guide([ax, side], ratio * box.median_us, f"{ratio:g}×", gid=f"guide:{ratio:g}")
         if deadline_us and ax.get_ylim()[0] < deadline_us < ax.get_ylim()[1]:
             for one in (ax, side):
                 one.axhline(deadline_us, label=f"deadline {number(deadline_us)} µs", gid="deadline", **DEADLINE)
         ax.set_xlabel("trial")
-        body.legend(
-            *ax.get_legend_handles_labels(), loc="outside lower left", ncols=5, markerscale=2, columnspacing=1.5
-        )
+        handles, labels = ax.get_legend_handles_labels()
+        body.legend(handles, labels, loc="outside lower left", ncols=5, markerscale=2, columnspacing=1.5)
     return picture
 
 
 def _order(ax: Axes, index: np.ndarray, latency_us: np.ndarray, warm: np.ndarray, box: tables.Spread) -> None:
     edges = np.flatnonzero(np.diff(np.r_[0, warm.astype(int), 0]))
+    shade = {"color": "0.88", "zorder": 0, "linewidth": 0, "gid": "warm-up"}
     for first, last in zip(edges[::2], edges[1::2], strict=True):
-        label = "warm-up" if first == edges[0] else "_"
-        ax.axvspan(
-            index[first] - 0.5, index[last - 1] + 0.5, color="0.88", zorder=0, linewidth=0, label=label, gid="warm-up"
-        )
-    dot = {"linestyle": "none", "marker": ".", "markersize": 3 if len(index) < 20_000 else 1.5, "markeredgewidth": 0}
-    ax.plot(
-        index[warm], latency_us[warm], color="0.4", **{**dot, "markersize": dot["markersize"] + 2}, gid="before"
-    )
-    timed = index[~warm]
-    ax.plot(timed[~box.is_outlier], box.latency_us[~box.is_outlier], color=BODY_COLOR, label="trial", **dot, gid="body")
-    dot["markersize"] += 2
-    ax.plot(
-        timed[box.is_outlier],
-        box.latency_us[box.is_outlier],
-        color=OUTLIER_COLOR,
-        label="outlier",
-        **dot,
-        gid="outliers",
-    )
+        ax.axvspan(index[first] - 0.5, index[last - 1] + 0.5, label="warm-up" if first == edges[0] else "_", **shade)
+    small = {"linestyle": "none", "marker": ".", "markeredgewidth": 0, "markersize": 3 if len(index) < 20_000 else 1.5}
+    large = {**small, "markersize": small["markersize"] + 2}
+    timed, inside, outside = index[~warm], ~box.is_outlier, box.is_outlier
+    ax.plot(index[warm], latency_us[warm], color="0.4", gid="before", **large)
+    ax.plot(timed[inside], box.latency_us[inside], color=BODY_COLOR, label="trial", gid="body", **small)
+    ax.plot(timed[outside], box.latency_us[outside], color=OUTLIER_COLOR, label="outlier", gid="outliers", **large)
     span = max(index[-1] - index[0], 1)
     ax.set_xlim(index[0] - 0.01 * span - 0.5, index[-1] + 0.01 * span + 0.5)
 
@@ -250,12 +234,11 @@ def _scale(ax: Axes, latency_us: np.ndarray, warm: np.ndarray, box: tables.Sprea
     ax.set_ylabel("latency [µs]" + (" (log)" if logarithmic else ""))
     bottom = ax.get_ylim()[0]
     above, below = latency_us[warm & (latency_us > top)], latency_us[warm & (latency_us < bottom)]
-    words = (
-        [f"▲ {len(above)} of {warm.sum()} warm-up trials above, up to {number(above.max())} µs"] if len(above) else []
-    )
-    words += (
-        [f"▼ {len(below)} of {warm.sum()} warm-up trials below, from {number(below.min())} µs"] if len(below) else []
-    )
+    words = []
+    if len(above):
+        words.append(f"▲ {len(above)} of {warm.sum()} warm-up trials above, up to {number(above.max())} µs")
+    if len(below):
+        words.append(f"▼ {len(below)} of {warm.sum()} warm-up trials below, from {number(below.min())} µs")
     if deadline_us and not bottom < deadline_us < top:
         words.append(f"{'▲' if deadline_us > top else '▼'} deadline at {number(deadline_us)} µs")
     place = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom", "gid": "outside"}

@@ -17,6 +17,7 @@ from matplotlib.text import Text
 
 from lstm_trt import plots
 from lstm_trt.errors import UsageError
+from lstm_trt.plots_tables import spread
 from lstm_trt.shapes import Grid, LstmShape
 
 EPYC = ("onnxruntime", "1.27.0", "AMD EPYC 9005", "fp32", 1)
@@ -132,8 +133,10 @@ def test_curves_swap_lines_and_sizes(sweep):
     assert "batch 32" in words(figure)
 
 
-def test_batches_stand_on_a_log2_axis(sweep):
-    ax = plots.curves(sweep[0], "batch").axes[0]
+def test_batches_stand_on_a_log2_axis():
+    summary, _ = make_tables([LstmShape(1, 64, 32, batch) for batch in (1, 4, 32)], floor=False)
+    ax = plots.curves(summary, "batch").axes[0]
+    assert ax.get_yscale() == "linear"
     assert ax.get_xscale() == "log" and ax.xaxis.get_transform().base == 2
     ticks = [*ax.xaxis.get_majorticklocs(), *ax.xaxis.get_minorticklocs()]
     assert sorted(ticks) == [1, 4, 32]
@@ -173,6 +176,14 @@ def test_failures_are_marked_in_every_picture():
     assert "failed: memory" in words(plots.box_plots(trials, summary, "sequence", {"hidden": 128}))
 
 
+def test_outliers_are_counted_as_the_founding_document_does():
+    body = [10.0, 11, 12, 13, 14]  # quartiles 11 and 13 stay: one outlier is added on either side
+    assert spread(np.array(body)).outliers == 0
+    inside, outside = spread(np.array([*body, 7.0, 17.0])), spread(np.array([*body, 5.9, 18.1]))
+    assert inside.quartiles_us == outside.quartiles_us == (10.5, 13.5)  # numpy's linear ones: reach 4.5
+    assert inside.outliers == 0 and list(outside.latency_us[outside.is_outlier]) == [5.9, 18.1]
+
+
 def test_box_plots_tell_the_planted_outliers(sweep):
     summary, trials = sweep
     figure = plots.box_plots(trials, summary, "batch", {"layers": 2, "hidden": 64, "sequence": 64})
@@ -206,7 +217,9 @@ def test_tails_are_the_exact_share():
     summary, trials = make_tables([LstmShape(1, 64, 32)])
     config = summary["config_id"][0]
     figure = plots.tails(trials, summary, [config], deadline_us=float(summary["median_us"][0] * 1.5))
-    x, y = only(figure, f"tail:{config}").get_data()
+    line = only(figure, f"tail:{config}")
+    x, y = line.get_data()
+    assert line.get_drawstyle() == "steps-post"
     us = np.sort(trials[~trials["warmup"]]["latency_ns"].to_numpy() / 1000)
     ratios = us / summary["median_us"][0]
     for ratio in (0.99, 1.0, 1.1, 1.3, 1.999, 2.5):
@@ -333,7 +346,7 @@ def test_rounds_are_points_and_never_averaged():
     assert "max 3.1×" in words(boxes)  # the largest of all rounds over the median of the first
     config = summary["config_id"][0]
     assert len(artists(plots.tails(trials, summary, [config]), f"tail:{config}")) == 4
-    assert "Round 3, the largest maximum of 4 rounds." in words(plots.trials_in_order(trials, config))
+    assert "Round 3 of 4 rounds, the one with the largest maximum." in words(plots.trials_in_order(trials, config))
     with pytest.raises(UsageError, match="no round 9"):
         plots.trials_in_order(trials, config, round_number=9)
 
@@ -363,6 +376,10 @@ def test_configurations_that_look_alike_are_refused_until_a_column_tells_them_ap
         (lambda s, t: plots.curves(s, "sequence", facet="hidden"), "must differ"),
         (lambda s, t: plots.curves(s, "sequence", deadline_us=-1), "above 0"),
         (lambda s, t: plots.heat_map(s, "hidden", "hidden"), "must differ"),
+        (lambda s, t: plots.heat_map(s, "width"), "unknown axis 'width'"),
+        (lambda s, t: plots.heat_map(s, facets=("width",)), "unknown axis 'width'"),
+        (lambda s, t: plots.curves(s, "batch", line="width"), "unknown axis 'width'"),
+        (lambda s, t: plots.box_plots(t, s, "width"), "unknown axis 'width'"),
         (lambda s, t: plots.box_plots(t.iloc[:0], s, "batch"), "no trials"),
         (lambda s, t: plots.box_plots(t.drop(columns="trial"), s, "batch"), "lack the columns trial"),
         (lambda s, t: plots.tails(t, s, ["feed"]), "not in the summary: feed"),
@@ -384,8 +401,10 @@ def png_size(path) -> tuple[int, int]:
 def test_draw_sweep_writes_what_the_data_supports(tmp_path):
     summary, trials = make_tables(Grid((1, 2), (64, 128), (32, 64), (1, 4)), (EPYC, TORCH))
     (tmp_path / "kept.txt").write_text("mine")
-    before, settings = pyplot.get_fignums(), dict(matplotlib.rcParams)
-    paths = plots.draw_sweep(summary, trials, tmp_path, deadline_us=200)
+    with matplotlib.rc_context({"font.size": 17, "axes.grid.axis": "x"}):
+        before, settings = pyplot.get_fignums(), dict(matplotlib.rcParams)
+        paths = plots.draw_sweep(summary, trials, tmp_path, deadline_us=200)
+        assert pyplot.get_fignums() == before and dict(matplotlib.rcParams) == settings
     axes = ("layers", "hidden", "sequence", "batch")
     names = [f"sweep-latency-by-{axis}.png" for axis in axes] + ["sweep-heat-map.png", "sweep-runtimes.png"]
     names += [f"sweep-boxes-by-{axis}.png" for axis in axes] + ["sweep-tails.png", "sweep-trials.png"]
@@ -394,7 +413,6 @@ def test_draw_sweep_writes_what_the_data_supports(tmp_path):
     for path in paths:
         width, height = png_size(path)
         assert width == round(9.2 * 130) and 300 < height < 3000 and 10_000 < path.stat().st_size < 1_000_000
-    assert pyplot.get_fignums() == before and dict(matplotlib.rcParams) == settings
 
 
 def one_trial(us: float) -> np.ndarray:
@@ -454,6 +472,9 @@ def test_only_failures_are_told_with_stage_and_reason():
     text = words(plots.failures(summary))
     assert "No configuration succeeded" in text and "30 failed, by stage: memory 30" in text
     assert "1x64-s1-b1 on onnxruntime, memory: no memory left" in text and "and 5 more" in text
+    summary["reason"], summary["device_name"] = "set $HOME_$ or\n$\\frac", "A $5 $x^ card"
+    assert "set $HOME_$ or $\\frac" in words(plots.failures(summary))
+    assert plots.failures(summary)._repr_png_()
 
 
 def test_tails_of_a_sweep_begin_with_the_worst():
@@ -489,6 +510,8 @@ def test_nothing_reaches_beyond_the_sheet_and_ticks_do_not_touch():
     for figure in figures:
         figure.draw_without_rendering()
         sheet = figure.bbox.padded(1)
+        notes = only(figure, "notes").get_window_extent()
+        assert notes.y1 <= only(figure, "title").get_window_extent().y0
         for part in figure.subfigs:
             for artist in [*part.texts, *part.legends]:
                 box = artist.get_window_extent()
@@ -498,6 +521,7 @@ def test_nothing_reaches_beyond_the_sheet_and_ticks_do_not_touch():
             if not ax.get_visible():
                 continue
             box = ax.get_tightbbox()
+            assert box.y1 <= notes.y0
             assert sheet.contains(box.x0, box.y0) and sheet.contains(box.x1, box.y1), ax.get_title(loc="left")
             boxes = [label.get_window_extent() for label in ax.get_xticklabels() if label.get_text()]
             boxes = sorted((box for box in boxes if box.width), key=lambda box: box.x0)

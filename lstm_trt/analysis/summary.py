@@ -58,6 +58,12 @@ class SummaryRow:
     outliers: int | None
     max_with_warmup_us: float | None
     floor_us: float | None
+    graph: bool
+    device_clocks: str
+    arrival: str
+    trials: int
+    warmup: int
+    seed: int
     rounds: int
     round: int | None
     median_us_rounds: tuple[float, ...]
@@ -146,6 +152,12 @@ def _common(item: Recording | Failure, key: tuple) -> dict:
         "precision": config.options.precision,
         "threads": config.options.threads,
         "mode": config.mode,
+        "graph": config.options.graph,
+        "device_clocks": config.options.device_clocks,
+        "arrival": config.protocol.arrival,
+        "trials": config.protocol.trials,
+        "warmup": config.protocol.warmup,
+        "seed": config.protocol.seed,
         "round": key[2],
         "machine": key[1],
         "config_id": config.id,
