@@ -133,9 +133,7 @@ def summarize(items: Iterable[Recording | Failure], by_round: bool = False) -> l
     rows = [_recorded(key, recordings) for key, recordings in groups.items()]
     # A configuration that failed in one round and ran in another is told by its recordings.
     rows += [_failed(key, failure) for key, failure in failures.items() if by_round or key[0] not in measured]
-    return sorted(
-        rows, key=lambda row: (*(getattr(row, name) for name in FIELDS[:11]), row.config_id, row.round or 0)
-    )
+    return sorted(rows, key=lambda row: (*(getattr(row, name) for name in FIELDS[:11]), row.config_id, row.round or 0))
 
 
 def _machine(item: Recording | Failure) -> str | None:
