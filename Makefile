@@ -52,7 +52,7 @@ test-frameworks:
 	@echo "no tests that need a heavier environment yet"
 
 figures: $(VENV)/.core
-	$(BIN)/lstm-trt summarize data/epyc --figures figures/epyc --deadline-us $(DEADLINE_US) --format csv > figures/epyc/summary.csv
+	$(BIN)/lstm-trt summarize data/epyc --figures figures/epyc --deadline-us $(DEADLINE_US)
 
 lab: $(VENV)/.dev
 	$(BIN)/jupyter lab notebooks

@@ -383,7 +383,7 @@ def _draw(path: Path, folder: Path, deadline_us: float | None) -> None:
     store.make_folder(folder)
     summary, trials = frames(store.read_many(path))
     for figure in draw_sweep(summary, trials, folder, deadline_us=deadline_us):
-        print(figure)
+        print(figure, file=sys.stderr)  # standard output may be a table for a program
 
 
 def _table(rows: Sequence) -> str:

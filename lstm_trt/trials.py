@@ -52,17 +52,25 @@ class Trials:
 
 @contextmanager
 def quiet_collector() -> Iterator[None]:
-    """Garbage collector run, frozen and off; as it was before on the way out."""
-    was_on = gc.isenabled()
+    """Garbage collector run, frozen and off; as it was before on the way out.
+
+    What a worker has frozen already, between two configurations, stays so: to go
+    through its 200 000 objects each time takes 30 ms.
+    """
+    if not gc.isenabled():  # off already, by this function or by the caller: nothing can collect
+        yield
+        return
+    was_frozen = gc.get_freeze_count() > 0
     gc.collect()
-    gc.freeze()
+    if not was_frozen:
+        gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
-        if was_on:
-            gc.enable()
+        if not was_frozen:
+            gc.unfreeze()
+        gc.enable()
 
 
 def clock_pair() -> tuple[int, int]:
