@@ -50,6 +50,7 @@ def _runtime_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads", type=int, default=1, metavar="K", help="threads, each pinned to a core (default 1)"
     )
     parser.add_argument("--device", default=None, help="cpu or cuda; the runtime's own choice if not given")
+    parser.add_argument("--graph", action="store_true", help="launch a CUDA graph, where the runtime offers the choice")
     parser.add_argument("--device-clocks", default="off", choices=("off", "compute", "all"), help="clocks on the GPU")
     parser.add_argument("--trials", type=int, default=1000, metavar="N", help="timed trials (default 1000)")
     parser.add_argument(
@@ -202,7 +203,7 @@ def _cache(arguments: argparse.Namespace) -> int:
 
 def _export(arguments: argparse.Namespace) -> int:
     from lstm_trt import export, store
-    from lstm_trt.cache import sha256, write_whole
+    from lstm_trt.cache import sha256
 
     shape = _shape(arguments)
     folder = store.make_folder(arguments.out)
@@ -211,8 +212,7 @@ def _export(arguments: argparse.Namespace) -> int:
     name = f"{shape.name}.onnx"
     if arguments.symbolic:
         name = f"{shape.layers}x{shape.hidden}-symbolic{'-bi' if shape.directions == 2 else ''}.onnx"
-    path = folder / name
-    write_whole(path, content)
+    path = store.put(folder / name, content)
     answer = {
         "path": str(path),
         "sha256": sha256(content),
@@ -260,6 +260,7 @@ def _record(arguments: argparse.Namespace) -> int:
         precision=arguments.precision,
         threads=arguments.threads,
         device=arguments.device,
+        graph=arguments.graph,
         device_clocks=arguments.device_clocks,
         out=arguments.out,
         time_limit_s=arguments.time_limit,
@@ -300,6 +301,7 @@ def _configurations(arguments: argparse.Namespace) -> list:
             precision=arguments.precision,
             threads=arguments.threads,
             device=arguments.device,
+            graph=arguments.graph,
             device_clocks=arguments.device_clocks,
         )
         for shape in Grid(**given)

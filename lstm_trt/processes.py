@@ -83,12 +83,11 @@ class Process:
         threads = options.threads if options else 1
         environment = dict(os.environ)
         environment.update(dict.fromkeys(THREAD_ENVIRONMENT, str(threads)))
-        root = str(Path(__file__).resolve().parent.parent)
-        paths = [root, *filter(None, [environment.get("PYTHONPATH")])]
-        environment["PYTHONPATH"] = os.pathsep.join(paths)
         self._log = log_folder / f"{name}.log"
         reading, writing = os.pipe()
-        command = [sys.executable, "-m", "lstm_trt.worker", str(writing)]
+        # The very same modules as here, whatever the working folder holds and a notebook added.
+        code = f"import sys; sys.path[:] = {sys.path!r}; from lstm_trt.worker import main; sys.exit(main())"
+        command = [sys.executable, "-P", "-c", code, str(writing)]
         if options is not None:
             command.append(json.dumps(asdict(options)))
         with self._log.open("ab") as log:

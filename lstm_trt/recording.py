@@ -74,6 +74,8 @@ def describe_configuration(
     if precision not in module.PRECISIONS[device]:
         offered = ", ".join(module.PRECISIONS[device])
         raise UsageError(f"{runtime} on {device} offers no {precision}: choose from {offered}")
+    if graph and device == "cpu":
+        raise UsageError(f"{runtime} runs on the CPU, where there is no CUDA graph: leave --graph out")
     if device_clocks != "off" and device == "cpu":
         raise UsageError(f"{runtime} runs on the CPU, which has no device clocks: leave --device-clocks off")
     state = _availability(runtime, device)

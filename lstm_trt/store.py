@@ -108,7 +108,7 @@ def write(recording: Recording, folder: Path) -> Path:
     schema = pa.schema(fields, metadata={METADATA_KEY: canonical_json(described).encode()})
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_arrays(arrays, schema=schema), sink, compression="zstd", write_page_checksum=True)
-    return _put(folder / recording.file_name, sink.getvalue().to_pybytes())
+    return put(folder / recording.file_name, sink.getvalue().to_pybytes())
 
 
 def write_failure(failure: Failure, folder: Path) -> Path:
@@ -125,10 +125,11 @@ def write_failure(failure: Failure, folder: Path) -> Path:
         "round": failure.round,
         "provenance": failure.provenance,
     }
-    return _put(folder / failure.file_name, (json.dumps(described, indent=1, sort_keys=True) + "\n").encode())
+    return put(folder / failure.file_name, (json.dumps(described, indent=1, sort_keys=True) + "\n").encode())
 
 
-def _put(path: Path, content: bytes) -> Path:
+def put(path: Path, content: bytes) -> Path:
+    """Write a file whole or not at all; raises `StoreError` in one line."""
     try:
         write_whole(path, content)
     except OSError as error:

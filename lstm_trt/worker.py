@@ -1,4 +1,4 @@
-"""What runs in the processes that `processes.py` starts: `python -m lstm_trt.worker FD`.
+"""What runs in the processes that `processes.py` starts.
 
 Jobs come as JSON lines on standard input, answers go as JSON lines to the file
 descriptor FD; what libraries print goes to standard output and error, which the
@@ -139,6 +139,7 @@ def answer_record(job: dict, answers: Answers) -> None:
 
 
 def main() -> int:
+    """Answer jobs until standard input ends; arguments: the descriptor FD, and a worker's options as JSON."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     volunteer_for_oom()
@@ -182,6 +183,3 @@ def main() -> int:
             return 1
     return 0
 
-
-if __name__ == "__main__":
-    sys.exit(main())

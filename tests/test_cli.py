@@ -33,6 +33,7 @@ COMMANDS = ("doctor", "cache", "export", "record", "sweep", "consolidate", "summ
         (("record", *SHAPE, "--precision", "tf32", "--out", "x"), "offers no tf32: choose from"),
         (("record", *SHAPE, "--device", "tpu", "--out", "x"), "unknown device 'tpu'"),
         (("record", *SHAPE, "--device-clocks", "all", "--out", "x"), "no device clocks"),
+        (("record", *SHAPE, "--graph", "--out", "x"), "no CUDA graph"),
         (("record", *SHAPE, "--threads", 4096, "--out", "x"), "lower --threads"),
         (("record", *SHAPE, "--trials", 0, "--out", "x"), "trials must be at least 1"),
         (("record", *SHAPE, "--warmup", -1, "--out", "x"), "warmup must be at least 0"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from lstm_trt.errors import ConfigurationFailed, ParityFailed, UsageError
 from lstm_trt.recording import PARITY_BOUNDS, Reference, check_parity, describe_configuration
 from lstm_trt.runtimes.contract import PreparedStep
 from lstm_trt.shapes import LstmShape
+from tests.conftest import ROOT
 
 SHAPE = LstmShape(2, 16, 8, 2)
 
@@ -152,6 +155,20 @@ def test_two_threads_are_pinned_to_two_cores(tmp_path):
 def test_more_threads_than_cores_are_refused():
     with pytest.raises(UsageError, match="lower --threads"):
         lstm_trt.record(SHAPE, threads=len(os.sched_getaffinity(0)) + 1)
+
+
+def test_what_lies_in_the_working_folder_is_not_imported(tmp_path):
+    for name in ("onnx", "numpy", "torch", "onnxruntime", "random"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')")
+    arguments = ["record", "--layers", "1", "--hidden", "8", "--sequence", "4", "--trials", "10", "--out", "here"]
+    result = subprocess.run(
+        [sys.executable, "-P", "-m", "lstm_trt", *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
 
 
 def test_the_command_records_and_prints_what_it_stored(tmp_path, lab):

@@ -214,6 +214,17 @@ def test_a_full_disk_stops_the_sweep_in_one_line_and_loses_nothing(tmp_path, lab
         assert 0 < len(kept) < 8 and all(name.endswith(".parquet") for name in kept)
         for recording in store.read_many(disk):
             assert len(recording.timed_ns) == 2000
+        # Whatever else writes there says so in one line as well.
+        shape = ("--layers", 1, "--hidden", 40, "--sequence", 4)
+        for command in (
+            ("record", *shape, "--trials", 5000, "--out", disk),
+            ("export", *shape, "--out", disk),
+            ("consolidate", disk),
+        ):
+            result = lab(*command)
+            assert result.returncode == 2 and result.stdout == "", result
+            assert "No space left" in result.stderr.splitlines()[-1], result.stderr
+        assert files(disk) == kept
     finally:
         subprocess.run(["umount", disk], check=True)
 
