@@ -58,7 +58,7 @@ def test_rounds_come_in_new_orders_and_new_processes():
     [
         ("tests.faulty.segfault", "run", "SIGSEGV", {}),
         ("tests.faulty.hungry", "memory", "--memory-limit-gb", {"memory_limit": 1_500_000_000}),
-        ("tests.faulty.hang", "time", "--time-limit", {"time_limit_s": 6}),
+        ("tests.faulty.hang", "time", "--time-limit", {"time_limit_s": 12}),
     ],
 )
 def test_a_worker_that_dies_is_a_row_and_the_sweep_goes_on(tmp_path, runtime, stage, words, limits):
