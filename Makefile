@@ -10,7 +10,7 @@ SWEEP_GRID ?= --layers 1 2 --hidden 32 64 100 128 200 --sequence 32 64 128 --bat
 SWEEP_OUT ?= data/local
 DEADLINE_US ?= 1000
 
-.PHONY: help sweep test test-frameworks lint figures lab clean
+.PHONY: help sweep test test-frameworks lint check-notebooks hook figures lab clean
 
 help:
 	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), print the summary, draw its figures"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-frameworks  the tests that need heavier environments"
 	@echo "make figures          redraw the figures of the recordings in data/"
 	@echo "make lab              open JupyterLab on the notebooks"
+	@echo "make hook             strip the outputs of notebooks from commits; FILTER=1: by a clean filter"
 	@echo "make clean            remove the environment and what make sweep recorded"
 
 $(VENV)/bin/python:
@@ -43,9 +44,16 @@ sweep: $(VENV)/.core
 test: $(VENV)/.dev lint
 	$(BIN)/python -m pytest
 
-lint: $(VENV)/.dev
+lint: $(VENV)/.dev check-notebooks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+# What is committed, not the working copy: that may keep its outputs.
+check-notebooks: $(VENV)/.dev
+	@$(BIN)/python .githooks/strip_staged.py --check
+
+hook: $(VENV)/.dev
+	@$(BIN)/python .githooks/install $(if $(filter 1,$(FILTER)),--filter)
 
 # Nothing here yet: the heavier frameworks come with the literature's benchmarks.
 test-frameworks:
