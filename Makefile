@@ -14,7 +14,7 @@ DEADLINE_US ?= 1000
 
 help:
 	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), print the summary, draw its figures"
-	@echo "make test             the tests, in about 5 minutes"
+	@echo "make test             the tests, in about 10 minutes"
 	@echo "make test-frameworks  the tests that need heavier environments"
 	@echo "make figures          redraw the figures of the recordings in data/"
 	@echo "make lab              open JupyterLab on the notebooks"
@@ -60,10 +60,13 @@ test-frameworks:
 	@echo "no tests that need a heavier environment yet"
 
 figures: $(VENV)/.core
-	$(BIN)/lstm-trt summarize data/epyc --figures figures/epyc --deadline-us $(DEADLINE_US)
+	@for topic in data/epyc/*/; do \
+	  $(BIN)/lstm-trt summarize $$topic --figures figures/epyc/$$(basename $$topic) --deadline-us $(DEADLINE_US) > /dev/null \
+	  && $(BIN)/lstm-trt scaling $$topic --figures figures/epyc/$$(basename $$topic) > /dev/null || exit 1; \
+	done
 
 lab: $(VENV)/.dev
-	$(BIN)/jupyter lab notebooks
+	$(BIN)/jupyter lab notebooks/00_overview.ipynb
 
 clean:
 	rm -rf $(VENV) $(SWEEP_OUT) figures/sweep-*.png

@@ -1,6 +1,6 @@
 """The command line `lstm-trt`: parse, call, print. Everything it does is one call in the package.
 
-Exit status: 0 done; 1 nothing could be recorded; 2 a mistake in the input, told in one
+Exit status: 0 done; 1 nothing could be recorded, or a notebook failed; 2 a mistake in the input, told in one
 line; 70 a bug, with its traceback; 130 stopped by Ctrl-C.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from lstm_trt import __version__
+from lstm_trt import __version__, commands
 from lstm_trt.errors import LabError, UsageError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_BUG, EXIT_STOPPED = 1, 2, 70, 130
@@ -28,7 +28,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
-def _shape_arguments(parser: argparse.ArgumentParser, many: bool) -> None:
+def _shape_arguments(parser: argparse.ArgumentParser, many: bool, required: bool = True) -> None:
     more = {"nargs": "+"} if many else {}
     unset = None if many else argparse.SUPPRESS
     for axis, meaning, needed in (
@@ -40,7 +40,13 @@ def _shape_arguments(parser: argparse.ArgumentParser, many: bool) -> None:
         ("directions", "1, or 2 for bidirectional (default 1)", False),
     ):
         parser.add_argument(
-            f"--{axis}", type=int, help=meaning, metavar="N", required=needed and not many, default=unset, **more
+            f"--{axis}",
+            type=int,
+            help=meaning,
+            metavar="N",
+            required=needed and required and not many,
+            default=unset,
+            **more,
         )
 
 
@@ -68,10 +74,10 @@ def build_parser() -> argparse.ArgumentParser:
         " late.",
     )
     parser.add_argument("--version", action="version", version=f"lstm-trt {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+    subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
 
     def command(name: str, run, summary: str, example: str, formats: tuple[str, ...] = ("text", "json")):
-        sub = commands.add_parser(
+        sub = subcommands.add_parser(
             name,
             help=summary,
             description=summary[0].upper() + summary[1:] + ".",
@@ -97,6 +103,31 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("--symbolic", action="store_true", help="leave sequence and batch symbolic")
     sub.add_argument("--seed", type=int, default=0, help="of the weights (default 0)")
     sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the file")
+
+    sub = command(
+        "build",
+        _build,
+        "build a TensorRT engine, for a GPU that need not be here, and say what it launches",
+        "lstm-trt build --layers 3 --hidden 72 --sequence 24 --batch 4 --compute-capability sm86 --out engines\n"
+        "  lstm-trt build --layers 1 --hidden 128 --sequence 256 --layers-table\n"
+        "  lstm-trt build --check engines/3x72-s24-b4-fp32-rtx-sm86.engine",
+    )
+    _shape_arguments(sub, many=False, required=False)
+    sub.add_argument("--onnx", type=Path, default=None, metavar="FILE", help="a network of your own, not a shape")
+    sub.add_argument("--runtime", default="tensorrt-rtx", help="tensorrt-rtx (default), or tensorrt on its GPU")
+    sub.add_argument("--precision", default="fp32", help="fp32 (default, TF32 off), tf32 or fp16")
+    sub.add_argument("--compute-capability", default=None, metavar="SM", help="target of tensorrt-rtx (default: all)")
+    sub.add_argument("--optimization-level", type=int, default=None, metavar="N", help="0 to 5 (default: builder's)")
+    sub.add_argument("--aux-streams", type=int, default=None, metavar="N", help="at most (default: builder's choice)")
+    sub.add_argument("--workspace-mb", type=int, default=None, metavar="MB", help="at most, in 10**6 bytes")
+    for axis in ("sequence", "batch"):
+        sub.add_argument(
+            f"--{axis}-range", type=int, nargs=3, default=None, metavar=("MIN", "OPT", "MAX"), help=f"symbolic {axis}"
+        )
+    sub.add_argument("--layers-table", action="store_true", help="show loops, kernels a time step and launches")
+    sub.add_argument("--check", type=Path, default=None, metavar="ENGINE", help="only: can this engine be loaded here?")
+    sub.add_argument("--seed", type=int, default=0, help="of the weights (default 0)")
+    sub.add_argument("--out", type=Path, default=None, metavar="DIR", help="folder for the .engine and .json files")
 
     sub = command(
         "record",
@@ -152,6 +183,12 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("--by-round", action="store_true", help="a row for each round")
     sub.add_argument("--figures", type=Path, default=None, metavar="DIR", help="draw the figures there as well")
     sub.add_argument("--deadline-us", type=float, default=None, metavar="US", help="drawn into the figures")
+
+    sub = command("scaling", commands.scaling, commands.SCALING_SUMMARY, commands.SCALING_EXAMPLE)
+    commands.scaling_arguments(sub)
+
+    sub = command("rerun", commands.rerun, commands.RERUN_SUMMARY, commands.RERUN_EXAMPLE)
+    commands.rerun_arguments(sub)
     return parser
 
 
@@ -162,6 +199,9 @@ def _print_json(value: object) -> None:
 def _shape(arguments: argparse.Namespace):
     from lstm_trt.shapes import AXES, LstmShape
 
+    for axis in ("layers", "hidden", "sequence"):
+        if not hasattr(arguments, axis):
+            raise UsageError(f"--{axis} is missing: give the shape's sizes, or --onnx FILE")
     return LstmShape(**{axis: getattr(arguments, axis) for axis in AXES if hasattr(arguments, axis)})
 
 
@@ -229,6 +269,74 @@ def _export(arguments: argparse.Namespace) -> int:
         print(
             f"{path}: {len(content) / 1e6:.2f} MB, {shape.parameters} parameters, {shape.flops / 1e6:.1f} MFLOP a call"
         )
+    return 0
+
+
+def _build(arguments: argparse.Namespace) -> int:
+    from lstm_trt import engine_layers, engines, store
+    from lstm_trt.shapes import AXES
+
+    if arguments.check is not None:
+        return _check_engine(arguments)
+    if arguments.out is None and not arguments.layers_table:
+        raise UsageError("--out is missing: give it a folder, or ask for --layers-table alone")
+    options = engines.EngineOptions(
+        arguments.runtime,
+        precision=arguments.precision,
+        compute_capability=arguments.compute_capability and arguments.compute_capability.lower(),
+        optimization_level=arguments.optimization_level,
+        max_aux_streams=arguments.aux_streams,
+        workspace_bytes=None if arguments.workspace_mb is None else arguments.workspace_mb * 10**6,
+        profile=_profile(arguments),
+        detailed=True,
+    )
+    if arguments.onnx is not None and (sizes := [axis for axis in AXES if hasattr(arguments, axis)]):
+        raise UsageError(f"--onnx names a network, --{sizes[0]} another: give one of them")
+    folder = None if arguments.out is None else store.make_folder(arguments.out)
+    if arguments.onnx is not None:
+        engine = engines.build_engine(engines.read_file(arguments.onnx), options, name=arguments.onnx.stem)
+    else:
+        engine = engines.build_for_shape(_shape(arguments), options, arguments.seed)
+    files = [store.put(folder / name, content) for name, content in engines.files(engine)] if folder else []
+    if arguments.format == "json":
+        _print_json({"files": [str(path) for path in files], "cached": engine.cached, **engine.information})
+        return 0
+    print(engines.summary(engine))
+    for path in files:
+        print(path)
+    for warning in engine.information["warnings"]:
+        print(f"warning: {warning}", file=sys.stderr)
+    if arguments.layers_table:
+        print("\n".join(engine_layers.render(engine.information["layers"])))
+    return 0
+
+
+def _profile(arguments: argparse.Namespace):
+    """The ranges that were given, if any; for a shape, a size without a range stays what it is."""
+    from lstm_trt.engines import Profile
+
+    ranges = {axis: getattr(arguments, f"{axis}_range") for axis in ("sequence", "batch")}
+    if not any(ranges.values()):
+        return None
+    if arguments.onnx is None:
+        for axis, given in ranges.items():
+            if given:
+                setattr(arguments, axis, given[1])
+        shape = _shape(arguments)
+        ranges = {axis: given or [getattr(shape, axis)] * 3 for axis, given in ranges.items()}
+    return Profile(**ranges)
+
+
+def _check_engine(arguments: argparse.Namespace) -> int:
+    from lstm_trt.engines import check_file
+
+    report = check_file(arguments.check)
+    if arguments.format == "json":
+        _print_json({"path": str(arguments.check), **report.as_dict()})
+    if not report.loadable:
+        raise UsageError(f"{arguments.check} cannot be loaded here: {report.reason}; {report.remedy}")
+    if arguments.format != "json":
+        print(f"{arguments.check}: {report.flavour} {report.version}, can be loaded on {report.gpu['name']}")
     return 0
 
 

@@ -107,7 +107,7 @@ def project_folder(path: str | Path) -> Path:
 
 
 def load(
-    data: str | Path,
+    data: str | Path | Sequence[str | Path],
     *,
     record: bool = False,
     out: str | Path | None = None,
@@ -119,9 +119,12 @@ def load(
 ) -> Campaign:
     """The recordings of `grids` (each: axis -> values, as `Grid` has them) on `runtimes`.
 
-    With `record` they are recorded here first, into `out`, which goes on where it was.
+    `data` is a folder or file of recordings, or several of them. With `record` they are
+    recorded here first, into `out`, which goes on where it was.
     Raises `UsageError` for names and sizes that mean nothing and where there is nothing.
     """
+    if not isinstance(data, str | Path) and not data:
+        raise UsageError("data names no folder of recordings")
     wanted = [Grid(**{axis: tuple(values) for axis, values in grid.items()}) for grid in grids]
     if record:
         protocol = Protocol(trials=trials)
@@ -141,9 +144,11 @@ def load(
         keys = {configuration.id for configuration in configurations}
         items = tuple(item for item in store.read_many(source) if item.configuration.id in keys)
         return Campaign(items, source)
-    source = find(data)
+    sources = [find(path) for path in ([data] if isinstance(data, str | Path) else data)]
+    source = sources[0]
     shapes = {shape for grid in wanted for shape in grid}
-    everything = Campaign(tuple(store.read_many(source)), source)
+    unique = {(item.configuration.id, item.round): item for path in sources for item in store.read_many(path)}
+    everything = Campaign(tuple(unique.values()), source)
     found = everything.select(runtimes=runtimes, trials=trials)
     items = tuple(item for item in found.items if item.configuration.workload in shapes)
     if not items:

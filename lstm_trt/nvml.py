@@ -127,6 +127,20 @@ class Nvml:
             "gpu_throttle_reasons": reasons,
         }
 
+    def state(self, handle: object) -> dict[str, object]:
+        """What one GPU is and how it is doing at this moment: `describe`, `read`, the versions of the driver,
+        `memory_used_bytes` by all processes, and the throttle reasons in words. Takes milliseconds.
+        """
+        memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
+        readings = self.read(handle)
+        return {
+            **self.describe(handle),
+            **self.versions(),
+            "memory_used_bytes": None if memory is None else int(memory.used),
+            **readings,
+            "throttled_by": throttle_reasons(readings["gpu_throttle_reasons"]),
+        }
+
 
 def gpus() -> tuple[list[dict], dict[str, str | None]]:
     """Descriptions of all GPUs, and the versions of the driver; ([], Nones) without one."""

@@ -154,6 +154,7 @@ def record_here(
         # Collecting takes longer than many a loop, so it counts as preparing: the loop's
         # own collection finds everything frozen already.
         with quiet_collector(), machine.Watcher(options.cores, options.device) as watcher:
+            gpu_before = watcher.gpu_state()
             stage("run")
             ready = time.perf_counter()
             trials = run_trials(
@@ -167,6 +168,7 @@ def record_here(
             )
             timed = time.perf_counter()
             stage("store")
+            gpu_after = watcher.gpu_state()
         rows = len(trials.columns["latency_ns"])
         columns = {"trial": np.arange(rows, dtype=np.int64), **trials.columns}
         provenance = {
@@ -185,6 +187,8 @@ def record_here(
             "floor_ns": floor["floor_ns"] if floor else None,
             "floor_limited_by": floor["limited_by"] if floor else None,
             "clock": clock,
+            "gpu_before": gpu_before,
+            "gpu_after": gpu_after,
             "self_check": trials.self_check,
             "blocks": trials.blocks,
             "garbage_collector": "frozen and off",

@@ -170,6 +170,10 @@ class Watcher:
             values |= self._nvml.read(self._gpu)
         return values
 
+    def gpu_state(self) -> dict[str, object] | None:
+        """The GPU at this moment (`Nvml.state`); None without one, and on the CPU. For before and after the trials."""
+        return None if self._gpu is None else self._nvml.state(self._gpu)
+
     def _read_stat(self, values: dict) -> None:
         """Rows "cpu1 user nice system idle iowait irq softirq steal ...", "intr total ...", "ctxt total"."""
         wanted = {b"cpu%d" % core for core in self.cores}

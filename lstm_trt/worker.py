@@ -182,4 +182,3 @@ def main() -> int:
             answers.send("failed", stage=None, reason=reason, detail=traceback.format_exc(), spent=True)
             return 1
     return 0
-

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import ROOT
 
 SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
-COMMANDS = ("doctor", "cache", "export", "record", "sweep", "consolidate", "summarize")
+COMMANDS = ("scaling", "rerun", "doctor", "cache", "export", "record", "sweep", "consolidate", "summarize")
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,17 @@ def test_commands_and_code_run_in_the_order_in_which_they_are_read(tmp_path):
         assert result.returncode == 0, (program, result.stderr)
 
 
+def test_the_builds_of_engines_run_too(tmp_path):
+    pytest.importorskip("tensorrt_rtx")
+    commands = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("lstm-trt build ")]
+    assert len(commands) == 3
+    for command in commands:
+        result = run([sys.executable, "-m", "lstm_trt", *shlex.split(command)[1:]], tmp_path)
+        assert result.returncode == 0, (command, result.stderr)
+    launches = int(re.search(r"\*\*(\d+) launches for one inference\*\*", README)[1])
+    assert f"launches an inference (derived, one a kernel and turn): {launches} " in result.stdout
+
+
 def test_every_link_and_picture_is_there():
     links = re.findall(r"\]\(([^)#]+)\)", README)
     assert len(links) >= 4
@@ -45,6 +56,9 @@ def test_every_link_and_picture_is_there():
         assert (ROOT / link.replace("\\", "")).exists(), link
 
 
-@pytest.mark.parametrize("command", ["doctor", "record", "sweep", "summarize", "consolidate", "export", "cache"])
+@pytest.mark.parametrize(
+    "command",
+    ["doctor", "record", "sweep", "summarize", "consolidate", "export", "build", "scaling", "rerun", "cache"],
+)
 def test_every_command_is_told(command):
     assert f"| `{command}` |" in README

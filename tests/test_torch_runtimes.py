@@ -16,7 +16,7 @@ from lstm_trt import runtimes
 from lstm_trt.configuration import Options
 from lstm_trt.errors import BuildFailed, MemoryExhausted, RunFailed, RuntimeUnavailable, UsageError
 from lstm_trt.networks import build_module, make_inputs, make_weights, reference_outputs
-from lstm_trt.runtimes import _torch, _torch_state, _torch_steps
+from lstm_trt.runtimes import _events, _torch, _torch_state, _torch_steps
 from lstm_trt.runtimes.contract import Request
 from lstm_trt.shapes import LstmShape
 
@@ -268,8 +268,8 @@ class FakeEvent:
 
 
 def test_event_clocks_give_one_row_a_trial_and_grow(monkeypatch):
-    monkeypatch.setattr(_torch_steps, "POOL_TRIALS", 2)
-    clocks = _torch_steps.EventClocks(FakeEvent, None, every=True)
+    monkeypatch.setattr(_events, "POOL_TRIALS", 2)
+    clocks = _events.EventClocks(FakeEvent, None, every=True)
     for rows in (5, 1, 0):
         for _ in range(rows):
             for event in clocks.take():
@@ -280,7 +280,7 @@ def test_event_clocks_give_one_row_a_trial_and_grow(monkeypatch):
         for name, column in columns.items():
             assert column.dtype == np.int64 and column.tolist() == [7 if name == "enqueue_ns" else 1000] * rows
     assert clocks.size == 8
-    inner = _torch_steps.EventClocks(FakeEvent, None, every=False)
+    inner = _events.EventClocks(FakeEvent, None, every=False)
     assert inner.take()[0] is None and inner.take()[3] is None
 
 

@@ -28,6 +28,8 @@ REGISTRY = {
     "onnxruntime": "lstm_trt.runtimes.onnxruntime",
     "pytorch": "lstm_trt.runtimes.pytorch",
     "pytorch-cudagraph": "lstm_trt.runtimes.pytorch_cudagraph",
+    "tensorrt": "lstm_trt.runtimes.tensorrt",
+    "tensorrt-rtx": "lstm_trt.runtimes.tensorrt_rtx",
     "torch-compile": "lstm_trt.runtimes.torch_compile",
     "torchscript": "lstm_trt.runtimes.torchscript",
 }

@@ -19,14 +19,11 @@ import numpy as np
 
 from lstm_trt.errors import RunFailed, UsageError
 from lstm_trt.runtimes import _torch, _torch_state
+from lstm_trt.runtimes._events import EventClocks
 from lstm_trt.runtimes.contract import PreparedStep, Request
 
 if TYPE_CHECKING:
     import torch
-
-#: Trials between two readings of the device clocks that need no new events; a trial
-#: that makes the pool grow is slower, and `event_pool` in the facts shows it.
-POOL_TRIALS = 2048
 
 
 class _TorchStep(PreparedStep):
@@ -180,60 +177,6 @@ class CudaStep(_TorchStep):
             wait()
 
         return step
-
-
-class EventClocks:
-    """Events of the trials since the last reading, from a pool.
-
-    `every`: events around the copies too. `new_event()` makes an event with `record(stream)` and
-    `elapsed_time(later)` in milliseconds. `enqueue_ns` is the host's time a trial until
-    all its work is enqueued.
-    """
-
-    def __init__(self, new_event: Callable[[], object], stream: object, every: bool) -> None:
-        self._new_event, self._stream, self._every = new_event, stream, every
-        self._sets: list[tuple] = []
-        self._used = 0
-        self.enqueue_ns: list[int] = []
-        self._grow(POOL_TRIALS)
-
-    @property
-    def size(self) -> int:
-        """Trials that the pool holds."""
-        return len(self._sets)
-
-    def take(self) -> tuple:
-        """Four events of the next trial: before copy in, before compute, after compute, after copy out."""
-        if self._used == len(self._sets):
-            self._grow(len(self._sets))
-        events = self._sets[self._used]
-        self._used += 1
-        return events
-
-    def restart(self) -> None:
-        """Forget the trials so far."""
-        self._used = 0
-        self.enqueue_ns.clear()
-
-    def read(self) -> dict[str, np.ndarray]:
-        """int64 nanoseconds a trial, and a fresh start; the trials must be over (a step waits for its end)."""
-        sets = self._sets[: self._used]
-        columns = {"enqueue_ns": list(self.enqueue_ns)}
-        columns["compute_ns"] = [before.elapsed_time(after) * 1e6 for _, before, after, _ in sets]
-        if self._every:
-            columns["h2d_ns"] = [first.elapsed_time(before) * 1e6 for first, before, _, _ in sets]
-            columns["d2h_ns"] = [after.elapsed_time(last) * 1e6 for _, _, after, last in sets]
-        self.restart()
-        return {name: np.rint(values).astype(np.int64) for name, values in columns.items()}
-
-    def _grow(self, trials: int) -> None:
-        for _ in range(trials):
-            inner = [self._new_event(), self._new_event()]
-            outer = [self._new_event(), self._new_event()] if self._every else [None, None]
-            events = (outer[0], *inner, outer[1])
-            for event in filter(None, events):
-                event.record(self._stream)  # the driver makes an event when it is first recorded
-            self._sets.append(events)
 
 
 @cache

@@ -1,0 +1,235 @@
+"""How latency grows with a network's sizes: the founding observations, put to the test.
+
+Is it linear in layers, hidden size, sequence length, batch? Where does it break off the
+line? Is a larger network anywhere faster than a smaller one, or batch 1 slower than batch
+2? From where does batching stop being almost free, and which batch costs least a sample?
+Pure functions of `Times`; a line through two systems, or through a shape that was not
+measured, is never drawn.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lstm_trt.analysis.certainty import certain
+from lstm_trt.errors import UsageError
+from lstm_trt.times import AXES, Cell, Times
+
+#: A departure from the line by more than this share is a break.
+DEPARTURE = 0.10
+#: Least points before a value that can be called a break: two make a line.
+POINTS_BEFORE = 2
+#: Least points of a line of which linearity can be asked: two always lie on one.
+POINTS = 3
+#: Batching is almost free while twice the samples cost at most this factor more.
+FREE_DOUBLING = 1.10
+
+
+@dataclass(frozen=True)
+class Line:
+    """Latency along one axis, the others `fixed`: the fit, and the value where it breaks off."""
+
+    axis: str
+    fixed: dict[str, int]
+    slope_us: float
+    intercept_us: float
+    r2: float
+    breaks_at: int | None
+    sizes: tuple[int, ...]
+    times_us: tuple[float, ...]
+    system: str
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """Of two neighbours on an axis the larger is faster: `ratio` = larger / smaller, below 1."""
+
+    axis: str
+    smaller: dict[str, int]
+    larger: dict[str, int]
+    ratio: float
+    certain: bool | None
+    system: str
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """Batch 1 is slower than batch 2 of the same network: `ratio` = batch 1 / batch 2, above 1."""
+
+    shape: dict[str, int]
+    ratio: float
+    certain: bool | None
+    system: str
+
+
+@dataclass(frozen=True)
+class Batching:
+    """What batching brings one network; times in us.
+
+    `free_up_to` is the last batch before `stops_at`, the first whose time is more than 10 % a
+    doubling above that of the batch before; None where none is. The time of a batch counts as
+    that of a larger one that is faster: it could be filled up. `cheapest` has the least time a
+    sample, and `cheapest_is_largest` says that a larger batch may cost less still.
+    """
+
+    fixed: dict[str, int]
+    free_up_to: int
+    stops_at: int | None
+    cheapest: int
+    cheapest_us_a_sample: float
+    smallest: int
+    smallest_us_a_sample: float
+    cheapest_is_largest: bool
+    system: str
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All answers; `pairs` counts the neighbours compared on each axis, and batches 1 and 2."""
+
+    times: Times
+    linearity: list[Line]
+    inversions: list[Inversion]
+    batch1_penalties: list[Penalty]
+    batching: list[Batching]
+    pairs: dict[str, int]
+    min_ratio: float
+
+    def as_dict(self) -> dict:
+        """JSON values. `certain` is there with raw trials, `system` where there are several."""
+
+        def told(one, names: Sequence[str]) -> dict:
+            names = [*names, *(["system"] if len(self.times.systems) > 1 else [])]
+            plain = {name: getattr(one, name) for name in names}
+            if getattr(one, "certain", None) is not None:
+                plain["certain"] = one.certain
+            return plain
+
+        batching = [name for name in Batching.__dataclass_fields__ if name != "system"]
+        return {
+            "linearity": [told(one, ("axis", "fixed", "slope_us", "r2", "breaks_at")) for one in self.linearity],
+            "inversions": [told(one, ("axis", "smaller", "larger", "ratio")) for one in self.inversions],
+            "batch1_penalties": [told(one, ("shape", "ratio")) for one in self.batch1_penalties],
+            "batching": [told(one, batching) for one in self.batching],
+            "counts": {**vars(self.times.counts), "pairs": self.pairs, "unused_columns": list(self.times.unused)},
+            "systems": self.times.systems,
+        }
+
+
+def examine(times: Times, min_ratio: float = 1.0) -> Findings:
+    """Every question asked of every line and every pair of neighbours.
+
+    Neighbours are next to each other among the sizes present on their line: a hole between
+    them is passed over. Pairs count from `min_ratio` = slower / faster on. Raises `UsageError`
+    for a `min_ratio` below 1.
+    """
+    if not (math.isfinite(min_ratio) and min_ratio >= 1):
+        raise UsageError(f"--min-ratio is slower / faster, a number of at least 1, not {min_ratio:g}")
+    found = Findings(times, [], [], [], [], dict.fromkeys((*times.axes, "batch 1 and 2"), 0), min_ratio)
+    for system, axis, fixed, line in lines(times):
+        if len(line) >= POINTS:
+            found.linearity.append(_fitted(system, axis, fixed, line))
+        for small, large in itertools.pairwise(line):
+            found.pairs[axis] += 1
+            one, other = line[small], line[large]
+            penalty = axis == "batch" and (small, large) == (1, 2)
+            found.pairs["batch 1 and 2"] += penalty
+            if other.latency_us >= one.latency_us or one.latency_us / other.latency_us < min_ratio:
+                continue
+            sure = certain(faster=other, slower=one)
+            smaller, larger = (_shape(times, fixed, axis, size) for size in (small, large))
+            ratio = other.latency_us / one.latency_us
+            found.inversions.append(Inversion(axis, smaller, larger, ratio, sure, system))
+            if penalty:
+                found.batch1_penalties.append(Penalty(smaller, one.latency_us / other.latency_us, sure, system))
+        if axis == "batch" and len(line) > 1:
+            found.batching.append(_batching(system, fixed, line))
+    return found
+
+
+def lines(times: Times) -> Iterator[tuple[str, str, dict[str, int], dict[int, Cell]]]:
+    """(system, axis, sizes of the other axes, {size: cell}, ascending) of every line in the table."""
+    for system, cells in times.cells.items():
+        for place, axis in enumerate(times.axes):
+            found: dict[tuple[int, ...], dict[int, Cell]] = {}
+            for sizes in sorted(cells):
+                found.setdefault(sizes[:place] + sizes[place + 1 :], {})[sizes[place]] = cells[sizes]
+            others = [one for one in times.axes if one != axis]
+            for rest, line in sorted(found.items()):
+                yield system, axis, dict(zip(others, rest, strict=True)), line
+
+
+def fit(sizes: Sequence[float], times_us: Sequence[float]) -> tuple[float, float, float]:
+    """Slope in us a unit, intercept in us and R2 of the line of least squares, all points alike.
+
+    Plain, not weighted: the residuals stay in the units of the table, a table from elsewhere
+    tells no spread, and the answer is that of any spreadsheet. R2 = 1 - residual / total sum of
+    squares; 1 where the times are all equal. Needs two different sizes.
+    """
+    x, y = np.asarray(sizes, dtype=float), np.asarray(times_us, dtype=float)
+    dx, dy = x - x.mean(), y - y.mean()
+    slope = float(dx @ dy / (dx @ dx))
+    total = float(dy @ dy)
+    residual = float(np.sum((dy - slope * dx) ** 2))
+    level = total <= len(y) * (1e-12 * float(np.abs(y).max())) ** 2  # nothing but rounding
+    if level:
+        return 0.0, float(y.mean()), 1.0
+    return slope, float(y.mean() - slope * x.mean()), 1 - residual / total
+
+
+def break_of(sizes: Sequence[int], times_us: Sequence[float]) -> int | None:
+    """First size whose time departs by more than 10 % from the line fitted to those before it, or None.
+
+    The share is of what the line predicts. Two points before it are the least: they make the
+    first line, so that a break is found as early as it can be; noise of the two is carried far
+    where the sizes grow by doubling, three times at the next point.
+    """
+    for place in range(POINTS_BEFORE, len(sizes)):
+        slope, intercept, _ = fit(sizes[:place], times_us[:place])
+        expected = intercept + slope * sizes[place]
+        if abs(times_us[place] - expected) > DEPARTURE * abs(expected) * (1 + 1e-9):
+            return int(sizes[place])
+    return None
+
+
+def _fitted(system: str, axis: str, fixed: dict[str, int], line: dict[int, Cell]) -> Line:
+    sizes, times_us = tuple(line), tuple(cell.latency_us for cell in line.values())
+    slope, intercept, r2 = fit(sizes, times_us)
+    return Line(axis, fixed, slope, intercept, r2, break_of(sizes, times_us), sizes, times_us, system)
+
+
+def _shape(times: Times, fixed: dict[str, int], axis: str, size: int) -> dict[str, int]:
+    whole = {**fixed, axis: size}
+    return {one: whole[one] for one in AXES if one in times.axes}
+
+
+def _batching(system: str, fixed: dict[str, int], line: dict[int, Cell]) -> Batching:
+    sizes, times_us = list(line), [cell.latency_us for cell in line.values()]
+    effective = list(np.minimum.accumulate(times_us[::-1])[::-1])
+    stops = next(
+        (
+            place
+            for place in range(1, len(sizes))
+            if effective[place] / effective[place - 1]
+            > FREE_DOUBLING ** math.log2(sizes[place] / sizes[place - 1]) * (1 + 1e-9)
+        ),
+        None,
+    )
+    a_sample = [time_us / size for size, time_us in zip(sizes, times_us, strict=True)]
+    best = int(np.argmin(a_sample))
+    return Batching(
+        fixed=fixed,
+        free_up_to=sizes[-1 if stops is None else stops - 1],
+        stops_at=None if stops is None else sizes[stops],
+        cheapest=sizes[best],
+        cheapest_us_a_sample=a_sample[best],
+        smallest=sizes[0],
+        smallest_us_a_sample=a_sample[0],
+        cheapest_is_largest=best == len(sizes) - 1,
+        system=system,
+    )

@@ -1,0 +1,256 @@
+"""Papermill made strict: notebooks run from the first cell to the last, or told as failed.
+
+Papermill itself takes an unknown parameter with a warning, a `sys.exit(0)` in a cell for
+success although the cells after it never ran, and a skipped cell for a completed one.
+Here every notebook is checked before the first one runs, and one counts as run only
+where its kernel answered "ok" to every cell that has code.
+
+Notebooks run one after the other, since two at once would disturb each other's timings,
+each in a kernel of its own whose current folder is the notebook's, as in JupyterLab.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lstm_trt.errors import UsageError
+from lstm_trt.notebook_checks import Checked, check_notebooks, first_line
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+#: Seconds a kernel may take to start.
+START_LIMIT_S = 120
+FAILED = ".failed.ipynb"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of one notebook: `failure` is None, or one line, with the `cell` it blames.
+
+    Cells are counted from 1, text cells too, as they stand in the notebook that was given.
+    """
+
+    notebook: Path
+    output: Path
+    seconds: float
+    cells: int
+    failure: str | None = None
+    cell: int | None = None
+
+    def as_dict(self) -> dict:
+        """JSON values."""
+        return {
+            "notebook": str(self.notebook),
+            "output": str(self.output),
+            "status": "ok" if self.failure is None else "failed",
+            "seconds": self.seconds,
+            "cells": self.cells,
+            "cell": self.cell,
+            "failure": self.failure,
+        }
+
+    @property
+    def line(self) -> str:
+        """The result in words."""
+        if self.failure is None:
+            return f"{self.notebook}: {self.cells} cells in {self.seconds:.1f} s -> {self.output}"
+        place = f"cell {self.cell}: " if self.cell is not None else ""
+        return f"{self.notebook}: {place}{self.failure}; what ran is in {self.output}"
+
+
+@dataclass
+class _Watch:
+    """What the kernel answered: execution reply by place in the notebook that ran."""
+
+    replies: dict[int, dict] = field(default_factory=dict)
+
+    def __call__(self, cell: NotebookNode, cell_index: int, execute_reply: dict) -> None:
+        self.replies[cell_index] = execute_reply.get("content", {})
+
+
+def rerun(
+    notebooks: Sequence[str | Path],
+    parameters: Mapping[str, object] | None = None,
+    *,
+    raw: Mapping[str, str] | None = None,
+    out: str | Path = "runs",
+    kernel: str | None = None,
+    cell_limit_s: int | None = None,
+    show_progress: bool = True,
+    listener: Callable[[Run], None] | None = None,
+) -> list[Run]:
+    """Run notebooks one after the other; a notebook that fails does not keep the next from running.
+
+    The outputs are `<name>-<date>-<time>.ipynb` in `out`, never over a file that is there; that
+    of a failed one ends in `.failed.ipynb`. `raw` are parameters that stay text whatever they
+    look like. Raises `UsageError`, before anything runs, for what `check_notebooks` refuses and
+    for a folder that cannot be written. Ctrl-C ends the kernel and is passed on.
+    """
+    from lstm_trt.store import make_folder
+
+    checked = check_notebooks(notebooks, parameters or {}, raw or {}, kernel)
+    if cell_limit_s is not None and cell_limit_s < 1:
+        raise UsageError(f"--cell-limit must be at least 1 s, not {cell_limit_s}")
+    folder = make_folder(Path(out))
+    values = {**(parameters or {}), **(raw or {})}
+    runs = []
+    for number, one in enumerate(checked, 1):
+        output = _new_file(folder, one.path.stem)
+        bar = f"[{number}/{len(checked)}] {one.path.name} " + "{n_fmt}/{total_fmt} cells |{bar:20}| {elapsed}"
+        run = _run(one, output, values, cell_limit_s, bar if show_progress else None)
+        runs.append(run)
+        if listener is not None:
+            listener(run)
+    return runs
+
+
+def _new_file(folder: Path, stem: str) -> Path:
+    """An empty file of a new name, so that two commands at once do not choose the same."""
+    name = f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
+    number = 1
+    while True:
+        path = folder / (f"{name}.ipynb" if number == 1 else f"{name}-{number}.ipynb")
+        number += 1
+        if path.with_suffix(FAILED).exists():
+            continue
+        try:
+            path.touch(exist_ok=False)
+            return path
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror or error}; choose another --out") from None
+
+
+def _run(one: Checked, output: Path, values: Mapping, cell_limit_s: int | None, bar: str | None) -> Run:
+    import papermill
+
+    watch, error, stopped = _Watch(), None, False
+    began = time.monotonic()
+    with _quiet(), tempfile.TemporaryFile() as kernel_errors:
+        try:
+            papermill.execute_notebook(
+                _braces(one.path),
+                _braces(output),
+                dict(values),
+                kernel_name=one.kernel,
+                language="python",
+                cwd=str(one.path.parent),
+                progress_bar={"bar_format": bar, "leave": False, "file": sys.stderr, "disable": not sys.stderr.isatty()}
+                if bar
+                else False,
+                start_timeout=START_LIMIT_S,
+                execution_timeout=cell_limit_s,
+                kernel_manager_class=_kernel_manager(kernel_errors),
+                on_cell_executed=watch,
+            )
+        except KeyboardInterrupt:
+            stopped = True
+        except Exception as caught:  # whatever a notebook and its kernel can do
+            error = caught
+        if stopped:
+            output.rename(output.with_suffix(FAILED))  # it holds what ran so far
+            gc.collect()  # else asyncio tells of the task that was stopped when Python ends
+            raise KeyboardInterrupt
+        kernel_errors.seek(0)
+        last_words = kernel_errors.read().decode(errors="replace")
+    cell, failure = _judge(_written(output), watch, error, last_words, cell_limit_s)
+    if failure is not None:
+        output = output.rename(output.with_suffix(FAILED))
+    return Run(one.path, output, time.monotonic() - began, one.cells, failure, cell)
+
+
+def _braces(path: Path) -> str:
+    """Papermill fills names in braces into paths."""
+    return str(path).replace("{", "{{").replace("}", "}}")
+
+
+def _kernel_manager(errors):
+    """A kernel manager whose kernels write what they complain of to a file, not to our terminal."""
+    from jupyter_client.manager import AsyncKernelManager
+
+    class Manager(AsyncKernelManager):
+        async def start_kernel(self, **options) -> None:
+            await super().start_kernel(**{"stderr": errors, **options})
+
+    return Manager
+
+
+@contextmanager
+def _quiet():
+    """Without log lines and warnings of papermill and below: what they say, one line says at the end."""
+    levels = {logger: logger.level for logger in map(logging.getLogger, ("papermill", "asyncio", "traitlets"))}
+    try:
+        for logger in levels:
+            logger.setLevel(logging.CRITICAL + 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in levels.items():
+            logger.setLevel(level)
+
+
+def _written(output: Path) -> NotebookNode | None:
+    """What papermill left, or None where it did not come that far."""
+    import nbformat
+
+    try:
+        return nbformat.read(output, as_version=4)
+    except Exception:  # an empty or broken-off file is the failure's consequence, not its cause
+        return None
+
+
+def _judge(
+    notebook: NotebookNode | None, watch: _Watch, error: Exception | None, last_words: str, cell_limit_s: int | None
+) -> tuple[int | None, str | None]:
+    """(number of the cell to blame, what it did), or (None, None) where every cell with code completed."""
+    begun = None
+    number = place = 0
+    for cell in notebook.cells if notebook is not None else ():
+        tags = cell.metadata.get("tags", [])
+        if "papermill-error-cell-tag" in tags:
+            continue  # papermill's own marks are not in the notebook that was given
+        index, place = place, place + 1
+        injected = "injected-parameters" in tags
+        number += not injected
+        if cell.cell_type != "code" or not cell.source.strip():
+            continue
+        told = "the injected parameters" if injected else f'"{first_line(cell.source)}"'
+        for output in cell.outputs:
+            if output.output_type == "error":
+                if output.ename == "SystemExit" and output.evalue in ("", "0", "None"):
+                    return number, f"{told} ended the notebook by SystemExit, which papermill takes for success"
+                if output.ename == "KeyboardInterrupt" and cell_limit_s is not None:
+                    return number, f"{told} took longer than {cell_limit_s} s"
+                return number, f"{told} raised {output.ename}: {first_line(output.evalue)}".rstrip(": ")
+        reply = watch.replies.get(index, {})
+        if any(part.get("source") == "ask_exit" for part in reply.get("payload", [])):
+            return number, f"{told} called exit()"
+        if error is None and (cell.execution_count is None or reply.get("status") != "ok"):
+            return number, f"{told} did not complete"
+        if cell.metadata.get("papermill", {}).get("start_time"):
+            begun = number, told
+    if error is None:
+        return (None, None) if notebook is not None else (None, "papermill wrote no notebook")
+    from nbclient.exceptions import CellTimeoutError, DeadKernelError
+
+    if isinstance(error, CellTimeoutError) and begun:
+        return begun[0], f"{begun[1]} took longer than {cell_limit_s} s"
+    if isinstance(error, DeadKernelError) and begun:
+        said = [line for line in last_words.splitlines() if line.strip() and "IPKernelApp] WARNING" not in line]
+        return begun[0], f"{begun[1]}: the kernel died" + (f" ({first_line(said[-1])})" if said else "")
+    told = f"{type(error).__name__}: {first_line(str(error))}"
+    return (begun[0], f"{begun[1]}: {told}") if begun else (None, f"the kernel did not start: {told}")

@@ -1,0 +1,61 @@
+"""Every notebook runs to its end: with small parameters on recordings made now, and as it is on what ships."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.conftest import ROOT
+
+pytest.importorskip("papermill")
+nbformat = pytest.importorskip("nbformat")
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NAMES = [path.stem for path in NOTEBOOKS]
+SMALL = {
+    "layers": "[1, 2]",
+    "hidden": "[8, 16]",
+    "sequence": "[4, 8]",
+    "batch": "[1, 2]",
+}
+MORE = {"01_hidden_size": {"near": "[8, 9]"}, "05_outliers": {"show": "8"}}
+
+
+def pictures(path) -> int:
+    cells = nbformat.read(path, as_version=4).cells
+    return sum("image/png" in output.get("data", {}) for cell in cells for output in cell.get("outputs", []))
+
+
+def warnings(path) -> list[str]:
+    cells = nbformat.read(path, as_version=4).cells
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    return [output["text"] for output in outputs if output.get("name") == "stderr" and "Warning" in output["text"]]
+
+
+def test_the_notebooks_are_those_that_the_overview_names():
+    overview = nbformat.read(ROOT / "notebooks" / "00_overview.ipynb", as_version=4)
+    named = re.findall(r"\]\((\d\d_\w+)\.ipynb\)", overview.cells[0].source)
+    assert ["00_overview", *named] == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_as_it_is_on_what_ships(name, lab, tmp_path):
+    result = lab("rerun", ROOT / "notebooks" / f"{name}.ipynb", "--out", tmp_path)
+    assert result.returncode == 0, result.stderr
+    (output,) = tmp_path.glob("*.ipynb")
+    assert pictures(output) >= 3
+    assert warnings(output) == []
+
+
+def test_small_and_recorded_now(lab, tmp_path):
+    """All notebooks in one folder, so that what one has recorded the next need not."""
+    for name in NAMES:
+        lists = {**SMALL, "runtimes": "[onnxruntime]", "record": "true", "trials": "30", **MORE.get(name, {})}
+        given = [word for key, value in lists.items() for word in ("-y", f"{key}: {value}")]
+        notebook = ROOT / "notebooks" / f"{name}.ipynb"
+        result = lab("rerun", notebook, *given, "-p", "out", tmp_path / "data", "--out", tmp_path / "runs")
+        assert result.returncode == 0, (name, result.stderr)
+        (output,) = (tmp_path / "runs").glob(f"{name}-*.ipynb")
+        assert pictures(output) >= 3
+        assert warnings(output) == []

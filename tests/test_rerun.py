@@ -1,0 +1,311 @@
+"""Strict reruns: what papermill lets pass ends with one line that says which notebook and cell."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+pytest.importorskip("papermill")
+
+from lstm_trt import commands  # noqa: E402
+from lstm_trt.errors import UsageError  # noqa: E402
+from lstm_trt.notebook_checks import check_notebooks, parse_value, parse_yaml  # noqa: E402
+from tests.conftest import ROOT  # noqa: E402
+
+DEFAULTS = """# What may be changed.
+trials = 10
+deadline_us: float = 1000.0
+record, name = False, "a"
+hidden = [
+    64,
+    128,
+]
+runtime = "onnxruntime"
+record_anew = False
+seed = int("3")
+"""
+SCRIPT = """
+import argparse, sys
+from lstm_trt import __main__ as main, commands
+from lstm_trt.errors import LabError
+parser = argparse.ArgumentParser()
+parser.add_argument("--format", default="text")
+commands.rerun_arguments(parser)
+try:
+    sys.exit(commands.rerun(parser.parse_args()))
+except LabError as error:
+    sys.exit(main._complain(error))
+except KeyboardInterrupt:
+    sys.exit(main.EXIT_STOPPED)
+"""
+
+
+def notebook(path: Path, *cells: object, tags: tuple = ("parameters",), kernel: str | None = "python3") -> Path:
+    """A notebook with a text cell, the parameters cell (number 2), and these; a cell with tags is (source, tags)."""
+    book = nbformat.v4.new_notebook()
+    if kernel:
+        book.metadata["kernelspec"] = {"name": kernel, "display_name": kernel, "language": "python"}
+    book.cells = [nbformat.v4.new_markdown_cell("# Title")]
+    for cell in ((DEFAULTS, list(tags)), *cells):
+        source, tags_here = cell if isinstance(cell, tuple) else (cell, [])
+        book.cells.append(nbformat.v4.new_code_cell(source, metadata={"tags": tags_here} if tags_here else {}))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(book, path)
+    return path
+
+
+def parse(*arguments: object) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--format", default="text")
+    commands.rerun_arguments(parser)
+    return parser.parse_args(list(map(str, arguments)))
+
+
+def in_a_process(*arguments: object, **options) -> subprocess.Popen:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, *map(str, arguments)], **pipes | options)
+
+
+# What runs
+
+
+def test_a_notebook_runs_in_its_folder_with_the_parameters(tmp_path, capsys):
+    folder = tmp_path / "note books {1}"  # papermill fills what is in braces
+    path = notebook(
+        folder / "näme.v1.ipynb",
+        "import os\nopen('seen', 'w').write(repr((trials, name, hidden, record, runtime, os.getcwd())))",
+        "# only a comment",
+        "   ",
+        "import warnings; warnings.warn('this is no failure')",
+    )
+    before = path.read_bytes()
+    given = ("-p", "trials", "1000", "-p", "record", "True", "-r", "name", "007", "-y", "hidden: [32]")
+    assert commands.rerun(parse(path, *given, "--out", tmp_path / "runs")) == 0
+    captured = capsys.readouterr()
+    assert captured.err == "" and captured.out.startswith(f"{path}: 6 cells in ")
+    seen = (1000, "007", [32], True, "onnxruntime", str(folder))
+    assert (folder / "seen").read_text() == repr(seen)
+    (output,) = (tmp_path / "runs").iterdir()
+    assert output.name.startswith("näme.v1-20") and str(output) in captured.out
+    injected = nbformat.read(output, 4).cells[2]
+    assert injected.metadata.tags == ["injected-parameters"] and "trials = 1000" in injected.source
+    assert path.read_bytes() == before
+
+
+def test_each_failure_is_one_line_and_the_others_still_run(tmp_path):
+    """Seven kernels: every way in which a notebook does not come to its end."""
+    long = "raise ValueError('the first line\\nthe second')"
+    bad = [
+        notebook(tmp_path / "exit.ipynb", "1", "import sys\nsys.exit(0)", "open('after', 'w')"),
+        notebook(tmp_path / "quit.ipynb", "exit()", "1"),
+        notebook(tmp_path / "dead.ipynb", "1", "import os\nos._exit(0)", "1"),
+        notebook(tmp_path / "raises.ipynb", "def f():\n    " + long, "f()"),
+        notebook(tmp_path / "status.ipynb", "raise SystemExit(3)"),
+        notebook(tmp_path / "skipped.ipynb", ("x = 1", ["skip-execution"]), "1"),
+        notebook(tmp_path / "allowed.ipynb", ("raise SystemExit", ["raises-exception"]), "1"),
+    ]
+    good = notebook(tmp_path / "good.ipynb", "1")
+    process = in_a_process(*bad, good, "-p", "trials", "5", "--out", "runs", "--format", "json", cwd=tmp_path)
+    out, errors = process.communicate(timeout=120)
+    assert process.returncode == 1 and errors.count("\n") == len(bad), errors
+    expected = [
+        (4, '"import sys" ended the notebook by SystemExit'),
+        (3, '"exit()" called exit()'),
+        (4, '"import os": the kernel died'),
+        (4, '"f()" raised ValueError: the first line'),
+        (3, '"raise SystemExit(3)" raised SystemExit: 3'),
+        (3, '"x = 1" did not complete'),
+        (3, '"raise SystemExit" ended the notebook by SystemExit'),
+    ]
+    runs = json.loads(out)
+    for run, line, path, (cell, told) in zip(runs, errors.splitlines(), bad, expected, strict=False):
+        assert (run["notebook"], run["status"], run["cell"]) == (str(path), "failed", cell), run
+        assert line.startswith(f"lstm-trt: {path}: cell {cell}: {told}") and run["failure"] in line
+        assert run["output"].startswith(f"runs/{path.stem}-") and run["output"].endswith(".failed.ipynb")
+        assert run["output"] in line
+    assert "the second" not in errors and not (tmp_path / "after").exists()
+    assert (runs[-1]["status"], runs[-1]["cell"], runs[-1]["failure"]) == ("ok", None, None)
+    assert sorted(str(p.relative_to(tmp_path)) for p in (tmp_path / "runs").iterdir()) == sorted(
+        run["output"] for run in runs
+    )
+
+
+def test_a_cell_may_take_so_long_and_no_longer(tmp_path, capsys):
+    path = notebook(tmp_path / "slow.ipynb", "import time\ntime.sleep(60)")
+    assert commands.rerun(parse(path, "--cell-limit", 1, "--out", tmp_path / "runs")) == 1
+    assert f'{path}: cell 3: "import time" took longer than 1 s' in capsys.readouterr().err
+
+
+def test_a_kernel_that_does_not_start(tmp_path, capsys, monkeypatch):
+    kernels = tmp_path / "share" / "kernels" / "broken"
+    kernels.mkdir(parents=True)
+    spec = {"argv": ["/nowhere/python"], "display_name": "broken", "language": "python"}
+    (kernels / "kernel.json").write_text(json.dumps(spec))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share"))
+    path = notebook(tmp_path / "a.ipynb", "1", kernel="broken")
+    assert commands.rerun(parse(path, "--out", tmp_path / "runs")) == 1
+    errors = capsys.readouterr().err
+    assert f"{path}: the kernel did not start: FileNotFoundError" in errors and errors.count("\n") == 1
+
+
+def test_ctrl_c_stops_the_kernel_too(tmp_path):
+    path = notebook(tmp_path / "a.ipynb", "import os, time\nopen('pid', 'w').write(str(os.getpid()))", "time.sleep(60)")
+    other = notebook(tmp_path / "b.ipynb", "open('ran', 'w')")
+    process = in_a_process(path, other, "--out", tmp_path / "runs")
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=30)
+    assert (process.returncode, out, errors) == (130, "", "")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    (output,) = (tmp_path / "runs").iterdir()
+    assert output.name.endswith(".failed.ipynb") and not (tmp_path / "ran").exists()
+
+
+def test_plain_papermill_runs_the_same_notebook(tmp_path):
+    path = notebook(tmp_path / "a.ipynb", "print(trials)")
+    command = [sys.executable, "-m", "papermill", path, tmp_path / "out.ipynb", "-p", "trials", "77"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    assert nbformat.read(tmp_path / "out.ipynb", 4).cells[-1].outputs[0].text == "77\n"
+
+
+# What is refused before anything runs
+
+
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [
+        ({"trial": 1}, "unknown parameter 'trial'; its parameters cell assigns trials, deadline_us, "),
+        ({"x": 1}, "unknown parameter 'x'"),
+        ({"trials": "many"}, "trials is a number there (10), not 'many'"),
+        ({"trials": True}, "trials is a number there (10), not True"),
+        ({"record_anew": "false"}, "record_anew is True or False there, not 'false'"),
+        ({"hidden": "64"}, "hidden is a list there: -y 'hidden: [...]' gives one"),
+        ({"hidden": 64}, "hidden is a list there"),
+    ],
+)
+def test_a_parameter_that_cannot_be_meant(tmp_path, parameters, told):
+    path = notebook(tmp_path / "a.ipynb", "x = 1")  # x is assigned, but not in the parameters cell
+    with pytest.raises(UsageError) as caught:
+        check_notebooks([path], parameters, {})
+    assert str(caught.value).startswith(f"{path}: {told}")
+
+
+def test_parameters_that_are_fine(tmp_path):
+    path = notebook(tmp_path / "a.ipynb")
+    given = {"trials": 5.5, "deadline_us": None, "record": 1, "name": 5, "hidden": [1], "seed": "x", "record_anew": 0}
+    (checked,) = check_notebooks([path, path], given, {"runtime": "1"})
+    assert checked.defaults["trials"] == 10 and checked.defaults["hidden"] == [64, 128] and checked.cells == 2
+    check_notebooks([path], {}, {"trials": "many"})
+    with_magic = notebook(tmp_path / "b.ipynb")
+    book = nbformat.read(with_magic, 4)
+    book.cells[1].source = "%matplotlib inline\ntrials = 3\n!true"
+    nbformat.write(book, with_magic)
+    assert check_notebooks([with_magic], {"trials": 4}, {})[0].defaults == {"trials": 3}
+
+
+def test_every_notebook_that_cannot_run_is_named(tmp_path, monkeypatch):
+    untagged = notebook(tmp_path / "untagged.ipynb", tags=())
+    twice = notebook(tmp_path / "twice.ipynb", ("trials = 1", ["parameters"]))
+    again = notebook(tmp_path / "again.ipynb", ("trials = 1", ["injected-parameters"]))
+    foreign = notebook(tmp_path / "foreign.ipynb", kernel="julia-1.10")
+    nameless = notebook(tmp_path / "nameless.ipynb", kernel=None)
+    text = tmp_path / "text.ipynb"
+    text.write_text("not json\n")
+    empty = tmp_path / "empty.ipynb"
+    empty.write_text("")
+    other = tmp_path / "other.ipynb"
+    other.write_text('{"cells": [{"cell_type": "code"}], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')
+    wrong = notebook(tmp_path / "wrong.ipynb")
+    book = nbformat.read(wrong, 4)
+    book.cells[1].source = "trials = = 1"
+    nbformat.write(book, wrong)
+    prose = notebook(tmp_path / "prose.ipynb", tags=())
+    book = nbformat.read(prose, 4)
+    book.cells[0].metadata["tags"] = ["parameters"]
+    nbformat.write(book, prose)
+    good = notebook(tmp_path / "good.ipynb", "open('ran', 'w')")
+    cases = {
+        untagged: "no cell is tagged 'parameters'",
+        twice: "cells 2 and 3 are tagged",
+        again: "cell 3 holds the parameters of an earlier run",
+        foreign: "kernel 'julia-1.10' is not installed; there is ",
+        nameless: "names no kernel",
+        text: "is not a valid notebook",
+        empty: "is not a valid notebook",
+        other: "is not a valid notebook",
+        wrong: "cell 2, tagged 'parameters', is not Python",
+        prose: "cell 1, tagged 'parameters', is not code",
+        tmp_path / "nowhere.ipynb": "there is no notebook",
+        tmp_path: "is a folder",
+    }
+    with pytest.raises(UsageError) as caught:
+        commands.rerun(parse(good, *cases, "-p", "trials", 1, "--out", tmp_path / "runs"))
+    told = str(caught.value)
+    assert "\n" not in told and len(told.split("; ")) >= len(cases)
+    for path, words in cases.items():
+        with pytest.raises(UsageError) as caught:
+            check_notebooks([path], {}, {})
+        assert words in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
+        assert str(caught.value) in told
+    assert not (tmp_path / "runs").exists() and not (tmp_path / "ran").exists()
+    assert check_notebooks([nameless], {}, {}, kernel="python3")[0].kernel == "python3"
+
+
+def test_a_missing_papermill_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "papermill", None)
+    with pytest.raises(UsageError, match=r"pip install 'lstm_trt\[dev\]'"):
+        check_notebooks([tmp_path / "a.ipynb"], {}, {})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("-p", "a", 1, "-p", "a", 2), "a is given twice"),
+        (("-p", "a", 1, "-y", "a: 2"), "a is given twice"),
+        (("-p", "a", 1, "-r", "a", 2), "a: given both"),
+        (("-y", "a"), "not of the form"),
+        (("-y", "a: ["), "is not YAML"),
+        (("-p", "trials", 1, "--cell-limit", 0), "at least 1 s"),
+    ],
+)
+def test_wrong_arguments(tmp_path, arguments, told):
+    with pytest.raises(UsageError, match=told):
+        commands.rerun(parse(notebook(tmp_path / "a.ipynb"), *arguments, "--out", tmp_path / "runs"))
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(UsageError, match="cannot write into"):
+        commands.rerun(parse(notebook(tmp_path / "a.ipynb"), "--out", tmp_path / "file"))
+
+
+def test_outputs_never_take_a_name_that_is_there(tmp_path):
+    from lstm_trt.rerun import _new_file
+
+    names = {_new_file(tmp_path, "a") for _ in range(5)}
+    assert len(names) == 5 and all(path.suffix == ".ipynb" for path in names)
+    for path in names:
+        path.rename(path.with_suffix(".failed.ipynb"))
+    assert _new_file(tmp_path, "a") not in names
+
+
+@pytest.mark.parametrize("text", ["1", "-5", "1.5", "1e3", "True", "true", "None", "nan", "1_000", "0x10", "a b", ""])
+def test_values_are_those_of_papermill(text):
+    from papermill.cli import _resolve_type
+
+    assert repr(parse_value(text)) == repr(_resolve_type(text))
+    assert parse_yaml("a: [1, 'x']\nb: true") == {"a": [1, "x"], "b": True}
