@@ -82,7 +82,8 @@ def box_plots(trials: pd.DataFrame, summary: pd.DataFrame, axis: str, fixed: dic
             ax.set_visible(False)
         for ax, label in zip(grid.flat, systems, strict=False):
             _panel(ax, latencies, table[table["system"] == label], axis, sizes, looks[label]["color"], slot_in)
-            ax.set_xlabel(f"{tables.AXIS_NAMES[axis]}, and the median below it")
+            unit = "" if slot_in > 0.7 else " in µs"
+            ax.set_xlabel(f"{tables.AXIS_NAMES[axis]}, and the median{unit} below it")
             if len(systems) > 1:
                 ax.set_title(folded(label, 95 // columns), loc="left")
     return picture
@@ -118,7 +119,8 @@ def _panel(
         extremes += _draw_box(ax, sizes.index(size), size, box, others[size], color, slot_in)
     _value_axis(ax, width, min(extremes), max(extremes))
     ax.set_xlim(-0.5, len(sizes) - 1 + max(0.55, (0.8 if slot_in < ROOMY_IN else 1.05) / slot_in))
-    medians = [f"{number(boxes[size].median_us)} µs" if size in boxes else "" for size in sizes]
+    unit = " µs" if slot_in > 0.7 else ""  # where there is no room for it the axis' name says so
+    medians = [f"{number(boxes[size].median_us)}{unit}" if size in boxes else "" for size in sizes]
     ax.set_xticks(range(len(sizes)), [f"{size}\n{median}" for size, median in zip(sizes, medians, strict=True)])
     ax.grid(False, axis="x")
 
@@ -148,7 +150,7 @@ def _draw_box(ax: Axes, place: int, size: int, box: tables.Spread, others: list[
         **words,
     )
     count = f"{box.outliers} of {box.n}" if slot_in > ROOMY_IN else f"{box.outliers} of\n{box.n}"
-    if slot_in < 0.55:
+    if slot_in < 0.7:
         count, words = count.replace("\n", " "), {**words, "rotation": 90}
     ax.annotate(count, (place + half, 0), (3, 0), ha="left", va="center", gid=f"count:{size}", **words)
     return [relative.min(), highest]
@@ -196,4 +198,6 @@ def _value_axis(ax: Axes, width: float, lowest: float, highest: float) -> None:
 
 
 def _per_cent(value: float) -> str:
-    return "0" if value == 0 else f"{100 * value:+.4g} %".replace("-", "−")
+    per_cent = 100 * value
+    text = f"{per_cent:+,.0f}".replace(",", "\u202f") if abs(per_cent) >= 1000 else f"{per_cent:+.4g}"
+    return "0" if value == 0 else f"{text} %".replace("-", "−")
