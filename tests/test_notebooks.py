@@ -57,5 +57,5 @@ def test_small_and_recorded_now(lab, tmp_path):
         result = lab("rerun", notebook, *given, "-p", "out", tmp_path / "data", "--out", tmp_path / "runs")
         assert result.returncode == 0, (name, result.stderr)
         (output,) = (tmp_path / "runs").glob(f"{name}-*.ipynb")
-        assert pictures(output) >= 3
+        assert pictures(output) >= 2
         assert warnings(output) == []

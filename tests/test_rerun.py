@@ -267,7 +267,7 @@ def test_every_notebook_that_cannot_run_is_named(tmp_path, monkeypatch):
 
 def test_a_missing_papermill_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "papermill", None)
-    with pytest.raises(UsageError, match=r"pip install 'lstm_trt\[dev\]'"):
+    with pytest.raises(UsageError, match=r"pip install -e '\.\[dev\]'"):
         check_notebooks([tmp_path / "a.ipynb"], {}, {})
 
 
