@@ -9,6 +9,12 @@ from __future__ import annotations
 STAGES = ("export", "build", "parity", "run", "memory", "time")
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its kind where it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 class LabError(Exception):
     """Base of every error that a user can cause or mend; its text is one line."""
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from lstm_trt import cache
 from lstm_trt.configuration import canonical_json
-from lstm_trt.errors import ExportFailed
+from lstm_trt.errors import ExportFailed, first_line
 from lstm_trt.networks import build_module, make_weights
 from lstm_trt.runtimes.contract import installed_version
 from lstm_trt.shapes import LstmShape
@@ -82,7 +82,7 @@ def _export(shape: LstmShape, weights: dict[str, np.ndarray]) -> bytes:
                 dynamo=False,
             )
     except Exception as error:  # whatever the exporter raises, the sweep goes on
-        raise ExportFailed(f"PyTorch {torch.__version__} cannot export {shape.name}: {_first_line(error)}") from error
+        raise ExportFailed(f"PyTorch {torch.__version__} cannot export {shape.name}: {first_line(error)}") from error
     content = buffer.getvalue()
     model = onnx.load_from_string(content)
     for value in (model.graph.input[0], model.graph.output[0]):
@@ -120,7 +120,7 @@ def static_model(path: Path, shape: LstmShape) -> bytes:
     except ExportFailed:
         raise
     except Exception as error:  # DecodeError, InferenceError, ValidationError, OSError: all mean an unusable file
-        raise ExportFailed(f"{path} cannot be made static at {shape.name}: {_first_line(error)}") from error
+        raise ExportFailed(f"{path} cannot be made static at {shape.name}: {first_line(error)}") from error
 
 
 def _inferred_output(model, input_sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -156,8 +156,3 @@ def _write_sizes(value, sizes: tuple[int, ...]) -> None:
     for dim, size in zip(value.type.tensor_type.shape.dim, sizes, strict=True):
         dim.Clear()
         dim.dim_value = size
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -17,13 +17,11 @@ import numpy as np
 import pandas as pd
 
 from lstm_trt import plots_tables as tables
-from lstm_trt.cache import write_whole
-from lstm_trt.errors import UsageError
 from lstm_trt.plots_boxes import box_plots
 from lstm_trt.plots_curves import curves
 from lstm_trt.plots_heat_map import heat_map
 from lstm_trt.plots_runtimes import runtimes
-from lstm_trt.plots_style import Picture, png_bytes, sheet, style
+from lstm_trt.plots_style import Picture, sheet, style, write_pictures
 from lstm_trt.plots_trials import tails, trials_in_order
 
 __all__ = ["box_plots", "curves", "draw_sweep", "failures", "heat_map", "runtimes", "style", "tails", "trials_in_order"]
@@ -45,17 +43,8 @@ def draw_sweep(
     """
     tables.check_deadline(deadline_us)
     table = tables.prepare(summary)
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        paths = []
-        for name, draw in _plan(table, summary, trials, deadline_us).items():
-            path = folder / f"sweep-{name}.png"
-            write_whole(path, png_bytes(draw()))
-            paths.append(path)
-    except OSError as error:
-        raise UsageError(f"cannot write pictures to {folder}: {error.strerror or error}") from None
-    return paths
+    plan = _plan(table, summary, trials, deadline_us)
+    return write_pictures({f"sweep-{name}.png": draw for name, draw in plan.items()}, folder)
 
 
 def _plan(table, summary, trials, deadline_us) -> dict[str, Callable[[], Picture]]:

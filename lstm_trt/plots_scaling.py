@@ -16,7 +16,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from lstm_trt.analysis.scaling import Batching, Findings, Line, fit
-from lstm_trt.cache import write_whole
 from lstm_trt.errors import UsageError
 from lstm_trt.plots_inversions import inversions
 from lstm_trt.plots_scaling_parts import (
@@ -35,11 +34,11 @@ from lstm_trt.plots_style import (
     Picture,
     latency_axis,
     plain,
-    png_bytes,
     sheet,
     size_axis,
     size_colors,
     style,
+    write_pictures,
 )
 from lstm_trt.plots_tables import AXIS_NAMES, axis_value
 
@@ -65,19 +64,12 @@ def draw_scaling(findings: Findings, folder: str | Path) -> list[Path]:
     inversions where there are any, and batching. Raises `UsageError` where the folder cannot
     be written.
     """
-    folder, paths = Path(folder), []
     systems = list(findings.times.cells)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for number, system in enumerate(systems, 1):
-            tail = f"-{number}" if len(systems) > 1 else ""
-            for name, draw in _plan(findings, system).items():
-                path = folder / f"scaling-{name}{tail}.png"
-                write_whole(path, png_bytes(draw()))
-                paths.append(path)
-    except OSError as error:
-        raise UsageError(f"cannot write pictures to {folder}: {error.strerror or error}") from None
-    return paths
+    pictures = {}
+    for number, system in enumerate(systems, 1):
+        tail = f"-{number}" if len(systems) > 1 else ""
+        pictures |= {f"scaling-{name}{tail}.png": draw for name, draw in _plan(findings, system).items()}
+    return write_pictures(pictures, folder)
 
 
 def _plan(findings: Findings, system: str) -> dict[str, Callable[[], Picture]]:

@@ -7,9 +7,10 @@ display. A sheet is 9.2 inches wide: at 900 pixels in a README 9 points are 12 p
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -18,6 +19,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
+
+from lstm_trt.cache import write_whole
+from lstm_trt.errors import UsageError
 
 WIDTH_IN = 9.2
 DPI = 130
@@ -45,6 +49,23 @@ def png_bytes(figure: Figure) -> bytes:
     with style():  # some settings are read when it is drawn
         figure.savefig(buffer, format="png", dpi=DPI, bbox_inches=None)
     return buffer.getvalue()
+
+
+def write_pictures(pictures: Mapping[str, Callable[[], Picture]], folder: str | Path) -> list[Path]:
+    """Draw each of `pictures` (file name -> how to draw it) into `folder`; returns the paths.
+
+    A file appears whole or not at all. Raises `UsageError` where the folder cannot be written.
+    """
+    folder, paths = Path(folder), []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, draw in pictures.items():
+            path = folder / name
+            write_whole(path, png_bytes(draw()))
+            paths.append(path)
+    except OSError as error:
+        raise UsageError(f"cannot write pictures to {folder}: {error.strerror or error}") from None
+    return paths
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lstm_trt.errors import BuildFailed, MemoryExhausted, RuntimeUnavailable
+from lstm_trt.errors import BuildFailed, MemoryExhausted, RuntimeUnavailable, first_line
 from lstm_trt.export import INPUT, OUTPUT, static_model
 from lstm_trt.runtimes.contract import Availability, PreparedStep, Request, installed_version
 
@@ -148,7 +148,7 @@ def _quantized(model: bytes) -> bytes:
         try:
             quantize_dynamic(onnx.load_from_string(model), target, weight_type=QuantType.QInt8)
         except Exception as error:
-            raise BuildFailed(f"onnxruntime cannot quantize: {_first_line(error)}") from error
+            raise BuildFailed(f"onnxruntime cannot quantize: {first_line(error)}") from error
         quantized = Path(target).read_bytes()
     operators = {node.op_type for node in onnx.load_from_string(quantized).graph.node}
     if "DynamicQuantizeLSTM" not in operators:
@@ -157,12 +157,7 @@ def _quantized(model: bytes) -> bytes:
 
 
 def _failure(error: Exception) -> Exception:
-    text = _first_line(error)
+    text = first_line(error)
     if isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text.lower():
         return MemoryExhausted(f"onnxruntime: {text}")
     return BuildFailed(f"onnxruntime: {text}")
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
