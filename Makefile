@@ -2,24 +2,29 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 VENV ?= .venv
+FRAMEWORKS ?= .venv-frameworks
 BIN = $(VENV)/bin
-PIP = $(BIN)/python -m pip install --disable-pip-version-check --quiet $(PIP_ARGS) -c constraints.txt
+PIP_INSTALL = -m pip install --disable-pip-version-check --quiet $(PIP_ARGS) -c constraints.txt
+PIP = $(BIN)/python $(PIP_INSTALL)
+FRAMEWORKS_PIP = $(FRAMEWORKS)/bin/python $(PIP_INSTALL)
 
 # The grid of `make sweep`: a corner of the founding document's, small enough for four minutes on 2 cores.
 SWEEP_GRID ?= --layers 1 2 --hidden 32 64 100 128 200 --sequence 32 64 128 --batch 1 2 4 8
 SWEEP_OUT ?= data/local
 DEADLINE_US ?= 1000
+LITERATURE_OUT ?= data/literature
 
-.PHONY: help sweep test test-frameworks lint check-notebooks hook figures lab clean
+.PHONY: help sweep test test-frameworks literature lint check-notebooks hook figures lab clean
 
 help:
 	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), print the summary, draw its figures"
 	@echo "make test             the tests, in about 10 minutes"
-	@echo "make test-frameworks  the tests that need heavier environments"
+	@echo "make test-frameworks  the tests that need TensorFlow and TVM, in an environment of their own ($(FRAMEWORKS))"
+	@echo "make literature       record the literature's benchmarks in that environment, within 45 minutes on 2 cores"
 	@echo "make figures          redraw the figures of the recordings in data/"
 	@echo "make lab              open JupyterLab on the notebooks"
 	@echo "make hook             strip the outputs of notebooks from commits; FILTER=1: by a clean filter"
-	@echo "make clean            remove the environment and what make sweep recorded"
+	@echo "make clean            remove the environments and what make sweep recorded"
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -55,18 +60,37 @@ check-notebooks: $(VENV)/.dev
 hook: $(VENV)/.dev
 	@$(BIN)/python .githooks/install $(if $(filter 1,$(FILTER)),--filter)
 
-# Nothing here yet: the heavier frameworks come with the literature's benchmarks.
-test-frameworks:
-	@echo "no tests that need a heavier environment yet"
+# TensorFlow and TVM in an environment of their own: what they pin stays out of the other one.
+$(FRAMEWORKS)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "lstm_trt needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 2; }
+	@$(PYTHON) -m venv $(FRAMEWORKS) \
+	  || { rm -rf $(FRAMEWORKS); echo "cannot create $(FRAMEWORKS): install venv for $(PYTHON) (Debian: apt install python3-venv)" >&2; exit 2; }
+
+$(FRAMEWORKS)/.frameworks: pyproject.toml constraints.txt | $(FRAMEWORKS)/bin/python
+	@echo "installing into $(FRAMEWORKS), about 1.5 GB more than $(VENV), some minutes the first time"
+	@$(FRAMEWORKS_PIP) torch
+	@$(FRAMEWORKS_PIP) -e '.[dev,frameworks]'
+	@touch $@
+
+test-frameworks: $(FRAMEWORKS)/.frameworks
+	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks
+
+# Goes on where it was stopped; what is in the folder is done.
+literature: $(FRAMEWORKS)/.frameworks
+	$(FRAMEWORKS)/bin/lstm-trt literature --plan --out $(LITERATURE_OUT)
 
 figures: $(VENV)/.core
 	@for topic in data/epyc/*/; do \
 	  $(BIN)/lstm-trt summarize $$topic --figures figures/epyc/$$(basename $$topic) --deadline-us $(DEADLINE_US) > /dev/null \
 	  && $(BIN)/lstm-trt scaling $$topic --figures figures/epyc/$$(basename $$topic) > /dev/null || exit 1; \
 	done
+	@$(BIN)/lstm-trt outliers data/epyc/arrivals --figures figures/epyc/arrivals > /dev/null
+	@$(BIN)/lstm-trt verdict data/epyc/confirm --deadline-us $(DEADLINE_US) --figures figures/epyc/confirm > /dev/null; \
+	  case $$? in 0|1|3) ;; *) exit 1 ;; esac
 
 lab: $(VENV)/.dev
 	$(BIN)/jupyter lab notebooks/00_overview.ipynb
 
 clean:
-	rm -rf $(VENV) $(SWEEP_OUT) figures/sweep-*.png
+	rm -rf $(VENV) $(FRAMEWORKS) $(SWEEP_OUT) figures/sweep-*.png

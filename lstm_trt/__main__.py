@@ -1,7 +1,7 @@
 """The command line `lstm-trt`: parse, call, print. Everything it does is one call in the package.
 
-Exit status: 0 done; 1 nothing could be recorded, or a notebook failed; 2 a mistake in the input, told in one
-line; 70 a bug, with its traceback; 130 stopped by Ctrl-C.
+Exit status: 0 done; 1 nothing could be recorded, a notebook failed, or a deadline is missed; 2 a mistake in the
+input, told in one line; 3 not enough evidence for a verdict; 70 a bug, with its traceback; 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from lstm_trt import __version__, commands
+from lstm_trt import __version__, commands, commands_record, commands_soak, commands_tails, commands_versions
+from lstm_trt.commands_arguments import shape_arguments, shape_of
 from lstm_trt.errors import LabError, UsageError
+from lstm_trt.literature import command as literature
 
 EXIT_FAILED, EXIT_USAGE, EXIT_BUG, EXIT_STOPPED = 1, 2, 70, 130
 _ENVIRONMENT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
@@ -26,44 +28,6 @@ _ENVIRONMENT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, er
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
-
-
-def _shape_arguments(parser: argparse.ArgumentParser, many: bool, required: bool = True) -> None:
-    more = {"nargs": "+"} if many else {}
-    unset = None if many else argparse.SUPPRESS
-    for axis, meaning, needed in (
-        ("layers", "stacked LSTM layers", True),
-        ("hidden", "units a layer", True),
-        ("sequence", "time steps", True),
-        ("batch", "sequences at once (default 1)", False),
-        ("features", "inputs a step (default 12)", False),
-        ("directions", "1, or 2 for bidirectional (default 1)", False),
-    ):
-        parser.add_argument(
-            f"--{axis}",
-            type=int,
-            help=meaning,
-            metavar="N",
-            required=needed and required and not many,
-            default=unset,
-            **more,
-        )
-
-
-def _runtime_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--precision", default="fp32", help="fp32, tf32, fp16, bf16 or int8, as the runtime offers")
-    parser.add_argument(
-        "--threads", type=int, default=1, metavar="K", help="threads, each pinned to a core (default 1)"
-    )
-    parser.add_argument("--device", default=None, help="cpu or cuda; the runtime's own choice if not given")
-    parser.add_argument("--graph", action="store_true", help="launch a CUDA graph, where the runtime offers the choice")
-    parser.add_argument("--device-clocks", default="off", choices=("off", "compute", "all"), help="clocks on the GPU")
-    parser.add_argument("--trials", type=int, default=1000, metavar="N", help="timed trials (default 1000)")
-    parser.add_argument(
-        "--warmup", type=int, default=10, metavar="N", help="warm-up trials, kept and marked (default 10)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of weights, inputs and the sweep's order (default 0)")
-    parser.add_argument("--time-limit", type=float, default=None, metavar="S", help="seconds a configuration may take")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -99,7 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
         "write the ONNX file of a shape",
         "lstm-trt export --layers 2 --hidden 200 --sequence 128 --batch 1 --out networks",
     )
-    _shape_arguments(sub, many=False)
+    shape_arguments(sub, many=False)
     sub.add_argument("--symbolic", action="store_true", help="leave sequence and batch symbolic")
     sub.add_argument("--seed", type=int, default=0, help="of the weights (default 0)")
     sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the file")
@@ -112,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
         "  lstm-trt build --layers 1 --hidden 128 --sequence 256 --layers-table\n"
         "  lstm-trt build --check engines/3x72-s24-b4-fp32-rtx-sm86.engine",
     )
-    _shape_arguments(sub, many=False, required=False)
+    shape_arguments(sub, many=False, required=False)
     sub.add_argument("--onnx", type=Path, default=None, metavar="FILE", help="a network of your own, not a shape")
     sub.add_argument("--runtime", default="tensorrt-rtx", help="tensorrt-rtx (default), or tensorrt on its GPU")
     sub.add_argument("--precision", default="fp32", help="fp32 (default, TF32 off), tf32 or fp16")
@@ -129,37 +93,14 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("--seed", type=int, default=0, help="of the weights (default 0)")
     sub.add_argument("--out", type=Path, default=None, metavar="DIR", help="folder for the .engine and .json files")
 
-    sub = command(
-        "record",
-        _record,
-        "record the latencies of one shape on one runtime",
-        "lstm-trt record --layers 2 --hidden 200 --sequence 128 --runtime onnxruntime --trials 1000 --out recordings",
-    )
-    _shape_arguments(sub, many=False)
-    sub.add_argument("--runtime", default="onnxruntime", help="see lstm-trt doctor (default onnxruntime)")
-    _runtime_arguments(sub)
-    sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the recording")
+    sub = command("record", commands_record.record, commands_record.RECORD_SUMMARY, commands_record.RECORD_EXAMPLE)
+    commands_record.record_arguments(sub)
 
-    sub = command(
-        "sweep",
-        _sweep,
-        "record a grid of shapes on one or more runtimes; goes on where it was stopped",
-        "lstm-trt sweep --layers 1 2 --hidden 32 64 128 --sequence 32 64 --batch 1 2 4"
-        " --runtime onnxruntime pytorch --out recordings",
-    )
-    sub.add_argument(
-        "--grid", default=None, metavar="NAME", help="founding: 2000 shapes; axes given beside it narrow it"
-    )
-    _shape_arguments(sub, many=True)
-    sub.add_argument("--runtime", nargs="+", default=["onnxruntime"], metavar="NAME", help="see lstm-trt doctor")
-    _runtime_arguments(sub)
-    sub.add_argument("--rounds", type=int, default=1, metavar="N", help="repeat all in fresh processes (default 1)")
-    sub.add_argument("--retry-failed", action="store_true", help="try configurations again that failed before")
-    sub.add_argument("--memory-limit-gb", type=float, default=None, metavar="GB", help="memory a worker may hold")
-    sub.add_argument("--figures", type=Path, default=None, metavar="DIR", help="draw the sweep's figures there")
-    sub.add_argument("--deadline-us", type=float, default=None, metavar="US", help="drawn into the figures")
-    sub.add_argument("--quiet", action="store_true", help="no progress line")
-    sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the recordings")
+    sub = command("sweep", commands_record.sweep, commands_record.SWEEP_SUMMARY, commands_record.SWEEP_EXAMPLE)
+    commands_record.sweep_arguments(sub)
+
+    sub = command("watch", commands_soak.watch, commands_soak.WATCH_SUMMARY, commands_soak.WATCH_EXAMPLE)
+    commands_soak.watch_arguments(sub)
 
     sub = command(
         "consolidate",
@@ -172,20 +113,21 @@ def build_parser() -> argparse.ArgumentParser:
         "--out", type=Path, default=None, metavar="DIR", help="where the two files go (default: the folder)"
     )
 
-    sub = command(
-        "summarize",
-        _summarize,
-        "one row a configuration: n, max, percentiles, outliers",
-        "lstm-trt summarize recordings --format csv > summary.csv",
-        ("table", "csv", "json"),
-    )
-    sub.add_argument("path", type=Path, help="a recording, a folder of them, or a consolidated pair")
-    sub.add_argument("--by-round", action="store_true", help="a row for each round")
-    sub.add_argument("--figures", type=Path, default=None, metavar="DIR", help="draw the figures there as well")
-    sub.add_argument("--deadline-us", type=float, default=None, metavar="US", help="drawn into the figures")
+    for name in ("summarize", "verdict", "outliers", "compare", "replay"):
+        told = [getattr(commands_tails, f"{name.upper()}_{part}") for part in ("SUMMARY", "EXAMPLE")]
+        formats = ("table", "csv", "json") if name == "summarize" else ("text", "json")
+        sub = command(name, getattr(commands_tails, name), *told, formats)
+        getattr(commands_tails, f"{name}_arguments")(sub)
 
     sub = command("scaling", commands.scaling, commands.SCALING_SUMMARY, commands.SCALING_EXAMPLE)
     commands.scaling_arguments(sub)
+
+    sub = command("literature", literature.literature, literature.SUMMARY, literature.EXAMPLE, ("text", "csv", "json"))
+    literature.literature_arguments(sub)
+
+    told = [commands_versions.SUMMARY, commands_versions.EXAMPLE, commands_versions.FORMATS]
+    sub = command("versions", commands_versions.versions, *told)
+    commands_versions.versions_arguments(sub)
 
     sub = command("rerun", commands.rerun, commands.RERUN_SUMMARY, commands.RERUN_EXAMPLE)
     commands.rerun_arguments(sub)
@@ -194,15 +136,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _print_json(value: object) -> None:
     print(json.dumps(value, indent=1, allow_nan=False))
-
-
-def _shape(arguments: argparse.Namespace):
-    from lstm_trt.shapes import AXES, LstmShape
-
-    for axis in ("layers", "hidden", "sequence"):
-        if not hasattr(arguments, axis):
-            raise UsageError(f"--{axis} is missing: give the shape's sizes, or --onnx FILE")
-    return LstmShape(**{axis: getattr(arguments, axis) for axis in AXES if hasattr(arguments, axis)})
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -217,11 +150,15 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _cache(arguments: argparse.Namespace) -> int:
-    from lstm_trt import cache
+    from lstm_trt import cache, versions_environments
 
     if arguments.clear:
         count, size = cache.clear()
         answer, words = {"removed": count, "bytes": size}, f"removed {count} files, {size / 1e6:.1f} MB"
+        environments, size = versions_environments.clear()
+        if environments:
+            answer["environments"] = {"removed": environments, "bytes": size}
+            words += f", and {environments} environments of versions, {size / 1e6:.1f} MB"
     else:
         present = cache.entries()
         total = sum(entry.size_bytes for entry in present)
@@ -236,6 +173,10 @@ def _cache(arguments: argparse.Namespace) -> int:
         }
         lines = [f"{cache.folder()}: {total / 1e6:.1f} MB of at most {cache.limit_bytes() / 1e6:.0f} MB"]
         lines += [f"  {kind}: {len(sizes)} files, {sum(sizes) / 1e6:.1f} MB" for kind, sizes in sorted(kinds.items())]
+        if environments := versions_environments.present():
+            sizes = [size for _, size in environments]
+            answer["environments"] = {"count": len(sizes), "bytes": sum(sizes)}
+            lines.append(f"  versions: {len(sizes)} environments, {sum(sizes) / 1e6:.1f} MB, beside that limit")
         words = "\n".join(lines)
     _print_json(answer) if arguments.format == "json" else print(words)
     return 0
@@ -245,7 +186,7 @@ def _export(arguments: argparse.Namespace) -> int:
     from lstm_trt import export, store
     from lstm_trt.cache import sha256
 
-    shape = _shape(arguments)
+    shape = shape_of(arguments)
     folder = store.make_folder(arguments.out)
     network = export.export_network(shape, arguments.seed)
     content = network.path.read_bytes() if arguments.symbolic else export.static_model(network.path, shape)
@@ -296,7 +237,7 @@ def _build(arguments: argparse.Namespace) -> int:
     if arguments.onnx is not None:
         engine = engines.build_engine(engines.read_file(arguments.onnx), options, name=arguments.onnx.stem)
     else:
-        engine = engines.build_for_shape(_shape(arguments), options, arguments.seed)
+        engine = engines.build_for_shape(shape_of(arguments), options, arguments.seed)
     files = [store.put(folder / name, content) for name, content in engines.files(engine)] if folder else []
     if arguments.format == "json":
         _print_json({"files": [str(path) for path in files], "cached": engine.cached, **engine.information})
@@ -322,7 +263,7 @@ def _profile(arguments: argparse.Namespace):
         for axis, given in ranges.items():
             if given:
                 setattr(arguments, axis, given[1])
-        shape = _shape(arguments)
+        shape = shape_of(arguments)
         ranges = {axis: given or [getattr(shape, axis)] * 3 for axis, given in ranges.items()}
     return Profile(**ranges)
 
@@ -340,111 +281,6 @@ def _check_engine(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _record(arguments: argparse.Namespace) -> int:
-    from lstm_trt import processes, store
-    from lstm_trt.analysis.summary import summarize
-
-    shape = _shape(arguments)
-    quiet = arguments.format == "json"
-
-    def listen(answer: dict) -> None:
-        if quiet:
-            return
-        if answer["event"] == "floor":
-            print(
-                f"{shape.name} on {arguments.runtime}: speed of light {answer['floor_ns'] / 1e3:.1f} us",
-                file=sys.stderr,
-            )
-        elif answer["event"] == "progress" and sys.stderr.isatty():
-            end = "\r" if answer["done"] < answer["total"] else "\n"
-            print(f"{answer['done']}/{answer['total']} trials", end=end, file=sys.stderr, flush=True)
-
-    recording = processes.record(
-        shape,
-        runtime=arguments.runtime,
-        trials=arguments.trials,
-        warmup=arguments.warmup,
-        seed=arguments.seed,
-        precision=arguments.precision,
-        threads=arguments.threads,
-        device=arguments.device,
-        graph=arguments.graph,
-        device_clocks=arguments.device_clocks,
-        out=arguments.out,
-        time_limit_s=arguments.time_limit,
-        listener=listen,
-    )
-    for warning in recording.provenance["warnings"]:
-        print(f"warning: {warning}", file=sys.stderr)
-    path = store.make_folder(arguments.out) / recording.file_name
-    row = summarize([recording])[0]
-    if quiet:
-        _print_json({"path": str(path), "summary": row.as_dict()})
-    else:
-        print(_table([row]))
-        print(f"{path}")
-    return 0
-
-
-def _configurations(arguments: argparse.Namespace) -> list:
-    from lstm_trt.configuration import Protocol
-    from lstm_trt.recording import describe_configuration
-    from lstm_trt.shapes import AXES, GRIDS, Grid
-
-    given = {axis: tuple(getattr(arguments, axis)) for axis in AXES if getattr(arguments, axis) is not None}
-    if arguments.grid is not None:
-        if arguments.grid not in GRIDS:
-            raise UsageError(f"unknown grid {arguments.grid!r}: choose from {', '.join(GRIDS)}")
-        base = GRIDS[arguments.grid]
-        given = {axis: given.get(axis, getattr(base, axis)) for axis in AXES}
-    for axis in ("layers", "hidden", "sequence"):
-        if axis not in given:
-            raise UsageError(f"--{axis} is missing: give its values, or --grid founding")
-    protocol = Protocol(trials=arguments.trials, warmup=arguments.warmup, seed=arguments.seed)
-    return [
-        describe_configuration(
-            shape,
-            runtime,
-            protocol=protocol,
-            precision=arguments.precision,
-            threads=arguments.threads,
-            device=arguments.device,
-            graph=arguments.graph,
-            device_clocks=arguments.device_clocks,
-        )
-        for shape in Grid(**given)
-        for runtime in dict.fromkeys(arguments.runtime)
-    ]
-
-
-def _sweep(arguments: argparse.Namespace) -> int:
-    from lstm_trt.sweep import go_on_with, run_sweep
-
-    limit = arguments.memory_limit_gb
-    if limit is not None and not limit > 0:
-        raise UsageError(f"--memory-limit-gb must be above 0, not {limit:g}")
-    report = run_sweep(
-        _configurations(arguments),
-        arguments.out,
-        rounds=arguments.rounds,
-        seed=arguments.seed,
-        time_limit_s=arguments.time_limit,
-        memory_limit=int(limit * 1e9) if limit is not None else None,
-        retry_failed=arguments.retry_failed,
-        show_progress=not arguments.quiet,
-    )
-    if arguments.format == "json":
-        _print_json(report.as_dict())
-    else:
-        print("\n".join(report.lines()))
-    if report.stopped:
-        print(f"stopped; go on with: {go_on_with(arguments.given)}", file=sys.stderr)
-        return EXIT_STOPPED
-    if arguments.figures:
-        _draw(arguments.out, arguments.figures, arguments.deadline_us)
-    return 0 if report.recorded + report.done_before else EXIT_FAILED
-
-
 def _consolidate(arguments: argparse.Namespace) -> int:
     from lstm_trt import store
 
@@ -460,46 +296,6 @@ def _consolidate(arguments: argparse.Namespace) -> int:
             f"{folder}: {store.TRIALS_FILE} and {store.CONFIGS_FILE} hold {recordings} recordings, {failures} failures"
         )
     return 0
-
-
-def _summarize(arguments: argparse.Namespace) -> int:
-    from lstm_trt import store
-    from lstm_trt.analysis.summary import FIELDS, summarize
-
-    rows = summarize(store.read_many(arguments.path), arguments.by_round)
-    if arguments.format == "json":
-        _print_json([row.as_dict() for row in rows])
-    elif arguments.format == "csv":
-        import csv
-
-        writer = csv.DictWriter(sys.stdout, FIELDS, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            plain = row.as_dict()
-            plain.update({name: " ".join(map(str, plain[name])) for name in ("median_us_rounds", "max_us_rounds")})
-            writer.writerow(plain)
-    else:
-        print(_table(rows))
-    if arguments.figures:
-        _draw(arguments.path, arguments.figures, arguments.deadline_us)
-    return 0
-
-
-def _draw(path: Path, folder: Path, deadline_us: float | None) -> None:
-    from lstm_trt import store
-    from lstm_trt.plots import draw_sweep
-    from lstm_trt.tables import frames
-
-    store.make_folder(folder)
-    summary, trials = frames(store.read_many(path))
-    for figure in draw_sweep(summary, trials, folder, deadline_us=deadline_us):
-        print(figure, file=sys.stderr)  # standard output may be a table for a program
-
-
-def _table(rows: Sequence) -> str:
-    from lstm_trt.tables import text_table
-
-    return text_table(rows)
 
 
 def main(given: Sequence[str] | None = None) -> int:

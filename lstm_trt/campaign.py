@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from lstm_trt import store
 from lstm_trt.configuration import Protocol
 from lstm_trt.errors import UsageError
 from lstm_trt.recording import describe_configuration
+from lstm_trt.samples import Group, groups_of
 from lstm_trt.shapes import AXES, Grid
 from lstm_trt.store import Failure, Recording
 from lstm_trt.tables import frames
@@ -40,6 +43,23 @@ class Campaign:
     def trials(self) -> pd.DataFrame:
         """One row a trial, with config_id and round."""
         return self._frames()[1]
+
+    @property
+    def groups(self) -> list[Group]:
+        """What the analysis of tails and deadlines works on: a group a configuration and machine, a sample a round."""
+        if "samples" not in self.__dict__:
+            self.__dict__["samples"] = groups_of(self.items)
+        return self.__dict__["samples"]
+
+    @property
+    def controls(self) -> dict[str, np.ndarray]:
+        """config_id -> latencies in ns of the control runs of all its rounds; only what has them."""
+        parts: dict[str, list[np.ndarray]] = {}
+        for group in self.groups:
+            found = [sample.control_ns for sample in group.samples if sample.control_ns is not None]
+            if found:
+                parts.setdefault(group.configuration.id, []).extend(found)
+        return {identity: np.concatenate(found) for identity, found in parts.items()}
 
     def _frames(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         if "tables" not in self.__dict__:  # a frozen dataclass still has a dictionary to keep them in
@@ -113,31 +133,36 @@ def load(
     out: str | Path | None = None,
     grids: Sequence[Mapping[str, Sequence[int]]],
     runtimes: Sequence[str] = ("onnxruntime",),
-    trials: int = 1000,
+    trials: int | None = 1000,
     rounds: int = 1,
+    arrivals: Sequence[Mapping[str, object]] | None = ({},),
+    control: bool = False,
     show_progress: bool = True,
 ) -> Campaign:
     """The recordings of `grids` (each: axis -> values, as `Grid` has them) on `runtimes`.
 
-    `data` is a folder or file of recordings, or several of them. With `record` they are
-    recorded here first, into `out`, which goes on where it was.
+    `data` is a folder or file of recordings, or several of them. `arrivals` are what `Protocol`
+    has of arrivals, a closed loop if not given; with None, what there is. `trials` None takes
+    recordings of any length. With `record` they are recorded here first, into
+    `out`, which goes on where it was; `control` adds a control run of an empty step to each.
     Raises `UsageError` for names and sizes that mean nothing and where there is nothing.
     """
     if not isinstance(data, str | Path) and not data:
         raise UsageError("data names no folder of recordings")
     wanted = [Grid(**{axis: tuple(values) for axis, values in grid.items()}) for grid in grids]
+    protocols = [Protocol(trials=trials or 1000, **one) for one in arrivals or [{}]]
     if record:
-        protocol = Protocol(trials=trials)
         configurations = [
             describe_configuration(shape, runtime, protocol=protocol)
             for grid in wanted
             for shape in grid
             for runtime in runtimes
+            for protocol in protocols
         ]
         from lstm_trt.sweep import run_sweep
 
         source = project_folder(out or "data/local/notebooks")
-        report = run_sweep(configurations, source, rounds=rounds, show_progress=show_progress)
+        report = run_sweep(configurations, source, rounds=rounds, control=control, show_progress=show_progress)
         print("\n".join(report.lines()))
         if report.stopped:
             raise UsageError("stopped; run the cell again to go on")
@@ -150,7 +175,17 @@ def load(
     unique = {(item.configuration.id, item.round): item for path in sources for item in store.read_many(path)}
     everything = Campaign(tuple(unique.values()), source)
     found = everything.select(runtimes=runtimes, trials=trials)
-    items = tuple(item for item in found.items if item.configuration.workload in shapes)
+    items = tuple(
+        item
+        for item in found.items
+        if item.configuration.workload in shapes
+        and (arrivals is None or any(_arrives_alike(item.configuration.protocol, protocol) for protocol in protocols))
+    )
     if not items:
-        raise UsageError(f"{source} holds none of these shapes: set record = True to record them here")
+        told = "shapes" if not any(arrivals or ()) else "shapes with such arrivals"
+        raise UsageError(f"{source} holds none of these {told}: set record = True to record them here")
     return Campaign(items, source)
+
+
+def _arrives_alike(one: Protocol, other: Protocol) -> bool:
+    return all(getattr(one, name) == getattr(other, name) for name in ("arrival", "wait", "period_us", "pause_ms"))

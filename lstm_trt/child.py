@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from lstm_trt.configuration import Options
@@ -25,7 +25,7 @@ from lstm_trt.recording import THREAD_ENVIRONMENT
 
 POLL_S = 0.25
 #: A process that gives no sign of life for this long hangs. A recording gives one every
-#: block, so that a long one is not taken for that.
+#: block, so that a long one is not taken for that; gaps between its calls come on top.
 SILENCE_LIMIT_S = 600.0
 #: Share of the memory available at the start that a worker may hold.
 MEMORY_SHARE = 0.8
@@ -60,18 +60,39 @@ class WorkerLost(ConfigurationFailed):
         self.stage = stage
 
 
+@dataclass(frozen=True)
+class Interpreter:
+    """The Python of a child process; packages in the folders `first` go before those of this process."""
+
+    executable: str = field(default_factory=lambda: sys.executable)
+    first: tuple[str, ...] = ()
+
+    def command(self, code: str) -> list[str]:
+        """The command that runs `code` with the very same modules as here, those of `first` excepted.
+
+        Whatever the working folder holds does not count, and what a notebook added to the path does.
+        """
+        return [self.executable, "-P", "-c", f"import sys; sys.path[:] = {[*self.first, *sys.path]!r}; {code}"]
+
+    def environment(self) -> dict[str, str]:
+        """The environment variables for it: what names the folders of another Python stays behind."""
+        foreign = ("PYTHONPATH", "PYTHONHOME") if self.first else ()
+        return {name: value for name, value in os.environ.items() if name not in foreign}
+
+
 class Process:
     """One child process; `call` gives it a job and waits for the end of it."""
 
-    def __init__(self, options: Options | None, log_folder: Path, name: str) -> None:
+    def __init__(
+        self, options: Options | None, log_folder: Path, name: str, interpreter: Interpreter | None = None
+    ) -> None:
         threads = options.threads if options else 1
-        environment = dict(os.environ)
+        interpreter = interpreter or Interpreter()
+        environment = interpreter.environment()
         environment.update(dict.fromkeys(THREAD_ENVIRONMENT, str(threads)))
         self._log = log_folder / f"{name}.log"
         reading, writing = os.pipe()
-        # The very same modules as here, whatever the working folder holds and a notebook added.
-        code = f"import sys; sys.path[:] = {sys.path!r}; from lstm_trt.worker import main; sys.exit(main())"
-        command = [sys.executable, "-P", "-c", code, str(writing)]
+        command = [*interpreter.command("from lstm_trt.worker import main; sys.exit(main())"), str(writing)]
         if options is not None:
             command.append(json.dumps(asdict(options)))
         with self._log.open("ab") as log:
@@ -95,12 +116,21 @@ class Process:
     def alive(self) -> bool:
         return self._child.poll() is None
 
-    def call(self, job: dict, *, time_limit_s: float | None, memory_limit: int | None, listener: Listener) -> dict:
+    def call(
+        self,
+        job: dict,
+        *,
+        time_limit_s: float | None,
+        memory_limit: int | None,
+        listener: Listener,
+        silence_s: float = SILENCE_LIMIT_S,
+    ) -> dict:
         """The job's last answer: "done" or "refused".
 
-        `listener` gets every answer as it comes. Raises `WorkerLost`, `TimeLimitReached`,
-        `MemoryExhausted`, or the `ConfigurationFailed` that the process reported; in the
-        first three cases the process is gone.
+        `listener` gets every answer as it comes. `silence_s`: how long none may come.
+        Raises `WorkerLost`, `TimeLimitReached`, `MemoryExhausted`, or the
+        `ConfigurationFailed` that the process reported; in the first three cases the
+        process is gone.
         """
         began = heard = time.monotonic()
         self.stage = "build"
@@ -126,9 +156,9 @@ class Process:
             if time_limit_s is not None and now - began > time_limit_s:
                 self.kill()
                 raise TimeLimitReached(f"took longer than {time_limit_s:g} s (--time-limit), at the stage {self.stage}")
-            if now - heard > SILENCE_LIMIT_S:
+            if now - heard > silence_s:
                 self.kill()
-                raise TimeLimitReached(f"gave no sign of life for {SILENCE_LIMIT_S:g} s, at the stage {self.stage}")
+                raise TimeLimitReached(f"gave no sign of life for {silence_s:g} s, at the stage {self.stage}")
             if memory_limit is not None and self._resident_bytes() > memory_limit:
                 self.kill()
                 limit = f"{memory_limit / 1e9:.1f} GB (--memory-limit-gb)"

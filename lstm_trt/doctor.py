@@ -11,7 +11,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import lstm_trt
@@ -41,6 +41,19 @@ class Row:
 
 
 @dataclass(frozen=True)
+class ImplementationRow:
+    """One implementation of the literature's workloads, and the extra of this package that installs it."""
+
+    implementation: str
+    framework: str | None
+    extra: str | None
+    version: str | None
+    ready: bool
+    reason: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
 class Report:
     """All that `doctor` found: JSON values but for the rows and checks."""
 
@@ -48,6 +61,7 @@ class Report:
     versions: dict[str, str | None]
     machine: dict[str, object]
     checks: list[Check]
+    implementations: list[ImplementationRow] = field(default_factory=list)
 
     def as_dict(self) -> dict:
         return asdict(self)
@@ -96,6 +110,26 @@ def _rows(name: str) -> list[Row]:
     return rows
 
 
+def _implementation(name: str) -> ImplementationRow:
+    """One row for an implementation; one that breaks is a row too."""
+    from lstm_trt.literature.describe import availability
+    from lstm_trt.literature.implementations import load
+
+    try:
+        module, state = load(name), availability(name)
+    except (Exception, SystemExit) as error:
+        row = _broken(name, None, error)
+        return ImplementationRow(name, None, None, None, False, row.reason, row.remedy)
+    told = (bool(state.ready), state.reason, state.remedy)
+    return ImplementationRow(name, module.FRAMEWORK, module.EXTRA, state.version, *told)
+
+
+def _literature() -> list[ImplementationRow]:
+    from lstm_trt.literature.implementations import REGISTRY
+
+    return [_implementation(name) for name in REGISTRY]
+
+
 def _distributions(names: Iterable[str]) -> list[str]:
     found = dict.fromkeys(PACKAGES)
     for name in names:
@@ -114,6 +148,7 @@ def examine(names: Iterable[str] | None = None, root: Path = ROOT) -> Report:
         versions={"lstm_trt": lstm_trt.__version__, **machine.versions(_distributions(names))},
         machine=machine.describe("cuda", root),
         checks=host.host_checks(root),
+        implementations=_literature(),
     )
 
 
@@ -151,7 +186,7 @@ def _table(header: tuple[str, ...], rows: list[_Line], width: int, colour: bool)
 
     lines = [aligned(header, header[-1])]
     for place, row in enumerate(rows):
-        last, *more = textwrap.wrap(row.cells[-1], max(20, width - start)) or [""]
+        last, *more = textwrap.wrap(row.cells[-1], max(20, width - start), break_on_hyphens=False) or [""]
         line = aligned(row.cells, last)
         if colour and row.cells[0] in COLOURS:
             line = line.replace(row.cells[0], f"\033[{COLOURS[row.cells[0]]}m{row.cells[0]}\033[0m", 1)
@@ -176,6 +211,22 @@ def _heading(report: Report, width: int) -> list[str]:
     return lines
 
 
+def _literature_lines(found: list[ImplementationRow], width: int, colour: bool) -> list[str]:
+    """Implementations of one framework that stand alike share a row."""
+    alike: dict[tuple, list[str]] = {}
+    for row in found:
+        key = (not row.ready, row.framework or row.implementation, row.version or "-", row.extra or "core")
+        alike.setdefault((*key, row.reason, row.remedy), []).append(row.implementation)
+    rows = []
+    for (broken, framework, version, extra, reason, remedy), names in sorted(alike.items(), key=lambda one: one[0][0]):
+        last = f"{', '.join(names)}: {reason}" if broken else ", ".join(names)
+        cells = ("not ready" if broken else "ready", framework, version, extra, last)
+        rows.append(_Line(cells, remedy=remedy if broken else ""))
+    ready = sum(row.ready for row in found)
+    heading = f"THE LITERATURE'S BENCHMARKS (lstm-trt literature): {ready} of {len(found)} implementations ready"
+    return [heading, *_table(("state", "framework", "version", "extra", "implementations"), rows, width, colour)]
+
+
 def render(report: Report, width: int = 100, colour: bool | None = None) -> str:
     """The report as text of `width` columns; in colour only where asked, or on a terminal without NO_COLOR."""
     if colour is None:
@@ -189,6 +240,8 @@ def render(report: Report, width: int = 100, colour: bool | None = None) -> str:
     lines = [*_heading(report, width), "", f"RUNTIMES: {len(ready)} of {len(report.runtimes)} ready"]
     lines += _table(("state", "runtime", "device", "version", "on / why not"), rows, width, colour)
 
+    if report.implementations:
+        lines += ["", *_literature_lines(report.implementations, width, colour)]
     count = {verdict: sum(check.verdict == verdict for check in report.checks) for verdict in host.VERDICTS}
     lines += ["", f"HOST: {count['good']} good, {count['attention']} need attention, {count['unknown']} unknown"]
     order = {"attention": 0, "unknown": 1, "good": 2}

@@ -19,12 +19,23 @@ import pandas as pd
 from lstm_trt import plots_tables as tables
 from lstm_trt.plots_boxes import box_plots
 from lstm_trt.plots_curves import curves
-from lstm_trt.plots_heat_map import heat_map
+from lstm_trt.plots_heat_map import heat_map, margin_map
 from lstm_trt.plots_runtimes import runtimes
 from lstm_trt.plots_style import Picture, sheet, style, write_pictures
 from lstm_trt.plots_trials import tails, trials_in_order
 
-__all__ = ["box_plots", "curves", "draw_sweep", "failures", "heat_map", "runtimes", "style", "tails", "trials_in_order"]
+__all__ = [
+    "box_plots",
+    "curves",
+    "draw_sweep",
+    "failures",
+    "heat_map",
+    "margin_map",
+    "runtimes",
+    "style",
+    "tails",
+    "trials_in_order",
+]
 
 TAILS = 6
 FAILURE_LINES = 25

@@ -130,6 +130,11 @@ def number(value: float) -> str:
     return f"{value:,.{digits}f}".replace(",", THIN_SPACE)
 
 
+def whole(count: int) -> str:
+    """A count, thousands apart."""
+    return f"{count:,}".replace(",", THIN_SPACE)
+
+
 def plain(value: float) -> str:
     """A tick's number without a needless fraction."""
     text = f"{value:,.3f}".rstrip("0").rstrip(".") if abs(value) < 1000 else f"{value:,.0f}"
@@ -142,6 +147,15 @@ def multiple(ratio: float) -> str:
         return "1×"
     digits = 3 if abs(ratio - 1) < 0.01 else 2 if ratio < 1.995 else 1 if ratio < 99.95 else 0
     return f"{ratio:,.{digits}f}×".replace(",", THIN_SPACE)
+
+
+def percent(share: float) -> str:
+    """Two digits: 12 %, 2.0 %, 0.0033 %."""
+    if not np.isfinite(share):
+        return "?"
+    return (
+        f"{np.format_float_positional(100 * share, 2, unique=False, fractional=False, trim='-')} %" if share else "0 %"
+    )
 
 
 def folded(label: str, width: int = 18) -> str:

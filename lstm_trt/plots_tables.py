@@ -18,7 +18,17 @@ from lstm_trt.shapes import AXES, LstmShape
 
 SYSTEM = ("runtime", "runtime_version", "device_name", "precision", "threads")
 #: Further columns that tell systems apart where the table has them.
-TELLING = ("mode", "graph", "device_clocks", "arrival", "wait", "trials", "warmup", "seed")
+TELLING = (
+    *("mode", "graph", "device_clocks", "arrival", "wait", "period_us", "pause_ms", "for_s"),
+    *("trials", "warmup", "seed"),
+)
+#: What these say of a system, and what their values are; nothing where they do not apply.
+ARRIVAL_WORDS = {
+    "wait": ("{}", str),
+    "period_us": ("every {:g} µs", float),
+    "pause_ms": ("pauses of {:g} ms", float),
+    "for_s": ("for {:g} s", float),
+}
 TRIAL_COLUMNS = ("config_id", "round", "trial", "warmup", "latency_ns")
 REQUIRED = ("config_id", "round", "status", *SYSTEM, *AXES)
 AXIS_NAMES = {
@@ -80,14 +90,17 @@ def _system_labels(keys: list[tuple[str, ...]], columns: list[str]) -> dict[tupl
         version = f" {row['runtime_version']}" if "runtime_version" in shown else ""
         rest = [_word(column, row[column]) for column in shown if column not in ("runtime_version", "device_name")]
         device = f" on {row['device_name']}" if "device_name" in shown else ""
-        labels[key] = ", ".join([row["runtime"] + version, *rest]) + device
+        labels[key] = ", ".join(filter(None, [row["runtime"] + version, *rest])) + device
     return labels
 
 
 def _word(column: str, value: str) -> str:
     if column == "threads":
         return "1 thread" if value == "1" else f"{value} threads"
-    return value if column in ("precision", "mode") else f"{column.replace('_', ' ')} {value}"
+    if column in ARRIVAL_WORDS:
+        words, kind = ARRIVAL_WORDS[column]
+        return "" if value in ("unknown", "nan", "None", "none") else words.format(kind(value))
+    return value if column in ("precision", "mode", "arrival") else f"{column.replace('_', ' ')} {value}"
 
 
 def systems(table: pd.DataFrame) -> list[str]:
@@ -102,7 +115,9 @@ def describe_systems(table: pd.DataFrame) -> str:
     telling = [column for column in TELLING if column in table and table[column].nunique() > 1]
     for row in table.drop_duplicates("system").sort_values("system").itertuples():
         words = [_word(column, str(getattr(row, column))) for column in ("precision", "threads", *telling)]
-        options.setdefault((str(row.device_name), f"{row.runtime} {row.runtime_version}"), []).append(", ".join(words))
+        options.setdefault((str(row.device_name), f"{row.runtime} {row.runtime_version}"), []).append(
+            ", ".join(filter(None, words))
+        )
     alike: dict[str, dict[str, list[str]]] = {}
     for (device, runtime), words in options.items():
         alike.setdefault(device, {}).setdefault(" and ".join(words), []).append(runtime)

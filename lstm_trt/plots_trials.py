@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -11,31 +12,26 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 
 from lstm_trt import plots_tables as tables
 from lstm_trt.errors import UsageError
-from lstm_trt.plots_style import (
-    DEADLINE,
-    GREY,
-    MARKERS,
-    Picture,
-    guide,
-    kind_colors,
-    log_ticks,
-    multiple,
-    number,
-    plain,
-    sheet,
-    style,
-)
+from lstm_trt.plots_order import draw_order
+from lstm_trt.plots_stretches import stretch_of, stretches_of
+from lstm_trt.plots_style import DEADLINE, GREY, MARKERS, Picture, kind_colors, multiple, number, plain, sheet, style
+from lstm_trt.plots_tail import CONTROL, exceedance, multiple_ticks, share_tick
 
-GUIDES = (1.25, 2.0)
-OUTLIER_COLOR, BODY_COLOR = "#d55e00", "#0173b2"
+if TYPE_CHECKING:
+    from lstm_trt.analysis.outliers import Outliers
+    from lstm_trt.samples import Group
+
 #: With no event in n trials its share may still be 3/n, at 95 %.
 RULE_OF_THREE = 3.0
-#: Trials in order are few multiples apart: from this ratio on the body would be a line on a linear axis.
-LOG_FROM = 6
+CONTROL_WORDS = "control run: an empty step's excess in µs, on the median of the line with its mark"
 
 
 def tails(
-    trials: pd.DataFrame, summary: pd.DataFrame, configs: Sequence[str], deadline_us: float | None = None
+    trials: pd.DataFrame,
+    summary: pd.DataFrame,
+    configs: Sequence[str],
+    deadline_us: float | None = None,
+    controls: Mapping[str, np.ndarray] | None = None,
 ) -> Picture:
     """Share of trials that take longer than a multiple of the median; log-log, a line a configuration.
 
@@ -44,7 +40,9 @@ def tails(
     n trials its share may still be 3/n at 95 % (rule of three). Several rounds are lines of one
     colour, all divided by the median of the middle round. A dashed line stands where
     `deadline_us` is on a configuration's own scale, with the number of late trials in the
-    legend. Raises `UsageError` for a configuration without trials.
+    legend. `controls`: config_id -> latencies of its control run in ns; their excess in µs over their own
+    median is drawn in grey on the configuration's scale, with the marker of its line at the end.
+    Raises `UsageError` for a configuration without trials.
     """
     tables.check_deadline(deadline_us)
     table = tables.prepare(summary)
@@ -68,6 +66,7 @@ def tails(
         )
         ax = body.subplots()
         counts, ratios, deadlines = [], [0.97, 1.3], []
+        told = CONTROL_WORDS
         for config, color, marker in zip(configs, colors, MARKERS * len(configs), strict=False):
             rounds = [tables.timed_us(part) for part in tables.rounds_of(trials, config).values()]
             median_us = tables.middle([tables.spread(part).median_us for part in rounds])
@@ -84,6 +83,12 @@ def tails(
                 ratios += [ratio[0], ratio[-1]]
                 counts.append(len(part))
                 words = "_"
+            control_ns = (controls or {}).get(config)
+            if control_ns is not None and len(control_ns):
+                ratio = np.sort(1 + (control_ns - np.median(control_ns)) / 1000 / median_us)
+                _control(ax, ratio, marker, told, config)
+                ratios.append(ratio[-1])
+                told = "_"
         _prove_nothing(ax, counts)
         _tail_axes(ax, ratios, max(counts))
         for ratio, color, config in deadlines:
@@ -91,20 +96,33 @@ def tails(
                 ax.axvline(ratio, **{**DEADLINE, "color": color}, gid=f"deadline:{config}")
         ax.set_ylabel("share of trials that take longer (log)")
         ax.set_xlabel("latency / median (log)")
-        body.legend(loc="outside lower left", ncols=1, labelspacing=0.3)
+        handles, labels = ax.get_legend_handles_labels()
+        order = sorted(range(len(handles)), key=lambda place: labels[place] == CONTROL_WORDS)  # it comes last
+        handles, labels = [handles[place] for place in order], [labels[place] for place in order]
+        body.legend(handles, labels, loc="outside lower left", ncols=1, labelspacing=0.3)
     return picture
 
 
 def _tail(ax: Axes, ratio: np.ndarray, color, marker: str, label: str, config: str) -> None:
-    """`ratio` ascending. The share after the last trial would be 0; its mark stands at 1/n."""
+    """The share after the last trial would be 0; its mark stands at 1/n."""
     n = len(ratio)
-    share = (n - np.arange(1, n + 1)) / n
+    ratio, above = exceedance(ratio)
+    share = above / n
     share[-1] = 1 / n
     proven = share >= RULE_OF_THREE / n
     look = {"color": color, "drawstyle": "steps-post"}
     ax.plot(np.r_[ratio[0], ratio], np.r_[1.0, share], **look, linewidth=0.9, alpha=0.8, gid=f"tail:{config}")
     ax.plot(np.r_[ratio[0], ratio[proven]], np.r_[1.0, share[proven]], **look, linewidth=2.0, gid=f"proven:{config}")
     ax.plot(ratio[-1], 1 / n, color=color, marker=marker, markersize=6, label=label, gid=f"max:{config}")
+
+
+def _control(ax: Axes, ratio: np.ndarray, marker: str, label: str, config: str) -> None:
+    n = len(ratio)
+    ratio, above = exceedance(ratio)
+    share = np.maximum(above, 1) / n
+    ax.plot(ratio, share, **CONTROL, drawstyle="steps-post", zorder=1.8, label=label, gid=f"control:{config}")
+    end = {"marker": marker, "markersize": 6, "markerfacecolor": "white", "markeredgecolor": CONTROL["color"]}
+    ax.plot(ratio[-1], 1 / n, linestyle="none", **end, zorder=1.9, gid=f"control-max:{config}")
 
 
 def _prove_nothing(ax: Axes, counts: Sequence[int]) -> None:
@@ -127,18 +145,13 @@ def _tail_axes(ax: Axes, ratios: Sequence[float], most: int) -> None:
     low, high = min(ratios), max(ratios)
     high *= (high / low) ** 0.05
     low /= (high / low) ** 0.02
-    steps = (0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000)
-    kept: list[float] = []
-    for value in sorted(steps, key=lambda value: value not in (1, 1.25, 2, 10, 100)):
-        if low <= value <= high and all(abs(np.log(value / other)) > 0.05 * np.log(high / low) for other in kept):
-            kept.append(value)
-    ax.xaxis.set_major_locator(FixedLocator(sorted(kept)))
+    ax.xaxis.set_major_locator(FixedLocator(multiple_ticks(low, high)))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{plain(value)}×"))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlim(low, high)
     ax.set_ylim(0.6 / most, 1.4)
     ax.yaxis.set_major_locator(LogLocator(base=10, numticks=20))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.10f}".rstrip("0").rstrip(".")))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: share_tick(value)))
     ax.yaxis.set_minor_locator(NullLocator())
 
 
@@ -148,13 +161,15 @@ def trials_in_order(
     summary: pd.DataFrame | None = None,
     round_number: int | None = None,
     deadline_us: float | None = None,
+    outliers: Outliers | None = None,
 ) -> Picture:
     """Every trial of one round in order, in µs, and beside it how many there are at each latency.
 
     Warm-up is shaded, outliers (1.5 x IQR, both sides, of the trials after warm-up) coloured,
-    with guides at 1.25 and 2 times the median. Without `round_number` the round with the
-    largest maximum is drawn. Warm-up trials above the picture are counted at its top edge.
-    Raises `UsageError` where there are no such trials.
+    with guides at 1.25 and 2 times the median. With `outliers`, what `examine` found in the
+    samples of this configuration, clusters have colours of their own and segments are steps.
+    Without `round_number` the round with the largest maximum is drawn. Warm-up trials above the
+    picture are counted at its top edge. Raises `UsageError` where there are no such trials.
     """
     tables.check_deadline(deadline_us)
     rounds = tables.rounds_of(trials, config_id)
@@ -165,94 +180,45 @@ def trials_in_order(
     if round_number not in rounds:
         raise UsageError(f"no round {round_number} of {config_id[:12]}: there is {sorted(rounds)}")
     rows = rounds[round_number]
-    box = tables.spread(tables.timed_us(rows))
     warm = rows["warmup"].to_numpy(dtype=bool)
-    index, latency_us = rows["trial"].to_numpy(), rows["latency_ns"].to_numpy(dtype=float) / 1000
+    index = list(rounds).index(round_number)
+    if outliers is not None and len(outliers.labels) != len(rounds):
+        raise UsageError(f"the findings are of {len(outliers.labels)} rounds, {config_id[:12]} has {len(rounds)}")
+    latency_us = rows["latency_ns"].to_numpy(dtype=float) / 1000
+    name = f"round {round_number}"
+    stretch = stretch_of(name, rows["trial"].to_numpy(), latency_us, warm, outliers, index)
+    box = tables.spread(latency_us[~warm])
     title, note = f"Every trial in order: configuration {config_id[:12]}", ""
     if summary is not None:
         table = tables.prepare(summary[summary["config_id"] == config_id])
-        row = next(table.itertuples())
-        title, note = f"Every trial in order: {tables.shape_name(row)}", tables.describe_systems(table)
+        title, note = f"Every trial in order: {tables.shape_name(next(table.itertuples()))}", ""
+        note = tables.describe_systems(table)
+    told = f" Round {round_number} of {len(rounds)} rounds{chosen}." if several else ""
+    return _picture(title, [_counts(box, int(warm.sum())) + told, note], [stretch], box, deadline_us, outliers)
+
+
+def group_in_order(group: Group, outliers: Outliers | None = None, deadline_us: float | None = None) -> Picture:
+    """The same of all rounds of a group, one after the other; raises `UsageError` where there are no timed trials."""
+    tables.check_deadline(deadline_us)
+    stretches = stretches_of(group, outliers)
+    if not stretches:
+        raise UsageError(f"{group.name or 'the recording'}: no trials after warm-up")
+    box = tables.spread(np.concatenate([stretch.latency_us[~stretch.warm] for stretch in stretches]))
+    warm = sum(int(stretch.warm.sum()) for stretch in stretches)
+    title = f"Every trial in order: {group.name}" if group.name else "Every trial in order"
+    rounds = f" {len(stretches)} rounds, one after the other." if len(stretches) > 1 else ""
+    return _picture(title, [_counts(box, warm) + rounds], stretches, box, deadline_us, outliers)
+
+
+def _counts(box: tables.Spread, warm: int) -> str:
+    return (
+        f"n = {box.n} after {warm} warm-up trials; median {number(box.median_us)} µs, maximum {number(box.max_us)} µs "
+        f"({multiple(box.max_us / box.median_us)}); {box.outliers} of {box.n} outside 1.5 × IQR."
+    )
+
+
+def _picture(title, notes, stretches, box, deadline_us, outliers) -> Picture:
     with style():
-        picture, body = sheet(
-            title,
-            [
-                f"n = {box.n} after {int(warm.sum())} warm-up trials; median {number(box.median_us)} µs, maximum "
-                f"{number(box.max_us)} µs ({multiple(box.max_us / box.median_us)}); {box.outliers} of {box.n} outside "
-                f"1.5 × IQR." + (f" Round {round_number} of {len(rounds)} rounds{chosen}." if several else ""),
-                note,
-            ],
-            3.7,
-        )
-        ax, side = body.subplots(1, 2, sharey=True, gridspec_kw={"width_ratios": (5, 1)})
-        _order(ax, index, latency_us, warm, box)
-        _scale(ax, latency_us, warm, box, deadline_us)
-        _histogram(side, box, ax)
-        for ratio in GUIDES:
-            if ratio * box.median_us < ax.get_ylim()[1]:
-                guide([ax, side], ratio * box.median_us, f"{ratio:g}×", gid=f"guide:{ratio:g}")
-        if deadline_us and ax.get_ylim()[0] < deadline_us < ax.get_ylim()[1]:
-            for one in (ax, side):
-                one.axhline(deadline_us, label=f"deadline {number(deadline_us)} µs", gid="deadline", **DEADLINE)
-        ax.set_xlabel("trial")
-        handles, labels = ax.get_legend_handles_labels()
-        body.legend(handles, labels, loc="outside lower left", ncols=5, markerscale=2, columnspacing=1.5)
+        picture, body = sheet(title, notes, 3.7)
+        draw_order(body, stretches, box, deadline_us, outliers)
     return picture
-
-
-def _order(ax: Axes, index: np.ndarray, latency_us: np.ndarray, warm: np.ndarray, box: tables.Spread) -> None:
-    edges = np.flatnonzero(np.diff(np.r_[0, warm.astype(int), 0]))
-    shade = {"color": "0.88", "zorder": 0, "linewidth": 0, "gid": "warm-up"}
-    for first, last in zip(edges[::2], edges[1::2], strict=True):
-        ax.axvspan(index[first] - 0.5, index[last - 1] + 0.5, label="warm-up" if first == edges[0] else "_", **shade)
-    small = {"linestyle": "none", "marker": ".", "markeredgewidth": 0, "markersize": 3 if len(index) < 20_000 else 1.5}
-    large = {**small, "markersize": small["markersize"] + 2}
-    timed, inside, outside = index[~warm], ~box.is_outlier, box.is_outlier
-    ax.plot(index[warm], latency_us[warm], color="0.4", gid="before", **large)
-    ax.plot(timed[inside], box.latency_us[inside], color=BODY_COLOR, label="trial", gid="body", **small)
-    ax.plot(timed[outside], box.latency_us[outside], color=OUTLIER_COLOR, label="outlier", gid="outliers", **large)
-    span = max(index[-1] - index[0], 1)
-    ax.set_xlim(index[0] - 0.01 * span - 0.5, index[-1] + 0.01 * span + 0.5)
-
-
-def _scale(ax: Axes, latency_us: np.ndarray, warm: np.ndarray, box: tables.Spread, deadline_us: float | None) -> None:
-    """Limits by the timed trials and a deadline not far from them; what lies outside is told at the edge."""
-    low, high = box.latency_us.min(), max(box.max_us, 1.3 * box.median_us)
-    if deadline_us and low / 2 < deadline_us < 2 * high:
-        low, high = min(low, deadline_us), max(high, deadline_us)
-    logarithmic = high / max(low, 1e-3) > LOG_FROM
-    if logarithmic:
-        ax.set_yscale("log")
-        top = high * 1.3
-        ax.set_ylim(low / 1.2, top)
-        log_ticks(ax.yaxis, low / 1.2, top)
-    else:
-        bottom = max(0.0, low - 0.12 * (high - low))
-        top = high + 0.1 * (high - bottom)
-        ax.set_ylim(bottom, top)
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
-    ax.set_ylabel("latency [µs]" + (" (log)" if logarithmic else ""))
-    bottom = ax.get_ylim()[0]
-    above, below = latency_us[warm & (latency_us > top)], latency_us[warm & (latency_us < bottom)]
-    words = []
-    if len(above):
-        words.append(f"▲ {len(above)} of {warm.sum()} warm-up trials above, up to {number(above.max())} µs")
-    if len(below):
-        words.append(f"▼ {len(below)} of {warm.sum()} warm-up trials below, from {number(below.min())} µs")
-    if deadline_us and not bottom < deadline_us < top:
-        words.append(f"{'▲' if deadline_us > top else '▼'} deadline at {number(deadline_us)} µs")
-    place = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom", "gid": "outside"}
-    ax.annotate("   ".join(words), (0.005, 1), (0, 3), size=9, color="0.35", **place)
-
-
-def _histogram(side: Axes, box: tables.Spread, ax: Axes) -> None:
-    """Counts on a log axis, as real-time laboratories draw them: a single trial is seen."""
-    low, high = ax.get_ylim()
-    bins = np.geomspace(low, high, 61) if ax.get_yscale() == "log" else np.linspace(low, high, 61)
-    counts, _ = np.histogram(box.latency_us, bins)
-    side.barh(bins[:-1], counts, np.diff(bins), align="edge", color=BODY_COLOR, alpha=0.8, linewidth=0, gid="histogram")
-    side.set_xscale("log")
-    side.set_xlim(0.5, max(counts.max(), 2) * 2)
-    side.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
-    side.xaxis.set_minor_locator(NullLocator())
-    side.set_xlabel("trials (log)")

@@ -8,27 +8,31 @@ is lost costs the configuration under way and nothing else (`child.py`).
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import re
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from lstm_trt import runtimes, store
-from lstm_trt.child import Listener, Process, WorkerLost, memory_limit_bytes
-from lstm_trt.configuration import Configuration, Protocol
+from lstm_trt.child import SILENCE_LIMIT_S, Interpreter, Listener, Process, WorkerLost, memory_limit_bytes
+from lstm_trt.configuration import Configuration, Protocol, canonical_json
 from lstm_trt.errors import ConfigurationFailed, StoreError, UsageError
+from lstm_trt.literature.describe import check_supported
+from lstm_trt.locks import LOCK_FILE, folder_lock
 from lstm_trt.recording import describe_configuration
 from lstm_trt.shapes import LstmShape
 from lstm_trt.store import Failure, Recording
 
-LOCK_FILE = ".lstm_trt.lock"
+__all__ = ["LOCK_FILE", "Crew", "Outcome", "Refused", "Seconds", "folder_lock", "next_round", "record"]
+
+
+#: Answers to workloads of the literature that are kept for further implementations; one can be 256 MB.
+ANSWERS_KEPT = 4
 
 
 class Refused(StoreError):
@@ -42,6 +46,7 @@ class Seconds:
     preparing: float = 0.0
     timing: float = 0.0
     inside_trials: float = 0.0
+    control: float = 0.0
     storing: float = 0.0
 
     def add(self, other: Seconds) -> None:
@@ -51,22 +56,33 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one configuration: a file, or a failure row that was written."""
+    """What became of one configuration: a file, or a failure row that was written; `told` is the worker's answer."""
 
     path: Path
     failure: Failure | None
     seconds: Seconds
     warnings: list[str] = field(default_factory=list)
+    told: dict = field(default_factory=dict)
 
 
 class Crew:
-    """The processes of one campaign; a context manager that ends them all."""
+    """The processes of one campaign; a context manager that ends them all.
 
-    def __init__(self, time_limit_s: float | None = None, memory_limit: int | None = None) -> None:
+    `interpreters`: the Python of a configuration's worker by the configuration's id, where it is not this one.
+    """
+
+    def __init__(
+        self,
+        time_limit_s: float | None = None,
+        memory_limit: int | None = None,
+        interpreters: Mapping[str, Interpreter] | None = None,
+    ) -> None:
+        self._interpreters = dict(interpreters or {})
         self.time_limit_s = time_limit_s
         self.memory_limit = memory_limit if memory_limit is not None else memory_limit_bytes()
         self._workers: dict[tuple, Process] = {}
         self._preparer: Process | None = None
+        self._literature: dict[str, dict] = {}
         self._logs = tempfile.TemporaryDirectory(prefix="lstm_trt-")
 
     def __enter__(self) -> Crew:
@@ -94,18 +110,27 @@ class Crew:
         return self._preparer
 
     def _worker(self, configuration: Configuration) -> Process:
-        key = (configuration.runtime, configuration.options)
+        interpreter = self._interpreters.get(configuration.id)
+        key = (configuration.runtime, configuration.options, interpreter)
         worker = self._workers.get(key)
         if worker is None or not worker.alive:
             name = f"{configuration.runtime}-{len(self._workers)}"
-            worker = self._workers[key] = Process(configuration.options, Path(self._logs.name), name)
+            worker = self._workers[key] = Process(configuration.options, Path(self._logs.name), name, interpreter)
         return worker
 
     def record(
-        self, configuration: Configuration, round: int, folder: Path, listener: Listener = lambda answer: None
+        self,
+        configuration: Configuration,
+        round: int,
+        folder: Path,
+        listener: Listener = lambda answer: None,
+        *,
+        control: bool = False,
+        asked_s: float | None = None,
     ) -> Outcome:
         """Record one configuration into `folder`, or write its failure row there.
 
+        `control`: with a control run. `asked_s`: how long a recording by time goes on.
         Raises `Refused` where neither can be written.
         """
         began = time.monotonic()
@@ -116,40 +141,31 @@ class Crew:
                 marks[answer["stage"]] = time.monotonic()
             listener(answer)
 
-        limits = {"time_limit_s": self.time_limit_s, "memory_limit": self.memory_limit, "listener": listen}
-        module, options = runtimes.load(configuration.runtime), configuration.options
+        limits = {
+            "time_limit_s": self.time_limit_s,
+            "memory_limit": self.memory_limit,
+            "listener": listen,
+            "silence_s": silence_limit_s(configuration.protocol),
+        }
         gate_seed = secrets.randbits(32)
-        worker = self._worker(configuration)  # starts while the preparer works
         answer: dict = {}
         failure = None
+        job = {
+            "kind": "record",
+            "configuration": configuration.as_dict(),
+            "round": round,
+            "gate_seed": gate_seed,
+            "folder": str(folder),
+            "control": control,
+            "asked_s": asked_s,
+        }
         try:
-            reference = self._prepare_process().call(
-                {
-                    "kind": "reference",
-                    "shape": configuration.workload.as_dict(),
-                    "seed": configuration.protocol.seed,
-                    "gate_seed": gate_seed,
-                    "onnx": module.NEEDS_ONNX,
-                    "threads": options.threads,
-                    # Rates are those of the processor's cores, in float32.
-                    "floor": (options.device, options.precision) == ("cpu", "fp32"),
-                },
-                **limits,
-            )
-            answer = worker.call(
-                {
-                    "kind": "record",
-                    "configuration": configuration.as_dict(),
-                    "round": round,
-                    "gate_seed": gate_seed,
-                    "answers": reference["answers"],
-                    "onnx_path": reference["onnx_path"],
-                    "onnx_sha256": reference["onnx_sha256"],
-                    "floor": reference["floor"],
-                    "folder": str(folder),
-                },
-                **limits,
-            )
+            if configuration.of_literature:
+                check_supported(configuration)
+                self.end_workers()  # what an earlier workload left in a framework is no part of this one's build costs
+            worker = self._worker(configuration)  # starts while the preparer works
+            job |= self._reference(configuration, gate_seed, limits)
+            answer = worker.call(job, **limits)
         except ConfigurationFailed as error:
             detail = _without_paths(getattr(error, "detail", None) or "")
             failure = Failure(configuration, round, error.stage, str(error), {"detail": detail} if detail else {})
@@ -159,45 +175,62 @@ class Crew:
         path = store.write_failure(failure, folder) if failure else Path(answer["path"])
         # What failed counts as preparing up to the loop and as timing from there.
         run, stored = marks.get("run", ended), marks.get("store", ended)
+        timed = marks.get("control", stored)
         seconds = Seconds(
             preparing=run - began,
-            timing=stored - run,
+            timing=timed - run,
+            control=stored - timed,
             inside_trials=answer.get("seconds", {}).get("inside_trials", 0.0),
             storing=time.monotonic() - stored,
         )
-        return Outcome(path, failure, seconds, answer.get("warnings", []))
+        return Outcome(path, failure, seconds, answer.get("warnings", []), answer)
+
+    def _reference(self, configuration: Configuration, gate_seed: int, limits: dict) -> dict:
+        """What the worker's job needs of the preparer: the gate's answers, and for a shape its network and floor."""
+        if configuration.of_literature:
+            return self._literature_reference(configuration, limits)
+        options = configuration.options
+        answer = self._prepare_process().call(
+            {
+                "kind": "reference",
+                "shape": configuration.workload.as_dict(),
+                "seed": configuration.protocol.seed,
+                "gate_seed": gate_seed,
+                "onnx": runtimes.load(configuration.runtime).NEEDS_ONNX,
+                "threads": options.threads,
+                # Rates are those of the processor's cores, in float32.
+                "floor": (options.device, options.precision) == ("cpu", "fp32"),
+            },
+            **limits,
+        )
+        return {name: answer[name] for name in ("answers", "onnx_path", "onnx_sha256", "floor")}
+
+    def _literature_reference(self, configuration: Configuration, limits: dict) -> dict:
+        """The gate's seed and the file of its answers, which all implementations of a workload are held against."""
+        plain = configuration.as_dict()
+        key = canonical_json([plain["workload"], plain["mode"], configuration.protocol.seed])
+        known = self._literature.pop(key, None)
+        if known is None:
+            path = Path(self._logs.name) / f"answers-{secrets.token_hex(8)}.npy"
+            known = {"gate_seed": secrets.randbits(32), "answers_path": str(path)}
+            asked = {name: plain[name] for name in ("workload", "mode")}
+            seed = configuration.protocol.seed
+            self._prepare_process().call({"kind": "literature-reference", **asked, "seed": seed, **known}, **limits)
+        self._literature[key] = known  # the last one used is the last one
+        while len(self._literature) > ANSWERS_KEPT:
+            oldest = self._literature.pop(next(iter(self._literature)))
+            Path(oldest["answers_path"]).unlink(missing_ok=True)
+        return known
+
+
+def silence_limit_s(protocol: Protocol) -> float:
+    """How long a worker may be silent: the calls of the first block come before its first sign of life."""
+    return SILENCE_LIMIT_S + protocol.gap_s * (max(protocol.warmup, protocol.settle) + 1)
 
 
 def _without_paths(text: str) -> str:
     """Tracebacks travel with recordings: folders of the machine do not."""
     return re.sub(r'File "[^"]*/([^/"]+/[^/"]+)"', r'File "\1"', text)
-
-
-@contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold a folder for one campaign; raises `UsageError` where another process has it.
-
-    The kernel lets go of the lock when its holder dies, however that happens.
-    """
-    path = folder / LOCK_FILE
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                holder = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
-                raise UsageError(
-                    f"{folder} is in use by another sweep or recording (process {holder}):"
-                    " wait for it, or choose another --out"
-                ) from None
-            # A file system without locks: go on without one.
-        with suppress(OSError):  # a full disk; the lock holds all the same
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-        yield
-    finally:
-        os.close(handle)
 
 
 def next_round(configuration: Configuration, folder: Path) -> int:
@@ -214,32 +247,59 @@ def record(
     trials: int = 1000,
     warmup: int = 10,
     seed: int = 0,
+    arrival: str = "closed",
+    wait: str | None = None,
+    period_us: float | None = None,
+    pause_ms: float | None = None,
     precision: str = "fp32",
     threads: int = 1,
     device: str | None = None,
     graph: bool = False,
     device_clocks: str = "off",
+    control: bool = True,
     out: str | os.PathLike | None = None,
     time_limit_s: float | None = None,
     listener: Listener = lambda answer: None,
 ) -> Recording:
     """Record one shape on one runtime in a fresh, pinned process.
 
-    With `out` the recording stays there as a file, as a further round where the folder
-    holds the configuration already. `listener` gets the process's answers (stages,
-    progress). Raises `UsageError`, `RuntimeUnavailable`, or the `ConfigurationFailed`
-    that tells stage and reason.
+    `arrival`, `wait`, `period_us` and `pause_ms` say when calls begin (`Protocol`), `control`
+    adds a control run of an empty step. With `out` the recording stays there as a file, as a
+    further round where the folder holds the configuration already. `listener` gets the
+    process's answers (stages, progress). Raises `UsageError`, `RuntimeUnavailable`, or the
+    `ConfigurationFailed` that tells stage and reason.
     """
+    protocol = Protocol(
+        trials=trials,
+        warmup=warmup,
+        seed=seed,
+        arrival=arrival,
+        wait=wait,
+        period_us=period_us,
+        pause_ms=pause_ms,
+    )
     configuration = describe_configuration(
         shape,
         runtime,
-        protocol=Protocol(trials=trials, warmup=warmup, seed=seed),
+        protocol=protocol,
         precision=precision,
         threads=threads,
         device=device,
         graph=graph,
         device_clocks=device_clocks,
     )
+    return record_configuration(configuration, control=control, out=out, time_limit_s=time_limit_s, listener=listener)
+
+
+def record_configuration(
+    configuration: Configuration,
+    *,
+    control: bool = True,
+    out: str | os.PathLike | None = None,
+    time_limit_s: float | None = None,
+    listener: Listener = lambda answer: None,
+) -> Recording:
+    """Record one configuration in a fresh, pinned process; `out`, `listener` and what is raised as with `record`."""
     if time_limit_s is not None and not time_limit_s > 0:
         raise UsageError(f"the time limit must be above 0 s, not {time_limit_s:g}")
     with ExitStack() as stack:
@@ -249,7 +309,8 @@ def record(
             folder = store.make_folder(Path(out))
             stack.enter_context(folder_lock(folder))
         crew = stack.enter_context(Crew(time_limit_s))
-        outcome = crew.record(configuration, next_round(configuration, folder), folder, listener)
+        number = next_round(configuration, folder)
+        outcome = crew.record(configuration, number, folder, listener, control=control)
         if outcome.failure:
             raise WorkerLost(outcome.failure.stage, f"{outcome.failure.stage}: {outcome.failure.reason}")
         return store.read(outcome.path)

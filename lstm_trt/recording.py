@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,17 +18,28 @@ import numpy as np
 
 from lstm_trt import machine, runtimes
 from lstm_trt.configuration import Configuration, Options, Protocol, choose_cores
-from lstm_trt.errors import ParityFailed, RuntimeUnavailable, UsageError
+from lstm_trt.control import run_control
+from lstm_trt.errors import RuntimeUnavailable, UsageError
+from lstm_trt.literature.task import Task
 from lstm_trt.networks import make_inputs, make_weights
+from lstm_trt.parity import PARITY_BOUNDS, Reference, check_parity, relative_error
 from lstm_trt.runtimes.contract import PreparedStep, Request
+from lstm_trt.self_check import ends
 from lstm_trt.shapes import LstmShape
 from lstm_trt.store import Recording
-from lstm_trt.trials import quiet_collector, run_trials
+from lstm_trt.trials import Trials, pilot, quiet_collector, run_trials
 
-#: Largest relative error, by the Euclidean norm over all outputs, against PyTorch in
-#: float32. Float32 itself was seen up to 1e-6; TF32 at 1e-4 to 1e-3 and bfloat16 at 1e-3
-#: to 4e-3, so a runtime that silently computes in those does not pass as fp32.
-PARITY_BOUNDS = {"fp32": 1e-5, "tf32": 5e-3, "fp16": 1e-2, "bf16": 3e-2, "int8": 5e-2}
+__all__ = [
+    "PARITY_BOUNDS",
+    "Bench",
+    "Reference",
+    "check_parity",
+    "describe_configuration",
+    "pin",
+    "prepare",
+    "record_here",
+    "relative_error",
+]
 
 THREAD_ENVIRONMENT = (
     "OMP_NUM_THREADS",
@@ -36,18 +47,6 @@ THREAD_ENVIRONMENT = (
     "OPENBLAS_NUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
-
-
-@dataclass(frozen=True)
-class Reference:
-    """What the parity gate asks, and PyTorch's answer.
-
-    `answers` are (sequence, d, 1) for the d distinct sequences that
-    `make_inputs(shape, seed)` makes.
-    """
-
-    seed: int
-    answers: np.ndarray
 
 
 def describe_configuration(
@@ -116,23 +115,70 @@ def pin(options: Options) -> None:
         raise UsageError(f"cannot pin to cores {list(options.cores)}: {error}") from None
 
 
-def record_here(
+@dataclass
+class Bench:
+    """A configuration that stands prepared: its step, its machine, and what is known before the trials.
+
+    `loop` are the arguments of `run_trials` and `Loop` beside the step and the protocol.
+    """
+
+    configuration: Configuration
+    prepared: PreparedStep | Task
+    loop: dict
+    provenance: dict
+    seconds: dict
+    gpu_state: Callable[[], dict | None]
+
+    def recording(
+        self,
+        trials: Trials,
+        round: int,
+        timing_s: float,
+        control: tuple[dict, dict] | None = None,
+        control_s: float = 0.0,
+        part: int | None = None,
+        **provenance: object,
+    ) -> Recording:
+        """Trials, and the control run with what it tells, as a recording; `provenance` goes beside the rest."""
+        columns = {"trial": np.arange(len(trials.columns["latency_ns"]), dtype=np.int64), **trials.columns}
+        provenance = {
+            **self.provenance,
+            "started_unix_ns": trials.started_unix_ns,
+            "threads": {
+                "asked": self.configuration.options.threads,
+                "pinned_to": sorted(os.sched_getaffinity(0)),
+                "process_tasks": _count_tasks(),
+            },
+            "runtime": self.prepared.facts(),
+            "self_check": trials.self_check,
+            "blocks": trials.blocks,
+            "warnings": trials.warnings,
+            "control": control[1] if control else None,
+            "seconds": {
+                **self.seconds,
+                "timing": timing_s,
+                "inside_trials": trials.inside_ns / 1e9,
+                "control": control_s,
+            },
+            **provenance,
+        }
+        return Recording(self.configuration, round, columns, provenance, control[0] if control else None, part)
+
+
+@contextmanager
+def prepare(
     configuration: Configuration,
     reference: Reference,
     *,
-    round: int = 0,
     onnx_path: os.PathLike | None = None,
     onnx_sha256: str | None = None,
     floor: dict | None = None,
     stage: Callable[[str], None] = lambda name: None,
-    progress: Callable[[int, int], None] | None = None,
-) -> Recording:
-    """Record in this process, which must be pinned already (`pin`).
+) -> Iterator[Bench]:
+    """Prepare and gate in this process, which must be pinned already (`pin`); frees the runtime in every case.
 
-    `floor` is the speed of light of the shape here (`rates.py`), stored beside the trials.
-    `stage(name)` is called on entering "build", "parity" and "run", and "store" when the
-    loop is over. Raises `ConfigurationFailed` and what the runtime raises; frees the
-    runtime in every case.
+    `floor` is the speed of light of the shape here (`rates.py`). `stage(name)` is called on
+    entering "build", "parity" and "run". Raises `ConfigurationFailed` and what the runtime raises.
     """
     began = time.perf_counter()
     shape, options, protocol = configuration.workload, configuration.options, configuration.protocol
@@ -149,94 +195,82 @@ def record_here(
         parity = check_parity(prepared, configuration, reference)
         prepared.load_inputs(inputs)
         prepared.device_times()  # what the gate's own steps left behind
-        description = machine.describe(options.device)
-        clock = machine.clock_cost()
-        # Collecting takes longer than many a loop, so it counts as preparing: the loop's
-        # own collection finds everything frozen already.
-        with quiet_collector(), machine.Watcher(options.cores, options.device) as watcher:
-            gpu_before = watcher.gpu_state()
+        with surroundings(options, module.DISTRIBUTION) as (told, loop, gpu_state):
+            piloted = pilot(prepared.step, protocol) if protocol.period_us else None
+            prepared.device_times()
+            provenance = {
+                **told,
+                "network_sha256": onnx_sha256,
+                "parity": parity,
+                "pilot": piloted,
+                "floor_ns": floor["floor_ns"] if floor else None,
+                "floor_limited_by": floor["limited_by"] if floor else None,
+                "gpu_before": gpu_state(),
+            }
+            loop["device_times"] = prepared.device_times if options.device_clocks != "off" else None
             stage("run")
-            ready = time.perf_counter()
-            trials = run_trials(
-                prepared.step,
-                protocol,
-                threads=options.threads,
-                read_machine=watcher.read,
-                difference=watcher.difference,
-                device_times=prepared.device_times if options.device_clocks != "off" else None,
-                progress=progress,
-            )
-            timed = time.perf_counter()
-            stage("store")
-            gpu_after = watcher.gpu_state()
-        rows = len(trials.columns["latency_ns"])
-        columns = {"trial": np.arange(rows, dtype=np.int64), **trials.columns}
-        provenance = {
-            "started_unix_ns": trials.started_unix_ns,
-            "machine": description,
-            "machine_fingerprint": machine.fingerprint(description),
-            "versions": machine.versions(("lstm_trt", "numpy", "torch", "onnx", "pyarrow", module.DISTRIBUTION)),
-            "threads": {
-                "asked": options.threads,
-                "pinned_to": sorted(os.sched_getaffinity(0)),
-                "process_tasks": _count_tasks(),
-            },
-            "runtime": prepared.facts(),
-            "network_sha256": onnx_sha256,
-            "parity": parity,
-            "floor_ns": floor["floor_ns"] if floor else None,
-            "floor_limited_by": floor["limited_by"] if floor else None,
-            "clock": clock,
-            "gpu_before": gpu_before,
-            "gpu_after": gpu_after,
-            "self_check": trials.self_check,
-            "blocks": trials.blocks,
-            "garbage_collector": "frozen and off",
-            "warnings": trials.warnings,
-            "seconds": {
-                "build": built - began,
-                "parity": ready - built,
-                "timing": timed - ready,
-                "inside_trials": trials.inside_ns / 1e9,
-            },
-        }
-        return Recording(configuration, round, columns, provenance)
+            seconds = {"build": built - began, "parity": time.perf_counter() - built}
+            yield Bench(configuration, prepared, loop, provenance, seconds, gpu_state)
     finally:
         with suppress(Exception):  # what went wrong before is what must be told
             prepared.close()
 
 
-def check_parity(prepared: PreparedStep, configuration: Configuration, reference: Reference) -> dict:
-    """Ask the prepared step with fresh inputs and hold its answer against PyTorch's.
+@contextmanager
+def surroundings(options: Options, distribution: str) -> Iterator[tuple[dict, dict, Callable[[], dict | None]]]:
+    """`(provenance, loop, gpu_state)`: what a recording tells of the machine, and what reads it while trials run.
 
-    Returns `{"error", "bound", "inputs_seed"}`; raises `ParityFailed`. Two questions are
-    asked, so that a step that does not read its inputs, or gives the last answer
-    again, fails as well.
+    The garbage collector is off inside: collecting takes longer than many a loop, so it counts
+    as preparing, and the loop's own collection finds everything frozen already.
     """
-    shape, precision = configuration.workload, configuration.options.precision
-    bound = PARITY_BOUNDS[precision]
-    inputs, _, which = make_inputs(shape, reference.seed)
-    prepared.load_inputs(np.zeros_like(inputs))
-    prepared.step()
-    prepared.load_inputs(inputs)
-    prepared.step()
-    outputs = prepared.outputs()
-    expected = reference.answers[:, which]
-    if len(outputs) != 1 or outputs[0].shape != expected.shape:
-        shapes = ", ".join(str(array.shape) for array in outputs)
-        raise ParityFailed(f"outputs have the shape {shapes}, not {expected.shape}")
-    error = relative_error(outputs[0], expected)
-    if not error <= bound:  # NaN fails too
-        raise ParityFailed(
-            f"outputs differ from PyTorch in float32 by {error:.2g} (relative, by norm); {precision} allows {bound:g}"
-        )
-    return {"error": error, "bound": bound, "inputs_seed": reference.seed}
+    description = machine.describe(options.device)
+    clock = machine.clock_cost()
+    with quiet_collector(), machine.Watcher(options.cores, options.device) as watcher:
+        provenance = {
+            "machine": description,
+            "machine_fingerprint": machine.fingerprint(description),
+            "versions": machine.versions(("lstm_trt", "numpy", "torch", "onnx", "pyarrow", distribution)),
+            "clock": clock,
+            "garbage_collector": "frozen and off",
+        }
+        loop = {"threads": options.threads, "read_machine": watcher.read, "difference": watcher.difference}
+        yield provenance, loop, watcher.gpu_state
 
 
-def relative_error(outputs: np.ndarray, expected: np.ndarray) -> float:
-    """Euclidean norm of the difference over that of `expected`, in float64."""
-    expected = expected.astype(np.float64)
-    return float(np.linalg.norm(outputs - expected) / max(np.linalg.norm(expected), np.finfo(np.float64).tiny))
+def record_here(
+    configuration: Configuration,
+    reference: Reference,
+    *,
+    round: int = 0,
+    control: bool = False,
+    stage: Callable[[str], None] = lambda name: None,
+    progress: Callable[[int, int], None] | None = None,
+    **prepared: object,
+) -> Recording:
+    """Record in this process: `prepare` (which `prepared` goes to), run the trials, and the control run if asked.
+
+    `stage(name)` is called on entering "build", "parity", "run" and "control", and "store"
+    when all is over.
+    """
+    with prepare(configuration, reference, stage=stage, **prepared) as bench:
+        began = time.perf_counter()
+        trials = run_trials(bench.prepared.step, configuration.protocol, **bench.loop, progress=progress)
+        ended = time.perf_counter()
+        gpu_after = bench.gpu_state()
+        controlled = None
+        if control:
+            stage("control")
+            controlled = control_of(trials, configuration.protocol)
+        control_s = time.perf_counter() - ended
+        stage("store")
+        return bench.recording(trials, round, ended - began, controlled, control_s, gpu_after=gpu_after)
+
+
+def control_of(trials: Trials, protocol: Protocol) -> tuple[dict[str, np.ndarray], dict]:
+    """The control run that goes with these trials (`run_control`)."""
+    timed = ~trials.columns["warmup"]
+    median_ns = float(np.median((ends(trials.columns) - trials.columns["start_ns"])[timed]))
+    return run_control(protocol, int(np.count_nonzero(timed)), median_ns)
 
 
 def _count_tasks() -> int | None:

@@ -8,7 +8,7 @@ and plain numbers from elsewhere in `samples_tables.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -113,6 +113,17 @@ def of_recording(recording: Recording) -> Sample:
     )
 
 
+def literature_words(configuration: Configuration) -> dict:
+    """What tells a workload of the literature beside the sizes of its LSTM; nothing for a shape of this lab."""
+    if not configuration.of_literature:
+        return {}
+    return {"workload": configuration.workload.label, "mode": configuration.mode}
+
+
+def _place(mark: tuple[int, int | None]) -> tuple[int, int]:
+    return mark[0], mark[1] or 0
+
+
 def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
     """Recordings by configuration and machine, sorted by shape and runtime; a round is a sample.
 
@@ -138,15 +149,18 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
     for key, configuration in configurations.items():
         if key not in samples and key[0] in measured:
             continue
-        words = {**configuration.workload.as_dict(), "runtime": configuration.runtime, "config_id": configuration.id}
+        words = literature_words(configuration)
+        words |= {**configuration.shape.as_dict(), "runtime": configuration.runtime, "config_id": configuration.id}
         words |= {"runtime_version": configuration.runtime_version, "device_name": configuration.device_name}
         words |= {"precision": configuration.options.precision, "threads": configuration.options.threads}
         words |= {"machine": key[1]} if len(machines) > 1 else {}
         failure = failures.get(key)
         groups.append(
             Group(
-                name=f"{configuration.workload.name} on {configuration.runtime}",
-                samples=tuple(samples[key][mark] for mark in sorted(samples[key], key=str)) if key in samples else (),
+                name=f"{configuration.name} on {configuration.runtime}",
+                samples=tuple(samples[key][mark] for mark in sorted(samples[key], key=_place))
+                if key in samples
+                else (),
                 group=words,
                 configuration=configuration,
                 failure=None if key in samples else f"failed at {failure.stage}: {failure.reason}",
@@ -154,7 +168,43 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
         )
 
     def place(group: Group) -> tuple:
-        workload = group.configuration.workload
-        return (*workload.as_dict().values(), group.configuration.runtime, group.configuration.id)
+        configuration = group.configuration
+        named = configuration.name if configuration.of_literature else ""
+        return (named, *configuration.shape.as_dict().values(), configuration.runtime, configuration.id)
 
-    return sorted(groups, key=place)
+    return told_apart(sorted(groups, key=place))
+
+
+def told_apart(groups: list[Group]) -> list[Group]:
+    """The groups, those of one name with what they differ in behind it, as much as it takes to tell them apart."""
+    alike: dict[str, list[int]] = {}
+    for index, group in enumerate(groups):
+        alike.setdefault(group.name, []).append(index)
+    found = list(groups)
+    for name, same in alike.items():
+        if len(same) == 1:
+            continue
+        said = [_said(groups[index]) for index in same]
+        words = [""] * len(same)
+        for key in dict.fromkeys(key for one in said for key in one):
+            if len({one.get(key) for one in said}) > 1 and len(set(words)) < len(same):
+                words = [f"{word}, {one[key]}" if one.get(key) else word for word, one in zip(words, said, strict=True)]
+        for index, word in zip(same, words, strict=True):
+            found[index] = replace(groups[index], name=name + word)
+    return found
+
+
+#: Fields of a protocol that `arrival_words` says.
+_ARRIVAL = ("arrival", "wait", "period_us", "pause_ms", "for_s")
+
+
+def _said(group: Group) -> dict[str, str]:
+    """What a configuration is beside its shape and runtime, in words, the most telling first."""
+    configuration = group.configuration
+    plain, protocol = configuration.as_dict(), configuration.protocol
+    machine = group.samples[0].machine if group.samples else None
+    words = {"mode": plain["mode"], "arrival": protocol.arrival_words, "version": plain["runtime_version"]}
+    words |= {name: f"{name} {value}" for name, value in plain["options"].items()}
+    words |= {"device_name": plain["device_name"], "machine": f"machine {machine[:12]}" if machine else ""}
+    words |= {name: f"{name} {value}" for name, value in plain["protocol"].items() if name not in _ARRIVAL}
+    return words | {"trials": f"{protocol.trials} trials"}

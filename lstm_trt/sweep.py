@@ -8,22 +8,22 @@ loses at most the configuration that was under way.
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import shlex
-import sys
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from lstm_trt import store
-from lstm_trt.configuration import Configuration
+from lstm_trt.child import Interpreter
+from lstm_trt.configuration import TIERS, Configuration
 from lstm_trt.errors import UsageError
-from lstm_trt.processes import Crew, Outcome, Seconds, folder_lock
+from lstm_trt.processes import Crew, Seconds, folder_lock
+from lstm_trt.sweep_progress import Progress, duration
+
+__all__ = ["Report", "default_rounds", "duration", "go_on_with", "order", "run_sweep"]
 
 #: The rest of them are in the folder.
 FAILURES_TOLD = 10
@@ -48,6 +48,10 @@ class Report:
         return self.total - self.done_before - self.failed_before - self.recorded - len(self.failures)
 
     @property
+    def attempted(self) -> int:
+        return self.recorded + len(self.failures)
+
+    @property
     def efficiency(self) -> float | None:
         """Time inside trials over the wall time of timing."""
         return self.seconds.inside_trials / self.seconds.timing if self.seconds.timing else None
@@ -55,8 +59,7 @@ class Report:
     @property
     def preparing_s_each(self) -> float | None:
         """Preparing, workers' start included, a configuration."""
-        attempted = self.recorded + len(self.failures)
-        return self.seconds.preparing / attempted if attempted else None
+        return self.seconds.preparing / self.attempted if self.attempted else None
 
     def as_dict(self) -> dict:
         return {
@@ -73,10 +76,11 @@ class Report:
             "timing_s": self.seconds.timing,
             "inside_trials_s": self.seconds.inside_trials,
             "efficiency": self.efficiency,
+            "control_s": self.seconds.control,
             "storing_s": self.seconds.storing,
             "failures": [
                 {
-                    "shape": f.configuration.workload.name,
+                    "shape": f.configuration.name,
                     "runtime": f.configuration.runtime,
                     "stage": f.stage,
                     "reason": f.reason,
@@ -100,11 +104,13 @@ class Report:
             lines.append(
                 f"preparing {self.seconds.preparing:.1f} s ({self.preparing_s_each:.2f} s a configuration, starting"
                 f" workers included), timing {self.seconds.timing:.1f} s ({100 * self.efficiency:.1f} % of it inside"
-                f" trials), storing {self.seconds.storing:.1f} s"
+                f" trials), "
+                + (f"control runs {self.seconds.control:.1f} s, " if self.seconds.control else "")
+                + f"storing {self.seconds.storing:.1f} s"
             )
         for failure in self.failures[:FAILURES_TOLD]:
             lines.append(
-                f"failed: {failure.configuration.workload.name} on {failure.configuration.runtime}"
+                f"failed: {failure.configuration.name} on {failure.configuration.runtime}"
                 f" at {failure.stage}: {failure.reason}"
             )
         more = len(self.failures) - FAILURES_TOLD
@@ -113,13 +119,9 @@ class Report:
         return lines + [f"warning: {warning}" for warning in self.warnings]
 
 
-def duration(seconds: float) -> str:
-    """`75` -> `1 min 15 s`."""
-    seconds = max(0, round(seconds))
-    hours, minutes = seconds // 3600, seconds // 60 % 60
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {seconds % 60:02d} s" if minutes else f"{seconds} s"
+def default_rounds(trials: int) -> int:
+    """Three from the Compare tier on, else one: two recordings are told apart by processes, not by trials."""
+    return 3 if trials >= TIERS["compare"] else 1
 
 
 def order(configurations: Sequence[Configuration], rounds: int, seed: int) -> Iterator[list[Configuration]]:
@@ -134,19 +136,26 @@ def run_sweep(
     configurations: Sequence[Configuration],
     out: str | os.PathLike,
     *,
-    rounds: int = 1,
+    rounds: int | None = None,
     seed: int = 0,
+    control: bool = False,
     time_limit_s: float | None = None,
     memory_limit: int | None = None,
     retry_failed: bool = False,
     show_progress: bool = True,
+    interpreters: Mapping[str, Interpreter] | None = None,
 ) -> Report:
     """Record what `out` does not hold yet; Ctrl-C ends it cleanly with `report.stopped`.
 
-    A configuration that fails becomes a failure row and the sweep goes on. Raises
+    `rounds`: how often each configuration is recorded (None: `default_rounds` of the most
+    trials). `control`: with a control run after each, which takes as long again.
+    `interpreters`: the Python that records a configuration, by its id, where it is not this one. A
+    configuration that fails becomes a failure row and the sweep goes on. Raises
     `UsageError` for an unusable folder, or one in use; `Refused` where the disk is full:
     what was recorded stays.
     """
+    if rounds is None:
+        rounds = default_rounds(max((item.protocol.trials for item in configurations), default=1))
     if rounds < 1:
         raise UsageError(f"rounds must be at least 1, not {rounds}")
     if time_limit_s is not None and not time_limit_s > 0:
@@ -173,12 +182,12 @@ def run_sweep(
                 else:
                     todo.append(configuration)
             plan.append(todo)
-        with _Progress(plan, report, show_progress) as progress, Crew(time_limit_s, memory_limit) as crew:
+        with Progress(plan, report, show_progress) as progress, Crew(time_limit_s, memory_limit, interpreters) as crew:
             try:
                 for number, todo in enumerate(plan):
                     for configuration in todo:
                         progress.begin(configuration, number)
-                        outcome = crew.record(configuration, number, folder, progress.listen)
+                        outcome = crew.record(configuration, number, folder, progress.listen, control=control)
                         if outcome.failure is None:
                             (folder / f"{configuration.id}-r{number}.failure.json").unlink(missing_ok=True)
                         progress.end(configuration, outcome)
@@ -187,108 +196,6 @@ def run_sweep(
                 report.stopped = True
         report.wall_s = time.monotonic() - began
     return report
-
-
-class _Progress:
-    """One line: what runs, how much is done, how long is left. Also keeps the report."""
-
-    def __init__(self, plan: list[list[Configuration]], report: Report, show: bool) -> None:
-        self._left: Counter[str] = Counter()  # configurations and operations, a runtime
-        self._work_left: Counter[str] = Counter()
-        for configuration in itertools.chain.from_iterable(plan):
-            self._left[configuration.runtime] += 1
-            self._work_left[configuration.runtime] += _work(configuration)
-        self._report = report
-        self._show = show and self._left.total() > 0
-        self._terminal = self._show and sys.stderr.isatty()
-        self._bar = None
-        self._said = 0.0
-        # For the time left: seconds and operations of what was done, a runtime.
-        self._spent: dict[str, tuple[float, float]] = {}
-        self._overhead: list[float] = []
-
-    def __enter__(self) -> _Progress:
-        if self._terminal:
-            with suppress(ImportError):
-                from tqdm import tqdm
-
-                self._bar = tqdm(
-                    total=self._report.total,
-                    initial=self._report.done_before + self._report.failed_before,
-                    bar_format="{n_fmt}/{total_fmt} |{bar:20}| {elapsed}{postfix}",
-                    dynamic_ncols=True,
-                    leave=True,
-                )
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._bar is not None:
-            self._bar.set_postfix_str("")
-            self._bar.close()
-
-    def begin(self, configuration: Configuration, number: int) -> None:
-        self._running = f"{configuration.workload.name} {configuration.runtime}" + (f" r{number}" if number else "")
-        self._tell(self._running)
-
-    def listen(self, answer: dict) -> None:
-        if answer["event"] == "progress" and answer["done"] and answer["total"] > answer["done"]:
-            self._tell(f"{self._running} {100 * answer['done'] // answer['total']} %", quiet=True)
-
-    def end(self, configuration: Configuration, outcome: Outcome) -> None:
-        report, seconds = self._report, outcome.seconds
-        report.seconds.add(seconds)
-        if outcome.failure:
-            report.failures.append(outcome.failure)
-        else:
-            report.recorded += 1
-        report.warnings.extend(f"{configuration.workload.name}: {text}" for text in outcome.warnings)
-        self._left[configuration.runtime] -= 1
-        self._work_left[configuration.runtime] -= _work(configuration)
-        self._overhead.append(seconds.preparing + seconds.storing)
-        if not outcome.failure:
-            spent, work = self._spent.get(configuration.runtime, (0.0, 0.0))
-            self._spent[configuration.runtime] = (spent + seconds.timing, work + _work(configuration))
-        if self._bar is not None:
-            self._bar.update()
-        else:
-            self._tell("", quiet=self._left.total() > 0)
-
-    def seconds_left(self) -> float | None:
-        """From the rate of operations that each runtime reached so far; None before the first."""
-        if not self._overhead:
-            return None
-        overhead = sum(self._overhead) / len(self._overhead)
-        spent, work = (sum(values) for values in zip(*self._spent.values(), strict=True)) if self._spent else (0.0, 1.0)
-        total = 0.0
-        for runtime, count in self._left.items():
-            runtime_spent, runtime_work = self._spent.get(runtime, (spent, work))
-            total += count * overhead + self._work_left[runtime] * runtime_spent / runtime_work
-        return total
-
-    def _tell(self, running: str, quiet: bool = False) -> None:
-        if not self._show:
-            return
-        left = self.seconds_left()
-        failed = f"{len(self._report.failures)} failed" if self._report.failures else ""
-        time_left = f"about {duration(left)} left" if left is not None else "time left not known yet"
-        words = ", ".join(filter(None, [running, failed, time_left]))
-        if self._bar is not None:
-            self._bar.set_postfix_str(words)
-            return
-        now = time.monotonic()
-        if now - self._said < 10 and (quiet or self._said):
-            return
-        self._said = now
-        report = self._report
-        done = report.total - report.left
-        print(f"{done}/{report.total}  {words}", file=sys.stderr, flush=True)
-
-
-def _work(configuration: Configuration) -> int:
-    protocol = configuration.protocol
-    # 2 us a step and layer stand for what does not grow with the arithmetic.
-    shape = configuration.workload
-    return (protocol.trials + protocol.warmup) * (shape.flops + 50_000 * shape.sequence * shape.layers)
 
 
 def go_on_with(arguments: Sequence[str]) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from lstm_trt.analysis.summary import FIELDS, SummaryRow, summarize
+from lstm_trt.analysis.summary import summarize
+from lstm_trt.analysis.summary_rows import FIELDS, SummaryRow, clusters_text
 from lstm_trt.store import Failure, Recording
 
 if TYPE_CHECKING:
@@ -13,14 +14,23 @@ if TYPE_CHECKING:
 
 #: Beside these, `trials` has what `plots.py` draws and nothing else, to stay small.
 TRIAL_COLUMNS = ("trial", "warmup", "latency_ns")
+#: Characters of a line for the terminal.
+WIDTH = 140
+#: Of a table from elsewhere, a column that tells groups apart is not cut below so many characters.
+LEAST_NAME = 6
 
 
 def frames(items: Iterable[Recording | Failure]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`(summary, trials)`: a row a configuration and round, and a row a trial with config_id and round."""
+    """`(summary, trials)`: a row a configuration and round, and a row a trial with config_id and round.
+
+    Clusters are not looked for, which of a large sweep takes minutes: ask `analysis.outliers`.
+    """
     import pandas as pd
 
     items = list(items)
-    summary = pd.DataFrame([row.as_dict() for row in summarize(items, by_round=True)], columns=list(FIELDS))
+    summary = pd.DataFrame(
+        [row.as_dict() for row in summarize(items, by_round=True, clusters=False)], columns=list(FIELDS)
+    )
     parts = [
         pd.DataFrame(
             {
@@ -37,44 +47,122 @@ def frames(items: Iterable[Recording | Failure]) -> tuple[pd.DataFrame, pd.DataF
 
 
 def text_table(rows: Sequence[SummaryRow]) -> str:
-    """For the terminal: the maximum comes first, since it rules; times in microseconds."""
-    several = any(row.rounds > 1 or row.round is not None for row in rows)
-    bidirectional = any(row.directions == 2 for row in rows)
-    options = len({(row.precision, row.threads) for row in rows} | {("fp32", 1)}) > 1
+    """For the terminal, at most `WIDTH` wide: the maximum comes first, since it rules; times in microseconds.
+
+    A star marks a percentile without an upper bound at this n. What was measured elsewhere is
+    told by its group instead of its shape. Only the reason of a failure may make a line longer.
+    """
+    named = _names(rows)
     floors = any(row.floor_us is not None for row in rows)
-    header = ["network", "seq", "batch", "runtime"]
-    header += ["precision", "threads"] * options + ["rounds"] * several
-    header += ["n", "max", "p99.9", "p99", "p90", "median", "mean", "std", "min"] + ["floor"] * floors + ["outliers"]
+    header = [*named, *NUMBERS, *(["floor"] if floors else []), "outliers"]
     lines = []
     for row in rows:
-        name = f"{row.layers}x{row.hidden}" + ("" if not bidirectional else " bi" if row.directions == 2 else "   ")
-        cells = [name, row.sequence, row.batch, row.runtime]
-        cells += [row.precision, row.threads] * options
-        cells += [row.rounds if row.round is None else f"r{row.round}"] * several
+        line = [str(cell(row)) for cell in named.values()]
+        if row.status == "ok":
+            numbers = [str(row.n), *(_marked(row, name) for name in NUMBERS.values() if name)]
+            line += [*numbers, *([_time(row.floor_us)] * floors), str(row.outliers)]
+        lines.append(line)
+    stars = _align_stars(header, lines, len(named))
+    widths = [max(len(line[k]) for line in [header, *lines] if k < len(line)) for k in range(len(header))]
+    last = _fit(widths, len(named), rows)
+    left = {k for k in range(len(named)) if not all(_is_number(line[k]) for line in lines)}
+
+    def put(line: list[str], more: str) -> str:
+        cells = []
+        for column, (cell, width) in enumerate(zip(line, widths, strict=False)):
+            text = cell if len(cell) <= width else cell[: width - 1] + "…"
+            cells.append(text.ljust(width) if column in left else text.rjust(width))
+        return "  ".join([*cells, more]).rstrip()
+
+    caption = "latencies in us after warm-up, n trials; outliers lie outside 1.5 x IQR"
+    caption += "; floor: arithmetic and weight traffic" if floors else ""
+    caption += "; * no upper bound at this n" if stars else ""
+    return "\n".join([caption, put(header, "clusters"), *map(put, lines, last)])
+
+
+#: Column of the table -> field of a row.
+NUMBERS = {
+    "n": None,
+    "max": "max_us",
+    "p99.9": "p999_us",
+    "p99": "p99_us",
+    "p90": "p90_us",
+    "median": "median_us",
+    "mean": "mean_us",
+    "std": "std_us",
+    "min": "min_us",
+}
+
+
+def _names(rows: Sequence[SummaryRow]) -> dict[str, Callable[[SummaryRow], object]]:
+    """Columns that tell the rows apart, each with what it shows of a row."""
+    several = any(row.rounds > 1 or row.round is not None for row in rows)
+    rounds = {"rounds": lambda row: row.rounds if row.round is None else f"r{row.round}"} if several else {}
+    if any(row.runtime is None for row in rows):
+        keys = dict.fromkeys(key for row in rows for key in row.group)
+        return {str(key): lambda row, key=key: row.group.get(key, "-") for key in keys} | rounds
+    both = any(row.directions == 2 for row in rows)
+    options = len({(row.precision, row.threads) for row in rows} | {("fp32", 1)}) > 1
+    arrivals = any(row.arrival != "closed" for row in rows)
+
+    def network(row: SummaryRow) -> str:
+        return f"{row.layers}x{row.hidden}" + ("" if not both else " bi" if row.directions == 2 else "   ")
+
+    named = {"network": network, "seq": lambda row: row.sequence, "batch": lambda row: row.batch}
+    literature = [name for name in ("workload", "mode") if any("workload" in row.group for row in rows)]
+    if literature:  # a workload's name tells its sizes
+        named = {} if all("workload" in row.group for row in rows) else named
+        named = {name: lambda row, name=name: row.group.get(name, "-") for name in literature} | named
+    named |= {"runtime": lambda row: row.runtime}
+    named |= {"precision": lambda row: row.precision, "threads": lambda row: row.threads} if options else {}
+    return named | ({"arrival": _arrival} if arrivals else {}) | rounds
+
+
+def _arrival(row: SummaryRow) -> str:
+    if row.arrival == "periodic":
+        return f"{row.period_us / 1e3:g} ms {row.wait}"
+    return f"pause {row.pause_ms:g} ms" if row.arrival == "paused" else str(row.arrival)
+
+
+def _marked(row: SummaryRow, name: str) -> str:
+    bounded = getattr(row, f"{name}_high", row.max_us) is not None
+    return _time(getattr(row, name)) + ("" if bounded else "*")
+
+
+def _align_stars(header: list[str], lines: list[list[str]], names: int) -> bool:
+    """Put a space where others of a column of numbers have a star, in place; returns whether there are any."""
+    starred = {k for line in lines for k in range(names, len(line)) if line[k].endswith("*")}
+    for line in [header, *lines]:
+        for column in starred:
+            if column < len(line) and not line[column].endswith("*"):
+                line[column] += " "
+    return bool(starred)
+
+
+def _is_number(cell: str) -> bool:
+    return cell.replace(".", "", 1).isdigit()
+
+
+def _fit(widths: list[int], names: int, rows: Sequence[SummaryRow]) -> list[str]:
+    """The last cell of each row: clusters as far as there is room, or why it failed. Narrows long names, in place."""
+    least = len("clusters")
+    room = WIDTH - sum(widths) - 2 * len(widths)
+    while room < least and names:
+        widest = max(range(names), key=lambda column: widths[column])
+        if widths[widest] <= LEAST_NAME:
+            break
+        widths[widest] -= 1
+        room += 1
+    room = max(room, least)
+    told = []
+    for row in rows:
         if row.status != "ok":
-            lines.append([str(cell) for cell in cells] + [f"failed at {row.stage}: {row.reason}"])
+            told.append(f"failed at {row.stage}: {row.reason}" if row.stage else f"failed: {row.reason}")
             continue
-        times = [row.max_us, row.p999_us, row.p99_us, row.p90_us, row.median_us, row.mean_us, row.std_us, row.min_us]
-        times += [row.floor_us] * floors
-        lines.append([str(cell) for cell in [*cells, row.n, *map(_time, times), row.outliers]])
-    whole = [line for line in lines if len(line) == len(header)]
-    widths = [max(len(line[column]) for line in [header, *whole]) for column in range(len(header))]
-    for line in lines:  # failures are shorter: their text may run on
-        for column in range(min(len(line), header.index("n"))):
-            widths[column] = max(widths[column], len(line[column]))
-    left = {0, 3}
-
-    def put(line: list[str]) -> str:
-        cells = [
-            cell.ljust(width) if column in left or len(line) < len(header) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=False))
-        ]
-        return "  ".join(cells).rstrip()
-
-    caption = "latencies in us after warm-up, n trials; outliers lie outside 1.5 x IQR" + (
-        "; floor: what arithmetic and weight traffic need here" if floors else ""
-    )
-    return "\n".join([caption, *map(put, [header, *lines])])
+        found = row.clusters
+        fitting = (clusters_text(found, most) for most in range(len(found or ()), -1, -1))
+        told.append("-" if found is None else next((text for text in fitting if len(text) <= room), str(len(found))))
+    return told
 
 
 def _time(value_us: float | None) -> str:

@@ -14,13 +14,14 @@ import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lstm_trt.errors import UsageError
 from lstm_trt.times import AXES, Cell, Counts, Times, from_recordings, labels_of, whole
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 UNITS_US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 #: Where a table has times of several kinds, the first of these is read.
@@ -33,6 +34,7 @@ SYSTEM_COLUMNS = (
 )
 #: Only the lab's own summaries mean these as part of the question.
 SUMMARY_SYSTEM_COLUMNS = ("trials", "warmup", "seed")
+LEAVE_BLANK = "leave blank what was not measured"
 BLANKS = {"", "nan", "na", "n/a", "#n/a", "null", "none", "-", "--"}
 
 
@@ -123,28 +125,29 @@ def from_columns(
     return whole(where, axes, cells, {labels[key]: told[key] for key in told}, counts, unused)
 
 
-def _normal(name: str) -> str:
+def normal_name(name: str) -> str:
+    """A name without case and outer spaces."""
     return " ".join(str(name).split()).casefold()
 
 
 def _named(columns: Mapping[str, Sequence], rename: Mapping[str, str], where: str) -> dict[str, list[str]]:
     """The lab's name -> the table's columns of that name, after renaming."""
-    new_names = {_normal(name): [name] for name in columns}
+    new_names = {normal_name(name): [name] for name in columns}
     for name in columns:
-        if name not in new_names[_normal(name)]:
-            new_names[_normal(name)].append(name)
+        if name not in new_names[normal_name(name)]:
+            new_names[normal_name(name)].append(name)
     known = (*AXES, *TIME_COLUMNS, *SYSTEM_COLUMNS)
     moved: dict[str, list[str]] = {}
     gone: set[str] = set()
     for old, new in rename.items():
-        originals = [old] if old in columns else new_names.get(_normal(old), [])
+        originals = [old] if old in columns else new_names.get(normal_name(old), [])
         if not originals:
             raise UsageError(f"--rename: {where} has no column {old!r}; it has {', '.join(columns) or 'nothing'}")
-        if new and _normal(new) not in known:
+        if new and normal_name(new) not in known:
             raise UsageError(f"--rename: {new!r} is no name of the lab's: choose from {', '.join(known)}")
         gone.update(originals)
         if new:
-            moved.setdefault(_normal(new), []).extend(originals)
+            moved.setdefault(normal_name(new), []).extend(originals)
     names: dict[str, list[str]] = {}
     for normal, originals in new_names.items():
         left = [name for name in originals if name not in gone]
@@ -184,11 +187,11 @@ def _read(columns, name: str, index: int, whole: bool, where: str, place) -> flo
     if whole and (value < 1 or value != int(value)):
         raise UsageError(f"{here} {str(cell).strip()!r}: a size is a whole number of at least 1")
     if not value > 0:
-        raise UsageError(f"{here} {str(cell).strip()!r}: a time must be above 0; leave blank what was not measured")
+        raise UsageError(f"{here} {str(cell).strip()!r}: a time must be above 0; {LEAVE_BLANK}")
     return value
 
 
-def number(cell: object, here: str, whole: bool = False) -> float | None:
+def number(cell: object, here: str, whole: bool = False, remedy: str = LEAVE_BLANK) -> float | None:
     """The number that a cell holds, or None where it is blank; raises `UsageError` beginning with `here`.
 
     Spaces, underscores and apostrophes between groups of three digits are taken out, and so are
@@ -213,14 +216,22 @@ def number(cell: object, here: str, whole: bool = False) -> float | None:
     try:
         value = float(digits)
     except ValueError:
-        raise UsageError(f"{here} {text!r}, not a number; leave blank what was not measured") from None
+        raise UsageError(f"{here} {text!r}, not a number; {remedy}") from None
     if not math.isfinite(value) or isinstance(cell, bool):
-        raise UsageError(f"{here} {text!r}, not a number; leave blank what was not measured")
+        raise UsageError(f"{here} {text!r}, not a number; {remedy}")
     return value
 
 
 def _foreign_parquet(path: Path) -> dict[str, list] | None:
     """The columns of a Parquet table; None where it is a recording of this lab's."""
+    return foreign_parquet(path, lambda table: table.to_pydict())
+
+
+def foreign_parquet(path: Path, convert: Callable[[pa.Table], Any] = lambda table: table) -> Any:
+    """What `convert` makes of a Parquet table; None where it is a recording of this lab's.
+
+    Raises `UsageError` for a damaged file.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -229,7 +240,7 @@ def _foreign_parquet(path: Path) -> dict[str, list] | None:
     try:
         if METADATA_KEY in (pq.read_schema(path).metadata or {}):
             return None
-        return pq.read_table(path).to_pydict()
+        return convert(pq.read_table(path))
     except (pa.ArrowException, OSError, ValueError) as error:
         told = str(error).strip().splitlines() or [type(error).__name__]
         raise UsageError(f"{path} is not a whole Parquet file: {told[0]}") from None
@@ -243,9 +254,22 @@ def _csv(path: Path) -> tuple[dict[str, list[str]], list[int]]:
         raise UsageError(f"{path} is no text in UTF-8: save the table as CSV (UTF-8)") from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+    return csv_columns(text, path)
+
+
+def separator_of(line: str) -> str:
+    """The separator of a CSV file by its first line: a comma, semicolon or tab."""
+    return max(",;\t", key=re.sub(r'"[^"]*"', "", line).count)
+
+
+def csv_columns(text: str, path: object) -> tuple[dict[str, list[str]], list[int]]:
+    """Columns of CSV text, and the line of each row; `path` is what errors call it.
+
+    Two columns of one name become two, the second with a space behind its name.
+    """
     lines = text.splitlines(keepends=True)
     first = next((line for line in lines if line.strip()), "")
-    separator = max(",;\t", key=re.sub(r'"[^"]*"', "", first).count)
+    separator = separator_of(first)
     reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
     rows, numbers = [], []
     try:

@@ -1,7 +1,7 @@
 """The timed loop. It knows nothing of LSTMs: it is given a `step` and calls it.
 
 A trial is timed by `time.perf_counter_ns` (CLOCK_MONOTONIC) around one call of
-`step`, and nothing else stands between the two readings. Context switches and page
+`step`, and nothing else stands between the two readings (`arrivals.py`). Context switches and page
 faults are read once after each trial, outside the timed region, so that a trial's
 counts cover itself and the recorder's own microsecond before it. Between blocks the
 machine's state is read; the `settle` trials after that are marked as warm-up.
@@ -12,23 +12,26 @@ from __future__ import annotations
 import gc
 import resource
 import time
-from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from lstm_trt.arrivals import Block
 from lstm_trt.configuration import Protocol
 from lstm_trt.errors import RunFailed
+from lstm_trt.self_check import check_clocks, clock_pair, ends
 
-#: How far the two clocks may differ: relative, and absolute for very short loops.
-CLOCK_TOLERANCE = 1e-3
-CLOCK_TOLERANCE_NS = 5_000
 #: Above this share of time outside the trials a closed-loop recording is warned of.
 OUTSIDE_SHARE_LIMIT = 0.20
+#: A block of calls with gaps between them lasts as long as 50 of them, at most this.
+LONGEST_BLOCK_S = 10.0
+UNLIMITED = 1 << 62
 
-_USAGE_FIELDS = {"involuntary_switches": 15, "minor_faults": 6, "major_faults": 7}
+
+class PeriodTooShort(RunFailed):
+    """Calls are asked for at a higher rate than the step can answer."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,8 @@ class Trials:
     """What the loop recorded.
 
     `columns`: name -> int64 array, one entry a row (`warmup` is bool); a column that
-    was not measured is absent. `start_ns` counts from the loop's beginning.
+    was not measured is absent. `start_ns` and, where calls were due at a time,
+    `intended_ns` count from the loop's beginning.
     `blocks`: first row, rows, and what changed on the machine during each block.
     `self_check`: what the second clock said, see `run_trials`.
     """
@@ -73,72 +77,74 @@ def quiet_collector() -> Iterator[None]:
         gc.enable()
 
 
-def clock_pair() -> tuple[int, int]:
-    """CLOCK_MONOTONIC and CLOCK_MONOTONIC_RAW at one moment, in ns.
+class Loop:
+    """Blocks of trials one after another; between two of them the machine is read.
 
-    The second is read on both sides of the first; of up to 50 tries the one with the
-    narrowest bracket counts, since a preemption in between would look like a drift.
+    `first_pair` and `last_pair` are the two clocks before the first block and after the
+    last; `restart` begins a new account, for what was not the loop's own time.
     """
-    raw_clock, best, pair = time.CLOCK_MONOTONIC_RAW, 1 << 62, (0, 0)
-    for _ in range(50):
-        before = time.clock_gettime_ns(raw_clock)
-        now = time.perf_counter_ns()
-        after = time.clock_gettime_ns(raw_clock)
-        if after - before < best:
-            best, pair = after - before, (now, (before + after) // 2)
-            if best < 1_000:
-                break
-    return pair
 
+    def __init__(
+        self,
+        step: Callable[[], None],
+        protocol: Protocol,
+        *,
+        threads: int = 1,
+        read_machine: Callable[[], Mapping] | None = None,
+        difference: Callable[[Mapping, Mapping], dict] | None = None,
+        device_times: Callable[[], dict[str, np.ndarray]] | None = None,
+    ) -> None:
+        self._step, self._protocol = step, protocol
+        self._who = resource.RUSAGE_THREAD if threads == 1 else resource.RUSAGE_SELF
+        self._read_machine, self._difference, self._device_times = read_machine or dict, difference, device_times
+        self._block = Block(protocol.block_trials + max(protocol.warmup, protocol.settle), protocol)
+        # With long gaps a block has some calls for all that, or `settle` would mark most of them.
+        self._budget_ns = max(protocol.block_ms * 1_000_000, int(1e9 * min(LONGEST_BLOCK_S, 50 * protocol.gap_s)))
+        self.restart()
 
-class _Block:
-    """Room for one block's rows, written once so that no page is touched first inside the loop."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
+    def restart(self) -> None:
+        """Read the machine and the clocks anew, and forget the blocks that there were."""
+        self.chunks: list[dict[str, np.ndarray]] = []
+        self.blocks: list[dict] = []
         self.rows = 0
-        self.start, self.latency, self.switches, self.minor, self.major = (
-            array("q", bytes(8 * capacity)) for _ in range(5)
+        self._machine = self._read_machine()
+        self.started_unix_ns = time.time_ns()
+        self.first_pair = self.last_pair = clock_pair()
+
+    def run(self, marked: int, most: int, budget_ns: int = UNLIMITED) -> int:
+        """One block: `marked` trials of warm-up, then up to `most`; returns how many were timed."""
+        before_usage = resource.getrusage(self._who)
+        if marked:
+            self._block.run(self._step, marked, self._who, UNLIMITED)
+        timed = self._block.run(
+            self._step, min(self._protocol.block_trials, most), self._who, min(self._budget_ns, budget_ns)
         )
+        self._block.rest()
+        self.last_pair = clock_pair()
+        machine = self._read_machine()
+        chunk = self._block.take(before_usage)
+        chunk["warmup"] = np.arange(marked + timed) < marked
+        if self._device_times:
+            chunk.update(_checked_device_times(self._device_times(), marked + timed))
+        self.chunks.append(chunk)
+        changed = self._difference(self._machine, machine) if self._difference else {}
+        self.blocks.append({"first_row": self.rows, "rows": marked + timed, **changed})
+        self.rows += marked + timed
+        self._machine = machine
+        return timed
 
-    def run(self, step: Callable[[], None], count: int, who: int, budget_ns: int) -> int:
-        """Up to `count` trials, fewer where `budget_ns` is over; returns how many were run."""
-        start_of, latency_of = self.start, self.latency
-        switches, minor, major = self.switches, self.minor, self.major
-        clock, usage = time.perf_counter_ns, resource.getrusage
-        first = self.rows
-        limit = clock() + budget_ns
-        for row in range(first, first + count):
-            start = clock()
-            step()
-            end = clock()
-            counted = usage(who)
-            start_of[row] = start
-            latency_of[row] = end - start
-            switches[row] = counted[15]
-            minor[row] = counted[6]
-            major[row] = counted[7]
-            if end > limit:
-                break
-        self.rows = row + 1
-        return self.rows - first
-
-    def take(self, before: tuple) -> dict[str, np.ndarray]:
-        """The rows as arrays, counters as differences; empties the block."""
-        rows, self.rows = self.rows, 0
-
-        def column(values: array) -> np.ndarray:
-            return np.frombuffer(values, dtype=np.int64, count=rows).copy()
-
-        taken = {"start_ns": column(self.start), "latency_ns": column(self.latency)}
-        cumulative = {
-            "involuntary_switches": self.switches,
-            "minor_faults": self.minor,
-            "major_faults": self.major,
-        }
-        for name, values in cumulative.items():
-            taken[name] = np.diff(column(values), prepend=np.int64(before[_USAGE_FIELDS[name]]))
-        return taken
+    def trials(self, origin_ns: int | None = None) -> Trials:
+        """What was recorded since `restart`, checked; stamps count from `origin_ns`, or from the beginning."""
+        columns = {name: np.concatenate([chunk[name] for chunk in self.chunks]) for name in self.chunks[0]}
+        self_check = check_clocks(columns, self.first_pair, self.last_pair)
+        inside_ns = int((ends(columns) - columns["start_ns"]).sum())
+        wall_ns = self.last_pair[0] - self.first_pair[0]
+        for name in ("start_ns", "intended_ns"):
+            if name in columns:
+                columns[name] -= self.first_pair[0] if origin_ns is None else origin_ns
+        self_check["outside_share"] = 1 - inside_ns / wall_ns
+        warnings = warnings_of(self._protocol, self.rows, inside_ns, wall_ns)
+        return Trials(columns, self.blocks, self_check, self.started_unix_ns, wall_ns, inside_ns, warnings)
 
 
 def run_trials(
@@ -151,7 +157,7 @@ def run_trials(
     device_times: Callable[[], dict[str, np.ndarray]] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Trials:
-    """Run `protocol.warmup` and `protocol.trials` trials of `step` in a closed loop.
+    """Run `protocol.warmup` and `protocol.trials` trials of `step` as they arrive (`arrivals.py`).
 
     `read_machine` is called before the first and after each block, `difference`
     compares two of its readings; `device_times` gives device clocks of the block's
@@ -162,73 +168,62 @@ def run_trials(
     agree within 0.1 %; no trial begins before the last one ended. Raises `RunFailed`
     where they do not.
     """
-    who = resource.RUSAGE_THREAD if threads == 1 else resource.RUSAGE_SELF
-    read_machine = read_machine or dict
-    block = _Block(protocol.block_trials + max(protocol.warmup, protocol.settle))
-    budget_ns = protocol.block_ms * 1_000_000
-    chunks: list[dict[str, np.ndarray]] = []
-    blocks: list[dict] = []
-    done = rows = 0
-    unlimited = 1 << 62
+    done = 0
     with quiet_collector():
         if progress:
             progress(0, protocol.trials)
-        before_machine = read_machine()
-        started_unix_ns = time.time_ns()
-        first_pair = clock_pair()
+        loop = Loop(
+            step,
+            protocol,
+            threads=threads,
+            read_machine=read_machine,
+            difference=difference,
+            device_times=device_times,
+        )
         while done < protocol.trials:
-            before_usage = resource.getrusage(who)
-            marked = protocol.settle if blocks else protocol.warmup
-            if marked:
-                block.run(step, marked, who, unlimited)
-            timed = block.run(step, min(protocol.block_trials, protocol.trials - done), who, budget_ns)
-            done += timed
-            last_pair = clock_pair()
-            after_machine = read_machine()
-            chunk = block.take(before_usage)
-            chunk["warmup"] = np.arange(marked + timed) < marked
-            if device_times:
-                chunk.update(_checked_device_times(device_times(), marked + timed))
-            chunks.append(chunk)
-            changed = difference(before_machine, after_machine) if difference else {}
-            blocks.append({"first_row": rows, "rows": marked + timed, **changed})
-            rows += marked + timed
-            before_machine = after_machine
+            done += loop.run(protocol.settle if loop.blocks else protocol.warmup, protocol.trials - done)
             if progress:
                 progress(done, protocol.trials)
-    columns = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
-    self_check = check_clocks(columns, first_pair, last_pair)
-    columns["start_ns"] -= first_pair[0]
-    inside_ns = int(columns["latency_ns"].sum())
-    wall_ns = last_pair[0] - first_pair[0]
-    self_check["outside_share"] = outside = 1 - inside_ns / wall_ns
-    warnings = []
+    return loop.trials()
+
+
+def warnings_of(protocol: Protocol, rows: int, inside_ns: float, wall_ns: float) -> list[str]:
+    """What a reader of a loop of `rows` trials should know: `inside_ns` of its `wall_ns` were inside them."""
+    outside, mean_us, told = 1 - inside_ns / wall_ns, inside_ns / rows / 1e3, []
     if protocol.arrival == "closed" and outside > OUTSIDE_SHARE_LIMIT:
-        warnings.append(
+        told.append(
             f"{100 * outside:.0f} % of the loop lies outside the trials:"
             " the step is short beside the recorder's own work"
         )
-    return Trials(columns, blocks, self_check, started_unix_ns, wall_ns, inside_ns, warnings)
-
-
-def check_clocks(columns: Mapping[str, np.ndarray], first: tuple[int, int], last: tuple[int, int]) -> dict:
-    """Hold the trials' stamps against the pairs of clocks taken before and after the loop.
-
-    Raises `RunFailed` where the clocks differ by more than 0.1 %, where a trial lies
-    outside the loop, or where one begins before the last ended.
-    """
-    start, latency = columns["start_ns"], columns["latency_ns"]
-    by_stamps, by_raw = last[0] - first[0], last[1] - first[1]
-    allowed = CLOCK_TOLERANCE * by_raw + CLOCK_TOLERANCE_NS
-    if abs(by_stamps - by_raw) > allowed:
-        raise RunFailed(
-            f"self-check: the loop took {by_stamps} ns by CLOCK_MONOTONIC and {by_raw} ns by CLOCK_MONOTONIC_RAW"
+    if protocol.arrival == "periodic" and mean_us > protocol.period_us:
+        told.append(
+            f"the calls took {mean_us:.1f} us in the mean, longer than the period of {protocol.period_us:g} us:"
+            " they fell ever further behind, and latencies tell the length of the recording"
         )
-    if (latency < 0).any() or (start[1:] < start[:-1] + latency[:-1]).any():
-        raise RunFailed("self-check: a trial begins before the last one ended")
-    if start[0] < first[0] or start[-1] + latency[-1] > last[0]:
-        raise RunFailed("self-check: a trial lies outside the loop")
-    return {"loop_ns": by_stamps, "loop_raw_ns": by_raw, "clocks_differ_by": by_stamps / by_raw - 1 if by_raw else 0.0}
+    return told
+
+
+def pilot(step: Callable[[], None], protocol: Protocol) -> dict:
+    """A few calls in a closed loop before the trials, which are not kept; may the period be so short?
+
+    Returns `{"calls", "median_us"}`. Raises `PeriodTooShort` where the period is below the
+    median: each call would come later than the one before, without end.
+    """
+    for rounds, seconds in ((10, 0.5), (100, 1.0)):  # the first warm up
+        taken: list[int] = []
+        limit = time.perf_counter_ns() + int(1e9 * seconds)
+        while len(taken) < rounds and (len(taken) < 3 or time.perf_counter_ns() < limit):
+            start = time.perf_counter_ns()
+            step()
+            taken.append(time.perf_counter_ns() - start)
+    median_us = float(np.median(taken)) / 1e3
+    if protocol.period_us < median_us:
+        raise PeriodTooShort(
+            f"the step takes {median_us:.1f} us at the median (pilot of {len(taken)} calls), longer than the period"
+            f" of {protocol.period_us:g} us, so that each call would come later than the one before:"
+            f" give a period above that, such as --period-us {1.25 * median_us + 1:.0f}"
+        )
+    return {"calls": len(taken), "median_us": median_us}
 
 
 def _checked_device_times(times: dict[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:

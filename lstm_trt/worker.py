@@ -2,9 +2,9 @@
 
 Jobs come as JSON lines on standard input, answers go as JSON lines to the file
 descriptor FD; what libraries print goes to standard output and error, which the
-parent keeps in a file. Two kinds of job: "reference" exports a network and asks
-PyTorch for the parity gate's answers (the preparer), "record" records one
-configuration (a worker). A process sees only one of the kinds.
+parent keeps in a file. Kinds of job: "reference" exports a network and asks
+PyTorch for the parity gate's answers, "literature-reference" asks it for those of a
+workload of the literature (the preparer); "record" records one configuration (a worker).
 """
 
 from __future__ import annotations
@@ -103,6 +103,17 @@ def answer_reference(job: dict, answers: Answers) -> None:
     )
 
 
+def answer_literature_reference(job: dict, answers: Answers) -> None:
+    """PyTorch's answer to the gate's batch of a workload of the literature, as a file."""
+    from lstm_trt.literature.recording import write_reference
+    from lstm_trt.literature.workload import Workload
+
+    answers.send("stage", stage="build")
+    workload = Workload.from_dict(job["workload"])
+    write_reference(workload, job["mode"], job["seed"], job["gate_seed"], Path(job["answers_path"]))
+    answers.send("done")
+
+
 def _floor(shape, threads: int) -> dict | None:
     """The speed of light of a shape on this machine's cores; None where it cannot be measured."""
     from lstm_trt import rates
@@ -116,22 +127,59 @@ def _floor(shape, threads: int) -> dict | None:
 
 
 def answer_record(job: dict, answers: Answers) -> None:
-    """Record one configuration and write its file."""
-    from lstm_trt import store
+    """Record one configuration and write its file, or its parts."""
     from lstm_trt.configuration import Configuration
     from lstm_trt.recording import Reference, record_here
 
     configuration = Configuration.from_dict(job["configuration"])
+    if configuration.of_literature:
+        recording = _record_literature(configuration, job, answers)
+        _put(recording, job, answers)
+        return
+    common = {
+        "reference": Reference(job["gate_seed"], decode(job["answers"])),
+        "round": job["round"],
+        "control": job["control"],
+        "onnx_path": Path(job["onnx_path"]) if job["onnx_path"] else None,
+        "onnx_sha256": job["onnx_sha256"],
+        "floor": job["floor"],
+        "stage": lambda name: answers.send("stage", stage=name),
+    }
+    if configuration.protocol.for_s is not None:
+        from lstm_trt.soak import soak_here
+
+        told = soak_here(
+            configuration,
+            folder=Path(job["folder"]),
+            asked_s=job["asked_s"],
+            progress=lambda **values: answers.send("soak", **values),
+            **common,
+        )
+        answers.send("done", **told)
+        return
     recording = record_here(
+        configuration, progress=lambda done, total: answers.send("progress", done=done, total=total), **common
+    )
+    _put(recording, job, answers)
+
+
+def _record_literature(configuration, job: dict, answers: Answers):
+    from lstm_trt.literature.recording import record_here
+
+    return record_here(
         configuration,
-        Reference(job["gate_seed"], decode(job["answers"])),
+        gate_seed=job["gate_seed"],
+        answers_path=Path(job["answers_path"]),
         round=job["round"],
-        onnx_path=Path(job["onnx_path"]) if job["onnx_path"] else None,
-        onnx_sha256=job["onnx_sha256"],
-        floor=job["floor"],
+        control=job["control"],
         stage=lambda name: answers.send("stage", stage=name),
         progress=lambda done, total: answers.send("progress", done=done, total=total),
     )
+
+
+def _put(recording, job: dict, answers: Answers) -> None:
+    from lstm_trt import store
+
     began = time.perf_counter()
     path = store.write(recording, Path(job["folder"]))
     seconds = {**recording.provenance["seconds"], "store": time.perf_counter() - began}
@@ -151,7 +199,11 @@ def main() -> int:
         pin(Options(**json.loads(sys.argv[2])))
     from lstm_trt.errors import ConfigurationFailed, LabError, StoreError
 
-    kinds = {"reference": answer_reference, "record": answer_record}
+    kinds = {
+        "reference": answer_reference,
+        "literature-reference": answer_literature_reference,
+        "record": answer_record,
+    }
     answers.send("ready")
     for number, line in enumerate(sys.stdin):
         job = json.loads(line)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from lstm_trt import store
@@ -46,6 +49,40 @@ def test_nothing_to_draw_is_told(folder, arguments, words):
         load(folder, **arguments)
     with pytest.raises(UsageError, match="unknown axis"):
         Campaign((planted(8),), folder).select(colour=[1])
+
+
+def test_groups_and_control_runs_of_a_campaign(tmp_path):
+    noise = np.arange(7, 27)
+    for number in range(11):
+        control = {"start_ns": 100 * np.arange(20), "latency_ns": noise + number} if number < 2 else None
+        store.write(replace(planted(8, round=number), control=control), tmp_path)
+    campaign = load(tmp_path, grids=grid(8), trials=17)
+    (group,) = campaign.groups
+    assert [sample.round for sample in group.samples] == list(range(11))  # not 0, 1, 10, 2, as text is sorted
+    assert group.n == 11 * 17 and campaign.groups is campaign.groups
+    (kept,) = campaign.controls.values()
+    np.testing.assert_array_equal(kept, np.r_[noise, noise + 1])
+    assert campaign.controls.keys() == {planted(8).configuration.id}
+
+
+def test_arrivals_are_never_mixed_unless_asked_for(tmp_path):
+    closed = planted(8)
+    store.write(closed, tmp_path)
+    for period_us in (1000.0, 2000.0):
+        protocol = replace(closed.configuration.protocol, arrival="periodic", wait="spin", period_us=period_us)
+        intended = {"intended_ns": closed.columns["start_ns"]}
+        configuration = replace(closed.configuration, protocol=protocol)
+        store.write(replace(closed, configuration=configuration, columns={**closed.columns, **intended}), tmp_path)
+
+    def periods(**more):
+        items = load(tmp_path, grids=grid(8), **more).items
+        return sorted((item.configuration.protocol.period_us or 0) for item in items)
+
+    assert periods(trials=17) == [0]
+    assert periods(trials=17, arrivals=[{"arrival": "periodic", "period_us": 2000}]) == [2000]
+    assert periods(trials=None, arrivals=None) == [0, 1000, 2000]
+    with pytest.raises(UsageError, match="shapes with such arrivals"):
+        periods(trials=17, arrivals=[{"arrival": "paused", "pause_ms": 3}])
 
 
 def test_recording_here_goes_on_where_it_was(tmp_path, capsys):

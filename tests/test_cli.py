@@ -13,7 +13,8 @@ import pytest
 from tests.conftest import ROOT
 
 SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
-COMMANDS = ("scaling", "rerun", "doctor", "cache", "export", "record", "sweep", "consolidate", "summarize")
+COMMANDS = ("watch", "scaling", "rerun", "doctor", "cache", "export", "record", "sweep", "consolidate", "summarize")
+COMMANDS += ("verdict", "outliers", "compare", "replay", "literature")
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,19 @@ nbformat = pytest.importorskip("nbformat")
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NAMES = [path.stem for path in NOTEBOOKS]
+#: From 10 on they draw the literature's workloads, with parameters of their own.
+LITERATURE = [name for name in NAMES if name >= "10"]
 SMALL = {
     "layers": "[1, 2]",
     "hidden": "[8, 16]",
     "sequence": "[4, 8]",
     "batch": "[1, 2]",
 }
-MORE = {"01_hidden_size": {"near": "[8, 9]"}, "05_outliers": {"show": "8"}}
+MORE = {
+    "01_hidden_size": {"near": "[8, 9]"},
+    "05_outliers": {"show": "8", "pause_ms": "1"},
+    "06_deadline": {"show": "8", "show_sequence": "4", "percentile": "50"},
+}
 
 
 def pictures(path) -> int:
@@ -48,14 +54,26 @@ def test_as_it_is_on_what_ships(name, lab, tmp_path):
     assert warnings(output) == []
 
 
-def test_small_and_recorded_now(lab, tmp_path):
-    """All notebooks in one folder, so that what one has recorded the next need not."""
-    for name in NAMES:
-        lists = {**SMALL, "runtimes": "[onnxruntime]", "record": "true", "trials": "30", **MORE.get(name, {})}
-        given = [word for key, value in lists.items() for word in ("-y", f"{key}: {value}")]
+def rerun_small(lab, tmp_path, names: list[str], parameters: dict[str, dict[str, str]]) -> None:
+    """All of them in one folder, so that what one has recorded the next need not."""
+    for name in names:
+        given = [word for key, value in parameters[name].items() for word in ("-y", f"{key}: {value}")]
         notebook = ROOT / "notebooks" / f"{name}.ipynb"
         result = lab("rerun", notebook, *given, "-p", "out", tmp_path / "data", "--out", tmp_path / "runs")
         assert result.returncode == 0, (name, result.stderr)
         (output,) = (tmp_path / "runs").glob(f"{name}-*.ipynb")
         assert pictures(output) >= 2
         assert warnings(output) == []
+
+
+def test_small_and_recorded_now(lab, tmp_path):
+    common = {**SMALL, "runtimes": "[onnxruntime]", "record": "true", "trials": "30"}
+    names = [name for name in NAMES if name not in LITERATURE]
+    rerun_small(lab, tmp_path, names, {name: common | MORE.get(name, {}) for name in names})
+
+
+def test_the_literature_small_and_recorded_now(lab, tmp_path):
+    common = {"implementations": "[pytorch-one-call-eager]", "record": "true", "batches": "2"}
+    scales = {"13_speech": "1/50"}
+    few = {name: common | {"most": "1", "scale": f'"{scales.get(name, "1/32")}"'} for name in LITERATURE}
+    rerun_small(lab, tmp_path, LITERATURE, few)

@@ -232,6 +232,18 @@ def test_tails_are_the_exact_share():
     assert only(figure, "deadline").get_xdata()[0] == pytest.approx(1.5)
 
 
+def test_the_control_run_stands_behind_the_tail_by_its_excess_in_us():
+    summary, trials = make_tables([LstmShape(1, 64, 32), LstmShape(1, 128, 32)])
+    config, median_us = summary["config_id"][0], summary["median_us"][0]
+    noise_ns = np.full(200, 300.0)
+    noise_ns[7] = 300 + 700 * median_us  # once 0.7 medians longer than usual
+    figure = plots.tails(trials, summary, list(summary["config_id"]), controls={config: noise_ns})
+    x, y = only(figure, f"control:{config}").get_data()
+    assert (x[0], x[-1]) == pytest.approx((1, 1.7)) and y[np.searchsorted(x, 1.2) - 1] == 1 / 200
+    assert len(artists(figure, "control:")) == 1 and "control run" in words(figure)
+    assert not artists(plots.tails(trials, summary, [config]), "control")
+
+
 def test_recordings_of_unlike_length_have_a_line_each():
     summary, trials = make_tables([LstmShape(1, 64, 32)])
     longer, more = make_tables([LstmShape(1, 64, 64)], make=lambda us: latencies_us(us, n=2000))
@@ -358,7 +370,7 @@ def test_configurations_that_look_alike_are_refused_until_a_column_tells_them_ap
     with pytest.raises(UsageError, match="2 configurations of 1x64-s32-b1"):
         plots.curves(both, "sequence")
     both["arrival"] = ["closed"] * 2 + ["periodic"] * 2
-    assert "arrival periodic" in words(plots.curves(both, "sequence"))
+    assert ", periodic" in words(plots.curves(both, "sequence"))
 
 
 @pytest.mark.parametrize(

@@ -25,17 +25,20 @@ def run(arguments: list[str], folder) -> subprocess.CompletedProcess:
 
 
 def test_commands_and_code_run_in_the_order_in_which_they_are_read(tmp_path):
-    commands = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("lstm-trt ")]
-    assert len(commands) >= 8
-    for command in commands:
-        result = run([sys.executable, "-m", "lstm_trt", *shlex.split(command)[1:]], tmp_path)
-        assert result.returncode == 0, (command, result.stderr)
-        assert result.stdout
-    programs = blocks("python")
-    assert len(programs) == 2
-    for program in programs:
-        result = run([sys.executable, "-c", program], tmp_path)
-        assert result.returncode == 0, (program, result.stderr)
+    shown = re.findall(r"```(sh|python)\n(.*?)```", README, re.DOTALL)
+    commands = 0
+    for language, block in shown:
+        if language == "python":
+            result = run([sys.executable, "-c", block], tmp_path)
+            assert result.returncode == 0, (block, result.stderr)
+            continue
+        for command in [line for line in block.splitlines() if line.startswith("lstm-trt ")]:
+            result = run([sys.executable, "-m", "lstm_trt", *shlex.split(command)[1:]], tmp_path)
+            assert result.returncode == 0, (command, result.stderr)
+            assert result.stdout
+            commands += 1
+    assert commands >= 15
+    assert [language for language, _ in shown].count("python") == 3
 
 
 def test_the_builds_of_engines_run_too(tmp_path):
@@ -58,7 +61,10 @@ def test_every_link_and_picture_is_there():
 
 @pytest.mark.parametrize(
     "command",
-    ["doctor", "record", "sweep", "summarize", "consolidate", "export", "build", "scaling", "rerun", "cache"],
+    [
+        *("doctor", "record", "sweep", "summarize", "consolidate", "export", "build", "scaling", "rerun", "cache"),
+        *("verdict", "outliers", "compare", "replay", "watch"),
+    ],
 )
 def test_every_command_is_told(command):
     assert f"| `{command}` |" in README

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lstm_trt import commands, store
-from lstm_trt.analysis.certainty import _rank, certain
+from lstm_trt.analysis.certainty import certain, ratio_rank
 from lstm_trt.analysis.scaling import break_of, examine, fit
 from lstm_trt.analysis.scaling_words import words
 from lstm_trt.configuration import Configuration, Options, Protocol
@@ -515,10 +515,15 @@ def test_intervals_of_medians_cover_and_are_none_where_there_is_too_little():
 
 
 def test_the_interval_over_rounds_is_that_of_mann_and_whitney():
-    assert (_rank(5, 5, 0.95), _rank(6, 7, 0.95), _rank(8, 8, 0.95), _rank(3, 3, 0.95)) == (3, 7, 14, 0)
+    assert (ratio_rank(5, 5, 0.95), ratio_rank(6, 7, 0.95), ratio_rank(8, 8, 0.95), ratio_rank(3, 3, 0.95)) == (
+        3,
+        7,
+        14,
+        0,
+    )
     sides = list(itertools.combinations(range(9), 4))
     us = sorted(sum(rank for rank in ranks) - 6 for ranks in sides)
-    assert _rank(4, 5, 0.95) == sum(np.searchsorted(us, k, "right") / len(us) <= 0.025 for k in range(21))
+    assert ratio_rank(4, 5, 0.95) == sum(np.searchsorted(us, k, "right") / len(us) <= 0.025 for k in range(21))
 
 
 def test_intervals_that_touch_prove_nothing():

@@ -31,7 +31,7 @@ def test_constraints_are_exact_versions_and_nothing_else():
     assert str(CONSTRAINTS["torch"].specifier) == "==2.13.0"
 
 
-@pytest.mark.parametrize("text", PROJECT["dependencies"] + EXTRAS["dev"])
+@pytest.mark.parametrize("text", PROJECT["dependencies"] + EXTRAS["dev"] + EXTRAS["frameworks"])
 def test_what_is_installed_is_pinned_within_its_range(text):
     requirement = Requirement(text)
     (pinned,) = CONSTRAINTS[requirement.name.lower().replace("_", "-")].specifier
@@ -56,6 +56,9 @@ def test_the_conda_environment_is_the_whole_gpu_lab():
     installed = names(PROJECT["dependencies"])
     for extra in match["extras"].split(","):
         installed |= names(EXTRAS[extra])
+    # Documented there, and apart from the lab as in the Makefile: it would bring a TensorFlow without a GPU.
+    assert "frameworks" not in match["extras"].split(",")
+    assert "make test-frameworks" in (ROOT / "environment.yml").read_text()
     promised = "jupyterlab nbstripout torch onnx tensorrt pycuda pandas seaborn matplotlib scipy"
     assert set(promised.split()) <= installed
 

@@ -48,7 +48,7 @@ def test_a_recording_comes_back_as_it_was(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     # Readable by anyone with a Parquet reader; what was not measured is null.
     frame = pq.read_table(path).to_pandas()
-    assert list(frame) == list(store.COLUMNS)
+    assert list(frame) == [*store.COLUMNS, *store.CONTROL_COLUMNS]
     assert frame["compute_ns"].isna().all() and frame["warmup"].dtype == bool
     described = json.loads(pq.read_schema(path).metadata[b"lstm_trt"])
     assert described["schema_version"] == 1 and described["config_id"] == recording.configuration.id
@@ -93,7 +93,7 @@ def test_damaged_and_foreign_files_are_one_line(tmp_path, refused):
     for path in files:
         with pytest.raises(StoreError, match=path.name):
             store.read(path)
-    words = {"foreign": "no recording of this lab", "newer": "upgrade lstm_trt", "short": "not a whole Parquet file"}
+    words = {"foreign": "say --unit", "newer": "upgrade lstm_trt", "short": "not a whole Parquet file"}
     for name, expected in words.items():
         assert expected in refused("summarize", tmp_path / f"{name}.parquet")
     assert any(str(path) in refused("summarize", tmp_path) for path in files)  # a folder with a bad file names it

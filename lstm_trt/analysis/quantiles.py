@@ -37,9 +37,10 @@ def check_confidence(confidence: float) -> float:
 
 def at_most(count: int, n: int, share: float) -> float:
     """P(B <= count) for B ~ Binomial(n, share)."""
-    from scipy.special import bdtr
+    from scipy.special import betaincc
 
-    return 0.0 if count < 0 else 1.0 if count >= n else float(bdtr(count, n, share))
+    # scipy's bdtr errs by 1 in a million at n = 1e6; the incomplete beta is exact to 1e-13.
+    return 0.0 if count < 0 else 1.0 if count >= n else float(betaincc(count + 1, n - count, share))
 
 
 @lru_cache(maxsize=4096)
@@ -67,9 +68,7 @@ def interval_ranks(n: int, share: Fraction, confidence: float = CONFIDENCE) -> t
     return (low if low >= 1 else None), (high if high <= n else None)
 
 
-def interval(
-    ordered: np.ndarray, share: Fraction, confidence: float = CONFIDENCE
-) -> tuple[float | None, float | None]:
+def interval(ordered: np.ndarray, share: Fraction, confidence: float = CONFIDENCE) -> tuple[float | None, float | None]:
     """The values at `interval_ranks` of an ascending array; None where a bound does not exist at this n."""
     low, high = interval_ranks(len(ordered), share, confidence)
     return (None if low is None else float(ordered[low - 1])), (None if high is None else float(ordered[high - 1]))
@@ -95,9 +94,9 @@ def proves_below(count: int, n: int, allowed: Fraction, confidence: float = CONF
 
 def proves_above(count: int, n: int, allowed: Fraction, confidence: float = CONFIDENCE) -> bool:
     """Whether the exact lower bound of the rate lies above `allowed`."""
-    from scipy.special import bdtrc
+    from scipy.special import betainc
 
-    return count > 0 and float(bdtrc(count - 1, n, float(allowed))) < 1 - confidence
+    return count > 0 and float(betainc(count, n - count + 1, float(allowed))) < 1 - confidence
 
 
 @lru_cache(maxsize=4096)
@@ -110,3 +109,49 @@ def trials_for(events: int, allowed: Fraction, confidence: float = CONFIDENCE) -
         middle = (low + high) // 2
         low, high = (low, middle) if proves_below(events, middle, allowed, confidence) else (middle, high)
     return high
+
+
+#: Longer recordings than this are not asked for: at 1 kHz it is eleven days.
+LONGEST = 10**9
+
+
+def trials_for_share(events: int, n: int, allowed: Fraction, confidence: float = CONFIDENCE) -> int | None:
+    """The fewest trials N in which ceil(N x events / n) events prove that the rate is below `allowed`.
+
+    The length of a fresh recording, at the share of events that one of n trials showed. None
+    where the share is `allowed` or more, and where N is above 1e9.
+
+    k events are what N of (k - 1) n / events < N <= k n / events are charged with; the longest of
+    these certifies if any does. From some k on all do (T(k) / k falls, T = `trials_for`), but for
+    the rounding to whole trials, so that a stretch before the k found by bisection is looked
+    through: there T(k) / k falls by more than one trial.
+    """
+    from scipy.special import betaincc
+
+    if n < 1 or Fraction(events, n) >= allowed:
+        return None
+    if events == 0:
+        return _or_none(trials_for(0, allowed, confidence))
+    p, alpha = float(allowed), 1 - confidence
+
+    def certifies(first: int, stop: int) -> np.ndarray:
+        counts = np.arange(first, stop, dtype=np.int64)
+        lengths = counts * n // events
+        return betaincc(counts + 1.0, (lengths - counts).astype(float), p) <= alpha
+
+    most = LONGEST * events // n + 1
+    low, high = 0, 1
+    while not certifies(high, high + 1)[0]:
+        if high >= most:
+            return None
+        low, high = high, min(2 * high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if certifies(middle, middle + 1)[0] else (middle, high)
+    first = max(1, high - 1000 - math.ceil(8 * math.sqrt(high)))
+    count = first + int(np.argmax(certifies(first, high + 1)))
+    return _or_none(max(trials_for(count, allowed, confidence), (count - 1) * n // events + 1))
+
+
+def _or_none(trials: int) -> int | None:
+    return trials if trials <= LONGEST else None

@@ -1,19 +1,23 @@
-"""One row a configuration: the latency distribution in a dozen numbers.
+"""One row a configuration: the latency distribution in a dozen numbers, with what they are known to.
 
-Percentiles are order statistics (`inverted_cdf`: a latency that was really seen);
-only the 1.5 x IQR rule for outliers uses linear quartiles, as the founding document
-and every box plot do. Statistics use the trials after warm-up; `n` counts those.
+Percentiles are order statistics (`inverted_cdf`: a latency that was really seen), and so are
+their intervals; only the 1.5 x IQR rule for outliers uses linear quartiles, as the founding
+document and every box plot do. Statistics use the trials after warm-up; `n` counts those.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 
 import numpy as np
 
+from lstm_trt.analysis.quantiles import interval
+from lstm_trt.analysis.summary_rows import FIELDS, PROTOCOL, SummaryRow
+from lstm_trt.configuration import Configuration
+from lstm_trt.errors import STAGES
+from lstm_trt.samples import Group, Sample, groups_of, literature_words
 from lstm_trt.store import Failure, Recording
 
 PERCENTILES = {
@@ -22,66 +26,6 @@ PERCENTILES = {
     "p99_us": Fraction("0.99"),
     "p999_us": Fraction("0.999"),
 }
-
-
-@dataclass(frozen=True)
-class SummaryRow:
-    """Latencies in microseconds; None where there is nothing to state.
-
-    `std_us` has n - 1 in its denominator. `outliers` lie outside 1.5 x IQR on either
-    side. `max_with_warmup_us` counts the warm-up trials too. With several rounds the
-    trials are pooled, and the lists give each round's own median and maximum.
-    """
-
-    layers: int
-    hidden: int
-    sequence: int
-    batch: int
-    features: int
-    directions: int
-    runtime: str
-    runtime_version: str
-    device_name: str
-    precision: str
-    threads: int
-    mode: str
-    status: str
-    n: int
-    min_us: float | None
-    mean_us: float | None
-    std_us: float | None
-    median_us: float | None
-    p90_us: float | None
-    p99_us: float | None
-    p999_us: float | None
-    max_us: float | None
-    outliers: int | None
-    max_with_warmup_us: float | None
-    floor_us: float | None
-    graph: bool
-    device_clocks: str
-    arrival: str
-    trials: int
-    warmup: int
-    seed: int
-    rounds: int
-    round: int | None
-    median_us_rounds: tuple[float, ...]
-    max_us_rounds: tuple[float, ...]
-    stage: str | None
-    reason: str | None
-    machine: str | None
-    config_id: str
-
-    def as_dict(self) -> dict:
-        """JSON values."""
-        plain = asdict(self)
-        plain["median_us_rounds"] = list(self.median_us_rounds)
-        plain["max_us_rounds"] = list(self.max_us_rounds)
-        return plain
-
-
-FIELDS = tuple(field.name for field in fields(SummaryRow))
 
 
 def percentile(sorted_values: np.ndarray, share: Fraction) -> float:
@@ -110,40 +54,78 @@ def statistics(latency_ns: np.ndarray) -> dict:
         "min_us": float(ordered[0]) / 1e3,
         "mean_us": mean / 1e3,
         "std_us": float(np.std(ordered.astype(np.float64), ddof=1)) / 1e3 if len(ordered) > 1 else None,
-        **{name: percentile(ordered, share) / 1e3 for name, share in PERCENTILES.items()},
+        **_percentiles(ordered),
         "max_us": float(ordered[-1]) / 1e3,
         "outliers": count_outliers(ordered),
     }
 
 
-def summarize(items: Iterable[Recording | Failure], by_round: bool = False) -> list[SummaryRow]:
+def _percentiles(ordered: np.ndarray) -> dict:
+    told = {}
+    for name, share in PERCENTILES.items():
+        low, high = interval(ordered, share)
+        told[name] = percentile(ordered, share) / 1e3
+        told[f"{name}_low"] = None if low is None else low / 1e3
+        told[f"{name}_high"] = None if high is None else high / 1e3
+    return told
+
+
+def summarize(items: Iterable[Recording | Failure], by_round: bool = False, clusters: bool = True) -> list[SummaryRow]:
     """One row a configuration and machine, or one a round as well; sorted by shape, then runtime.
 
-    Recordings of unlike machines are never pooled.
+    Recordings of unlike machines are never pooled; one that is given twice counts once. A
+    configuration that failed in one round and ran in another is told by its recordings, unless
+    each round has its row. To look for clusters and segments takes most of the time: without
+    `clusters` neither is looked for.
     """
-    groups: dict[tuple, list[Recording]] = {}
-    failures: dict[tuple, Failure] = {}
-    for item in items:
-        key = (item.configuration.id, _machine(item), item.round if by_round else None)
-        if isinstance(item, Failure):
-            failures.setdefault(key, item)
+    items = list(items)
+    rows = summarize_groups(groups_of(items), by_round, clusters)
+    if by_round:  # groups tell a failure only where nothing was measured, and of no round
+        rows = [row for row in rows if row.status == "ok"]
+        failures = [item for item in items if isinstance(item, Failure)]
+        marks = {(one.configuration.id, one.provenance.get("machine_fingerprint"), one.round): one for one in failures}
+        for one in marks.values():
+            told = Group(one.configuration.name, (), literature_words(one.configuration), one.configuration)
+            machine = one.provenance.get("machine_fingerprint")
+            rows.append(_failed(told, one.stage, one.reason, machine, one.round))
+    return sorted(rows, key=_place)
+
+
+def summarize_groups(groups: Iterable[Group], by_round: bool = False, clusters: bool = True) -> list[SummaryRow]:
+    """One row a group, in their order, or one for each round of it."""
+    rows = []
+    for group in groups:
+        if group.failure is not None or not group.n:
+            stage, reason = _failure(group.failure or "no trials after warm-up")
+            rows.append(_failed(group, stage, reason, group.group.get("machine")))
         else:
-            groups.setdefault(key, []).append(item)
-    measured = {key[0] for key in groups}
-    rows = [_recorded(key, recordings) for key, recordings in groups.items()]
-    # A configuration that failed in one round and ran in another is told by its recordings.
-    rows += [_failed(key, failure) for key, failure in failures.items() if by_round or key[0] not in measured]
-    return sorted(rows, key=lambda row: (*(getattr(row, name) for name in FIELDS[:11]), row.config_id, row.round or 0))
+            samples = [sample for sample in group.samples if len(sample.timed_ns)]
+            parts = [([one], one.round) for one in samples] if by_round else [(samples, None)]
+            rows += [_recorded(group, part, round, clusters) for part, round in parts]
+    return rows
 
 
-def _machine(item: Recording | Failure) -> str | None:
-    return item.provenance.get("machine_fingerprint")
+def _place(row: SummaryRow) -> tuple:
+    """Rows of recordings by shape, then by what they ran on."""
+    return (*(getattr(row, name) for name in FIELDS[:11]), row.config_id, row.round or 0)
 
 
-def _common(item: Recording | Failure, key: tuple) -> dict:
-    config = item.configuration
+def _failure(text: str) -> tuple[str | None, str]:
+    """`failed at memory: too large` -> its stage and reason."""
+    stage, colon, reason = text.removeprefix("failed at ").partition(": ")
+    return (stage, reason) if colon and stage in STAGES else (None, text)
+
+
+def _common(group: Group, machine: str | None, round: int | None) -> dict:
+    told = dict.fromkeys((*FIELDS[: FIELDS.index("status")], *PROTOCOL))
+    if group.configuration is not None:
+        told |= _configured(group.configuration)
+    return told | {"round": round, "machine": machine, "group": group.group}
+
+
+def _configured(config: Configuration) -> dict:
     return {
-        **config.workload.as_dict(),
+        **config.shape.as_dict(),
         "runtime": config.runtime,
         "runtime_version": config.runtime_version,
         "device_name": config.device_name,
@@ -153,45 +135,62 @@ def _common(item: Recording | Failure, key: tuple) -> dict:
         "graph": config.options.graph,
         "device_clocks": config.options.device_clocks,
         "arrival": config.protocol.arrival,
+        "wait": config.protocol.wait,
+        "period_us": config.protocol.period_us,
+        "pause_ms": config.protocol.pause_ms,
+        "for_s": config.protocol.for_s,
         "trials": config.protocol.trials,
         "warmup": config.protocol.warmup,
         "seed": config.protocol.seed,
-        "round": key[2],
-        "machine": key[1],
         "config_id": config.id,
     }
 
 
-def _recorded(key: tuple, recordings: list[Recording]) -> SummaryRow:
-    recordings = sorted(recordings, key=lambda recording: recording.round)
-    samples = [recording.timed_ns for recording in recordings]
-    floors = [r.provenance["floor_ns"] for r in recordings if r.provenance.get("floor_ns") is not None]
+def _recorded(group: Group, samples: list[Sample], round: int | None, look: bool) -> SummaryRow:
+    timed = [sample.timed_ns for sample in samples]
+    floors = [sample.floor_us for sample in samples if sample.floor_us is not None]
+    clusters, steady_state = _shape_of(samples) if look else (None, None)
     return SummaryRow(
-        **_common(recordings[0], key),
-        **statistics(np.concatenate(samples)),
+        **_common(group, samples[0].machine, round),
+        **statistics(np.concatenate(timed)),
         status="ok",
-        max_with_warmup_us=max(float(r.columns["latency_ns"].max()) for r in recordings) / 1e3,
-        floor_us=min(floors) / 1e3 if floors else None,
-        rounds=len(recordings),
-        median_us_rounds=tuple(percentile(np.sort(sample), PERCENTILES["median_us"]) / 1e3 for sample in samples),
-        max_us_rounds=tuple(float(sample.max()) / 1e3 for sample in samples),
+        clusters=clusters,
+        steady_state=steady_state,
+        max_with_warmup_us=max(float(sample.latency_ns.max()) for sample in samples) / 1e3,
+        floor_us=min(floors) if floors else None,
+        rounds=len(samples),
+        median_us_rounds=tuple(percentile(np.sort(one), PERCENTILES["median_us"]) / 1e3 for one in timed),
+        max_us_rounds=tuple(float(one.max()) / 1e3 for one in timed),
         stage=None,
         reason=None,
     )
 
 
-def _failed(key: tuple, failure: Failure) -> SummaryRow:
+def _shape_of(samples: list[Sample]) -> tuple[tuple[dict, ...], str | None]:
+    """Clusters and steady-state class; without periods and causes, which are not looked for here."""
+    from lstm_trt.analysis.outliers import quick
+
+    seen = quick(samples).as_dict()
+    unasked = ("period_ms", "causes")
+    clusters = ({name: one[name] for name in one if name not in unasked} for one in seen["clusters"])
+    return tuple(clusters), seen["steady_state"]
+
+
+def _failed(group: Group, stage: str | None, reason: str, machine: str | None, round: int | None = None) -> SummaryRow:
+    bounds = [f"{name}_{side}" for name in PERCENTILES for side in ("low", "high")]
     nothing = dict.fromkeys(
-        ("min_us", "mean_us", "std_us", *PERCENTILES, "max_us", "outliers", "max_with_warmup_us", "floor_us")
+        ("min_us", "mean_us", "std_us", *PERCENTILES, *bounds, "max_us", "outliers", "max_with_warmup_us", "floor_us")
     )
     return SummaryRow(
-        **_common(failure, key),
+        **_common(group, machine, round),
         **nothing,
         n=0,
         status="failed",
+        clusters=(),
+        steady_state=None,
         rounds=0,
         median_us_rounds=(),
         max_us_rounds=(),
-        stage=failure.stage,
-        reason=failure.reason,
+        stage=stage,
+        reason=reason,
     )

@@ -52,12 +52,20 @@ OpenContext = Callable[[ModuleType, object, str], Opened]
 class TensorRtStep(PreparedStep):
     """An engine on its own stream, with its buffers; `told` are its facts.
 
+    `sizes` of inputs and outputs are those of `request.shape` unless they are given.
     Raises `MemoryExhausted` or `BuildFailed`; what was acquired until then is freed.
     """
 
-    def __init__(self, name: str, request: Request, built: engines.Engine, open_context: OpenContext) -> None:
+    def __init__(
+        self,
+        name: str,
+        request: Request,
+        built: engines.Engine,
+        open_context: OpenContext,
+        sizes: dict[str, tuple[int, ...]] | None = None,
+    ) -> None:
         self._name, self._options = name, request.options
-        self._sizes = {
+        self._sizes = sizes or {
             INPUT: (request.shape.sequence, request.shape.batch, request.shape.features),
             OUTPUT: (request.shape.sequence, request.shape.batch, 1),
         }

@@ -1,0 +1,234 @@
+"""What coincides with a cluster of late trials: odds ratios, exact tests, and Holm's correction over all of them.
+
+A counter that is read at every trial is judged by trials (Fisher's exact test, one-sided). One
+that is read between blocks says the same of all trials of a block, so that blocks are what is
+counted there. The control run, an empty step with the same arrivals, tells what the machine
+does by itself. Coinciding is not causing; "unexplained" is an honest answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lstm_trt.samples import Sample
+
+#: A cause is named at this corrected p-value: over the whole answer, one in a hundred is named by chance.
+ALPHA = 0.01
+#: Of odds ratios.
+CONFIDENCE = 0.95
+#: Stalls of the control run explain a cluster where they are at least this share of it.
+EXPLAINS, SURELY = 0.5, 0.25
+CONTROL = "machine noise (control run)"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What coincides with a cluster.
+
+    `odds_ratio`: odds of the cause within the cluster over those within the body (Haldane and
+    Anscombe's, with one half added to each count), with its 95 % interval (Woolf's).
+    `p_corrected`: Holm's, over all causes and clusters asked about. `share`: of the cluster's
+    trials that have the cause, `share_body`: of the body's. `by`: "trial" or "block", what
+    was counted in the test, or "control": then `odds_ratio` is the rate of stalls of the
+    control run over the cluster's share, with its exact interval.
+    """
+
+    name: str
+    odds_ratio: float
+    odds_low: float
+    odds_high: float
+    p_corrected: float
+    share: float
+    share_body: float
+    by: str
+
+    def as_dict(self) -> dict:
+        """JSON values."""
+        return {
+            "name": self.name,
+            "odds_ratio": self.odds_ratio,
+            "odds_low": self.odds_low,
+            "odds_high": self.odds_high,
+            "p": self.p_corrected,
+            "share": self.share,
+            "share_body": self.share_body,
+            "by": self.by,
+        }
+
+
+def fisher_greater(a: int, b: int, c: int, d: int) -> float:
+    """P(A >= a) with the margins of the table [[a, b], [c, d]] fixed: Fisher's exact test, one-sided."""
+    from scipy.special import gammaln
+
+    n, row, column = a + b + c + d, a + b, a + c
+    top = min(row, column)
+    if a <= max(0, row + column - n):
+        return 1.0
+    x = np.arange(a, min(top, a + 200_000) + 1, dtype=np.float64)
+
+    def choose(total, part):
+        return gammaln(total + 1) - gammaln(part + 1) - gammaln(total - part + 1)
+
+    logs = choose(column, x) + choose(n - column, row - x) - choose(n, row)
+    return float(min(1.0, np.exp(logs).sum()))
+
+
+def odds(a: int, b: int, c: int, d: int) -> tuple[float, float, float]:
+    """Odds ratio of [[a, b], [c, d]] with one half added to each, and its interval (Woolf 1955)."""
+    from scipy.special import ndtri
+
+    a, b, c, d = a + 0.5, b + 0.5, c + 0.5, d + 0.5
+    log, error = math.log(a * d / (b * c)), math.sqrt(1 / a + 1 / b + 1 / c + 1 / d)
+    reach = float(ndtri(1 - (1 - CONFIDENCE) / 2)) * error
+    return math.exp(log), math.exp(log - reach), math.exp(min(log + reach, 700))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Corrected p-values (Holm, Scandinavian Journal of Statistics 6, 1979)."""
+    order = np.argsort(p_values)
+    corrected, largest = [1.0] * len(p_values), 0.0
+    for rank, place in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        corrected[place] = largest
+    return corrected
+
+
+def find_causes(
+    samples: Sequence[Sample],
+    labels: Sequence[np.ndarray],
+    kinds: Sequence[int],
+    body: int,
+    excess_ns: Sequence[tuple[float, float]],
+) -> list[tuple[Cause, ...]]:
+    """For each kind of label, the causes that coincide with its trials, the most telling first.
+
+    `labels`: of the timed trials of each sample, `body` marks those to compare with.
+    `excess_ns`: how much later than the level the trials of a kind are, from and to; below 0 for
+    fast ones.
+    """
+    asked: list[tuple[int, str, tuple, float, tuple, str]] = []
+    for place, kind in enumerate(kinds):
+        for name in sorted({name for sample in samples for name in sample.causes}):
+            table = _by_trial(samples, labels, name, kind, body)
+            if table is not None:
+                asked.append((place, name, table, fisher_greater(*table), odds(*table), "trial"))
+        for name in sorted({name for sample in samples for name in sample.block_causes}):
+            table, blocks = _by_block(samples, labels, name, kind, body)
+            if blocks is not None:
+                asked.append((place, name, table, fisher_greater(*blocks), odds(*table), "block"))
+    corrected = holm([one[3] for one in asked])
+    found: list[list[Cause]] = [[] for _ in kinds]
+    for (place, name, (a, b, c, d), _, ratios, by), p in zip(asked, corrected, strict=True):
+        if p <= ALPHA and ratios[0] > 1:
+            found[place].append(Cause(name, *ratios, p, a / (a + b), c / max(c + d, 1), by))
+    for place, causes in enumerate(found):
+        causes.sort(key=lambda cause: (cause.p_corrected, -cause.odds_ratio))
+        control = _control(samples, labels, kinds[place], excess_ns[place])
+        if control is not None:
+            causes.append(control)
+    return [tuple(causes) for causes in found]
+
+
+def _present(counts: np.ndarray) -> np.ndarray:
+    """Whether a trial, or its block, counted more than is usual."""
+    return counts > max(float(np.median(counts)), 0)
+
+
+def _by_trial(samples, labels, name: str, kind: int, body: int) -> tuple[int, int, int, int] | None:
+    a = b = c = d = 0
+    for sample, label in zip(samples, labels, strict=True):
+        if name not in sample.causes or not len(label):
+            continue
+        present = _present(sample.timed(sample.causes[name]))
+        inside, outside = label == kind, label == body
+        a += int(np.count_nonzero(present & inside))
+        b += int(np.count_nonzero(~present & inside))
+        c += int(np.count_nonzero(present & outside))
+        d += int(np.count_nonzero(~present & outside))
+    return (a, b, c, d) if a + b and c + d and a + c else None
+
+
+def _by_block(samples, labels, name: str, kind: int, body: int):
+    """The table by trials, and that of blocks: with the cause or not, by holding the kind more often than usual."""
+    counts, shares, present, a, b, c, d = [], [], [], 0, 0, 0, 0
+    for sample, label in zip(samples, labels, strict=True):
+        if name not in sample.block_causes or not len(label):
+            continue
+        values = sample.timed(sample.block_causes[name])
+        inside, outside, marked = label == kind, label == body, _present(values)
+        a += int(np.count_nonzero(marked & inside))
+        b += int(np.count_nonzero(~marked & inside))
+        c += int(np.count_nonzero(marked & outside))
+        d += int(np.count_nonzero(~marked & outside))
+        for start, stop in _blocks(sample, name):
+            counts.append(int(np.count_nonzero(inside[start:stop])))
+            shares.append(counts[-1] / (stop - start))
+            present.append(bool(marked[start]))
+    if not a + b or not c + d or not any(present) or all(present):
+        return (a, b, c, d), None
+    many, marked = np.array(shares) > np.median(shares), np.array(present)
+    table = tuple(
+        int(np.count_nonzero(one & other)) for one, other in itertools.product((many, ~many), (marked, ~marked))
+    )
+    return (a, b, c, d), table
+
+
+def _blocks(sample: Sample, name: str) -> list[tuple[int, int]]:
+    """Half-open ranges of timed trials that were counted together.
+
+    A block ends where any block's counter changes or where rows of warm-up lie between. Blocks
+    of equal counts cannot be told apart so; longer runs are cut to the length of the usual
+    shortest one.
+    """
+    timed = np.flatnonzero(~sample.warmup)
+    ends = np.diff(timed) > 1
+    for values in sample.block_causes.values():
+        ends |= np.diff(values[timed]) != 0
+    bounds = [0, *(np.flatnonzero(ends) + 1).tolist(), len(timed)]
+    runs = list(itertools.pairwise(bounds))
+    inner = sorted(stop - start for start, stop in (runs[1:-1] or runs))
+    length = max(inner[len(inner) // 4], 1)
+    blocks = []
+    for start, stop in runs:
+        pieces = max(1, round((stop - start) / length))
+        blocks += itertools.pairwise(np.linspace(start, stop, pieces + 1).astype(int).tolist())
+    return blocks
+
+
+def _control(samples, labels, kind: int, excess_ns: tuple[float, float]) -> Cause | None:
+    """Whether stalls of the machine itself, from half to twice as long as the trials are late, are as frequent.
+
+    The rate ratio's exact interval is that of a binomial share (Clopper and Pearson), given the
+    events of both.
+    """
+    from scipy.special import bdtrc, betaincinv
+
+    stalls = calls = count = trials = 0
+    for sample, label in zip(samples, labels, strict=True):
+        if sample.control_ns is None or not len(sample.control_ns) or not len(label):
+            continue
+        control = np.asarray(sample.control_ns, dtype=np.float64)
+        stall = control - np.median(control)
+        stalls += int(np.count_nonzero((stall >= excess_ns[0] / 2) & (stall <= 2 * excess_ns[1])))
+        calls += len(control)
+        count += int(np.count_nonzero(label == kind))
+        trials += len(label)
+    if not count or not stalls or excess_ns[0] <= 0:
+        return None
+    both = stalls + count
+
+    def ratio(share: float) -> float:
+        return share / (1 - share) * trials / calls if share < 1 else math.inf
+
+    low = ratio(float(betaincinv(stalls, count + 1, 0.025)))
+    high = ratio(float(betaincinv(stalls + 1, count, 0.975)))
+    told = stalls / calls / (count / trials)
+    p = float(bdtrc(stalls - 1, both, SURELY * calls / (SURELY * calls + trials)))
+    if told < EXPLAINS or p > 1 - CONFIDENCE:
+        return None
+    return Cause(CONTROL, told, low, high, p, min(1.0, told), stalls / calls, "control")

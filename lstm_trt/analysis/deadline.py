@@ -1,0 +1,251 @@
+"""Whether a percentile of the latency meets a deadline, and how sure that is.
+
+Three outcomes. MET: the exact binomial test rejects "the share of misses is what is allowed, or
+more". MISSED: the exact lower bound of the miss rate is above what is allowed. Else NOT ENOUGH
+EVIDENCE, with the length of the fresh recording that is needed. What the trials are worth where
+they are not independent (`dependence.py`), and a drift that carries the tail over the deadline,
+can turn MET into NOT ENOUGH EVIDENCE and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from lstm_trt.analysis.carried import Round, rounds_alone, rounds_of
+from lstm_trt.analysis.dependence import Dependence, assess
+from lstm_trt.analysis.misses import Card, card, limit_ns
+from lstm_trt.analysis.quantiles import (
+    CONFIDENCE,
+    LONGEST,
+    check_confidence,
+    proves_above,
+    proves_below,
+    rate_bounds,
+    share_of,
+    trials_for,
+    trials_for_share,
+)
+from lstm_trt.errors import UsageError
+from lstm_trt.samples import Sample
+
+MET, MISSED, NOT_ENOUGH = "MET", "MISSED", "NOT ENOUGH EVIDENCE"
+#: Status of the command; the worst of several rules.
+EXIT = {MET: 0, MISSED: 1, NOT_ENOUGH: 3}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer for one configuration, all rounds together; JSON values by `as_dict`.
+
+    `n` and `misses` count the trials after warm-up; `miss_rate_low` and `miss_rate_high` are each
+    one-sided at the confidence. `certifies` is the highest percentile that these trials prove to
+    meet the deadline, `max_certifies` the share in % of calls that they prove to be at or below
+    the maximum seen; both by the effective number of trials. `trials_needed` is the length of a
+    fresh recording that certifies at the share of misses and with the dependence seen,
+    `trials_needed_if_independent` leaves the latter out; None where the share is what is allowed
+    or more, or above 1e9. `verdict_if_independent` takes every trial for one, `verdict_if_effective`
+    the effective number; drift is left out of both. `reasons` says what holds MET back and what is to be known besides.
+    """
+
+    verdict: str
+    n: int
+    misses: int
+    deadline_us: float
+    percentile: float
+    confidence: float
+    max_us: float | None
+    max_with_warmup_us: float | None
+    certifies: float | None
+    max_certifies: float | None
+    miss_rate_low: float | None
+    miss_rate_high: float | None
+    trials_needed: int | None
+    trials_needed_if_independent: int | None
+    verdict_if_independent: str
+    verdict_if_effective: str
+    effective_n: int
+    effective_misses: int
+    dependence: Dependence
+    card: Card | None
+    rounds: tuple[Round, ...]
+    reasons: tuple[str, ...]
+
+    @property
+    def max_us_rounds(self) -> tuple[float, ...]:
+        return tuple(one.max_us for one in self.rounds)
+
+    @property
+    def drift(self) -> float | None:
+        """The largest of the rounds, up or down."""
+        return max((one.drift for one in self.rounds), key=abs, default=None)
+
+    @property
+    def extremal_index(self) -> float:
+        return self.dependence.extremal_index
+
+    def as_dict(self) -> dict:
+        """JSON values."""
+        plain = {**vars(self), "max_us_rounds": list(self.max_us_rounds), "drift": self.drift}
+        plain["extremal_index"] = self.extremal_index
+        plain["dependence"] = dict(vars(self.dependence))
+        plain["card"] = None if self.card is None else self.card.as_dict()
+        plain["rounds"] = [dict(vars(one)) for one in self.rounds]
+        plain["reasons"] = list(self.reasons)
+        return plain
+
+
+def judge(
+    samples: Sequence[Sample], deadline_us: float, percentile: str | float = "99.9", confidence: float = CONFIDENCE
+) -> Verdict:
+    """Whether the percentile of the latency meets the deadline: all trials of the samples, a process each.
+
+    The number of trials has to be fixed before they are recorded: to append and to judge again
+    makes false METs (9 % after 3 looks). MET at a miss rate of exactly what is allowed comes in
+    at most 1 - confidence of independent recordings, and of dependent ones as far as the
+    dependence is there to be seen (`dependence.py` says where it is not). Raises `UsageError`
+    where a number is out of range, and where there is no trial after warm-up.
+    """
+    deadline_us, share, confidence = _checked(deadline_us, percentile, confidence)
+    allowed = 1 - share
+    timed = [sample.timed_ns for sample in samples]
+    samples = [sample for sample, one in zip(samples, timed, strict=True) if len(one)]
+    timed = [one for one in timed if len(one)]
+    if not timed:
+        raise UsageError("there is no trial after warm-up to judge")
+    if not all(np.isfinite(one).all() and one.min() > 0 for one in timed):
+        raise UsageError("a latency to judge is a finite number above 0")
+    late_ns = limit_ns(deadline_us)
+    misses = [np.flatnonzero(one > late_ns) for one in timed]
+    n, missed = sum(map(len, timed)), sum(map(len, misses))
+
+    independent = _decide(missed, n, allowed, confidence)
+    dependence = assess(timed, misses, float(allowed))
+    effective_n = max(1, math.floor(n * dependence.factor + 1e-9))
+    effective_misses = min(effective_n, math.ceil(missed * dependence.factor - 1e-9))
+    if dependence.factor == 1:
+        effective_n, effective_misses = n, missed
+    stays = independent != MET or proves_below(effective_misses, effective_n, allowed, confidence)
+    effective = independent if stays else NOT_ENOUGH
+    reasons = []
+    if not stays:
+        reasons.append(f"late answers come in bursts: {dependence.how}; {n} trials are worth {effective_n}")
+    if independent == MET:
+        reasons += rounds_alone(samples, misses, [len(one) for one in timed], allowed, confidence)
+    rounds, carried = rounds_of(samples, timed, misses, late_ns, allowed, confidence)
+    reasons += carried if independent == MET else []
+    verdict = NOT_ENOUGH if independent == MET and reasons else independent
+
+    needed = trials_for_share(missed, n, allowed, confidence)
+    effectively = _stretched(needed, missed, n, dependence.factor, allowed, confidence)
+    if verdict == NOT_ENOUGH and effectively is None:
+        if Fraction(missed, n) >= allowed:
+            reasons.append(f"the share of misses seen, {missed} of {n}, is not below what is allowed")
+        else:
+            reasons.append("more than 1e9 fresh trials would be needed at the share of misses seen")
+    low, high = rate_bounds(missed, n, confidence)
+    return Verdict(
+        verdict=verdict,
+        n=n,
+        misses=missed,
+        deadline_us=deadline_us,
+        percentile=float(100 * share),
+        confidence=confidence,
+        max_us=max(one.max_us for one in rounds),
+        max_with_warmup_us=max(float(np.nanmax(sample.latency_ns)) for sample in samples) / 1e3,
+        certifies=100 * (1 - rate_bounds(effective_misses, effective_n, confidence)[1]),
+        max_certifies=100 * (1 - rate_bounds(0, effective_n, confidence)[1]),
+        miss_rate_low=low,
+        miss_rate_high=high,
+        trials_needed=effectively,
+        trials_needed_if_independent=needed,
+        verdict_if_independent=independent,
+        verdict_if_effective=effective,
+        effective_n=effective_n,
+        effective_misses=effective_misses,
+        dependence=dependence,
+        card=card(misses, [len(one) for one in timed]),
+        rounds=rounds,
+        reasons=tuple(reasons),
+    )
+
+
+def failed(
+    reason: str, deadline_us: float, percentile: str | float = "99.9", confidence: float = CONFIDENCE
+) -> Verdict:
+    """The verdict of a configuration that has no trials: NOT ENOUGH EVIDENCE, with the reason."""
+    deadline_us, share, confidence = _checked(deadline_us, percentile, confidence)
+    clean = trials_for_share(0, 1, 1 - share, confidence)
+    nothing = dict.fromkeys(("max_us", "max_with_warmup_us", "certifies", "max_certifies", "card"))
+    return Verdict(
+        **nothing,
+        verdict=NOT_ENOUGH,
+        n=0,
+        misses=0,
+        deadline_us=deadline_us,
+        percentile=float(100 * share),
+        confidence=confidence,
+        miss_rate_low=None,
+        miss_rate_high=None,
+        trials_needed=clean,
+        trials_needed_if_independent=clean,
+        verdict_if_independent=NOT_ENOUGH,
+        verdict_if_effective=NOT_ENOUGH,
+        effective_n=0,
+        effective_misses=0,
+        dependence=Dependence(),
+        rounds=(),
+        reasons=(reason,),
+    )
+
+
+def exit_status(verdicts: Iterable[str]) -> int:
+    """Of the command: 1 if any is MISSED, else 3 if any is NOT ENOUGH EVIDENCE, else 0."""
+    names = set(verdicts)
+    return EXIT[MISSED if MISSED in names else NOT_ENOUGH if NOT_ENOUGH in names else MET]
+
+
+def evidence_percentile(n: int, confidence: float = CONFIDENCE) -> str | None:
+    """The highest of 99, 99.9, 99.99, 99.999 that n trials without a miss certify; None below 299 at 95 %."""
+    proven = [
+        percentile
+        for percentile in ("99", "99.9", "99.99", "99.999")
+        if proves_below(0, n, 1 - share_of(percentile), confidence)
+    ]
+    return proven[-1] if proven else None
+
+
+def _checked(deadline_us: float, percentile: str | float, confidence: float) -> tuple[float, Fraction, float]:
+    try:
+        deadline = float(deadline_us)
+    except (TypeError, ValueError):
+        raise UsageError(f"the deadline is a time in us above 0, not {deadline_us!r}") from None
+    if not (math.isfinite(deadline) and deadline > 0):
+        raise UsageError(f"the deadline is a time in us above 0, not {deadline:g}")
+    return deadline, share_of(percentile), check_confidence(confidence)
+
+
+def _decide(misses: int, n: int, allowed: Fraction, confidence: float) -> str:
+    if proves_below(misses, n, allowed, confidence):
+        return MET
+    return MISSED if proves_above(misses, n, allowed, confidence) else NOT_ENOUGH
+
+
+def _stretched(
+    needed: int | None, misses: int, n: int, factor: float, allowed: Fraction, confidence: float
+) -> int | None:
+    """Trials of a fresh recording whose effective number certifies, where each is worth `factor`."""
+    if needed is None or factor == 1:
+        return needed
+    trials = math.ceil(needed / factor)
+    while trials <= LONGEST:
+        expected = math.ceil(factor * -(-trials * misses // n) - 1e-9)
+        least = math.ceil(trials_for(expected, allowed, confidence) / factor)
+        if least <= trials:
+            return trials
+        trials = least
+    return None

@@ -1,0 +1,258 @@
+"""What trials are worth that are not independent: judged where it counts, on exceedances of a high threshold.
+
+Late answers that come in bursts tell less about how often they come than as many that come
+alone. How much less is the size of the bursts, seen at the deadline itself where it was missed,
+and at high thresholds: the extremal index (one over the mean number of exceedances in a burst)
+for whether any come, the dispersion of their counts for how many. Real recordings fail every
+test of independence in the body and may be fine in the tail; hence nothing here looks at the body.
+
+What holds: trials that chance explains keep their number, and a miss rate of exactly what is
+allowed is called MET in at most 5 % of recordings of autoregressions with coefficients of 0.3 to
+0.95 and of moving maxima of 2 to 10 trials. What cannot: dependence too weak to be seen adds up
+to 0.1 % to that in the shortest recordings that can certify, and a burst that was never caught,
+or in one miss, leaves no trace. Where a bad state comes less than about three times in a
+recording's length, a recording without it looks as good as any.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lstm_trt.analysis.quantiles import rate_bounds
+
+#: Two exceedances at most so many trials apart may belong to one burst.
+WINDOWS = (1, 4, 16, 64)
+#: A window is looked at where less than this share of gaps falls into it by chance.
+CROWDED = 0.25
+#: Sizes of the sets of the largest latencies that are looked at, beside twice the misses allowed if that is more.
+LARGEST = (30, 100)
+#: Confidence of the bound on how long bursts of misses are.
+BURSTS = 0.95
+#: More gaps than this are compared with the binomial instead of the exact law.
+MOST_EXACT = 5000
+#: Least number of misses whose counts a block and a round are looked at.
+COUNTED = 10
+#: Chance of a false alarm on independent trials, over all looks: with no miss, and on the misses.
+FALSE_ALARM, FALSE_ALARM_MISSES, FALSE_ALARM_COUNTS = 6e-4, 0.1, 0.01
+#: The local level is the median of so many blocks of so many trials; shorter samples have none.
+LEVEL_BLOCK, LEVEL_BLOCKS = 25, 11
+
+#: Ascending indices of exceedances, an array a process.
+Places = Sequence[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """`factor` (0 to 1) times the number of trials is the number of independent trials they are worth.
+
+    `extremal_index` and `dispersion` are the estimates at the set of exceedances that gave the
+    factor: the most clustered, or, where chance explains all of them, 1 and 1. `exceedances` is
+    the size of that set, `at_deadline` whether it is the misses themselves. `how` says in words
+    what was seen, empty for nothing.
+    """
+
+    factor: float = 1.0
+    extremal_index: float = 1.0
+    dispersion: float = 1.0
+    exceedances: int = 0
+    at_deadline: bool = False
+    how: str = ""
+
+
+def assess(timed: Sequence[np.ndarray], misses: Sequence[np.ndarray], allowed: float) -> Dependence:
+    """The least that the trials of several processes are worth, of all that is looked at.
+
+    `timed`: latencies after warm-up, in order, an array a process, > 0. `misses`: the ascending
+    indices of its misses in each. `allowed`: the share of misses allowed. Three looks:
+
+    - gaps between misses, or between the largest latencies, in windows of 1 to 64 trials: more
+      short ones than the binomial gives for places drawn at random;
+    - the largest latencies over the local level (running median of 275 trials), only where the
+      plain ones cluster: a drift of the body gathers them at one end, and is no clustering;
+    - counts of misses a round and, from 10 misses on, a block of trials.
+    """
+    sizes = [len(one) for one in timed]
+    total, n = sum(map(len, misses)), sum(sizes)
+    found = [Dependence()]
+    if total >= 2:
+        found.append(_clustering(misses, sizes, FALSE_ALARM_MISSES, misses=total, at_deadline=True))
+        found += _counts(misses, sizes, FALSE_ALARM_COUNTS)
+    wanted = sorted({min(count, n // 3) for count in (*LARGEST, max(LARGEST[0], math.ceil(2 * n * allowed)))})
+    alpha = FALSE_ALARM / max(1, len(wanted))
+    ratios: list[np.ndarray] | None = None
+    for count in wanted:
+        plain = _clustering(_largest(timed, count), sizes, alpha, misses=total)
+        if not plain.how:
+            continue
+        if ratios is None:
+            ratios = [one / local_level(one) for one in timed]
+        found.append(_clustering(_largest(ratios, count), sizes, alpha, misses=total))
+    return min(found, key=lambda one: one.factor)
+
+
+def local_level(latency_ns: np.ndarray) -> np.ndarray:
+    """The running median of about 275 trials, at each trial the largest of its neighbourhood's.
+
+    The largest, so that the trials next to a step are not taken for exceedances. Bursts of up to
+    a hundred trials do not move it. Constant where there are fewer than 550 trials.
+    """
+    n = len(latency_ns)
+    if n < 2 * LEVEL_BLOCK * LEVEL_BLOCKS:
+        return np.full(n, np.median(latency_ns))
+    blocks = n // LEVEL_BLOCK
+    medians = np.median(latency_ns[: blocks * LEVEL_BLOCK].reshape(blocks, LEVEL_BLOCK), axis=1)
+    half = LEVEL_BLOCKS // 2
+    view = np.lib.stride_tricks.sliding_window_view
+    running = np.median(view(np.pad(medians, half, mode="reflect"), LEVEL_BLOCKS), axis=1)
+    running = view(np.pad(running, 1, mode="edge"), 3).max(axis=1)
+    return np.r_[np.repeat(running, LEVEL_BLOCK), np.full(n - blocks * LEVEL_BLOCK, running[-1])]
+
+
+def _largest(values: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
+    """Ascending indices, an array a process, of what exceeds the (count + 1)th largest of all."""
+    pooled = values[0] if len(values) == 1 else np.concatenate(values)
+    threshold = np.partition(pooled, len(pooled) - count - 1)[len(pooled) - count - 1]
+    return [np.flatnonzero(one > threshold) for one in values]
+
+
+def _clustering(places: Places, sizes: Sequence[int], alpha: float, *, misses: int, at_deadline=False) -> Dependence:
+    """What gaps between exceedances say, if one of the windows holds more short ones than chance gives.
+
+    `misses` of the recording: with none, only whether bursts come matters, else also how many
+    exceedances they bring. Of high thresholds the share of short gaps is taken as it is seen, and
+    the worst of several counts; of misses, which may be few, as its upper bound, with the burst's
+    end as one more trial of it.
+    """
+    m = sum(map(len, places))
+    gaps = np.concatenate([np.diff(one) for one in places])
+    if not len(gaps):
+        return Dependence()
+    looks = []
+    for window in WINDOWS:
+        short = int(np.count_nonzero(gaps <= window))
+        by_chance = _share_by_chance(places, sizes, window)
+        if window == 1 or by_chance <= CROWDED:
+            looks.append((window, short, by_chance))
+    alarms = []
+    for window, short, by_chance in looks:
+        if _chance(places, sizes, window, short, by_chance) > alpha / len(looks):
+            continue
+        joined = rate_bounds(short, m, BURSTS)[1] if at_deadline else short / len(gaps)
+        index = 1 - (joined - by_chance) / (1 - by_chance)
+        floor = (0.1 if at_deadline else 1) / m
+        alarms.append((min(1.0, max(index, floor)), window, short, _dispersion(places, sizes, window)))
+    if not alarms:
+        return Dependence()
+    least, window, short, _ = min(alarms)
+    index = min(least, _intervals(gaps))
+    dispersion = max(one[-1] for one in alarms)
+    what = "misses" if at_deadline else "largest latencies"
+    how = f"of the {m} {what}, {short} follow another within {window} trial{'s' * (window > 1)}"
+    factor = min(index, 1 / dispersion) if misses else index
+    return Dependence(factor, index, dispersion, m, at_deadline, how)
+
+
+def _share_by_chance(places: Places, sizes: Sequence[int], window: int) -> float:
+    """P(gap <= window) of places drawn at random: a gap of m from n is above w with C(n - w, m) / C(n, m)."""
+    over = np.arange(window)
+    shares = [
+        float(1 - np.prod(np.clip(1 - len(p) / np.maximum(n - over, 1), 0, 1)))
+        for p, n in zip(places, sizes, strict=True)
+    ]
+    return float(np.average(shares, weights=[max(len(p) - 1, 0) for p in places]))
+
+
+def _chance(places: Places, sizes: Sequence[int], window: int, short: int, by_chance: float) -> float:
+    """P(so many gaps of at most `window`, or more), of places drawn at random; exact or an upper bound.
+
+    Neighbours (window 1): m less the number of runs, which is hypergeometric (Stevens, Annals of
+    Eugenics 9, 1939); over processes these add. Wider: gaps are negatively associated, so that
+    the binomial is at least as variable.
+    """
+    from scipy.special import betainc, gammaln
+
+    if short == 0:
+        return 1.0
+    gaps = sum(max(len(p) - 1, 0) for p in places)
+    if window > 1 or gaps > MOST_EXACT:
+        return float(betainc(short, gaps - short + 1, by_chance)) if by_chance < 1 else 1.0
+
+    def log_choose(n, k):
+        return gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+
+    law = np.ones(1)
+    for place, n in zip(places, sizes, strict=True):
+        m = len(place)
+        if m < 2:
+            continue
+        joined = np.arange(max(0, 2 * m - n - 1), m)
+        logs = log_choose(m - 1, joined) + log_choose(n - m + 1, m - joined) - log_choose(n, m)
+        law = np.convolve(law, np.r_[np.zeros(joined[0]), np.exp(logs)])
+    return float(law[short:].sum())
+
+
+def _dispersion(places: Sequence[np.ndarray], sizes: Sequence[int], window: int) -> float:
+    """Variance over mean of counts in stretches much longer than the window: 1 + 2 (pairs - by chance) / m.
+
+    Cox and Lewis, The Statistical Analysis of Series of Events (1966), 4.5: the variance-time
+    curve of a stationary series of events, from pairs at most `window` trials apart.
+    """
+    pairs = by_chance = 0.0
+    for place, n in zip(places, sizes, strict=True):
+        m = len(place)
+        pairs += float((np.searchsorted(place, place + window, "right") - np.arange(m) - 1).sum())
+        lags = min(window, n - 1)
+        by_chance += m * (m - 1) / (n * max(n - 1, 1)) * (lags * n - lags * (lags + 1) / 2)
+    return max(1.0, 1 + 2 * (pairs - by_chance) / sum(map(len, places)))
+
+
+def _intervals(gaps: np.ndarray) -> float:
+    """The intervals estimator of the extremal index (Ferro and Segers, J. R. Statist. Soc. B 65, 2003, eq. 5)."""
+    gaps = gaps.astype(float)
+    if gaps.max() <= 2:
+        index = 2 * gaps.sum() ** 2 / (len(gaps) * (gaps**2).sum())
+    else:
+        index = 2 * (gaps - 1).sum() ** 2 / (len(gaps) * ((gaps - 1) * (gaps - 2)).sum())
+    return float(min(1.0, max(index, 1 / (len(gaps) + 1))))
+
+
+def _counts(misses: Sequence[np.ndarray], sizes: Sequence[int], alpha: float) -> list[Dependence]:
+    """Dispersion of the counts a round, and a block of trials, where it is above that of chance."""
+    total, n = sum(map(len, misses)), sum(sizes)
+    found = []
+    if len(sizes) > 1:
+        counts = np.array([len(one) for one in misses])
+        found.append(_counted(counts, np.array(sizes) / n, alpha, "round"))
+    if total >= COUNTED:
+        starts = np.cumsum([0, *sizes[:-1]])
+        pooled = np.concatenate([start + one for start, one in zip(starts, misses, strict=True)])
+        blocks = total // 5
+        most = [blocks >> halved for halved in range(blocks.bit_length()) if blocks >> halved >= 2][:8]
+        for number in most:
+            edges = np.linspace(0, n, number + 1).round()
+            counts, _ = np.histogram(pooled, edges)
+            found.append(_counted(counts, np.diff(edges) / n, alpha / len(most), f"{number} blocks"))
+    return found
+
+
+def _counted(counts: np.ndarray, shares: np.ndarray, alpha: float, of: str) -> Dependence:
+    """Chi-squared over its degrees of freedom, if beyond chance: all together, or one by itself (exact, Bonferroni)."""
+    from scipy.special import betainc, chdtrc
+
+    total, cells = int(counts.sum()), len(counts)
+    expected = total * shares
+    statistic = float(((counts - expected) ** 2 / expected).sum())
+    here = counts > expected
+    alone = float(betainc(counts[here], total - counts[here] + 1, shares[here]).min()) if here.any() else 1.0
+    together = float(chdtrc(cells - 1, statistic)) if expected.min() >= 5 else 1.0
+    dispersion = statistic / (cells - 1)
+    if min(alone * cells, together) > alpha / 2 or dispersion <= 1:
+        return Dependence()
+    most = int(counts.max())
+    where = f"one {of} of {cells}" if of == "round" else f"one of {of} of the recording"
+    how = f"{most} of the {total} misses fell into {where}"
+    return Dependence(1 / dispersion, 1.0, dispersion, total, True, how)

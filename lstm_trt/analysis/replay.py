@@ -1,0 +1,163 @@
+"""What a closed-loop recording would have cost at a fixed rate.
+
+In a closed loop a late call delays the next one, and nobody counts that: the recording holds each
+call's own time only. At a fixed rate calls are due whether the last one has returned or not, and
+latency counts from when a call was due. One late call then makes the next ones late.
+
+Each call is taken to last as long as it did in the closed loop. What a closed loop cannot show
+stays unseen: a runtime that answers slower after a pause. Only periodic arrivals record that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from lstm_trt.analysis.summary import PERCENTILES, percentile
+from lstm_trt.errors import UsageError
+from lstm_trt.samples import Group, Sample
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """Order statistics in us of one way of counting, and the misses of the deadline."""
+
+    median_us: float
+    p99_us: float
+    p999_us: float
+    max_us: float
+    misses: int
+    longest_run: int
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The `closed` loop as it was, and `replayed` one call each `period_us`.
+
+    `utilisation`: mean latency over the period. `queued`: calls that began late, because an
+    earlier one was still under way, and `queued_share` of n. `worst_wait_us`: the longest that a
+    call waited to begin; `longest_queue`: the most earlier calls not finished when one was due.
+    """
+
+    n: int
+    period_us: float
+    deadline_us: float
+    rounds: int
+    mean_us: float
+    utilisation: float
+    queued: int
+    queued_share: float
+    worst_wait_us: float
+    longest_queue: int
+    closed: Latencies
+    replayed: Latencies
+
+    def as_dict(self) -> dict:
+        """JSON values."""
+        return asdict(self)
+
+
+def replay(samples: Sequence[Sample] | Group, period_us: float, deadline_us: float | None = None) -> Replay:
+    """Replay the timed trials of each process by itself, a call due every `period_us`.
+
+    The deadline counts from when a call was due; without one it is the period. Rows marked as
+    warm-up are left out. Raises `UsageError` where there is nothing to replay, where the group was
+    not recorded in a closed loop, and where the period is at or below the mean latency of a
+    process: its backlog would grow for as long as it runs.
+    """
+    if isinstance(samples, Group):
+        samples = _closed(samples)
+    timed = [sample.timed_ns for sample in samples if len(sample.timed_ns)]
+    if not timed:
+        raise UsageError("there are no trials after warm-up to replay")
+    period_ns = _ns("period", period_us)
+    deadline_ns = period_ns if deadline_us is None else _ns("deadline", deadline_us)
+    mean_ns = max(float(one.mean()) for one in timed)
+    if period_ns <= mean_ns:
+        raise UsageError(
+            f"the period of {period_us:g} us is not above the mean latency of {mean_ns / 1e3:.6g} us, so that the"
+            f" backlog grows without end: the smallest period that works is {_smallest_us(mean_ns)} us"
+        )
+    waits = [waiting_ns(one, period_ns) for one in timed]
+    answers = [one + wait for one, wait in zip(timed, waits, strict=True)]
+    n = sum(map(len, timed))
+    queued = sum(int(np.count_nonzero(wait)) for wait in waits)
+    return Replay(
+        n=n,
+        period_us=period_ns / 1e3,
+        deadline_us=deadline_ns / 1e3,
+        rounds=len(timed),
+        mean_us=float(np.concatenate(timed).mean()) / 1e3,
+        utilisation=float(np.concatenate(timed).mean()) / period_ns,
+        queued=queued,
+        queued_share=queued / n,
+        worst_wait_us=max(float(wait.max()) for wait in waits) / 1e3,
+        longest_queue=max(longest_queue(one, period_ns) for one in answers),
+        closed=_latencies(timed, deadline_ns),
+        replayed=_latencies(answers, deadline_ns),
+    )
+
+
+def waiting_ns(latency_ns: np.ndarray, period_ns: float) -> np.ndarray:
+    """How long each call waits to begin, in ns: call i is due at i periods, and begins when call i - 1 has ended.
+
+    Lindley's recursion, W[i] = max(0, W[i-1] + latency[i-1] - period) (Proc. Cambridge Phil. Soc.
+    48, 1952), by its solution: the walk of latency - period, less its lowest point so far. Exact for
+    whole ns, as long as the walk stays below 2**53.
+    """
+    walk = np.cumsum(np.asarray(latency_ns, dtype=np.float64)[:-1] - period_ns)
+    walk = np.concatenate([[0.0], walk])
+    return walk - np.minimum.accumulate(walk)
+
+
+def longest_queue(answer_ns: np.ndarray, period_ns: float) -> int:
+    """The most earlier calls that had not ended when a call was due; `answer_ns` from due to end."""
+    due = np.arange(len(answer_ns)) * period_ns
+    ended = np.searchsorted(due + answer_ns, due, side="right")  # ends ascend: one call at a time
+    return int((np.arange(len(answer_ns)) - np.minimum(ended, np.arange(len(answer_ns)))).max())
+
+
+def longest_run(missed: np.ndarray) -> int:
+    """Length of the longest run of true values."""
+    ends = np.flatnonzero(np.diff(np.concatenate([[0], missed.astype(np.int8), [0]])))
+    return int((ends[1::2] - ends[::2]).max()) if len(ends) else 0
+
+
+def _latencies(parts: Sequence[np.ndarray], deadline_ns: float) -> Latencies:
+    ordered = np.sort(np.concatenate(parts))
+    return Latencies(
+        *(percentile(ordered, PERCENTILES[name]) / 1e3 for name in ("median_us", "p99_us", "p999_us")),
+        max_us=float(ordered[-1]) / 1e3,
+        misses=int(np.count_nonzero(ordered > deadline_ns)),
+        longest_run=max(longest_run(part > deadline_ns) for part in parts),
+    )
+
+
+def _closed(group: Group) -> Sequence[Sample]:
+    if group.failure is not None:
+        raise UsageError(f"{group.name} has no trials to replay: {group.failure}")
+    arrival = group.configuration.protocol.arrival if group.configuration is not None else "closed"
+    if arrival != "closed":
+        raise UsageError(
+            f"{group.name} was recorded with {arrival} arrivals: replay needs a closed loop, record with"
+            " --arrival closed"
+        )
+    return group.samples
+
+
+def _ns(name: str, value_us: float) -> float:
+    """Decimal us -> ns without the rounding of a product: 100.1 us are 100100 ns."""
+    if not (math.isfinite(value_us) and value_us > 0):
+        raise UsageError(f"the {name} must be above 0 us, not {value_us:g}")
+    return float(Fraction(str(value_us)) * 1000)
+
+
+def _smallest_us(mean_ns: float) -> str:
+    """The first period above the mean that is written with a few digits, in us."""
+    digits = max(0, 3 - math.floor(math.log10(mean_ns / 1e3)))
+    step = 10.0**-digits
+    return f"{(math.floor(mean_ns / 1e3 / step) + 1) * step:.{digits}f}"

@@ -1,0 +1,206 @@
+"""Stretches of one level in the order of the trials: warm-up, drift, steps, and whether a steady state is reached.
+
+Change points are sought on medians of blocks, so that clusters of late trials of 10 % do not move
+them and a million trials take no longer than ten thousand. A change is placed to the trial where
+the two levels fit best. The level of every trial follows from its stretch; clusters of late
+trials are multiples of that local level, so that drift and steps do not smear them.
+
+The classes follow Barrett et al., Virtual machine warmup blows hot and cold (OOPSLA 2017):
+flat, warm-up (ends faster), slowdown (ends slower), no steady state (not settled at the end).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lstm_trt.analysis.summary import PERCENTILES, percentile
+
+#: Levels this near count as one: half of the 2 % below which no comparison speaks of a difference.
+SAME_LEVEL = 0.01
+#: The course is judged by the levels of so many windows.
+WINDOWS = 20
+#: At most so many blocks, of at least so many trials.
+BLOCKS, BLOCK_TRIALS = 200, 16
+#: Shortest stretch of one level, and of a slope, in blocks: one block that a burst has hit is no level.
+SHORTEST, SHORTEST_SLOPE = 2, 10
+#: What a change and a slope have to gain beyond log(blocks), in squared standard errors of a block.
+CHANGE_PENALTY, SLOPE_PENALTY = 11.0, 8.0
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Timed trials `start` to `stop` (half open) of one level, and their median in ns.
+
+    `change`: relative change of the level from the first of these trials to the last, 0 where
+    they show no slope.
+    """
+
+    start: int
+    stop: int
+    median_ns: float
+    change: float = 0.0
+
+    def as_dict(self) -> dict:
+        """JSON values."""
+        return {
+            "start": self.start,
+            "stop": self.stop,
+            "trials": self.stop - self.start,
+            "median_us": self.median_ns / 1e3,
+            "change": self.change,
+        }
+
+
+@dataclass(frozen=True)
+class Segments:
+    """What the order of the trials tells.
+
+    `drift`: level at the last trial over that at the first, minus 1. `level_ns`: the local level
+    of every trial, constant or a line (of the logarithm) within each segment.
+    """
+
+    segments: tuple[Segment, ...]
+    steady_state: str
+    drift: float
+    level_ns: np.ndarray = field(repr=False)
+
+
+def find_segments(latency_ns: np.ndarray) -> Segments:
+    """Segments of the timed trials of one process, in their order (any number of them, at least one)."""
+    latency_ns = np.asarray(latency_ns, dtype=np.float64)
+    logs = np.log(spread_ties(latency_ns))
+    edges, medians, noise = _block_medians(logs)
+    bounds, sloped = _partition(medians, noise)
+    places = [0, *(_place(logs, edges, *triple) for triple in zip(bounds, bounds[1:], bounds[2:], strict=False))]
+    segments, levels = [], np.empty(len(logs))
+    for start, stop, slope in zip(places, [*places[1:], len(logs)], sloped, strict=True):
+        median = _median(latency_ns[start:stop])
+        levels[start:stop] = np.median(logs[start:stop])
+        change = 0.0
+        if slope:
+            inside = (edges[:-1] >= start) & (edges[1:] <= stop)
+            x = ((edges[:-1] + edges[1:]) / 2)[inside]
+            x -= x.mean()
+            per_trial = float(x @ medians[inside] / (x @ x))
+            trials = np.arange(start, stop)
+            levels[start:stop] += per_trial * (trials - trials.mean())
+            change = math.expm1(per_trial * (stop - start - 1))
+        segments.append(Segment(start, stop, median, change))
+    levels = np.exp(levels)
+    drift = float(levels[-1] / levels[0] - 1)
+    return Segments(tuple(segments), _steady_state(levels), drift, levels)
+
+
+def clock_step(values: np.ndarray) -> float:
+    """The step of a coarse clock, 0 where fewer than half of the central nine tenths are ties.
+
+    The step is the median difference of neighbouring values. Two values more than 5 % apart are
+    two states, not a clock's steps.
+    """
+    low, median, high = np.percentile(values, [5, 50, 95])
+    central = np.unique(values[(values >= low) & (values <= high)])
+    if len(central) > 0.45 * len(values) or len(values) < 3:
+        return 0.0
+    steps = np.diff(central if len(central) > 1 else np.unique(values))
+    steps = steps[steps > 1e-9 * median]
+    step = float(np.median(steps)) if len(steps) else 0.0
+    return 0.0 if len(central) < 3 and step > 0.05 * median else step
+
+
+def spread_ties(values: np.ndarray) -> np.ndarray:
+    """Values of a coarse clock spread evenly over its step, so that ties are neither levels nor clusters."""
+    step = clock_step(values)
+    if not step:
+        return values
+    # Multiples of the golden ratio fill an interval evenly in any stretch of the trials.
+    places = np.arange(1, len(values) + 1) * 0.6180339887498949 % 1.0 - 0.5
+    return np.maximum(values + step * places, values / 2)
+
+
+def _median(values: np.ndarray) -> float:
+    return percentile(np.sort(values), PERCENTILES["median_us"])
+
+
+def _block_medians(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Edges of the blocks, their medians, and the standard error of one of them.
+
+    The error is the larger of what the spread within blocks gives for independent trials and what
+    the least different neighbouring blocks show: real trials are not independent.
+    """
+    blocks = max(1, min(BLOCKS, len(logs) // BLOCK_TRIALS))
+    edges = np.linspace(0, len(logs), blocks + 1).round().astype(np.int64)
+    size = int(np.diff(edges).min())
+    rows = np.stack([logs[start : start + size] for start in edges[:-1]])
+    low, medians, high = np.percentile(rows, [25, 50, 75], axis=1)
+    spread = max(float(np.median(high - low)) / 1.349, 1e-9)
+    noise = 1.2533 * spread / math.sqrt(size)
+    if blocks > 4:
+        noise = max(noise, float(np.percentile(np.abs(np.diff(medians)), 25)) / (0.3186 * math.sqrt(2)))
+    return edges, medians, noise
+
+
+def _partition(medians: np.ndarray, noise: float) -> tuple[list[int], list[bool]]:
+    """Bounds of the segments, in blocks, and whether each slopes.
+
+    Optimal partitioning (Jackson et al., An algorithm for optimal partitioning of data on an
+    interval, 2005) with squared errors from a level or from a line. A block that differs from
+    the median of five around it by more than three errors is moved to there: a burst of late
+    trials is no level.
+    """
+    blocks = len(medians)
+    if blocks < 2 * SHORTEST:
+        return [0, blocks], [False]
+    around = np.median(np.lib.stride_tricks.sliding_window_view(np.pad(medians, 2, mode="reflect"), 5), axis=1)
+    y = np.clip(medians, around - 3 * noise, around + 3 * noise) / noise
+    y -= y.mean()
+    x = np.arange(blocks, dtype=np.float64)
+    sum_y, sum_yy, sum_xy = (np.r_[0, np.cumsum(values)] for values in (y, y * y, x * y))
+    change, slope = (penalty + math.log(blocks) for penalty in (CHANGE_PENALTY, SLOPE_PENALTY))
+    best, before = np.full(blocks + 1, np.inf), np.zeros(blocks + 1, dtype=np.int64)
+    sloped = np.zeros(blocks + 1, dtype=bool)
+    best[0] = -change
+    for stop in range(SHORTEST, blocks + 1):
+        starts = np.arange(0, stop - SHORTEST + 1)
+        length = stop - starts
+        total = sum_y[stop] - sum_y[starts]
+        level = sum_yy[stop] - sum_yy[starts] - total**2 / length
+        covariance = sum_xy[stop] - sum_xy[starts] - total * (starts + stop - 1) / 2
+        gain = covariance**2 / (length * (length**2 - 1.0) / 12) - slope
+        lines = (gain > 0) & (length >= SHORTEST_SLOPE)
+        costs = best[starts] + level - np.where(lines, gain, 0) + change
+        chosen = int(np.argmin(costs))
+        best[stop], before[stop], sloped[stop] = costs[chosen], chosen, lines[chosen]
+    bounds = [blocks]
+    while bounds[-1] > 0:
+        bounds.append(int(before[bounds[-1]]))
+    return bounds[::-1], [bool(sloped[stop]) for stop in bounds[-2::-1]]
+
+
+def _place(logs: np.ndarray, edges: np.ndarray, first: int, change: int, last: int) -> int:
+    """The trial at which the level changes, sought within two blocks: the least sum of absolute deviations.
+
+    At most half-way to the neighbouring changes, so that no two of them meet at one trial.
+    """
+    near = 2 * SHORTEST
+    one = np.median(logs[edges[max(first, change - near)] : edges[change]])
+    other = np.median(logs[edges[change] : edges[min(last, change + near)]])
+    start, stop = edges[max(change - 2, (first + change + 1) // 2)], edges[min(change + 2, (change + last) // 2)]
+    gains = np.abs(logs[start : stop - 1] - other) - np.abs(logs[start : stop - 1] - one)
+    return int(start + np.argmax(np.r_[0, np.cumsum(gains)]))
+
+
+def _steady_state(levels: np.ndarray) -> str:
+    """The class, by the level of each twentieth of the trials against that of the last tenth."""
+    last = float(np.median(levels[-max(len(levels) // 10, 1) :]))
+    bounds = np.linspace(0, len(levels), min(WINDOWS, len(levels)) + 1).astype(int)
+    windows = np.array([np.median(levels[start:stop]) for start, stop in itertools.pairwise(bounds)])
+    away = np.abs(windows / last - 1) > SAME_LEVEL
+    if away[len(windows) // 2 :].any():
+        return "no steady state"
+    if not away.any():
+        return "flat"
+    return "warm-up" if windows[np.flatnonzero(away)[-1]] > last else "slowdown"

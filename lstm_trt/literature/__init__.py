@@ -1,0 +1,1 @@
+"""The literature's LSTM benchmarks: their workloads, and today's implementations of them."""

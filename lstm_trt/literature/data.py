@@ -1,0 +1,96 @@
+"""Weights and batches of the literature's workloads, from numpy's generator, so that every framework gets the same.
+
+Nothing here is timed. Names and the order of gates (i, f, g, o) are PyTorch's; other
+frameworks map from these.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from lstm_trt.literature.workloads import Workload
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch, time-major; shapes as `Workload` tells.
+
+    `lengths` (batch,) int64 fall and begin with the sequence itself; inputs beyond a
+    sequence's length are zero, and no answer may depend on them.
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray | None = None
+    lengths: np.ndarray | None = None
+
+
+def weight_shapes(workload: Workload) -> dict[str, tuple[int, ...]]:
+    """PyTorch's names and shapes of all that is trained, in the order embedding, LSTM, dense."""
+    named: dict[str, tuple[int, ...]] = {}
+    if workload.vocabulary:
+        named["embedding.weight"] = (workload.vocabulary, workload.features)
+    gates = 4 * workload.hidden
+    for layer, width in enumerate(workload.shape.layer_inputs()):
+        for suffix in ("", "_reverse")[: workload.directions]:
+            named[f"lstm.weight_ih_l{layer}{suffix}"] = (gates, width)
+            named[f"lstm.weight_hh_l{layer}{suffix}"] = (gates, workload.hidden)
+            named[f"lstm.bias_ih_l{layer}{suffix}"] = (gates,)
+            named[f"lstm.bias_hh_l{layer}{suffix}"] = (gates,)
+    if workload.head != "none":
+        named["dense.weight"] = (workload.outputs, workload.width)
+        if workload.head_bias:
+            named["dense.bias"] = (workload.outputs,)
+    return named
+
+
+def make_weights(workload: Workload, seed: int) -> dict[str, np.ndarray]:
+    """Float32 weights with PyTorch's distributions.
+
+    The embedding is standard normal, the LSTM uniform in +-1/sqrt(hidden), the dense layer
+    in +-1/sqrt(its inputs). They depend on the network and not on batch, sequence or scale.
+    """
+    shapes = weight_shapes(workload)
+    generator = np.random.default_rng([seed, *(size for shape in shapes.values() for size in shape)])
+    weights = {}
+    for name, size in shapes.items():
+        if name == "embedding.weight":
+            weights[name] = generator.standard_normal(size, dtype=np.float32)
+            continue
+        bound = 1 / math.sqrt(workload.width if name.startswith("dense") else workload.hidden)
+        weights[name] = generator.uniform(-bound, bound, size).astype(np.float32)
+    return weights
+
+
+def make_batch(workload: Workload, seed: int) -> Batch:
+    """Standard normal inputs or uniform tokens, with uniform targets where there is a loss."""
+    generator = np.random.default_rng([seed, 1])
+    lengths = _lengths(workload, generator)
+    if workload.vocabulary:
+        inputs = generator.integers(workload.vocabulary, size=workload.input_shape, dtype=np.int64)
+    else:
+        inputs = generator.standard_normal(workload.input_shape, dtype=np.float32)
+    if workload.lengths is not None:
+        inputs[np.arange(workload.sequence)[:, None] >= lengths] = 0
+    return Batch(inputs, _targets(workload, generator), lengths)
+
+
+def _lengths(workload: Workload, generator: np.random.Generator) -> np.ndarray | None:
+    """Falling, the first as long as the sequence; all of them where CTC has one fixed length; else None."""
+    if workload.loss != "ctc":
+        return None
+    least, largest = workload.lengths or (workload.sequence, workload.sequence)
+    lengths = generator.integers(least, largest, size=workload.batch, endpoint=True, dtype=np.int64)
+    lengths[0] = largest
+    return np.sort(lengths)[::-1].copy()
+
+
+def _targets(workload: Workload, generator: np.random.Generator) -> np.ndarray | None:
+    if workload.loss is None:
+        return None
+    if workload.loss == "ctc":
+        return generator.integers(1, workload.outputs, size=(workload.batch, workload.labels), dtype=np.int64)
+    size = (workload.batch,) if workload.head == "last-step" else (workload.sequence, workload.batch)
+    return generator.integers(workload.outputs, size=size, dtype=np.int64)

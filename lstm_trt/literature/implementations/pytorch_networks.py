@@ -1,0 +1,258 @@
+"""The literature's networks as PyTorch modules, in three styles; every one of them can be scripted.
+
+`basic`: a cell written out of matrix products and pointwise operators, in a Python loop over
+time. `fused`: the same loop over `nn.LSTMCell`, which is one fused kernel a step on a GPU and
+separate operators on a CPU. `one-call`: `nn.LSTM`. A loop of variable lengths does what a packed
+sequence does: the batch falls to the sequences that are still running (and rises again in the
+reverse direction), so that no step computes padding.
+
+Arguments of a network: inputs; and for variable lengths, else None, `lengths` (batch,) on the
+host, `sizes`, the running sequences of each step, and `positions`, where the packed steps lie
+in (sequence * batch).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from lstm_trt.errors import UsageError
+from lstm_trt.literature.data import Batch
+from lstm_trt.literature.workloads import Workload
+
+
+class Packing(NamedTuple):
+    """What a network is told of variable lengths; all None where they are fixed."""
+
+    lengths: Tensor | None = None
+    sizes: list[int] | None = None
+    positions: Tensor | None = None
+
+
+def packing(workload: Workload, batch: Batch) -> Packing:
+    """Raises `UsageError` for lengths that do not fall from the sequence itself to 1 or more."""
+    if batch.lengths is None:
+        return Packing()
+    lengths = np.ascontiguousarray(batch.lengths, dtype=np.int64)
+    falling = lengths.shape == (workload.batch,) and lengths[0] == workload.sequence and (np.diff(lengths) <= 0).all()
+    if not falling or lengths[-1] < 1:
+        raise UsageError(f"lengths must fall from {workload.sequence} and be at least 1, one a sequence of the batch")
+    if workload.lengths is None:
+        return Packing(torch.from_numpy(lengths.copy()))
+    running = np.arange(workload.sequence)[:, None] < lengths
+    return Packing(
+        torch.from_numpy(lengths.copy()), running.sum(1).tolist(), torch.from_numpy(np.flatnonzero(running.ravel()))
+    )
+
+
+class BasicCell(nn.Module):
+    """The cell written out: two matrix products and pointwise operators; gates in the order i, f, g, o."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.weight_ih = nn.Parameter(torch.empty(4 * hidden, inputs))
+        self.weight_hh = nn.Parameter(torch.empty(4 * hidden, hidden))
+        self.bias_ih = nn.Parameter(torch.empty(4 * hidden))
+        self.bias_hh = nn.Parameter(torch.empty(4 * hidden))
+
+    def forward(self, inputs: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        hidden, memory = state
+        gates = (
+            torch.mm(inputs, self.weight_ih.t()) + self.bias_ih + torch.mm(hidden, self.weight_hh.t()) + self.bias_hh
+        )
+        enter, forget, value, leave = gates.chunk(4, 1)
+        memory = torch.sigmoid(forget) * memory + torch.sigmoid(enter) * torch.tanh(value)
+        return torch.sigmoid(leave) * torch.tanh(memory), memory
+
+
+class Ahead(nn.Module):
+    """One direction of one layer, a Python loop over the steps; each step is (running, width)."""
+
+    def __init__(self, cell: nn.Module, hidden: int) -> None:
+        super().__init__()
+        self.cell, self.hidden = cell, hidden
+
+    def forward(self, steps: list[Tensor]) -> list[Tensor]:
+        hidden = steps[0].new_zeros(steps[0].size(0), self.hidden)
+        memory = torch.zeros_like(hidden)
+        answers: list[Tensor] = []
+        for step in steps:
+            running = step.size(0)
+            if running < hidden.size(0):
+                hidden, memory = hidden[:running], memory[:running]
+            hidden, memory = self.cell(step, (hidden, memory))
+            answers.append(hidden)
+        return answers
+
+
+class Behind(nn.Module):
+    """The reverse direction: from the last step to the first; sequences join when their own end is reached."""
+
+    def __init__(self, cell: nn.Module, hidden: int) -> None:
+        super().__init__()
+        self.cell, self.hidden = cell, hidden
+
+    def forward(self, steps: list[Tensor]) -> list[Tensor]:
+        hidden = steps[-1].new_zeros(steps[-1].size(0), self.hidden)
+        memory = torch.zeros_like(hidden)
+        answers: list[Tensor] = []
+        for back in range(1, len(steps) + 1):
+            step = steps[-back]
+            joining = step.size(0) - hidden.size(0)
+            if joining > 0:
+                fresh = step.new_zeros(joining, self.hidden)
+                hidden, memory = torch.cat([hidden, fresh]), torch.cat([memory, fresh])
+            hidden, memory = self.cell(step, (hidden, memory))
+            answers.append(hidden)
+        answers.reverse()
+        return answers
+
+
+class BothWays(nn.Module):
+    """A bidirectional layer: the two answers of each step side by side."""
+
+    def __init__(self, ahead: Ahead, behind: Behind) -> None:
+        super().__init__()
+        self.ahead, self.behind = ahead, behind
+
+    def forward(self, steps: list[Tensor]) -> list[Tensor]:
+        ahead, behind = self.ahead(steps), self.behind(steps)
+        answers: list[Tensor] = []
+        for step in range(len(steps)):
+            answers.append(torch.cat([ahead[step], behind[step]], 1))
+        return answers
+
+
+class LoopedNetwork(nn.Module):
+    """`basic` and `fused`: embedding, layers of loops over time, head."""
+
+    def __init__(self, workload: Workload, cell: type[nn.Module]) -> None:
+        super().__init__()
+        self.embedding, self.dense = _embedding(workload), _dense(workload)
+        self.last_step, self.outputs = workload.head == "last-step", workload.outputs or workload.width
+        layers: list[nn.Module] = []
+        for width in workload.shape.layer_inputs():
+            layer: nn.Module = Ahead(cell(width, workload.hidden), workload.hidden)
+            if workload.directions == 2:
+                layer = BothWays(layer, Behind(cell(width, workload.hidden), workload.hidden))
+            layers.append(layer)
+        self.layers = nn.ModuleList(layers)
+
+    def forward(
+        self, inputs: Tensor, lengths: Tensor | None, sizes: list[int] | None, positions: Tensor | None
+    ) -> Tensor:
+        read = self.embedding(inputs)
+        steps: list[Tensor] = []
+        if sizes is None:
+            for step in read.unbind(0):
+                steps.append(step)
+        else:
+            for step, running in enumerate(sizes):
+                steps.append(read[step, :running])
+        for layer in self.layers:
+            steps = layer(steps)
+        if self.last_step:
+            return self.dense(steps[-1])
+        if positions is None:
+            return self.dense(torch.stack(steps))
+        answers = self.dense(torch.cat(steps))
+        padded = answers.new_zeros(read.size(0) * read.size(1), self.outputs)
+        return padded.index_copy(0, positions, answers).view(read.size(0), read.size(1), self.outputs)
+
+    def canonical(self) -> dict[str, nn.Parameter]:
+        """The parameters by the names of `data.weight_shapes`."""
+        named = _outer_parameters(self)
+        for index, layer in enumerate(self.layers):
+            both = isinstance(layer, BothWays)
+            cells = {"": layer.ahead.cell, "_reverse": layer.behind.cell} if both else {"": layer.cell}
+            for suffix, cell in cells.items():
+                named |= {f"lstm.{name}_l{index}{suffix}": weight for name, weight in cell.named_parameters()}
+        return named
+
+
+class OneCallNetwork(nn.Module):
+    """`one-call`: embedding, `nn.LSTM`, head; variable lengths are packed and padded again in each call."""
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__()
+        self.embedding, self.dense = _embedding(workload), _dense(workload)
+        self.lstm = nn.LSTM(workload.features, workload.hidden, workload.layers, bidirectional=workload.directions == 2)
+        self.last_step, self.packed = workload.head == "last-step", workload.lengths is not None
+
+    def forward(
+        self, inputs: Tensor, lengths: Tensor | None, sizes: list[int] | None, positions: Tensor | None
+    ) -> Tensor:
+        read = self.embedding(inputs)
+        if self.packed:
+            assert lengths is not None
+            every, _ = self.lstm(pack_padded_sequence(read, lengths))
+            answers = PackedSequence(self.dense(every.data), every.batch_sizes, None, None)
+            return pad_packed_sequence(answers, total_length=read.size(0))[0]
+        every_step, _ = self.lstm(read)
+        return self.dense(every_step[-1] if self.last_step else every_step)
+
+    def canonical(self) -> dict[str, nn.Parameter]:
+        """The parameters by the names of `data.weight_shapes`."""
+        return _outer_parameters(self) | {f"lstm.{name}": weight for name, weight in self.lstm.named_parameters()}
+
+
+class Objective(nn.Module):
+    """A network and its loss: cross-entropy, the mean over all answers, or CTC as `nn.CTCLoss` has it by default."""
+
+    def __init__(self, network: nn.Module, workload: Workload) -> None:
+        super().__init__()
+        self.network, self.ctc = network, workload.loss == "ctc"
+
+    def forward(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        lengths: Tensor | None,
+        sizes: list[int] | None,
+        positions: Tensor | None,
+    ) -> Tensor:
+        answers = self.network(inputs, lengths, sizes, positions)
+        if self.ctc:
+            assert lengths is not None
+            labels = torch.full([targets.size(0)], targets.size(1), dtype=torch.int64)
+            return functional.ctc_loss(functional.log_softmax(answers, 2), targets, lengths, labels)
+        return functional.cross_entropy(answers.flatten(0, -2), targets.flatten())
+
+
+def build_network(workload: Workload, style: str) -> LoopedNetwork | OneCallNetwork:
+    """The network with weights that are yet to be loaded, on the CPU."""
+    if style == "one-call":
+        return OneCallNetwork(workload)
+    return LoopedNetwork(workload, {"basic": BasicCell, "fused": nn.LSTMCell}[style])
+
+
+def load_weights(parameters: dict[str, nn.Parameter], weights: dict[str, np.ndarray]) -> None:
+    """Copy weights in place, by name; raises `UsageError` where names or shapes differ."""
+    found = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    given = {name: array.shape for name, array in weights.items()}
+    if found != given:
+        differing = sorted(name for name in found.keys() | given.keys() if found.get(name) != given.get(name))
+        raise UsageError(f"the weights do not fit the network: {', '.join(differing)}")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(torch.from_numpy(weights[name]))
+
+
+def _embedding(workload: Workload) -> nn.Module:
+    return nn.Embedding(workload.vocabulary, workload.features) if workload.vocabulary else nn.Identity()
+
+
+def _dense(workload: Workload) -> nn.Module:
+    if workload.head == "none":
+        return nn.Identity()
+    return nn.Linear(workload.width, workload.outputs, bias=workload.head_bias)
+
+
+def _outer_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
+    parts = {"embedding": network.embedding, "dense": network.dense}
+    return {f"{part}.{name}": weight for part, module in parts.items() for name, weight in module.named_parameters()}

@@ -1,0 +1,64 @@
+"""A forward workload as ONNX, for ONNX Runtime and TensorRT: `nn.LSTM`, embedding and head included.
+
+Sizes are static, those of the workload. PyTorch's TorchScript exporter is used, for the reasons
+in `lstm_trt.export`. Nothing is cached: how long the export takes is one of the costs.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+import numpy as np
+import onnx
+import torch
+
+from lstm_trt.errors import ExportFailed, first_line
+from lstm_trt.export import INPUT, OPSET, OUTPUT
+from lstm_trt.literature.implementations.pytorch_networks import build_network, load_weights
+from lstm_trt.literature.workloads import Workload
+
+
+class _Plain(torch.nn.Module):
+    """The network as a function of its inputs alone."""
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.network(inputs, None, None, None)
+
+
+def export_workload(workload: Workload, weights: dict[str, np.ndarray], inputs: np.ndarray) -> bytes:
+    """The ONNX file, checked: one LSTM operator a layer, inputs and outputs of the workload's sizes.
+
+    Raises `ExportFailed`.
+    """
+    network = build_network(workload, "one-call")
+    load_weights(network.canonical(), weights)
+    buffer = io.BytesIO()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its deprecation, and that the batch is fixed, which it is
+            torch.onnx.export(
+                _Plain(network).eval().requires_grad_(False),
+                (torch.from_numpy(np.array(inputs)),),
+                buffer,
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+                opset_version=OPSET,
+                dynamo=False,
+            )
+        model = onnx.load_from_string(buffer.getvalue())
+        onnx.checker.check_model(model, full_check=True)
+    except Exception as error:  # whatever the exporter or the checker raises
+        raise ExportFailed(f"PyTorch cannot export {workload.label}: {first_line(error)}") from error
+    operators = [node.op_type for node in model.graph.node].count("LSTM")
+    if operators != workload.layers:
+        raise ExportFailed(f"the export of {workload.label} holds {operators} LSTM operators, not {workload.layers}")
+    for value, sizes in ((model.graph.input[0], workload.input_shape), (model.graph.output[0], workload.output_shape)):
+        found = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        if found != sizes:
+            raise ExportFailed(f"the export of {workload.label} has {value.name} of {found}, not {sizes}")
+    return buffer.getvalue()

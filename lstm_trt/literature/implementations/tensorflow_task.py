@@ -1,0 +1,263 @@
+"""The prepared tasks of the TensorFlow implementations: what is timed.
+
+The batch is in place as tensors. A step runs the function (eager operators, one graph, or what
+XLA made of it) and reads the answer or the loss as numpy, which waits for it. `prepare`'s own
+calls are timed as costs: `build_s` is variables and tracing, and for XLA the call that
+compiles; `first_call_s` is the first step after that (in a graph with Grappler's passes), whose
+update is taken back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lstm_trt.errors import BuildFailed, MemoryExhausted, RunFailed, UsageError, first_line
+from lstm_trt.literature.data import Batch
+from lstm_trt.literature.implementations import tensorflow_state
+from lstm_trt.literature.implementations.tensorflow_networks import STYLES
+from lstm_trt.literature.task import Task, is_memory_error
+from lstm_trt.literature.workloads import Workload
+
+if TYPE_CHECKING:
+    from tensorflow import Tensor
+
+    from lstm_trt.literature.implementations.tensorflow import TensorFlow
+
+
+class _TensorFlowTask(Task):
+    """Variables, batch and execution, alike for both modes."""
+
+    def __init__(
+        self,
+        implementation: TensorFlow,
+        workload: Workload,
+        weights: dict[str, np.ndarray],
+        batch: Batch,
+        threads: int,
+    ) -> None:
+        self._implementation, self._workload, self._weights = implementation, workload, weights
+        self._tf, self._keras = tensorflow_state.load(threads)
+        began = time.perf_counter()
+        self._network = STYLES[implementation.STYLE](self._tf, self._keras, workload)
+        self._batch_major = self._network.batch_major
+        self._network.load_weights(weights)
+        self._variables = [held.variable.value for held in self._network.held]
+        self.load_batch(batch)
+        self._prepare_mode()
+        self._call: Callable[..., Tensor] | None = self._executed(self._work)
+        self._trace()
+        built = time.perf_counter()
+        self.step()
+        self.costs = {"build_s": built - began, "first_call_s": time.perf_counter() - built}
+        if self._traces() > 1:
+            raise BuildFailed(f"{implementation.NAME} traced its function again at its first call")
+        self._put_back()
+
+    def _prepare_mode(self) -> None:
+        """Make what the mode needs besides the network."""
+
+    def _work(self, *arguments: Tensor) -> Tensor:
+        """What is timed, but for reading its answer."""
+        raise NotImplementedError
+
+    def _read(self, answer: Tensor) -> None:
+        """Bring the answer to host memory."""
+        raise NotImplementedError
+
+    def _put_back(self) -> None:
+        """Undo what the first calls changed."""
+
+    def _executed(self, work: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        if self._implementation.EXECUTION == "eager":
+            return work
+        # Without autograph: Python's loops are meant to be unrolled, the symbolic one is written as such.
+        return self._tf.function(work, autograph=False, jit_compile=self._implementation.EXECUTION == "xla")
+
+    def _trace(self) -> None:
+        self._graph: dict = {}
+        if self._implementation.EXECUTION == "eager":
+            return
+        traced = self._call.get_concrete_function(*self._arguments)
+        definition = traced.graph.as_graph_def()
+        nodes = [definition.node, *(function.node_def for function in definition.library.function)]
+        kinds = {node.op for part in nodes for node in part}
+        self._graph = {"graph_nodes": sum(map(len, nodes)), "while_loops": bool(kinds & {"While", "StatelessWhile"})}
+        self._graph["lstm_kernels"] = sorted(kind for kind in kinds if "LSTM" in kind or "RNN" in kind)
+        self._graph["xla"] = bool(traced.function_def.attr["_XlaMustCompile"].b)
+        if self._graph["xla"]:
+            self.step()
+
+    def _traces(self) -> int:
+        """How often the function was traced; 0 where nothing is."""
+        return 0 if self._implementation.EXECUTION == "eager" else self._call.experimental_get_tracing_count()
+
+    def step(self) -> None:
+        if self._call is None:
+            raise RunFailed("the task is closed")
+        try:
+            self._read(self._call(*self._arguments))
+        except Exception as error:
+            failure = MemoryExhausted if is_memory_error(error) else RunFailed
+            raise failure(f"{self._implementation.NAME}: {first_line(error)}") from error
+
+    _needs_targets = False
+
+    def load_batch(self, batch: Batch) -> None:
+        tf, workload = self._tf, self._workload
+        if batch.inputs.shape != workload.input_shape:
+            raise UsageError(f"inputs must be {workload.input_shape}, not {batch.inputs.shape}")
+        arrays = [batch.inputs, batch.targets] if self._needs_targets else [batch.inputs]
+        if self._batch_major:
+            time_major = [True, workload.loss == "cross-entropy" and workload.head == "every-step"]
+            arrays = [array.swapaxes(0, 1) if swap else array for array, swap in zip(arrays, time_major, strict=False)]
+        if workload.loss == "ctc":
+            arrays.append(_lengths(workload, batch))
+        # Copies, since a constant may share the memory of the array it was made of.
+        self._arguments = [tf.constant(np.array(array)) for array in arrays]
+
+    def _answers(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
+        return self._network.answers(inputs, lengths if self._workload.lengths else None)
+
+    def facts(self) -> dict:
+        implementation, found = self._implementation, tensorflow_state.facts(self._tf, self._keras)
+        found |= self._graph
+        if self._call is not None:
+            found["traces"] = self._traces()
+        if implementation.STYLE == "one-call":
+            loop = "a Python loop" if implementation.EXECUTION == "eager" else "tf.while_loop"
+            found["dispatches_to"] = f"{loop} over LSTMCell: a kernel for the whole layer is cuDNN's alone"
+        found["bias_vectors"] = 1 if implementation.STYLE in ("static", "one-call") else 2
+        if self._workload.lengths:
+            found["variable_lengths"] = "masked: padding is computed"
+        return found
+
+    def close(self) -> None:
+        self._call, self._arguments = None, []
+        for name in ("_network", "_variables", "_optimizer", "_trained", "_initial", "_gradient_call"):
+            self.__dict__.pop(name, None)
+
+
+class ForwardTask(_TensorFlowTask):
+    """The network's answer, read as numpy."""
+
+    _answer: np.ndarray | None = None
+
+    def _work(self, *arguments: Tensor) -> Tensor:
+        return self._answers(arguments[0], arguments[-1])
+
+    def _read(self, answer: Tensor) -> None:
+        self._answer = answer.numpy()
+
+    def _put_back(self) -> None:
+        self._answer = None
+
+    def outputs(self) -> np.ndarray:
+        if self._answer is None:
+            raise RunFailed("there is no answer yet")
+        answer = self._answer
+        if self._batch_major and answer.ndim == 3:
+            answer = answer.swapaxes(0, 1)
+        return np.array(answer, dtype=np.float32, order="C")
+
+
+class TrainingTask(_TensorFlowTask):
+    """Forward, loss, gradients, update, and the loss read as a number."""
+
+    _needs_targets = True
+    _loss: float | None = None
+
+    def _prepare_mode(self) -> None:
+        workload = self._workload
+        self._optimizer = tensorflow_state.optimizer(self._tf, self._keras, workload.optimizer, workload.learning_rate)
+        self._optimizer_name = type(self._optimizer).__name__
+        self._trained = [held.variable for held in self._network.held]
+        self._optimizer.build(self._trained)
+        self._initial = [variable.numpy().copy() for variable in self._optimizer.variables]
+        self._gradient_call: Callable[..., list] | None = None
+
+    def _work(self, *arguments: Tensor) -> Tensor:
+        loss, gradients = self._loss_and_gradients(*arguments)
+        self._optimizer.apply(gradients, self._trained)
+        return loss
+
+    def _loss_and_gradients(self, inputs: Tensor, targets: Tensor, lengths: Tensor | None = None) -> tuple:
+        with self._tf.GradientTape() as tape:
+            loss = self._objective(self._answers(inputs, lengths), targets, lengths)
+        return loss, tape.gradient(loss, self._variables)
+
+    def _objective(self, answers: Tensor, targets: Tensor, lengths: Tensor | None) -> Tensor:
+        """Cross-entropy, the mean over all answers; or CTC as `torch.nn.CTCLoss` has it by default.
+
+        That one divides the loss of each sequence by its number of labels and takes the mean.
+        """
+        tf = self._tf
+        if self._workload.loss != "ctc":
+            return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(targets, answers))
+        count = self._workload.labels
+        losses = tf.nn.ctc_loss(
+            **self._labels(targets),
+            logits=answers,
+            logit_length=lengths,
+            logits_time_major=not self._batch_major,
+            blank_index=0,
+        )
+        return tf.reduce_mean(losses) / count
+
+    def _labels(self, targets: Tensor) -> dict:
+        """Sparse for TensorFlow's own kernel, which XLA has not: dense there, a loop over time of small operators."""
+        tf, workload = self._tf, self._workload
+        size = (workload.batch, workload.labels)
+        if self._implementation.EXECUTION == "xla":
+            return {"labels": targets, "label_length": tf.fill([workload.batch], workload.labels)}
+        places = np.argwhere(np.ones(size, bool))
+        labels = tf.SparseTensor(places, tf.cast(tf.reshape(targets, [-1]), tf.int32), size)
+        return {"labels": labels, "label_length": None}
+
+    def _read(self, answer: Tensor) -> None:
+        self._loss = float(answer.numpy())
+
+    def _put_back(self) -> None:
+        self._network.load_weights(self._weights)
+        for variable, value in zip(self._optimizer.variables, self._initial, strict=True):
+            variable.assign(value)
+        self._loss = None
+
+    def loss(self) -> float:
+        if self._loss is None:
+            raise RunFailed("there is no loss yet")
+        return self._loss
+
+    def gradients(self) -> dict[str, np.ndarray]:
+        """By the same execution, without the optimizer; traced at the first call."""
+        if self._call is None:
+            raise RunFailed("the task is closed")
+        if self._gradient_call is None:
+            self._gradient_call = self._executed(lambda *arguments: self._loss_and_gradients(*arguments)[1])
+        found: dict[str, np.ndarray] = {}
+        for held, gradient in zip(self._network.held, self._gradient_call(*self._arguments), strict=True):
+            if gradient is None:
+                raise BuildFailed(f"{self._implementation.NAME} has no gradient of {held.names[0]}")
+            found |= held.spread(self._tf.convert_to_tensor(gradient).numpy())  # an embedding's comes as slices
+        return found
+
+    def facts(self) -> dict:
+        facts = super().facts() | {"gradients": "on", "optimizer": f"Keras {self._optimizer_name}"}
+        facts["optimizer_epsilon"] = tensorflow_state.ADAM_EPSILON if self._workload.optimizer == "adam" else None
+        if facts["bias_vectors"] == 1:
+            facts["updates"] = "the one bias vector moves half as far as PyTorch's two together"
+        if self._workload.loss == "ctc":
+            xla = self._implementation.EXECUTION == "xla"
+            facts["ctc"] = "dense: a loop of operators" if xla else "TensorFlow's CTCLoss kernel"
+        return facts
+
+
+def _lengths(workload: Workload, batch: Batch) -> np.ndarray:
+    """Raises `UsageError` for lengths that are missing, or no lengths of the workload's sequences."""
+    lengths = None if batch.lengths is None else np.asarray(batch.lengths)
+    if lengths is None or lengths.shape != (workload.batch,) or lengths.min() < 1 or lengths.max() > workload.sequence:
+        raise UsageError(f"lengths must be one a sequence of the batch, from 1 to {workload.sequence}")
+    return lengths.astype(np.int32)

@@ -1,0 +1,290 @@
+"""The whole set for a CPU with 2 cores: which workload at which scale, with whom, how many batches, how long.
+
+`BLOCKS` is the choice. All implementations of a workload and mode share one scale. A row gets as
+many of the document's batches as fit into its block's seconds, and never fewer than `FEWEST`.
+
+The estimate of a row: a start (process, framework, gate, storing), a build, and its steps. Steps
+beside the batches are the first call, the gate's, and in training the one before the loop. A step
+takes so many ms a GFLOP of the forward pass, a cell (one layer, direction and time step), a
+million weights that the cells touch (training at small batches adds up gradients of that size at
+every cell), a million trained numbers (the optimizer) and a million outputs of the dense layer.
+The constants were measured by trial recordings on one core of a 2-core EPYC of 2026, and rounded
+up; on another CPU they are a guess, and the batches stay the same, so that recordings of two
+machines answer the same question.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lstm_trt.configuration import Configuration
+from lstm_trt.errors import RuntimeUnavailable
+from lstm_trt.literature.describe import describe_configuration, protocol_of, reason
+from lstm_trt.literature.implementations import REGISTRY
+from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, Workload
+
+#: Of one recording: one that takes so much longer than estimated becomes a failure row, and the set goes on.
+TIME_LIMIT_S = 300.0
+#: Of the whole set; what the estimates must stay below, with room for a machine that is slower.
+LIMIT_S = 45 * 60.0
+#: Numbers of batches that a row may have, below the document's own.
+LADDER = (200, 100, 50, 20, 10, 5, 3)
+FEWEST = LADDER[-1]
+
+EVERYONE = tuple(REGISTRY)
+COMPILED = tuple(name for name in EVERYONE if name.endswith("-compiled"))
+NOT_COMPILED = tuple(name for name in EVERYONE if name not in COMPILED)
+#: One of each kind that answers fastest, and PyTorch's cell in a loop.
+FAMILIES = (
+    "pytorch-one-call-eager", "pytorch-fused-eager", "tensorflow-xla", "tensorflow-one-call-graph", "onnxruntime",
+)  # fmt: skip
+TWO = ("pytorch-one-call-eager", "onnxruntime")
+PYTORCH = tuple(name for name in NOT_COMPILED if name.startswith("pytorch-"))
+LONG = (*PYTORCH, "tensorflow-while-graph", "tensorflow-xla", "tensorflow-one-call-graph")
+#: Trained by the frameworks of document 002 that live on: Torch7's, TensorFlow's, Keras on TensorFlow.
+TEXT = ("pytorch-one-call-eager", "tensorflow-basic-graph", "tensorflow-one-call-graph")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Sizes x implementations in one mode; `seconds` bounds the loop of a row, `why` tells what was left out."""
+
+    workloads: tuple[Workload, ...]
+    implementations: tuple[str, ...]
+    mode: str = "forward"
+    scale: str = "1"
+    seconds: float = 4.0
+    why: str = ""
+
+
+_LAYER, _STACK, _TEXT = (VARIANTS[name] for name in ("layer", "stack", "text-classifier"))
+_PTB, _SHORT, _LONG, _BIDIRECTIONAL, _CTC = (WORKLOADS[name] for name in tuple(WORKLOADS) if name[:3] in ("ptb", "spe"))
+_DEEP = tuple(one for one in _STACK if one.layers in (2, 4, 8, 12, 16, 20))
+
+BLOCKS = (
+    Block((WORKLOADS["cell"],), EVERYONE, why="all implementations"),
+    Block(_LAYER[:1], EVERYONE, seconds=2, why="all implementations at the smallest layer, the one for TVM"),
+    Block(_LAYER[1:], TWO, seconds=2.5, why="the other sizes of the document's table"),
+    Block(
+        tuple(one for one in _LAYER[1:] if one.batch == 128 and one.hidden == 128 and one.layers == 1),
+        ("tensorflow-one-call-graph",),
+        seconds=2.5,
+        why="TensorFlow at the table's longest column, by sequence",
+    ),
+    Block(_STACK[:1], EVERYONE, seconds=2.5, why="all implementations at depth 1"),
+    Block((*_DEEP, _STACK[-1]), FAMILIES, seconds=2.5, why="one of each kind by depth, and the run with batch 32"),
+    Block(_STACK[1:-1], TWO, why="all depths of the document with two"),
+    Block((_PTB,), EVERYONE, seconds=6, why="full size"),
+    Block((_PTB,), NOT_COMPILED, "training", seconds=6, why="full size; torch.compile would build for minutes"),
+    Block(
+        (_PTB,),
+        tuple(name for name in EVERYONE if name.startswith("pytorch-") and not name.endswith("-scripted")),
+        "training",
+        "1/8",
+        seconds=2,
+        why="small enough for torch.compile, beside eager execution",
+    ),
+    Block(_TEXT[:1], NOT_COMPILED, "training", seconds=4, why="all but torch.compile, which would build for minutes"),
+    Block(_TEXT[1:3], TEXT, "training", seconds=5, why="full size up to hidden 512"),
+    Block(_TEXT, (*TEXT, "pytorch-fused-eager", "tensorflow-xla"), "training", "1/4", seconds=3, why="by hidden size"),
+    Block((_SHORT,), NOT_COMPILED, "training", "1/4", seconds=3, why="all but torch.compile"),
+    Block((_SHORT,), (*PYTORCH, "tensorflow-one-call-graph"), "training", seconds=5, why="full size: the document's"),
+    Block((_LONG,), LONG, "training", "1/8", seconds=3, why="eager TensorFlow takes seconds a batch"),
+    Block((_BIDIRECTIONAL, _CTC), LONG, "training", "1/16", seconds=5, why="eager TensorFlow takes seconds a batch"),
+)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """ms a GFLOP, a cell, and a million weights touched by the cells."""
+
+    gflop_ms: float
+    cell_ms: float
+    weights_ms: float = 0.0
+
+    def ms(self, workload: Workload) -> float:
+        cells, weights = counts(workload)
+        return self.gflop_ms * workload.flops / 1e9 + self.cell_ms * cells + self.weights_ms * weights
+
+
+_ONE_CALL, _TENSORRT, _TUNED = Rate(10, 0.003), Rate(1, 0.001), Rate(12, 0.03)
+FORWARD = {
+    "pytorch-basic-eager": Rate(14, 0.026),
+    "pytorch-basic-scripted": Rate(14, 0.013),
+    "pytorch-basic-compiled": Rate(14, 0.015),
+    "pytorch-fused-eager": Rate(12, 0.018),
+    "pytorch-fused-scripted": Rate(12, 0.019),
+    "pytorch-fused-compiled": Rate(12, 0.009),
+    "pytorch-one-call-eager": _ONE_CALL,
+    "pytorch-one-call-scripted": _ONE_CALL,
+    "pytorch-one-call-compiled": _ONE_CALL,
+    "tensorflow-basic-eager": Rate(10, 0.30),
+    "tensorflow-basic-graph": Rate(7, 0.015),
+    "tensorflow-while-graph": Rate(8, 0.024),
+    "tensorflow-static-eager": Rate(8, 1.05),
+    "tensorflow-static-graph": Rate(8, 0.030),
+    "tensorflow-xla": Rate(14, 0.002),
+    "tensorflow-one-call-eager": Rate(20, 1.27),
+    "tensorflow-one-call-graph": Rate(8, 0.032),
+    "onnxruntime": Rate(7, 0.001),
+    "tensorrt": _TENSORRT,
+    "tensorrt-rtx": _TENSORRT,
+    "tvm-untuned": Rate(1450, 0.0),
+    "tvm-tuned": _TUNED,
+}
+TRAINING = {
+    "pytorch-basic-eager": Rate(37, 0.25, 0.33),
+    "pytorch-basic-scripted": Rate(37, 0.20, 0.33),
+    "pytorch-basic-compiled": Rate(40, 0.02),
+    "pytorch-fused-eager": Rate(37, 0.10, 0.56),
+    "pytorch-fused-scripted": Rate(37, 0.05, 0.56),
+    "pytorch-fused-compiled": Rate(40, 0.02),
+    "pytorch-one-call-eager": Rate(25, 0.03, 0.05),
+    "pytorch-one-call-scripted": Rate(25, 0.03, 0.05),
+    "pytorch-one-call-compiled": Rate(40, 0.02),
+    "tensorflow-basic-eager": Rate(25, 1.1, 2.2),
+    "tensorflow-basic-graph": Rate(22, 0.05, 0.60),
+    "tensorflow-while-graph": Rate(20, 0.10, 0.55),
+    "tensorflow-static-eager": Rate(30, 1.5, 2.0),
+    "tensorflow-static-graph": Rate(18, 0.10, 0.40),
+    "tensorflow-xla": Rate(27, 0.10, 0.40),
+    "tensorflow-one-call-eager": Rate(35, 2.0, 2.5),
+    "tensorflow-one-call-graph": Rate(22, 0.10, 0.55),
+}
+#: ms a million: of outputs of the dense layer in forward and in training, of trained numbers.
+OUTPUTS_MS = {"forward": 4.0, "training": 30.0}
+PARAMETERS_MS = 5.0
+#: Seconds, by the framework a name begins with.
+START_S = {"pytorch": 3.5, "tensorflow": 5.0, "onnxruntime": 4.0, "tensorrt": 30.0, "tvm": 6.0}
+#: Seconds of a build, and for each cell of it where the loop is unrolled: (mode, end of the name) -> both.
+BUILD_S = {
+    ("forward", "-compiled"): (8.0, 0.22),
+    ("forward", "one-call-compiled"): (8.0, 0.0),
+    ("training", "-compiled"): (15.0, 1.0),
+    ("training", "one-call-compiled"): (15.0, 2.5),
+    ("forward", "basic-graph"): (0.5, 0.012),
+    ("forward", "static-graph"): (0.5, 0.018),
+    ("forward", "-graph"): (0.5, 0.0),
+    ("forward", "-xla"): (2.0, 0.0),
+    ("training", "basic-graph"): (1.0, 0.055),
+    ("training", "static-graph"): (1.0, 0.055),
+    ("training", "-graph"): (3.0, 0.0),
+    ("training", "-xla"): (8.0, 0.0),
+    ("forward", "tvm-untuned"): (1.0, 0.8),
+    ("forward", "tvm-tuned"): (80.0, 0.8),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of the plan. `configuration` is None where the implementation is not ready here; `reason` tells why."""
+
+    workload: Workload
+    implementation: str
+    mode: str
+    batches: int
+    warmup: int
+    estimate_s: float
+    configuration: Configuration | None
+    reason: str = ""
+
+
+def entries() -> list[Entry]:
+    """The plan's rows in the order of the documents, each implementation of `REGISTRY` in at least one of them."""
+    found: dict[tuple, Entry] = {}
+    for block in BLOCKS:
+        for workload in (one.scaled(block.scale) for one in block.workloads):
+            for name in block.implementations:
+                key = (workload, name, block.mode)
+                if key not in found and reason(name, workload, block.mode) is None:
+                    found[key] = _entry(workload, name, block)
+    return list(found.values())
+
+
+def _entry(workload: Workload, name: str, block: Block) -> Entry:
+    batches, warmup = batches_of(workload, name, block.mode, block.seconds)
+    estimate = estimate_s(workload, name, block.mode, batches + warmup)
+    configuration, why = None, ""
+    try:
+        configuration = describe_configuration(workload, name, block.mode, batches=batches, warmup=warmup)
+    except RuntimeUnavailable as error:
+        why = error.reason
+    return Entry(workload, name, block.mode, batches, warmup, estimate, configuration, why)
+
+
+def counts(workload: Workload) -> tuple[int, float]:
+    """Cells of a forward pass, and the millions of weights that they touch together."""
+    cells = workload.sequence * workload.layers * workload.directions
+    weights = sum(4 * workload.hidden * (width + workload.hidden) for width in workload.shape.layer_inputs())
+    return cells, workload.sequence * workload.directions * weights / 1e6
+
+
+def step_ms(workload: Workload, name: str, mode: str) -> float:
+    """Estimate of one batch."""
+    outputs = 0.0
+    if workload.outputs:
+        outputs = workload.outputs * workload.batch * (workload.sequence if workload.head == "every-step" else 1) / 1e6
+    ms = (FORWARD if mode == "forward" else TRAINING)[name].ms(workload) + OUTPUTS_MS[mode] * outputs
+    return ms + (PARAMETERS_MS * workload.parameters / 1e6 if mode == "training" else 0.0)
+
+
+def batches_of(workload: Workload, name: str, mode: str, seconds: float) -> tuple[int, int]:
+    """(timed, warm-up): as many of the document's batches as the seconds hold, and the warm-up in proportion."""
+    steps = [workload.batches, *(number for number in LADDER if number < workload.batches)]
+    for batches in steps:
+        warmup = protocol_of(workload, batches).warmup
+        if batches == FEWEST or (batches + warmup) * step_ms(workload, name, mode) <= 1e3 * seconds:
+            return batches, warmup
+    raise AssertionError("the ladder ends with FEWEST")
+
+
+def build_s(workload: Workload, name: str, mode: str) -> float:
+    """Estimate of the build: of the longest end in `BUILD_S` that the name has."""
+    ends = [end for of, end in BUILD_S if of == mode and name.endswith(end)]
+    if not ends:
+        return 0.0
+    once, a_cell = BUILD_S[mode, max(ends, key=len)]
+    return once + a_cell * counts(workload)[0]
+
+
+def estimate_s(workload: Workload, name: str, mode: str, steps: int) -> float:
+    """Estimate of a whole row with so many batches, warm-up included."""
+    more = 2 if mode == "forward" else 3
+    start = next(seconds for begin, seconds in START_S.items() if name.startswith(begin))
+    return start + build_s(workload, name, mode) + (steps + more) * step_ms(workload, name, mode) / 1e3
+
+
+def reference_s(found: Iterable[Entry]) -> float:
+    """Estimate of what PyTorch takes to answer the gate's question, once for a workload and mode, in two steps."""
+    asked = {(entry.workload, entry.mode) for entry in found}
+    return sum(2 * step_ms(workload, "pytorch-one-call-eager", mode) / 1e3 for workload, mode in asked)
+
+
+def total_s(found: Sequence[Entry]) -> float:
+    """Estimate of these rows together."""
+    return sum(entry.estimate_s for entry in found) + reference_s(found)
+
+
+def text(found: Sequence[Entry]) -> str:
+    """A line a row with scale, batches and estimate, what is not ready here, and the total."""
+    lines = [("workload", "scale", "mode", "implementation", "warm-up", "batches", "estimate", "")]
+    for entry in found:
+        workload = entry.workload
+        of = f"{entry.batches} of {workload.batches}" if entry.batches < workload.batches else str(entry.batches)
+        told = (workload.label, workload.scale, entry.mode, entry.implementation, str(entry.warmup), of)
+        note = f"not recorded here: {entry.reason}" if entry.configuration is None else ""
+        lines.append((*told, f"{math.ceil(entry.estimate_s)} s", note))
+    widths = [max(len(line[k]) for line in lines) for k in range(7)]
+    right = (4, 5, 6)
+    told = [
+        "  ".join([*(line[k].rjust(w) if k in right else line[k].ljust(w) for k, w in enumerate(widths)), line[7]])
+        for line in lines
+    ]
+    here = [entry for entry in found if entry.configuration]
+    told.append(f"{len(here)} of {len(found)} rows can be recorded here, in about {total_s(here) / 60:.0f} min")
+    if len(here) < len(found):
+        told[-1] += f"; all of them would take {total_s(found) / 60:.0f} min"
+    told[-1] += f"; a row may take {TIME_LIMIT_S:g} s, what was recorded stays, and the same command goes on"
+    return "\n".join(line.rstrip() for line in told)

@@ -1,0 +1,252 @@
+"""The TVM implementations against PyTorch's `nn.LSTM`: answers, gates, biases, costs, tuning and its cache, clocks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lstm_trt import cache
+from lstm_trt.errors import BuildFailed, RunFailed, RuntimeUnavailable, UsageError
+from lstm_trt.literature import implementations
+from lstm_trt.literature.data import make_batch, make_weights
+from lstm_trt.literature.implementations import tvm as module
+from lstm_trt.literature.task import COSTS, Task
+from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, Workload
+
+UNTUNED = implementations.load("tvm-untuned")
+#: As `tvm-tuned`, but with as few trials as try every operator once or more often.
+TUNED = replace(implementations.load("tvm-tuned"), trials=8)
+BOTH = pytest.mark.parametrize("implementation", (UNTUNED, TUNED), ids=lambda found: found.NAME)
+BOUND = 1e-5
+
+# A TVM that cannot tune fails these tests, it does not skip them.
+needs_tvm = pytest.mark.skipif(importlib.util.find_spec("tvm") is None, reason="needs the extra frameworks: no TVM")
+
+CELL = replace(WORKLOADS["cell"], batch=3, features=5, hidden=4)
+LAYER = replace(WORKLOADS["layer"], batch=3, sequence=3, features=5, hidden=4)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory):
+    """One for this module: what is tuned in a test is found by the next."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def prepare(implementation, workload: Workload, seed: int = 1, weights=None, batch=None, threads: int = 1) -> Task:
+    weights = make_weights(workload, seed) if weights is None else weights
+    batch = make_batch(workload, seed) if batch is None else batch
+    return implementation.prepare(workload, "forward", weights, batch, threads)
+
+
+def expected(workload: Workload, weights, batch) -> np.ndarray:
+    import torch
+
+    lstm = torch.nn.LSTM(workload.features, workload.hidden)
+    for name, value in lstm.named_parameters():
+        value.data.copy_(torch.from_numpy(weights[f"lstm.{name}"]))
+    with torch.inference_mode():
+        return lstm(torch.from_numpy(batch.inputs))[0].numpy()
+
+
+def difference(found: np.ndarray, wanted: np.ndarray) -> float:
+    assert found.shape == wanted.shape and found.dtype == np.float32
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+
+
+@needs_tvm
+@BOTH
+@pytest.mark.parametrize("workload", (CELL, LAYER), ids=lambda workload: workload.name)
+def test_answers_are_pytorchs_also_of_another_batch(implementation, workload):
+    weights, batches = make_weights(workload, 5), [make_batch(workload, seed) for seed in (6, 7)]
+    task = prepare(implementation, workload, weights=weights, batch=batches[0])
+    with pytest.raises(RunFailed, match="no answer"):
+        task.outputs()
+    answers = []
+    for batch in batches:
+        task.load_batch(batch)
+        task.step()
+        answers.append(task.outputs())
+        assert difference(answers[-1], expected(workload, weights, batch)) < BOUND
+    assert difference(answers[0], answers[1]) > 0.1
+    with pytest.raises(UsageError, match="inputs must be"):
+        task.load_batch(make_batch(replace(workload, batch=4), 1))
+    task.close()
+    task.close()
+    with pytest.raises(RunFailed, match="closed"):
+        task.step()
+
+
+@BOTH
+@pytest.mark.parametrize("workload", (WORKLOADS["cell"], WORKLOADS["layer"]), ids=lambda workload: workload.label)
+def test_at_full_size_answers_are_pytorchs(implementation, workload):
+    """The tuned `layer` has more operators than its trials have rounds, so it mixes both kinds of loops."""
+    weights, batch = make_weights(workload, 8), make_batch(workload, 9)
+    task = prepare(implementation, workload, weights=weights, batch=batch)
+    task.step()
+    assert difference(task.outputs(), expected(workload, weights, batch)) < BOUND
+    if implementation is TUNED:
+        told = task.facts()["tuning"]
+        assert told["trials_wanted"] == TUNED.trials <= told["trials"] + told["trials_failed"]
+
+
+@needs_tvm
+def test_order_of_gates_and_both_biases():
+    """With biases alone, each gate has a value of its own, and a swap of any two gives another answer."""
+    gates = np.repeat([0.3, -0.7, 1.1, 0.6], LAYER.hidden).astype(np.float32)  # i, f, g, o
+    weights = {name: np.zeros_like(value) for name, value in make_weights(LAYER, 1).items()}
+    weights["lstm.bias_ih_l0"], weights["lstm.bias_hh_l0"] = 0.25 * gates, 0.75 * gates
+    task = prepare(UNTUNED, LAYER, weights=weights)
+    task.step()
+
+    def sigmoid(value: float) -> float:
+        return 1 / (1 + np.exp(-value))
+
+    cell = 0.0
+    for step in range(LAYER.sequence):
+        cell = sigmoid(-0.7) * cell + sigmoid(0.3) * np.tanh(1.1)
+        np.testing.assert_allclose(task.outputs()[step], sigmoid(0.6) * np.tanh(cell), rtol=1e-5)
+
+
+@needs_tvm
+def test_costs_and_facts_of_the_untuned():
+    task = prepare(UNTUNED, CELL)
+    assert set(task.costs) == {"schedule_s", "build_s", "first_call_s"} < set(COSTS)
+    assert all(seconds > 0 for seconds in task.costs.values())
+    facts = json.loads(json.dumps(task.facts()))
+    assert facts["threads"] == 1 and facts["tuning"].startswith("none")
+
+
+@needs_tvm
+def test_the_first_hidden_state_is_not_folded_away():
+    """Two matrix products a cell, also in the first: a state known to be zero would leave one."""
+    assert sum("matmul" in name for name in prepare(UNTUNED, CELL).facts()["functions"]) == 2
+
+
+@needs_tvm
+def test_tuning_is_cached_by_content_and_the_costs_stay_those_of_the_search(monkeypatch):
+    from lstm_trt.literature.implementations import tvm_tuning
+
+    searches, search = [], tvm_tuning._search
+    monkeypatch.setattr(tvm_tuning, "_search", lambda *what: searches.append(what) or search(*what))
+    workload = replace(CELL, batch=2, hidden=6, features=6)
+    first = prepare(TUNED, workload, seed=1)
+    assert set(first.costs) == {"schedule_s", "tuning_s", "build_s", "first_call_s"} < set(COSTS)
+    assert all(seconds > 0 for seconds in first.costs.values())
+    told = json.loads(json.dumps(first.facts()))["tuning"]
+    assert not told["from_cache"]
+    assert told["trials_wanted"] == TUNED.trials
+    assert TUNED.trials <= told["trials"] + told["trials_failed"] < TUNED.trials + 8  # it ends with a whole round
+    assert told["trials"] > TUNED.trials // 2 and told["tuning_s"] == first.costs["tuning_s"]
+    second = prepare(TUNED, workload, seed=2)  # other weights, the same operators
+    assert len(searches) == 1
+    assert second.facts()["tuning"] == told | {"from_cache": True}
+    assert second.costs["tuning_s"] == first.costs["tuning_s"]
+    for other, sizes in ((replace(TUNED, trials=4), workload), (TUNED, replace(workload, batch=5))):
+        assert not prepare(other, sizes).facts()["tuning"]["from_cache"]
+    assert len(searches) == 3
+    assert [entry.kind for entry in cache.entries()].count("tvm-schedules") >= 3
+
+
+@needs_tvm
+def test_tuned_schedules_are_in_what_is_built(monkeypatch):
+    """The module that is compiled carries MetaSchedule's mark on its functions; untuned, it does not."""
+    import tvm
+
+    compiled, original = [], tvm.compile
+    monkeypatch.setattr(tvm, "compile", lambda made, **how: compiled.append(made) or original(made, **how))
+    for implementation, marked in ((UNTUNED, False), (TUNED, True)):
+        prepare(implementation, CELL)
+        functions = [found for found in compiled.pop().functions.values() if isinstance(found, tvm.tirx.PrimFunc)]
+        scheduled = [found for found in functions if found.attrs and "tirx.is_scheduled" in found.attrs]
+        assert bool(scheduled) == marked, [found.attrs for found in functions]
+
+
+@needs_tvm
+def test_nothing_returns_before_its_work_is_done():
+    """128 times the rows take clearly longer, in the step itself."""
+    tasks = [prepare(UNTUNED, replace(WORKLOADS["cell"], batch=batch, features=64, hidden=64)) for batch in (1, 128)]
+    took = []
+    for task in tasks:
+        times = []
+        for _ in range(15):
+            began = time.perf_counter()
+            task.step()
+            times.append(time.perf_counter() - began)
+        took.append(statistics.median(times))
+    assert took[1] > 5 * took[0], took
+
+
+@needs_tvm
+def test_another_number_of_threads_needs_a_fresh_process():
+    prepare(UNTUNED, CELL, threads=1)
+    with pytest.raises(BuildFailed, match="fresh process"):
+        prepare(UNTUNED, CELL, threads=2)
+
+
+@needs_tvm
+def test_two_threads_in_a_process_of_their_own():
+    script = """
+from lstm_trt.literature import implementations
+from lstm_trt.literature.data import make_batch, make_weights
+from lstm_trt.literature.workloads import WORKLOADS
+workload = WORKLOADS["cell"].scaled("1/32")
+import os
+before = os.sched_getaffinity(0)
+task = implementations.load("tvm-untuned").prepare(
+    workload, "forward", make_weights(workload, 1), make_batch(workload, 1), 2)
+task.step()
+assert os.sched_getaffinity(0) == before
+print(task.facts()["threads"])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.split() == ["2"], done.stderr
+
+
+def test_what_is_supported():
+    for implementation in (UNTUNED, implementations.load("tvm-tuned")):
+        assert implementation.supports(WORKLOADS["cell"], "forward") is None
+        assert implementation.supports(WORKLOADS["cell"].scaled("1/8"), "forward") is None
+        able = [found.label for found in VARIANTS["layer"] if implementation.supports(found, "forward") is None]
+        assert able == ["layer-32x8x32"]
+        assert "train" in implementation.supports(WORKLOADS["ptb-lm"], "training")
+        for name, workload in WORKLOADS.items():
+            if name not in ("cell", "layer"):
+                assert "cell and layer only" in implementation.supports(workload, "forward")
+    assert (UNTUNED.NAME, TUNED.NAME) == ("tvm-untuned", "tvm-tuned")
+    tuned = implementations.load("tvm-tuned")
+    assert tuned.trials == 200 and "200 trials" in tuned.TITLE and "untuned" in UNTUNED.TITLE
+
+
+@needs_tvm
+def test_a_shape_that_is_not_supported_is_refused_with_the_reason():
+    with pytest.raises(BuildFailed, match="minutes to hours"):
+        prepare(UNTUNED, VARIANTS["layer"][1])
+
+
+def test_a_pair_of_libraries_that_crashes_is_refused(monkeypatch):
+    for ffi, ready in (("0.1.14.post1", True), ("0.1.15.post2", False), ("0.2.0", False)):
+        versions = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": ffi}
+        monkeypatch.setattr(module, "installed_version", versions.get)
+        monkeypatch.setattr(module, "_installed", lambda package: True)
+        assert TUNED.availability().ready == ready
+        assert UNTUNED.availability().ready
+    with pytest.raises(RuntimeUnavailable, match=r"apache-tvm-ffi<0\.1\.15"):
+        prepare(TUNED, CELL)
+    monkeypatch.setattr(module, "_installed", lambda package: False)
+    assert "frameworks" in UNTUNED.availability().remedy
+
+
+def test_importing_it_does_not_import_tvm():
+    script = "import sys; from lstm_trt.literature import implementations as i\n"
+    script += "for n in ('tvm-tuned', 'tvm-untuned'): i.load(n).availability()\nassert 'tvm' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -1,0 +1,155 @@
+"""The largest network that meets a deadline, and the fresh recording that confirms it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lstm_trt import store
+from lstm_trt.configuration import Configuration, Options, Protocol
+from lstm_trt.confirmation import confirm, largest_that_meets, record_command, size_of
+from lstm_trt.errors import UsageError
+from lstm_trt.samples import groups_of
+from lstm_trt.shapes import LstmShape
+
+WARMUP = 10
+
+
+def recording(
+    hidden: int, late: int = 0, n: int = 300, started: int = 1000, round: int = 0, machine: str = "m", **more
+):
+    """`n` trials near 100 us, of which the last `late` take 2 ms."""
+    latency = np.random.default_rng(hidden).integers(99_000, 101_000, n + WARMUP)
+    latency[len(latency) - late :] = 2_000_000
+    columns = {
+        "trial": np.arange(n + WARMUP),
+        "warmup": np.arange(n + WARMUP) < WARMUP,
+        "start_ns": np.cumsum(latency) + 1000 * np.arange(n + WARMUP),
+        "latency_ns": latency,
+    }
+    protocol = Protocol(trials=n, warmup=WARMUP)
+    configuration = Configuration(LstmShape(1, hidden, 4), "onnxruntime", "1.0", "a processor", protocol=protocol)
+    configuration = replace(configuration, **more)
+    provenance = {"machine_fingerprint": machine, "started_unix_ns": started}
+    return store.Recording(configuration, round, columns, provenance)
+
+
+def test_the_largest_of_those_that_are_met():
+    groups = groups_of([recording(8), recording(16), recording(32, late=200), recording(64, n=298)])
+    chosen = largest_that_meets(groups, 1000, "99")
+    assert chosen.configuration.workload.hidden == 16  # 32 misses, 64 has one trial too few for p99
+    assert largest_that_meets(groups, 50, "99") is None
+    assert largest_that_meets([], 1000) is None
+    with pytest.raises(UsageError, match="unknown size"):
+        largest_that_meets(groups, 1000, "99", by="width")
+
+
+def test_largest_means_multiply_adds_and_may_mean_parameters():
+    long, wide = LstmShape(1, 8, 400), LstmShape(1, 32, 4)
+    assert size_of(long) > size_of(wide) and size_of(long, "parameters") < size_of(wide, "parameters")
+    # 4 gates of 8 units read 12 inputs and 8 units, and one output reads 8 units: 400 steps.
+    assert size_of(long) == 400 * (4 * 8 * (12 + 8) + 8)
+
+
+def test_among_equals_the_one_with_the_smallest_maximum():
+    slower = recording(16, late=1, n=500, runtime="pytorch")
+    groups = groups_of([slower, recording(16, n=500), recording(8)])
+    assert largest_that_meets(groups, 3000, "99").configuration.runtime == "onnxruntime"
+
+
+def test_only_a_younger_recording_of_the_same_confirms_and_the_first_one_counts(tmp_path):
+    (group,) = groups_of([recording(8, started=1000)])
+    question = (1000, "99")
+
+    def found(*items):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        for item in items:
+            store.write(item, folder)
+        return confirm(group, *question, data=folder)
+
+    for not_fresh in (
+        recording(8, started=1000),  # the same, or older
+        recording(8, started=2000, machine="other"),
+        recording(8, started=2000, runtime_version="2.0"),
+        recording(9, started=2000),
+    ):
+        again = found(not_fresh)
+        assert again.verdict is None and not again.confirmed and "Not confirmed yet" in again.words()
+    late, clean = recording(8, late=100, started=2000), recording(8, started=3000, round=1)
+    assert found(clean).confirmed and found(clean).words().startswith("Confirmed by")
+    again = found(late, clean)
+    assert again.verdict.misses == 100 and not again.confirmed and again.words().startswith("NOT confirmed")
+    assert again.fresh.samples[0].started_unix_ns == 2000
+    assert confirm(group, *question, data=tmp_path / "nothing").verdict is None
+
+
+def test_a_confirmation_has_as_many_trials_as_all_rounds_of_the_group(tmp_path):
+    (group,) = groups_of([recording(8, n=300, round=number, started=number) for number in range(3)])
+    again = confirm(group, 1000, "99", out=tmp_path)
+    assert "--trials 900" in again.command and again.command in again.words()
+    store.write(recording(8, n=900, started=99), tmp_path)
+    assert confirm(group, 1000, "99.5", data=tmp_path).verdict.n == 900
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        Configuration(LstmShape(2, 64, 32), "onnxruntime", "1", "d"),
+        Configuration(
+            LstmShape(2, 64, 32, 4, 6, 2),
+            "pytorch",
+            "1",
+            "d",
+            Options(precision="bf16", threads=2, device="cuda", graph=False, device_clocks="all"),
+            Protocol(trials=30000, warmup=3, seed=7, arrival="periodic", period_us=1234.5, wait="sleep"),
+        ),
+        Configuration(
+            LstmShape(1, 8, 4), "onnxruntime", "1", "d", protocol=Protocol(arrival="paused", pause_ms=2_500_000.25)
+        ),
+    ],
+    ids=["closed", "everything", "paused"],
+)
+def test_the_command_records_that_configuration(configuration):
+    from lstm_trt.__main__ import build_parser
+    from lstm_trt.commands_arguments import arrival_of, options_of, shape_of, trials_of
+
+    words = shlex.split(record_command(configuration, "a folder"))
+    assert words[:2] == ["lstm-trt", "record"]
+    given = build_parser().parse_args(words[1:])
+    assert shape_of(given) == configuration.workload and given.runtime == configuration.runtime
+    assert Protocol(trials=trials_of(given), **arrival_of(given)) == configuration.protocol
+    asked = {name: value for name, value in options_of(given).items() if name != "device"}
+    assert asked == {name: getattr(configuration.options, name) for name in asked}
+    assert (given.device or "cpu") == configuration.options.device and str(given.out) == "a folder"
+
+
+def test_recording_afresh_here(tmp_path):
+    """The whole way: a network is recorded, chosen, recorded once more, and judged by that alone."""
+    from lstm_trt import processes
+
+    shape = LstmShape(1, 8, 4)
+    first = processes.record(shape, trials=400, control=False, out=tmp_path / "sweep")
+    (group,) = groups_of([first])
+    chosen = largest_that_meets([group], 1e6, "75")
+    assert chosen is group
+    again = confirm(chosen, 1e6, "75", record=True, out=tmp_path / "confirm")
+    assert again.confirmed and again.fresh.n == 400
+    assert again.fresh.samples[0].started_unix_ns > group.samples[0].started_unix_ns
+    assert confirm(chosen, 1e6, "75", record=True, out=tmp_path / "confirm").fresh.n == 400
+    assert len(list((tmp_path / "confirm").glob("*.parquet"))) == 1  # the first one counts
+    (foreign,) = groups_of([recording(8)])
+    with pytest.raises(UsageError, match="record the sweep here first"):
+        confirm(foreign, 1e6, "75", record=True, out=tmp_path / "other")
+
+
+def test_what_came_from_elsewhere_cannot_be_recorded_afresh():
+    from lstm_trt.samples import Group, Sample
+
+    group = Group("numbers", (Sample.of([1e5] * 400),))
+    assert largest_that_meets([group], 1000, "99") is None
+    with pytest.raises(UsageError, match="not recorded by this lab"):
+        confirm(group, 1000, "99")
