@@ -68,7 +68,7 @@ $(FRAMEWORKS)/bin/python:
 	  || { rm -rf $(FRAMEWORKS); echo "cannot create $(FRAMEWORKS): install venv for $(PYTHON) (Debian: apt install python3-venv)" >&2; exit 2; }
 
 $(FRAMEWORKS)/.frameworks: pyproject.toml constraints.txt | $(FRAMEWORKS)/bin/python
-	@echo "installing into $(FRAMEWORKS), about 1.5 GB more than $(VENV), some minutes the first time"
+	@echo "installing into $(FRAMEWORKS), about 2 GB more than $(VENV), some minutes the first time"
 	@$(FRAMEWORKS_PIP) torch
 	@$(FRAMEWORKS_PIP) -e '.[dev,frameworks]'
 	@touch $@
@@ -81,10 +81,11 @@ literature: $(FRAMEWORKS)/.frameworks
 	$(FRAMEWORKS)/bin/lstm-trt literature --plan --out $(LITERATURE_OUT)
 
 figures: $(VENV)/.core
-	@for topic in data/epyc/*/; do \
+	@for topic in $(filter-out data/epyc/literature/,$(wildcard data/epyc/*/)); do \
 	  $(BIN)/lstm-trt summarize $$topic --figures figures/epyc/$$(basename $$topic) --deadline-us $(DEADLINE_US) > /dev/null \
 	  && $(BIN)/lstm-trt scaling $$topic --figures figures/epyc/$$(basename $$topic) > /dev/null || exit 1; \
 	done
+	@$(BIN)/lstm-trt literature --table --out data/epyc/literature --figures figures/epyc/literature > /dev/null
 	@$(BIN)/lstm-trt outliers data/epyc/arrivals --figures figures/epyc/arrivals > /dev/null
 	@$(BIN)/lstm-trt verdict data/epyc/confirm --deadline-us $(DEADLINE_US) --figures figures/epyc/confirm > /dev/null; \
 	  case $$? in 0|1|3) ;; *) exit 1 ;; esac

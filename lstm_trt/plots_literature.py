@@ -45,7 +45,7 @@ def bars(sides: Sequence[Side], title: str, notes: Sequence[str] = ()) -> Pictur
     if not sides:
         raise UsageError("there is nothing to draw: neither published figures nor recordings")
     heights = [HEAD_IN + ROW_IN * len(side.entries) for side in sides]
-    lines = [f"{side.name}: {'; '.join(filter(None, (side.where, side.size, side.note)))}." for side in sides]
+    lines = [side.words for side in sides]
     with style():
         picture, body = sheet(title, [*lines, *notes], sum(heights))
         axes = np.atleast_1d(body.subplots(len(sides), 1, height_ratios=heights))
@@ -110,6 +110,8 @@ def _panel(ax: Axes, side: Side) -> None:
     ax.grid(visible=False, axis="y")
     ax.tick_params(axis="y", length=0)
     log_ticks(ax.xaxis, low, reach)
+    if not ranked:
+        ax.set_xticks([])
     ax.set_title(side.name, loc="left")
 
 
@@ -117,9 +119,10 @@ def _missing(ax: Axes, place: int, one: Entry, low: float) -> None:
     """A failure is a hatched stub with its words, an empty cell of the document only words."""
     failed = one.status == "failed"
     words = one.reason if failed else f"no figure ({one.reason})" if one.reason else "no figure"
+    edge = low
     if failed:
-        width = low * ((ax.get_xlim()[1] / low) ** 0.04 - 1)
-        ax.barh(place, width, left=low, height=0.72, color="white", edgecolor="#c44", hatch="////", gid="failure")
+        edge = low * (ax.get_xlim()[1] / low) ** 0.04
+        ax.barh(place, edge - low, left=low, height=0.72, color="white", edgecolor="#c44", hatch="////", gid="failure")
     shown = words if len(words) <= 75 else words[:74] + "…"
     look = {"color": "#a22" if failed else "0.45", "size": 8.5, "va": "center"}
-    ax.annotate(shown, (low, place), (20 if failed else 4, 0), textcoords="offset points", **look)
+    ax.annotate(shown, (edge, place), (4, 0), textcoords="offset points", **look)

@@ -6,6 +6,7 @@ above, each at its size with its word.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,7 +15,7 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 from lstm_trt.errors import UsageError
-from lstm_trt.literature.standing import Side
+from lstm_trt.literature.standing import Side, said
 from lstm_trt.plots_literature import FAMILIES, family_color
 from lstm_trt.plots_style import DASHES, MARKERS, Picture, kind_colors, log_ticks, multiple, number, sheet, style
 
@@ -36,11 +37,7 @@ def over_size(
         raise UsageError("there is nothing to draw: neither published figures nor recordings")
     sizes = sorted({size for sides in panels for size in sides})
     most = max(len({one.implementation for side in sides.values() for one in side.entries}) for sides in panels)
-    lines = []
-    for sides in panels:
-        first, where = next(iter(sides.values())), dict.fromkeys(side.where for side in sides.values())
-        told = dict.fromkeys([*(side.size for side in sides.values()), *(side.note for side in sides.values())])
-        lines.append(f"{first.name}: {'; '.join(where)}; {'; '.join(filter(None, told))}.")
+    lines = [said(list(sides.values())) for sides in panels]
     with style():
         picture, body = sheet(title, [*lines, *notes], 3.3 + 0.19 * most)
         axes = np.atleast_1d(body.subplots(1, len(panels)))
@@ -74,7 +71,10 @@ def _panel(ax: Axes, sides: Mapping[int, Side], sizes: Sequence[int]) -> None:
     ax.set_ylim(low, high * (high / low) ** (STRIP / (1 - STRIP) if failed else 0))
     log_ticks(ax.yaxis, low, high)
     ax.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
-    shown = [size for place, size in enumerate(sizes) if len(sizes) < 8 or place in (0, len(sizes) - 1) or place % 2]
+    shown = [sizes[-1]]  # from the largest down, what does not touch
+    for size in reversed(sizes[:-1]):
+        if math.log(shown[-1] / size) > 0.055 * math.log(sizes[-1] / sizes[0] * 1.6):
+            shown.append(size)
     ax.set_xticks(shown, [str(size) for size in shown])
     ax.set_xticks([], minor=True)
     if failed:
@@ -106,7 +106,7 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
     """Many shapes, a line each: the document's times as hollow marks, today's as full ones, in ms.
 
     `rows`: (what to call it, the document's side, today's side). Words for what failed stand at
-    the right edge.
+    the left edge.
     """
     rows = [row for row in rows if row[1] or row[2]]
     if not rows:
@@ -116,11 +116,12 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
     looks = {title: look | {"linestyle": "none"} for title, look in _looks(titles).items()}
     times = [1e3 * one.seconds for side in both for one in side.ranked] or [1.0]
     low, high = min(times) / 1.4, max(times) * 1.4
+    lines = [said(sides) for place in (1, 2) if (sides := [row[place] for row in rows if row[place]])]
     with style():
-        picture, body = sheet(title, notes, 1.2 + 0.22 * len(rows) + 0.19 * ((len(titles) * 2 + 2) // 3))
+        picture, body = sheet(title, [*lines, *notes], 1.2 + 0.22 * len(rows) + 0.19 * ((len(titles) * 2 + 2) // 3))
         ax = body.subplots()
         ax.set_xscale("log")
-        ax.set_xlim(low, high * (high / low) ** 0.3)
+        ax.set_xlim(low, high)
         for place, (_, then, now) in enumerate(rows):
             for side, fill in ((then, "white"), (now, None)):
                 for one in side.ranked if side else ():
@@ -137,8 +138,8 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
                 words = "✕ " + (failed[0] if len(failed) == 1 else f"{len(failed)} failed, {failed[0]}")
                 words = words if len(words) < 62 else words[:61] + "…"
                 ax.annotate(
-                    words, (1, place), (-3, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
-                    ha="right", va="center", size=7.5, color="#a22",
+                    words, (0, place), (3, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
+                    ha="left", va="center", size=7.5, color="#a22",
                     bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6},
                 )  # fmt: skip
         ax.set_yticks(range(len(rows)), [name for name, *_ in rows])
@@ -147,5 +148,8 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
         ax.set_xlabel("time of a run [ms] (log)")
         handles, labels = ax.get_legend_handles_labels()
         unique = dict(zip(labels, handles, strict=True))
-        body.legend(unique.values(), unique.keys(), loc="outside lower left", ncols=3, labelspacing=0.3)
+        body.legend(
+            unique.values(), unique.keys(), loc="outside lower left", ncols=3, labelspacing=0.3, fontsize=8,
+            columnspacing=1.0, handletextpad=0.3,
+        )  # fmt: skip
     return picture

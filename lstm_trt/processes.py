@@ -31,8 +31,8 @@ from lstm_trt.store import Failure, Recording
 __all__ = ["LOCK_FILE", "Crew", "Outcome", "Refused", "Seconds", "folder_lock", "next_round", "record"]
 
 
-#: Answers to workloads of the literature that are kept for further implementations; one can be 256 MB.
-ANSWERS_KEPT = 4
+#: Answers to workloads of the literature that are kept for further implementations; one can have 256 MB.
+ANSWERS_KEPT_BYTES = 600_000_000
 
 
 class Refused(StoreError):
@@ -217,9 +217,12 @@ class Crew:
             seed = configuration.protocol.seed
             self._prepare_process().call({"kind": "literature-reference", **asked, "seed": seed, **known}, **limits)
         self._literature[key] = known  # the last one used is the last one
-        while len(self._literature) > ANSWERS_KEPT:
-            oldest = self._literature.pop(next(iter(self._literature)))
-            Path(oldest["answers_path"]).unlink(missing_ok=True)
+        size = {name: Path(held["answers_path"]).stat().st_size for name, held in self._literature.items()}
+        for name in list(size)[:-1]:
+            if sum(size.values()) <= ANSWERS_KEPT_BYTES:
+                break
+            Path(self._literature.pop(name)["answers_path"]).unlink()
+            del size[name]
         return known
 
 

@@ -50,7 +50,8 @@ def text_table(rows: Sequence[SummaryRow]) -> str:
     """For the terminal, at most `WIDTH` wide: the maximum comes first, since it rules; times in microseconds.
 
     A star marks a percentile without an upper bound at this n. What was measured elsewhere is
-    told by its group instead of its shape. Only the reason of a failure may make a line longer.
+    told by its group instead of its shape. The reason of a failure may make a line longer, and the names of
+    the literature.
     """
     named = _names(rows)
     floors = any(row.floor_us is not None for row in rows)
@@ -144,10 +145,14 @@ def _is_number(cell: str) -> bool:
 
 
 def _fit(widths: list[int], names: int, rows: Sequence[SummaryRow]) -> list[str]:
-    """The last cell of each row: clusters as far as there is room, or why it failed. Narrows long names, in place."""
+    """The last cell of each row: clusters as far as there is room, or why it failed. Narrows long names, in place.
+
+    Names of the literature's workloads and implementations differ in their ends: they stay whole.
+    """
+    whole = any(row.runtime is not None and "workload" in row.group for row in rows)
     least = len("clusters")
     room = WIDTH - sum(widths) - 2 * len(widths)
-    while room < least and names:
+    while room < least and names and not whole:
         widest = max(range(names), key=lambda column: widths[column])
         if widths[widest] <= LEAST_NAME:
             break

@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 
 SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
 COMMANDS = ("watch", "scaling", "rerun", "doctor", "cache", "export", "record", "sweep", "consolidate", "summarize")
-COMMANDS += ("verdict", "outliers", "compare", "replay", "literature")
+COMMANDS += ("verdict", "outliers", "compare", "replay", "literature", "versions")
 
 
 @pytest.mark.parametrize(

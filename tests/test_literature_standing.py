@@ -70,23 +70,28 @@ def test_todays_side_is_the_middle_round_and_keeps_failures():
     rows = [row("onnxruntime", value, round=place) for place, value in enumerate((0.3, 0.1, 0.2))]
     rows += [row("tvm-tuned", None), row("pytorch-one-call-eager", 0.1), row("onnxruntime", 9.0, mode="training")]
     rows += [row("onnxruntime", 7.0, statistic="elapsed"), row("onnxruntime", 5.0, VARIANTS["stack"][0])]
-    found = standing.today(rows, PTB, "forward")
+    (found,) = standing.today(rows, PTB, "forward")
     assert [(one.implementation, one.seconds, one.reason) for one in found.entries] == [
         ("onnxruntime", 0.2, ""),
         ("tvm-tuned", None, "out of mem"),
         ("pytorch-one-call-eager", 0.1, ""),
     ]
     assert [found.ratio(one) for one in found.entries] == [2.0, None, 1.0]
-    assert "the document's size" in found.size and "n = 10 batches" in found.size and "a CPU, 1 thread" in found.where
+    assert "the document's size" in found.size and found.counts == (10,) and "a CPU, 1 thread" in found.where
+    assert found.words.endswith("; n = 10 batches.")
 
 
 def test_a_scaled_recording_belongs_to_its_variant_and_says_so():
     small = PTB.scaled("1/8")
     rows = [row("onnxruntime", 0.1, small, published_batch=PTB.batch, published_sequence=PTB.sequence)]
-    found = standing.today(rows, PTB, "forward")
+    (found,) = standing.today(rows, PTB, "forward")
+    assert found.name == "today, at 1/8 of the size"
     assert found.size.startswith(f"batch {small.batch}, sequence {small.sequence}, scale 1/8 of the document's")
-    with pytest.raises(UsageError, match="unlike label"):
-        standing.today([*rows, row("tvm-tuned", 0.2)], PTB, "forward")
+    both = standing.today([*rows, row("tvm-tuned", 0.2)], PTB, "forward")
+    assert [(one.name, one.entries[0].implementation) for one in both] == [
+        ("today", "tvm-tuned"),
+        (found.name, "onnxruntime"),
+    ]
     with pytest.raises(UsageError, match="unlike machine"):
         standing.today([rows[0], replace(rows[0], machine="other")], PTB, "forward")
     with pytest.raises(UsageError, match="record = True"):
@@ -111,7 +116,7 @@ def test_the_order_is_told_in_words():
     assert told.splitlines() == [
         "Fastest of the 3 that both have: A in then, B today.",
         "B took 2 times as long as A: it is 3 times faster now.",
-        "1 of 3 pairs stand in the order in which they stood.",  # a and c are within 10 % today
+        "1 of 3 pairs stand in the order in which they stood; 1 lie within 10 %, then or now.",
         "From the fastest to the slowest: 4 times then, 3.1 times today.",
     ]
     assert "No pair has changed places" in standing.order_words(then, then)

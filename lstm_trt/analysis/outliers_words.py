@@ -17,6 +17,8 @@ NAMES = {
 SEGMENTS_TOLD = 5
 #: A cause that fewer of a cluster's trials have explains it in part only.
 MOSTLY = 0.5
+#: Fast trials and a segment are of one state where their medians differ by at most this share.
+SAME_STATE = 0.02
 
 
 def words(outliers: Outliers, name: str = "") -> str:
@@ -58,10 +60,27 @@ def clusters_line(clusters: Sequence[Cluster]) -> str:
 def _cluster(cluster: Cluster, outliers: Outliers) -> str:
     told = f"{cluster.multiplier:.2f}x ({_time(cluster.time_us)}): {_count(cluster.count, 'trial')},"
     told += f" {_percent(cluster.share)} ({_number(cluster.share_low)} to {_percent(cluster.share_high)})"
-    told += _every(cluster.period_ms, outliers)
+    told += _every(cluster.period_ms, outliers) + _level_elsewhere(cluster, outliers.rounds)
     if outliers.period_by is None:
         return told
     return f"{told}, {_causes(cluster.causes)}"
+
+
+def _level_elsewhere(cluster: Cluster, rounds: Sequence[Round]) -> str:
+    """Of fast trials, the longest stretch whose level is theirs: short visits to a state in which the machine stays."""
+    if cluster.multiplier >= 1:
+        return ""
+    near = [
+        (segment.stop - segment.start, segment, one.round)
+        for one in rounds
+        for segment in one.segments
+        if abs(segment.median_ns / 1e3 / cluster.time_us - 1) <= SAME_STATE
+    ]
+    if not near:
+        return ""
+    _, segment, number = max(near, key=lambda found: found[0])
+    of = f" of round {number}" if len(rounds) > 1 else ""
+    return f", the level of trials {segment.start + 1} to {segment.stop}{of} as well"
 
 
 def _every(period_ms: float | None, outliers: Outliers) -> str:
@@ -161,4 +180,6 @@ def _ratio(value: float) -> str:
 
 
 def _p(value: float) -> str:
+    if value < 1e-99:
+        return "below 1e-99"
     return f"{value:.0e}" if value < 0.001 else f"{value:.3f}"

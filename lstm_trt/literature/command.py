@@ -5,10 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lstm_trt.commands_soak import EXIT_STOPPED
 from lstm_trt.errors import UsageError
+
+if TYPE_CHECKING:
+    from lstm_trt.configuration import Configuration
 
 EXIT_FAILED = 1
 
@@ -21,6 +26,8 @@ EXAMPLE = (
     "  lstm-trt literature --plan --out recordings"
 )
 SIZES = ("hidden", "layers", "batch", "sequence")
+#: What a plan says for each of its rows.
+PLANNED = ("mode", "scale", "variants", *SIZES, "batches", "warmup", "device")
 
 
 def literature_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +54,7 @@ def literature_arguments(parser: argparse.ArgumentParser) -> None:
     add("--retry-failed", action="store_true", help="try again what failed before")
     add("--quiet", action="store_true", help="no progress line")
     add("--out", type=Path, default=None, metavar="DIR", help="folder for the recordings")
+    add("--figures", type=Path, default=None, metavar="DIR", help="draw them beside what the documents print, as PNG")
 
 
 def literature(arguments: argparse.Namespace) -> int:
@@ -60,7 +68,7 @@ def literature(arguments: argparse.Namespace) -> int:
     if arguments.out is None:
         raise UsageError("--out is missing: give a folder for the recordings, or ask for --list")
     if arguments.table:
-        return _tell(arguments, None)
+        return _tell(arguments, _asked(arguments))
     if not arguments.workload:
         raise UsageError("which workload? lstm-trt literature --list shows them")
     if not arguments.implementation:
@@ -125,25 +133,45 @@ def _record(arguments: argparse.Namespace, wanted: list) -> int:
     if report.stopped:
         print(f"stopped; go on with: {go_on_with(arguments.given)}", file=sys.stderr)
         return EXIT_STOPPED
-    _tell(arguments, {configuration.id for configuration in wanted})
+    ids = {configuration.id for configuration in wanted}
+    _tell(arguments, lambda configuration: configuration.id in ids)
     return 0 if report.recorded + report.done_before else EXIT_FAILED
 
 
-def _tell(arguments: argparse.Namespace, wanted: set[str] | None) -> int:
-    """Print the metrics of what the folder holds of the wanted configurations, of all where that is None."""
+def _asked(arguments: argparse.Namespace) -> Callable[[Configuration], bool]:
+    """Whether --table shows a configuration: of the workloads, implementations and mode, if they were given."""
+    from lstm_trt.literature.workloads import find
+
+    workloads = {find(name).name for name in arguments.workload}
+    given = arguments.implementation or ["all"]
+    names = set() if given == ["all"] else set(given)
+    return lambda one: (
+        (not workloads or one.workload.name in workloads)
+        and (not names or one.runtime in names)
+        and arguments.mode in (None, one.mode)
+    )
+
+
+def _tell(arguments: argparse.Namespace, wanted: Callable[[Configuration], bool]) -> int:
+    """Print the metrics of what the folder holds of the wanted configurations."""
     from lstm_trt import store
     from lstm_trt.literature import metrics
 
     items = store.read_many(arguments.out)
-    found = metrics.rows(item for item in items if wanted is None or item.configuration.id in wanted)
+    found = metrics.rows(item for item in items if item.configuration.of_literature and wanted(item.configuration))
     if not found:
-        raise UsageError(f"{arguments.out} holds no recording of a workload of the literature")
+        raise UsageError(f"{arguments.out} holds no such recording of a workload of the literature")
     if arguments.format == "json":
         print(json.dumps(metrics.as_dicts(found), indent=1, allow_nan=False))
     elif arguments.format == "csv":
         print(metrics.csv_text(found), end="")
     else:
         print(metrics.text_table(found))
+    if arguments.figures is not None:
+        from lstm_trt.plots_literature_all import draw
+
+        for path in draw(found, arguments.figures):
+            print(path, file=sys.stderr)
     return 0
 
 
@@ -152,6 +180,9 @@ def _plan(arguments: argparse.Namespace) -> int:
 
     if arguments.workload or arguments.implementation:
         raise UsageError("--plan is the whole set: leave workload and --implementation out")
+    chosen = [name for name in PLANNED if getattr(arguments, name) not in (None, False, "1")]
+    if chosen or arguments.threads != 1:
+        raise UsageError(f"--plan chooses for each row: leave --{(chosen or ['threads'])[0]} out")
     entries = plan.entries()
     print(plan.text(entries), file=sys.stderr, flush=True)
     if arguments.dry_run:

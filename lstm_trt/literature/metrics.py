@@ -254,8 +254,10 @@ def text_table(found: Sequence[Row]) -> str:
 
 
 def _block(document: str, recordings: list[list[Row]]) -> str:
-    figures = list(dict.fromkeys((row.statistic, row.unit) for one in recordings for row in one))
-    figures.sort(key=lambda figure: f"{figure[0]}_s" in COSTS)  # what a failure begins with stays first
+    # Those of a recording first: a failure has one only, and the order is the document's.
+    complete = sorted(recordings, key=lambda one: one[0].status != "ok")
+    figures = list(dict.fromkeys((row.statistic, row.unit) for one in complete for row in one))
+    figures.sort(key=lambda figure: f"{figure[0]}_s" in COSTS)
     names = ["workload", "scale", "mode", "implementation", "n"]
     lines = [names + [f"{name} {unit}" if unit in SECONDS else name for name, unit in figures]]
     for one in recordings:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from lstm_trt.errors import UsageError
 from lstm_trt.literature import metrics, published
@@ -17,6 +18,8 @@ from lstm_trt.literature.workload import Workload
 
 #: Two times of one side count as different from this ratio on, as one process against another does in `compare`.
 APART = 1.10
+#: Of more sizes than these the pictures' own labels tell.
+MOST_SIZES = 3
 
 
 @dataclass(frozen=True)
@@ -35,13 +38,23 @@ class Entry:
 
 @dataclass(frozen=True)
 class Side:
-    """What one source says of one workload in one mode. `where` names machine and versions, `size` what was run."""
+    """What one source says of one workload in one mode.
+
+    `where` names machine and versions, `size` what was run, `counts` the numbers of batches behind
+    the times (empty where that is not told).
+    """
 
     name: str
     where: str
     size: str
     entries: tuple[Entry, ...]
+    counts: tuple[int, ...] = ()
     note: str = ""
+
+    @property
+    def words(self) -> str:
+        """What stands behind it, for a note."""
+        return said([self])
 
     @property
     def ranked(self) -> list[Entry]:
@@ -53,33 +66,48 @@ class Side:
         return None if entry.seconds is None else entry.seconds / self.ranked[0].seconds
 
 
-def today(rows: Iterable[metrics.Row], workload: Workload, mode: str) -> Side:
-    """The recordings of an unscaled workload in one mode, at the scale they were made; of several rounds the middle.
+def said(sides: Sequence[Side]) -> str:
+    """What stands behind sides of one source: machine and versions, sizes, numbers of batches, notes."""
+    fullest = max(sides, key=lambda side: len(side.entries))
+    counts = [count for side in sides for count in side.counts]
+    batches = f"n = {min(counts)}" + (f" to {max(counts)}" if max(counts) > min(counts) else "") if counts else ""
+    sizes = list(dict.fromkeys(side.size for side in sides))
+    words = [fullest.where, *(sizes if len(sizes) <= MOST_SIZES else []), batches and f"{batches} batches"]
+    return f"{fullest.name}: {'; '.join(filter(None, [*words, *dict.fromkeys(side.note for side in sides)]))}."
 
-    Raises `UsageError` where there are none, or where they were made at unlike scales or on unlike machines.
+
+def today(rows: Iterable[metrics.Row], workload: Workload, mode: str) -> list[Side]:
+    """The recordings of an unscaled workload in one mode: a side a scale at which they were made, the largest first.
+
+    Of several rounds the middle one counts. Raises `UsageError` where there are none, or where those
+    of one scale were made on unlike machines or with unlike threads.
     """
-    found = [
-        row
-        for row in rows
-        if _is_of(row, workload, mode) and (row.statistic, row.unit) == metrics.LEADING[workload.document]
-    ]
-    if not found:
+    by_scale: dict[Fraction, list[metrics.Row]] = {}
+    for row in rows:
+        leads = (row.statistic, row.unit) == metrics.LEADING[workload.document]
+        if leads and _is_of(row, workload, mode):
+            by_scale.setdefault(Fraction(row.scale), []).append(row)
+    if not by_scale:
         raise UsageError(f"there is no recording of {workload.label} ({mode}): set record = True to record it here")
-    for name in ("label", "machine", "threads"):
+    return [_today(found, workload, mode) for _, found in sorted(by_scale.items(), reverse=True)]
+
+
+def _today(found: list[metrics.Row], workload: Workload, mode: str) -> Side:
+    for name in ("machine", "threads"):
         if len(kinds := {str(getattr(row, name)) for row in found if row.status == "ok"}) > 1:
             raise UsageError(f"{workload.label} ({mode}) was recorded with unlike {name}: {', '.join(sorted(kinds))}")
     by_name: dict[str, list[metrics.Row]] = {}
     for row in found:
         by_name.setdefault(row.implementation, []).append(row)
     entries = tuple(_middle(name, rounds) for name, rounds in by_name.items())
-    first = found[0]
+    first, whole = found[0], found[0].scale == "1"
     versions = sorted({f"{row.framework} {row.framework_version}" for row in found if row.framework})
-    counts = sorted({row.n for row in found if row.n})
     size = f"batch {first.batch}, sequence {first.sequence}"
-    size += f", scale {first.scale} of the document's" if first.scale != "1" else ", the document's size"
-    size += f"; n = {' or '.join(map(str, counts))} batches" if counts else ""
+    size += ", the document's size" if whole else f", scale {first.scale} of the document's"
     threads = f"{first.threads} thread{'s' if first.threads > 1 else ''}"
-    return Side("today", f"{first.hardware}, {threads}; {', '.join(versions)}", size, entries)
+    name = "today" if whole else f"today, at {first.scale} of the size"
+    counts = tuple(sorted({row.n for row in found if row.n}))
+    return Side(name, f"{first.hardware}, {threads}; {', '.join(versions)}", size, entries, counts)
 
 
 def _is_of(row: metrics.Row, workload: Workload, mode: str) -> bool:
@@ -112,13 +140,16 @@ def _printed(device: str, rows: list[published.Row], workload: Workload) -> Side
         Entry(row.implementation, title_of(row.implementation, row.framework), row.seconds, row.status, row.reason)
         for row in rows
     )
-    hardware = " and ".join(dict.fromkeys(row.hardware for row in rows if row.hardware)) or f"a {device.upper()}"
+    hardware = " and ".join(dict.fromkeys(row.hardware for row in rows if row.hardware)) or (
+        f"a {device.upper()}" if device else ""
+    )
     versions = dict.fromkeys(f"{row.framework} {row.framework_version}".strip() for row in rows if row.framework)
     size = f"batch {workload.batch}, sequence {workload.sequence}"
     corrected = [title_of(row.implementation, row.framework) for row in rows if row.corrected]
     note = f"corrected: {', '.join(corrected)}, see data/published" if corrected else ""
-    where = f"{hardware}; {', '.join(versions)}"
-    return Side(f"document {workload.document}, {device.upper()}", where, size, entries, note)
+    where = "; ".join(filter(None, (hardware, ", ".join(versions))))
+    name = ", ".join(filter(None, (f"document {workload.document}", device.upper())))
+    return Side(name, where, size, entries, note=note)
 
 
 def title_of(implementation: str, framework: str) -> str:
@@ -156,7 +187,9 @@ def order_words(then: Side, now: Side) -> str:
             alike += 1
     pairs = len(common) * (len(common) - 1) // 2
     sentences += turned or ["No pair has changed places by more than 10 %."]
-    sentences.append(f"{alike} of {pairs} pairs stand in the order in which they stood.")
+    close = pairs - alike - len(turned)
+    told = f"{alike} of {pairs} pairs stand in the order in which they stood"
+    sentences.append(told + (f"; {close} lie within 10 %, then or now." if close else "."))
     spread = [max(times[name] for name in common) / min(times[name] for name in common) for times in (before, after)]
     sentences.append(f"From the fastest to the slowest: {spread[0]:.3g} times then, {spread[1]:.3g} times today.")
     return "\n".join(sentences)

@@ -86,10 +86,10 @@ def test_answers_are_pytorchs_also_of_another_batch(implementation, workload):
         task.step()
 
 
+@needs_tvm
 @BOTH
 @pytest.mark.parametrize("workload", (WORKLOADS["cell"], WORKLOADS["layer"]), ids=lambda workload: workload.label)
 def test_at_full_size_answers_are_pytorchs(implementation, workload):
-    """The tuned `layer` has more operators than its trials have rounds, so it mixes both kinds of loops."""
     weights, batch = make_weights(workload, 8), make_batch(workload, 9)
     task = prepare(implementation, workload, weights=weights, batch=batch)
     task.step()

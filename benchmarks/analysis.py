@@ -1,0 +1,128 @@
+"""What judging costs: `.venv/bin/python benchmarks/analysis.py`.
+
+Outliers and verdict of 10 000 and of 1 000 000 trials with drift, a step, two clusters, a beat
+of 20 ms and counts of context switches. First the analysis alone, the median of some runs in one
+process; then each command on a Parquet file, in a process of its own with its start and its
+reading. The limits: 1 s and 10 s, for both analyses together and for each command, and 1 GB of
+memory at the peak of a command. Exit status 1 where one fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lstm_trt.analysis import deadline, deadline_words, outliers, outliers_words
+from lstm_trt.samples import Sample
+
+LIMITS_S = {10_000: 1.0, 1_000_000: 10.0}
+LIMIT_MB = 1000
+DEADLINE_US = 350.0
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def trials(n: int) -> dict[str, np.ndarray]:
+    """Columns of a closed loop of about 100 us a trial."""
+    generator = np.random.default_rng(5)
+    place = np.arange(n) / n
+    level_ns = 1e5 * (1 + 0.03 * place) * np.where(place > 0.37, 1.05, 1)
+    latency_ns = level_ns * generator.lognormal(0, 0.02, n)
+    late, twice = generator.random(n) < 0.02, generator.random(n) < 0.005
+    # A beat hits the trial under way: the one in which the sum passes a multiple of 20 ms.
+    late |= np.diff(np.floor(np.cumsum(latency_ns) / 20e6), prepend=0) > 0
+    latency_ns *= np.where(twice, 2, np.where(late, 1.25, 1))
+    ends_ns = np.cumsum(latency_ns + 700)
+    switches = generator.random(n) < np.where(twice, 0.8, 0.001)
+    return {
+        "start_ns": (ends_ns - latency_ns - 700).astype(np.int64),
+        "latency_ns": latency_ns.round().astype(np.int64),
+        "involuntary_switches": switches.astype(np.int64),
+    }
+
+
+def alone(columns: dict[str, np.ndarray], runs: int) -> dict[str, float]:
+    """Median seconds of each analysis and its words."""
+    sample = Sample.of(
+        columns["latency_ns"],
+        columns["start_ns"].astype(np.float64),
+        causes={"involuntary_switches": columns["involuntary_switches"]},
+    )
+    analyses = {
+        "outliers": lambda: outliers_words.words(outliers.examine([sample])),
+        "verdict": lambda: deadline_words.words(deadline.judge([sample], DEADLINE_US)),
+    }
+    seconds = {}
+    for name, analysis in analyses.items():
+        times = []
+        for _ in range(runs):
+            began = time.perf_counter()
+            analysis()
+            times.append(time.perf_counter() - began)
+        seconds[name] = statistics.median(times)
+    return seconds
+
+
+def command(arguments: list[str]) -> tuple[float, float]:
+    """Seconds and peak resident MB of `lstm-trt ...` in a process of its own."""
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lstm_trt", *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process.stdout, process.stderr:
+        process.stdout.read()
+        errors = process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode not in (0, 1, 3):  # the verdicts
+        raise SystemExit(f"lstm-trt {' '.join(arguments)} ended with {process.returncode}: {errors.strip()}")
+    return seconds, usage.ru_maxrss / 1e3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=3, help="runs of each, of which the median is told (default 3)")
+    runs = parser.parse_args().runs
+    holds = True
+    with tempfile.TemporaryDirectory() as folder:
+        for n, limit_s in LIMITS_S.items():
+            columns, path = trials(n), Path(folder) / f"{n}.parquet"
+            pq.write_table(pa.table(columns), path)
+            seconds = alone(columns, runs)
+            both = sum(seconds.values())
+            told = ", ".join(f"{name} {value:.3f} s" for name, value in seconds.items())
+            print(f"{n} trials, analysis alone: {told}")
+            verdict_arguments = ["verdict", str(path), "--deadline-us", str(DEADLINE_US)]
+            slowest, most = 0.0, 0.0
+            for name, arguments in {"outliers": ["outliers", str(path)], "verdict": verdict_arguments}.items():
+                taken, used = zip(*(command([*arguments, "--column", "latency_ns"]) for _ in range(runs)), strict=True)
+                print(f"{n} trials, lstm-trt {name}: {statistics.median(taken):.2f} s, peak {max(used):.0f} MB")
+                slowest = max(slowest, statistics.median(taken))
+                most = max(most, *used)
+            checks = {
+                f"{both:.2f} s for both analyses of {n} trials (at most {limit_s:g})": both <= limit_s,
+                f"{slowest:.2f} s for the slower command and its start (at most {limit_s:g})": slowest <= limit_s,
+                f"{most:.0f} MB at the peak (at most {LIMIT_MB})": most <= LIMIT_MB,
+            }
+            for words, kept in checks.items():
+                print(("ok    " if kept else "FAILS ") + words)
+            holds &= all(checks.values())
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
