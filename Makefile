@@ -19,7 +19,7 @@ LITERATURE_OUT ?= data/literature
 help:
 	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), print the summary, draw its figures"
 	@echo "make test             the tests, in about 10 minutes"
-	@echo "make test-frameworks  the tests that need TensorFlow and TVM, in an environment of their own ($(FRAMEWORKS))"
+	@echo "make test-frameworks  the tests that need TensorFlow and TVM, and the heavy ones, in an environment of their own ($(FRAMEWORKS))"
 	@echo "make literature       record the literature's benchmarks in that environment, within 45 minutes on 2 cores"
 	@echo "make figures          redraw the figures of the recordings in data/"
 	@echo "make lab              open JupyterLab on the notebooks"
@@ -47,7 +47,7 @@ sweep: $(VENV)/.core
 	$(BIN)/lstm-trt summarize $(SWEEP_OUT) --figures figures --deadline-us $(DEADLINE_US)
 
 test: $(VENV)/.dev lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not heavy"
 
 lint: $(VENV)/.dev check-notebooks
 	$(BIN)/ruff check .
@@ -75,6 +75,7 @@ $(FRAMEWORKS)/.frameworks: pyproject.toml constraints.txt | $(FRAMEWORKS)/bin/py
 
 test-frameworks: $(FRAMEWORKS)/.frameworks
 	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks
+	$(FRAMEWORKS)/bin/python -m pytest -m heavy tests
 
 # Goes on where it was stopped; what is in the folder is done.
 literature: $(FRAMEWORKS)/.frameworks

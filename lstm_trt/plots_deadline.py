@@ -34,7 +34,7 @@ from lstm_trt.plots_tail import Judged, share_tick
 
 if TYPE_CHECKING:
     from lstm_trt.analysis.deadline import Verdict
-    from lstm_trt.analysis.outliers import Outliers
+    from lstm_trt.analysis.outliers_values import Outliers
     from lstm_trt.samples import Group
 
 __all__ = ["deadline_page", "draw_outliers", "draw_verdicts"]

@@ -19,7 +19,7 @@ from lstm_trt.plots_stretches import BODY, BODY_COLOR, OTHER, Kind, Stretch, kin
 from lstm_trt.plots_style import DEADLINE, guide, log_ticks, number, plain
 
 if TYPE_CHECKING:
-    from lstm_trt.analysis.outliers import Outliers
+    from lstm_trt.analysis.outliers_values import Outliers
 
 GUIDES = (1.25, 2.0)
 #: From this ratio on the body would be a line on a linear axis.

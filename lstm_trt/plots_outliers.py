@@ -27,7 +27,7 @@ from lstm_trt.plots_style import Picture, multiple, number, percent, sheet, styl
 
 if TYPE_CHECKING:
     from lstm_trt.analysis.causes import Cause
-    from lstm_trt.analysis.outliers import Cluster, Outliers, Tail
+    from lstm_trt.analysis.outliers_values import Cluster, Outliers, Tail
     from lstm_trt.samples import Group
 
 

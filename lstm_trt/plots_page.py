@@ -16,7 +16,7 @@ from lstm_trt.plots_style import Picture, number, whole, write_pictures
 from lstm_trt.plots_tail import Judged, draw_tail
 
 if TYPE_CHECKING:
-    from lstm_trt.analysis.outliers import Outliers
+    from lstm_trt.analysis.outliers_values import Outliers
     from lstm_trt.samples import Group
 
 CARD_LINE_IN = 0.182

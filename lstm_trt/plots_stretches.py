@@ -13,7 +13,7 @@ from lstm_trt.errors import UsageError
 from lstm_trt.plots_style import kind_colors, multiple, percent, whole
 
 if TYPE_CHECKING:
-    from lstm_trt.analysis.outliers import Outliers
+    from lstm_trt.analysis.outliers_values import Outliers
     from lstm_trt.samples import Group
 
 OUTLIER_COLOR, BODY_COLOR = "#d55e00", "#0173b2"

@@ -18,7 +18,7 @@ from lstm_trt.plots_style import DEADLINE, GREY, MARKERS, Picture, kind_colors, 
 from lstm_trt.plots_tail import CONTROL, exceedance, multiple_ticks, share_tick
 
 if TYPE_CHECKING:
-    from lstm_trt.analysis.outliers import Outliers
+    from lstm_trt.analysis.outliers_values import Outliers
     from lstm_trt.samples import Group
 
 #: With no event in n trials its share may still be 3/n, at 95 %.

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from lstm_trt.analysis.deadline import Verdict
-    from lstm_trt.analysis.outliers import Outliers
+    from lstm_trt.analysis.outliers_values import Outliers
     from lstm_trt.samples import Group
 
 

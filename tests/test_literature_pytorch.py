@@ -431,6 +431,7 @@ def test_a_failure_while_it_runs_is_one_line():
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.heavy
 @needs_compiler
 @pytest.mark.parametrize("style", STYLES)
 def test_compiled_forward_agrees(style):
@@ -446,6 +447,7 @@ def test_compiled_forward_agrees(style):
     prepared.close()
 
 
+@pytest.mark.heavy
 @needs_compiler
 @pytest.mark.parametrize("name", ["pytorch-basic-compiled", "pytorch-one-call-compiled"])
 def test_compiled_training_agrees(name):

@@ -64,6 +64,7 @@ def files_of(distribution: str) -> dict[str, tuple[int, int]]:
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.suffix != ".pyc"}
 
 
+@pytest.mark.heavy
 def test_each_version_is_recorded_under_itself_and_in_turns(recorded, here):
     folder, answer = recorded
     recordings = list(store.read_many(folder))
@@ -83,6 +84,7 @@ def test_each_version_is_recorded_under_itself_and_in_turns(recorded, here):
     assert all((side["rounds"], side["n"], side["failure"]) == (5, 300, None) for side in answer["versions"])
 
 
+@pytest.mark.heavy
 def test_the_answer_is_what_compare_says_of_the_recordings(recorded, here):
     folder, answer = recorded
     (told,) = answer["comparisons"]
@@ -99,6 +101,7 @@ def test_the_answer_is_what_compare_says_of_the_recordings(recorded, here):
     assert medians[here] in told["median_us_rounds_b"] and medians[OLD] in told["median_us_rounds_a"]
 
 
+@pytest.mark.heavy
 def test_what_is_there_is_used_again_and_a_path_of_ones_own_does_not_hide_it(recorded, here, lab, tmp_path):
     folder, _ = recorded
     (tmp_path / f"{LIBRARY}.py").write_text("__version__ = '0.0.1'\n")  # on the path before any installed package
@@ -120,6 +123,7 @@ def test_what_is_there_is_used_again_and_a_path_of_ones_own_does_not_hide_it(rec
     assert f"{float(new['median_ratio']):.3f} ({float(new['median_ratio_low']):.3f} to " in words.stdout
 
 
+@pytest.mark.heavy
 def test_a_version_that_was_added_later_was_not_recorded_in_turns(recorded, here, lab, tmp_path):
     one_more = "1.21.0" if here != "1.21.0" else "1.22.0"
     command = ("versions", LIBRARY, OLD, "--rounds", 2, "--trials", 20, *SIZES, "--format", "json", "--out", tmp_path)
@@ -131,6 +135,7 @@ def test_a_version_that_was_added_later_was_not_recorded_in_turns(recorded, here
     assert f"warning: {one_more} and {OLD} were not recorded in turns" in more.stderr
 
 
+@pytest.mark.heavy
 def test_an_environment_that_loads_another_version_is_found_out_and_made_anew(recorded, here):
     place = versions_environments.environment(LIBRARY, OLD)
     assert place.reused and versions_environments.describe(place, ASKED).runtime_version == OLD
@@ -151,6 +156,7 @@ def test_an_environment_that_loads_another_version_is_found_out_and_made_anew(re
     assert start.read_text() == text
 
 
+@pytest.mark.heavy
 def test_an_unknown_version_is_one_line_without_an_address(here, refused, tmp_path):
     told = refused("versions", LIBRARY, OLD, "1.20.999", *SIZES, "--quiet", "--out", tmp_path)
     assert "onnxruntime 1.20.999 cannot be installed: pip finds no such version" in told
@@ -159,6 +165,7 @@ def test_an_unknown_version_is_one_line_without_an_address(here, refused, tmp_pa
     assert not list(versions_environments.folder().glob("*1.20.999*"))
 
 
+@pytest.mark.heavy
 def test_ctrl_c_while_recording_stops_and_the_same_command_goes_on(recorded, here, tmp_path):
     command = [sys.executable, "-m", "lstm_trt", "versions", LIBRARY, OLD, here, *map(str, SIZES)]
     command += ["--trials", "2000", "--out", str(tmp_path)]
@@ -179,6 +186,7 @@ def test_ctrl_c_while_recording_stops_and_the_same_command_goes_on(recorded, her
     assert len(list(store.read_many(tmp_path))) == 2 * more
 
 
+@pytest.mark.heavy
 def test_ctrl_c_while_installing_leaves_nothing(here, tmp_path):
     cache, out = tmp_path / "cache", tmp_path / "out"
     command = [sys.executable, "-m", "lstm_trt", "versions", LIBRARY, OLD, here, *map(str, SIZES), "--out", str(out)]
@@ -203,6 +211,7 @@ def read(path: Path) -> bytes:
         return b""
 
 
+@pytest.mark.heavy
 def test_what_fails_under_every_version_is_told_and_compared_with_nothing(recorded, here, lab, tmp_path):
     limit = ("--time-limit", 0.001, "--rounds", 1)
     result = lab("versions", LIBRARY, OLD, here, *SIZES, *limit, "--out", tmp_path)

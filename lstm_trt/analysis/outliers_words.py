@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lstm_trt.analysis.causes import Cause
-from lstm_trt.analysis.outliers import Cluster, Outliers, Round
+from lstm_trt.analysis.outliers_values import Cluster, Outliers, Round
 
 NAMES = {
     "involuntary_switches": "involuntary context switches",
