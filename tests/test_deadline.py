@@ -311,11 +311,13 @@ def test_chance_is_told_exactly_for_neighbours_and_bounded_for_wider_windows():
 
 @pytest.mark.parametrize("k", [2, 5, 10])
 def test_the_extremal_index_of_a_moving_maximum_is_found(k):
+    # One sample in twenty lies below 0.6 / k, since the estimate leans to the careful side; the median
+    # of nine does so in one of ten thousand.
     rng = np.random.default_rng()
-    latency_ns, _ = moving_maximum(rng, 200_000, 0.001, k)
-    verdict = judge(of(latency_ns), 1e9)
-    assert 0.6 / k <= verdict.extremal_index <= 1.15 / k
-    assert verdict.effective_n == math.floor(200_000 * verdict.dependence.factor + 1e-9)
+    verdicts = [judge(of(moving_maximum(rng, 200_000, 0.001, k)[0]), 1e9) for _ in range(9)]
+    assert 0.6 / k <= np.median([verdict.extremal_index for verdict in verdicts]) <= 1.15 / k
+    for verdict in verdicts:
+        assert verdict.effective_n == math.floor(200_000 * verdict.dependence.factor + 1e-9)
 
 
 def test_dependence_goes_from_met_to_not_enough_and_nowhere_else():
