@@ -193,6 +193,7 @@ def summarize(arguments: argparse.Namespace) -> int:
     else:
         print(text_table(rows))
     if arguments.figures:
+        sys.stdout.flush()  # both streams in one file: the table's last line before the names of the figures
         _draw(arguments.path, arguments.figures, arguments.deadline_us)
     return 0
 

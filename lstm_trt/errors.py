@@ -10,9 +10,11 @@ STAGES = ("export", "build", "parity", "run", "memory", "time")
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, or its kind where it has none."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    """The first line of an error's text, with the next where it ends in a colon; its kind where it has none."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 class LabError(Exception):

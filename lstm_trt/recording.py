@@ -19,7 +19,7 @@ import numpy as np
 from lstm_trt import machine, runtimes
 from lstm_trt.configuration import Configuration, Options, Protocol, choose_cores
 from lstm_trt.control import run_control
-from lstm_trt.errors import RuntimeUnavailable, UsageError
+from lstm_trt.errors import UsageError
 from lstm_trt.literature.task import Task
 from lstm_trt.networks import make_inputs, make_weights
 from lstm_trt.parity import PARITY_BOUNDS, Reference, check_parity, relative_error
@@ -77,9 +77,7 @@ def describe_configuration(
         raise UsageError(f"{runtime} runs on the CPU, where there is no CUDA graph: leave --graph out")
     if device_clocks != "off" and device == "cpu":
         raise UsageError(f"{runtime} runs on the CPU, which has no device clocks: leave --device-clocks off")
-    state = _availability(runtime, device)
-    if not state.ready:
-        raise RuntimeUnavailable(runtime, state.reason, state.remedy)
+    state = _availability(runtime, device).require(runtime)
     return Configuration(
         workload=shape,
         runtime=runtime,

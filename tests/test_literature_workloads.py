@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lstm_trt.errors import BuildFailed, MemoryExhausted, UsageError
+from lstm_trt.errors import BuildFailed, UsageError
 from lstm_trt.literature import data, implementations, task
 from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, Workload, find
 
@@ -267,22 +267,6 @@ def test_an_implementation_of_ones_own_is_a_name_with_a_dot(tmp_path, monkeypatc
     ):
         with pytest.raises(UsageError, match=words):
             implementations.load(name)
-
-
-def test_what_goes_wrong_while_building_is_one_line_with_its_stage():
-    workload = WORKLOADS["cell"]
-
-    def failure(error):
-        with pytest.raises((BuildFailed, MemoryExhausted)) as caught, task.building("some", workload, "forward"):
-            raise error
-        assert "\n" not in str(caught.value)
-        return type(caught.value)
-
-    assert failure(MemoryError()) is MemoryExhausted
-    assert failure(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory\nmore")) is MemoryExhausted
-    assert failure(ValueError("no\nsuch thing")) is BuildFailed
-    with pytest.raises(UsageError), task.building("some", workload, "forward"):
-        raise UsageError("passes as it is")
 
 
 def test_what_is_not_supported_is_refused_with_the_reason():

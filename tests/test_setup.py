@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import tomllib
+from importlib import metadata
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from tests.conftest import ROOT
 
@@ -29,6 +31,20 @@ def test_constraints_are_exact_versions_and_nothing_else():
         assert re.fullmatch(r"==[0-9][0-9A-Za-z.]*", str(requirement.specifier)), requirement
         assert requirement.url is None
     assert str(CONSTRAINTS["torch"].specifier) == "==2.13.0"
+
+
+def test_what_is_pinned_runs_on_the_oldest_python_that_the_project_takes():
+    """Else pip looks for another version of everything, for an hour, where the Python is older than the author's."""
+    (oldest,) = SpecifierSet(PROJECT["requires-python"])
+    judged = 0
+    for installed in metadata.distributions():
+        requirement = CONSTRAINTS.get(installed.name.lower().replace("_", "-"))
+        if requirement is None or not requirement.specifier.contains(installed.version):
+            continue
+        judged += 1
+        wanted = SpecifierSet(installed.metadata.get("Requires-Python") or "")
+        assert oldest.operator == ">=" and wanted.contains(f"{oldest.version}.0"), f"{installed.name} {wanted}"
+    assert judged > 20
 
 
 @pytest.mark.parametrize("text", PROJECT["dependencies"] + EXTRAS["dev"] + EXTRAS["frameworks"])

@@ -102,17 +102,6 @@ def test_too_large_a_batch_is_a_matter_of_memory():
         runtimes.load("pytorch").prepare(Request(shape, Options(), inputs, make_weights(shape, 0)))
 
 
-def test_memory_is_found_however_it_was_wrapped():
-    wrapped = RuntimeError("backend='inductor' raised:")
-    wrapped.__cause__ = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
-    assert _torch.is_memory_error(wrapped) and not _torch.is_memory_error(ValueError("no"))
-    assert _torch.is_memory_error(MemoryError())
-    assert (
-        _torch.first_line(RuntimeError("raised:\n\n  CppCompileError: no g++\nmore"))
-        == "raised: CppCompileError: no g++"
-    )
-
-
 @pytest.mark.parametrize("name", ("pytorch", "torchscript"))
 def test_a_closed_step_refuses(name):
     step = prepare(name, SMALL)

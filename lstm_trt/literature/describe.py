@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from lstm_trt.configuration import Configuration, Options, Protocol, choose_cores
-from lstm_trt.errors import BuildFailed, RuntimeUnavailable, UsageError
+from lstm_trt.errors import BuildFailed, UsageError
 from lstm_trt.literature import implementations
 from lstm_trt.literature.task import devices, mode_reason
 from lstm_trt.literature.workloads import VARIANTS, Workload, find
@@ -94,9 +94,7 @@ def describe_configuration(
     device = device or devices(module)[0]
     if device not in devices(module):
         raise UsageError(f"{implementation} has no device {device!r}: choose from {', '.join(devices(module))}")
-    state = availability(implementation, device)
-    if not state.ready:
-        raise RuntimeUnavailable(implementation, state.reason, state.remedy)
+    state = availability(implementation, device).require(implementation)
     return Configuration(
         workload=workload.scaled(scale) if str(scale) != "1" else workload,
         runtime=implementation,

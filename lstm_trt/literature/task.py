@@ -21,12 +21,10 @@ and, where it is not for the CPU alone, DEVICES (the default first); its `availa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 
-from lstm_trt.errors import BuildFailed, LabError, MemoryExhausted, UsageError, first_line
+from lstm_trt.errors import BuildFailed, UsageError
 from lstm_trt.literature.data import Batch
 from lstm_trt.literature.workloads import MODES, Workload
 
@@ -44,7 +42,6 @@ CONTRACT = (
 )
 #: Keys that `Task.costs` may have, all in seconds.
 COSTS = ("export_s", "schedule_s", "tuning_s", "build_s", "first_call_s")
-_NO_MEMORY = ("out of memory", "not enough memory", "allocate memory", "resource exhausted", "oom when allocating")
 
 
 class Task(ABC):
@@ -111,27 +108,3 @@ def check(implementation: object, workload: Workload, mode: str, batch: Batch, *
         raise BuildFailed(f"{implementation.NAME} does not do {workload.label} ({mode}): {reason}")
     if batch.inputs.shape != workload.input_shape:
         raise UsageError(f"{workload.label} takes inputs of {workload.input_shape}, not {batch.inputs.shape}")
-
-
-@contextmanager
-def building(name: str, workload: Workload, mode: str) -> Iterator[None]:
-    """Turns whatever is raised inside into one line: `MemoryExhausted`, or `BuildFailed`."""
-    try:
-        yield
-    except LabError:
-        raise
-    except Exception as error:  # every framework has its own
-        what = f"{workload.label} ({mode})"
-        if is_memory_error(error):
-            raise MemoryExhausted(f"{name} has not the memory for {what}: {first_line(error)}") from error
-        raise BuildFailed(f"{name} cannot build {what}: {first_line(error)}") from error
-
-
-def is_memory_error(error: BaseException | None) -> bool:
-    """Whether memory is at the bottom of it, on the host or the device, however it was wrapped."""
-    while error is not None:
-        text = str(error).lower()
-        if isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY):
-            return True
-        error = error.__cause__ or error.__context__
-    return False

@@ -10,11 +10,12 @@ import os
 import time
 from importlib.util import find_spec
 
-from lstm_trt import cuda, engines, runtimes, tensorrt_module
-from lstm_trt.errors import BuildFailed, RuntimeUnavailable, UsageError
+from lstm_trt import cuda, engines, tensorrt_module
+from lstm_trt.errors import BuildFailed, RuntimeUnavailable
 from lstm_trt.export import static_model
+from lstm_trt.failures import building
 from lstm_trt.runtimes._tensorrt_step import OpenContext, Opened, TensorRtStep
-from lstm_trt.runtimes._torch import DEVICE_CLOCKS, building
+from lstm_trt.runtimes._torch import checked
 from lstm_trt.runtimes.contract import Availability, PreparedStep, Request, installed_version
 
 __all__ = ["DEVICES", "PRECISIONS", "Opened", "TensorRtStep", "availability", "prepare"]
@@ -53,19 +54,10 @@ def prepare(name: str, request: Request, open_context: OpenContext) -> PreparedS
     Raises `UsageError` for options that it does not have, `RuntimeUnavailable`,
     `ExportFailed`, `MemoryExhausted`, and `BuildFailed` for whatever else goes wrong.
     """
-    options, runtime = request.options, runtimes.load(name)
-    state = runtime.availability(options.device)
-    if not state.ready:
-        raise RuntimeUnavailable(name, state.reason, state.remedy)
-    offered = runtime.PRECISIONS[options.device]
-    if options.precision not in offered:
-        raise UsageError(f"{name} on {options.device} offers no {options.precision}: choose from {', '.join(offered)}")
-    known = DEVICE_CLOCKS[options.device]
-    if options.device_clocks not in known:
-        raise UsageError(f"{name} has no device clocks {options.device_clocks!r}: choose from {', '.join(known)}")
+    options = checked(name, request)
     if options.precision == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
         raise BuildFailed("tf32 is switched off by NVIDIA_TF32_OVERRIDE=0 in the environment: unset it")
-    with building(name, request):
+    with building(name, request.label):
         onnx = static_model(request.onnx_path, request.shape)
         began = time.perf_counter()
         # Detailed, for the launches of an inference; the markers that this brings are switched off again.

@@ -10,14 +10,15 @@ are alive, the one prepared last decides for both.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lstm_trt import runtimes
 from lstm_trt.configuration import Options
-from lstm_trt.errors import BuildFailed, LabError, MemoryExhausted, RuntimeUnavailable, UsageError
+from lstm_trt.errors import UsageError, first_line
+from lstm_trt.failures import building
 from lstm_trt.networks import build_module
 from lstm_trt.runtimes.contract import Availability, PreparedStep, Request, installed_version
 
@@ -32,8 +33,6 @@ DEVICE_CLOCKS = {"cpu": ("off",), "cuda": ("off", "compute", "all")}
 CUDA_WHEEL = (
     "on a machine with an NVIDIA GPU: pip uninstall torch, then pip install torch (PyPI has it with CUDA for Linux)"
 )
-
-_NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "_STATUS_ALLOC_FAILED")
 
 
 @dataclass(frozen=True)
@@ -91,21 +90,10 @@ def prepare(name: str, request: Request, bind: Callable[[torch.nn.Module, torch.
     Raises `UsageError` for options that it does not have, `RuntimeUnavailable`,
     `MemoryExhausted`, and `BuildFailed` for whatever else goes wrong.
     """
-    options, runtime = request.options, runtimes.load(name)
-    state = runtime.availability(options.device)
-    if not state.ready:
-        raise RuntimeUnavailable(name, state.reason, state.remedy)
-    offered = runtime.PRECISIONS[options.device]
-    if options.precision not in offered:
-        raise UsageError(f"{name} on {options.device} offers no {options.precision}: choose from {', '.join(offered)}")
-    if options.device_clocks not in DEVICE_CLOCKS[options.device]:
-        known = ", ".join(DEVICE_CLOCKS[options.device])
-        raise UsageError(
-            f"{name} on {options.device} has no device clocks {options.device_clocks!r}: choose from {known}"
-        )
+    options = checked(name, request)
     if options.graph and name != "pytorch-cudagraph":
         raise UsageError(f"{name} captures no CUDA graph: use the runtime pytorch-cudagraph")
-    with building(name, request):
+    with building(name, request.label):
         from lstm_trt.runtimes._torch_state import set_precision
         from lstm_trt.runtimes._torch_steps import CpuStep, CudaStep
 
@@ -117,36 +105,17 @@ def prepare(name: str, request: Request, bind: Callable[[torch.nn.Module, torch.
         return step
 
 
-@contextmanager
-def building(name: str, request: Request) -> Iterator[None]:
-    """Turns whatever is raised inside into one line: `MemoryExhausted` or `BuildFailed`."""
-    try:
-        yield
-    except LabError:
-        raise
-    except Exception as error:
-        options = request.options
-        what = f"{request.shape.name} in {options.precision} on {options.device}"
-        if is_memory_error(error):
-            raise MemoryExhausted(f"{name} has not the memory for {what}: {first_line(error)}") from error
-        raise BuildFailed(f"{name} cannot build {what}: {first_line(error)}") from error
-
-
-def is_memory_error(error: BaseException | None) -> bool:
-    """Whether memory is at the bottom of it, on the host or the device, however it was wrapped."""
-    while error is not None:
-        if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text, with the next where it ends in a colon."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
-    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+def checked(name: str, request: Request) -> Options:
+    """The options, where the runtime `name` is ready and has them; raises `RuntimeUnavailable` and `UsageError`."""
+    options, runtime = request.options, runtimes.load(name)
+    runtime.availability(options.device).require(name)
+    where = f"{name} on {options.device}"
+    offered, clocks = runtime.PRECISIONS[options.device], DEVICE_CLOCKS[options.device]
+    if options.precision not in offered:
+        raise UsageError(f"{where} offers no {options.precision}: choose from {', '.join(offered)}")
+    if options.device_clocks not in clocks:
+        raise UsageError(f"{where} has no device clocks {options.device_clocks!r}: choose from {', '.join(clocks)}")
+    return options
 
 
 def load_module(request: Request) -> torch.nn.Module:

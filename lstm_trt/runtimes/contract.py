@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from lstm_trt.configuration import Options
+from lstm_trt.errors import RuntimeUnavailable
 from lstm_trt.shapes import LstmShape
 
 
@@ -22,6 +23,12 @@ class Availability:
     device_name: str | None = None
     reason: str = ""
     remedy: str = ""
+
+    def require(self, name: str) -> Availability:
+        """This, where it is ready; raises `RuntimeUnavailable` for the runtime `name` where it is not."""
+        if not self.ready:
+            raise RuntimeUnavailable(name, self.reason, self.remedy)
+        return self
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,11 @@ class Request:
     inputs: np.ndarray
     weights: dict[str, np.ndarray] = field(repr=False, default_factory=dict)
     onnx_path: Path | None = None
+
+    @property
+    def label(self) -> str:
+        """What is to be built, in words: "2x64-s32-b1 in fp32 on cpu"."""
+        return f"{self.shape.name} in {self.options.precision} on {self.options.device}"
 
 
 class PreparedStep(ABC):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lstm_trt.errors import BuildFailed, MemoryExhausted, RuntimeUnavailable, first_line
+from lstm_trt.errors import BuildFailed, MemoryExhausted, first_line
 from lstm_trt.export import INPUT, OUTPUT, static_model
 from lstm_trt.runtimes.contract import Availability, PreparedStep, Request, installed_version
 
@@ -60,9 +60,7 @@ def availability(device: str = "cpu") -> Availability:
 def prepare(request: Request) -> PreparedStep:
     """A bound session on static sizes. Raises `BuildFailed`, `MemoryExhausted`, `RuntimeUnavailable`."""
     options = request.options
-    state = availability(options.device)
-    if not state.ready:
-        raise RuntimeUnavailable(NAME, state.reason, state.remedy)
+    availability(options.device).require(NAME)
     import onnxruntime
 
     model = static_model(request.onnx_path, request.shape)

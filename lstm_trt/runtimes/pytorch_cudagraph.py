@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lstm_trt.errors import BuildFailed
+from lstm_trt.errors import BuildFailed, first_line
+from lstm_trt.failures import is_memory_error
 from lstm_trt.runtimes import _torch
 from lstm_trt.runtimes._torch_state import operators
 from lstm_trt.runtimes.contract import Availability, PreparedStep, Request
@@ -54,12 +55,10 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
             with torch.cuda.graph(graph, stream=stream):
                 answer = module(inputs)
         except RuntimeError as error:
-            if _torch.is_memory_error(error):
+            if is_memory_error(error):
                 raise
             # What ended the capture first says more than the error that closing it raised.
-            raise BuildFailed(
-                f"{NAME}: capture was refused: {_torch.first_line(error.__context__ or error)}"
-            ) from error
+            raise BuildFailed(f"{NAME}: capture was refused: {first_line(error.__context__ or error)}") from error
     replay = graph.replay
 
     def run() -> torch.Tensor:

@@ -13,9 +13,10 @@ from functools import partial
 
 import numpy as np
 
-from lstm_trt.errors import BuildFailed, MemoryExhausted, RunFailed, RuntimeUnavailable, UsageError, first_line
+from lstm_trt.errors import BuildFailed, RunFailed, UsageError
+from lstm_trt.failures import building, run_failure
 from lstm_trt.literature.data import Batch
-from lstm_trt.literature.task import Task, building, check, is_memory_error, mode_reason
+from lstm_trt.literature.task import Task, check, mode_reason
 from lstm_trt.literature.workloads import Workload
 from lstm_trt.runtimes import onnxruntime as runtime
 from lstm_trt.runtimes.contract import Availability
@@ -45,11 +46,9 @@ def availability() -> Availability:
 
 def prepare(workload: Workload, mode: str, weights: dict[str, np.ndarray], batch: Batch, threads: int) -> Task:
     """Raises `RuntimeUnavailable`, `ExportFailed`, `MemoryExhausted`, `BuildFailed`."""
-    state = availability()
-    if not state.ready:
-        raise RuntimeUnavailable(NAME, state.reason, state.remedy)
+    availability().require(NAME)
     check(sys.modules[__name__], workload, mode, batch)
-    with building(NAME, workload, mode):
+    with building(NAME, f"{workload.label} ({mode})"):
         return _Session(workload, weights, batch, threads)
 
 
@@ -93,8 +92,7 @@ class _Session(Task):
         try:
             self._run()
         except Exception as error:
-            failure = MemoryExhausted if is_memory_error(error) else RunFailed
-            raise failure(f"{NAME}: {first_line(error)}") from error
+            raise run_failure(NAME, error) from error
 
     def load_batch(self, batch: Batch) -> None:
         if batch.inputs.shape != self._inputs.shape:

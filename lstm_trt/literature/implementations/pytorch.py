@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lstm_trt.errors import RuntimeUnavailable
+from lstm_trt.failures import building
 from lstm_trt.literature.data import Batch
-from lstm_trt.literature.task import Task, building, check, mode_reason
+from lstm_trt.literature.task import Task, check, mode_reason
 from lstm_trt.literature.workloads import Workload
 from lstm_trt.runtimes import _torch, torch_compile
 from lstm_trt.runtimes.contract import Availability
@@ -80,11 +80,9 @@ class PyTorch:
         device: str = "cpu",
     ) -> Task:
         """Raises `RuntimeUnavailable`, `MemoryExhausted`, and `BuildFailed` for what it does not support or build."""
-        state = self.availability(device)
-        if not state.ready:
-            raise RuntimeUnavailable(self.NAME, state.reason, state.remedy)
+        self.availability(device).require(self.NAME)
         check(self, workload, mode, batch, device=device)
-        with building(self.NAME, workload, mode):
+        with building(self.NAME, f"{workload.label} ({mode})"):
             from lstm_trt.literature.implementations.pytorch_task import ForwardTask, TrainingTask
 
             kind = ForwardTask if mode == "forward" else TrainingTask

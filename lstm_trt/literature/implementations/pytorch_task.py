@@ -19,10 +19,11 @@ import numpy as np
 import torch
 
 from lstm_trt.configuration import Options
-from lstm_trt.errors import BuildFailed, LabError, MemoryExhausted, RunFailed, UsageError
+from lstm_trt.errors import BuildFailed, RunFailed, UsageError
+from lstm_trt.failures import run_failure
 from lstm_trt.literature.data import Batch
 from lstm_trt.literature.implementations.pytorch_networks import Objective, build_network, load_weights, packing
-from lstm_trt.literature.task import Task, is_memory_error
+from lstm_trt.literature.task import Task
 from lstm_trt.literature.workloads import Workload
 from lstm_trt.runtimes import _torch, _torch_state, torch_compile
 
@@ -149,11 +150,6 @@ class _TorchTask(Task):
         """Within this the first call of a compiled module runs."""
         return nullcontext()
 
-    def _failure(self, error: Exception) -> LabError:
-        """What PyTorch raised while it ran, as one line: `MemoryExhausted` or `RunFailed`."""
-        failure = MemoryExhausted if is_memory_error(error) else RunFailed
-        return failure(f"{self._name}: {_torch.first_line(error)}")
-
     def facts(self) -> dict:
         found = {**_torch_state.facts(self._options), **self._told}
         if self._execution == "compiled":
@@ -194,7 +190,7 @@ class ForwardTask(_TorchTask):
                     copy_in()
                     self._answer = call(*self._arguments).cpu().numpy()
             except Exception as error:
-                raise self._failure(error) from error
+                raise run_failure(self._name, error) from error
 
         self.step = step
 
@@ -249,7 +245,7 @@ class TrainingTask(_TorchTask):
                 update()
                 self._loss = loss.item()
             except Exception as error:
-                raise self._failure(error) from error
+                raise run_failure(self._name, error) from error
 
         self.step, self._loss = step, None
         self._told["optimizer"] = f"{type(optimizer).__name__}, eager"

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lstm_trt.errors import RuntimeUnavailable
+from lstm_trt.failures import building
 from lstm_trt.literature.data import Batch
-from lstm_trt.literature.task import Task, building, check, mode_reason
+from lstm_trt.literature.task import Task, check, mode_reason
 from lstm_trt.literature.workloads import Workload
 from lstm_trt.runtimes.contract import Availability, installed_version
 
@@ -89,11 +89,9 @@ class TensorFlow:
         self, workload: Workload, mode: str, weights: dict[str, np.ndarray], batch: Batch, threads: int
     ) -> Task:
         """Raises `RuntimeUnavailable`, `MemoryExhausted`, and `BuildFailed` for what it does not support or build."""
-        state = self.availability()
-        if not state.ready:
-            raise RuntimeUnavailable(self.NAME, state.reason, state.remedy)
+        self.availability().require(self.NAME)
         check(self, workload, mode, batch)
-        with building(self.NAME, workload, mode):
+        with building(self.NAME, f"{workload.label} ({mode})"):
             from lstm_trt.literature.implementations.tensorflow_task import ForwardTask, TrainingTask
 
             kind = ForwardTask if mode == "forward" else TrainingTask

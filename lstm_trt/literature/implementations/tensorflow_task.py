@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lstm_trt.errors import BuildFailed, MemoryExhausted, RunFailed, UsageError, first_line
+from lstm_trt.errors import BuildFailed, RunFailed, UsageError
+from lstm_trt.failures import run_failure
 from lstm_trt.literature.data import Batch
 from lstm_trt.literature.implementations import tensorflow_state
 from lstm_trt.literature.implementations.tensorflow_networks import STYLES
-from lstm_trt.literature.task import Task, is_memory_error
+from lstm_trt.literature.task import Task
 from lstm_trt.literature.workloads import Workload
 
 if TYPE_CHECKING:
@@ -101,8 +102,7 @@ class _TensorFlowTask(Task):
         try:
             self._read(self._call(*self._arguments))
         except Exception as error:
-            failure = MemoryExhausted if is_memory_error(error) else RunFailed
-            raise failure(f"{self._implementation.NAME}: {first_line(error)}") from error
+            raise run_failure(self._implementation.NAME, error) from error
 
     _needs_targets = False
 

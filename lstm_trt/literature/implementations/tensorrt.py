@@ -14,9 +14,9 @@ from types import ModuleType
 
 import numpy as np
 
-from lstm_trt.errors import RuntimeUnavailable
+from lstm_trt.failures import building
 from lstm_trt.literature.data import Batch
-from lstm_trt.literature.task import Task, building, check, mode_reason
+from lstm_trt.literature.task import Task, check, mode_reason
 from lstm_trt.literature.workloads import Workload
 from lstm_trt.runtimes import tensorrt, tensorrt_rtx
 from lstm_trt.runtimes.contract import Availability, PreparedStep, Request
@@ -64,11 +64,9 @@ class TensorRt:
         device: str = "cuda",
     ) -> Task:
         """Raises `RuntimeUnavailable`, `ExportFailed`, `MemoryExhausted`, `BuildFailed`."""
-        state = self.availability(device)
-        if not state.ready:
-            raise RuntimeUnavailable(self.NAME, state.reason, state.remedy)
+        self.availability(device).require(self.NAME)
         check(self, workload, mode, batch)
-        with building(self.NAME, workload, mode):
+        with building(self.NAME, f"{workload.label} ({mode})"):
             return _Engine(self.runtime, workload, weights, batch, threads)
 
 

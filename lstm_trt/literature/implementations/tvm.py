@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lstm_trt.errors import RuntimeUnavailable
+from lstm_trt.failures import building
 from lstm_trt.literature.data import Batch
-from lstm_trt.literature.task import Task, building, check, mode_reason
+from lstm_trt.literature.task import Task, check, mode_reason
 from lstm_trt.literature.workloads import WORKLOADS, Workload
 from lstm_trt.runtimes.contract import Availability, installed_version
 
@@ -82,13 +82,11 @@ class Tvm:
         self, workload: Workload, mode: str, weights: dict[str, np.ndarray], batch: Batch, threads: int
     ) -> Task:
         """Raises `RuntimeUnavailable`, `MemoryExhausted`, and `BuildFailed` for what it does not support or build."""
-        state = self.availability()
-        if not state.ready:
-            raise RuntimeUnavailable(self.NAME, state.reason, state.remedy)
+        self.availability().require(self.NAME)
         check(self, workload, mode, batch)
         # Before TVM starts its threads; it would pin them to cores of its own choice, and we pin the process.
         os.environ |= {"TVM_NUM_THREADS": str(threads), "TVM_BIND_THREADS": "0"}
-        with building(self.NAME, workload, mode):
+        with building(self.NAME, f"{workload.label} ({mode})"):
             from lstm_trt.literature.implementations.tvm_task import ForwardTask
 
             return ForwardTask(self, workload, weights, batch, threads)

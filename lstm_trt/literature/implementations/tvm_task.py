@@ -16,9 +16,10 @@ import tvm
 from tvm import relax
 from tvm.relax.pipeline import zero_pipeline
 
-from lstm_trt.errors import BuildFailed, MemoryExhausted, RunFailed, UsageError, first_line
+from lstm_trt.errors import BuildFailed, RunFailed, UsageError
+from lstm_trt.failures import run_failure
 from lstm_trt.literature.data import Batch
-from lstm_trt.literature.task import Task, is_memory_error
+from lstm_trt.literature.task import Task
 from lstm_trt.literature.workloads import Workload
 
 if TYPE_CHECKING:
@@ -120,8 +121,7 @@ class ForwardTask(Task):
             self._placed.copyfrom(self._inputs)
             self._answer = self._main(self._placed, *self._states).numpy()
         except Exception as error:
-            failure = MemoryExhausted if is_memory_error(error) else RunFailed
-            raise failure(f"{self._name}: {first_line(error)}") from error
+            raise run_failure(self._name, error) from error
 
     def load_batch(self, batch: Batch) -> None:
         if batch.inputs.shape != self._workload.input_shape:
