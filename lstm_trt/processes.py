@@ -173,14 +173,17 @@ class Crew:
         if answer.get("event") == "refused":
             raise Refused(answer["reason"])
         path = store.write_failure(failure, folder) if failure else Path(answer["path"])
-        # What failed counts as preparing up to the loop and as timing from there.
+        # What failed counts as preparing up to the loop and as timing from there. Of what was recorded
+        # the worker knows it better: on a busy machine its marks are read late.
         run, stored = marks.get("run", ended), marks.get("store", ended)
         timed = marks.get("control", stored)
+        told = answer.get("seconds", {})
+        timing = told.get("timing", timed - run)
         seconds = Seconds(
-            preparing=run - began,
-            timing=timed - run,
+            preparing=timed - timing - began,
+            timing=timing,
             control=stored - timed,
-            inside_trials=answer.get("seconds", {}).get("inside_trials", 0.0),
+            inside_trials=told.get("inside_trials", 0.0),
             storing=time.monotonic() - stored,
         )
         return Outcome(path, failure, seconds, answer.get("warnings", []), answer)
