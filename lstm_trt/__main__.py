@@ -14,14 +14,36 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from lstm_trt import __version__, commands, commands_record, commands_soak, commands_tails, commands_versions
-from lstm_trt import commands_house as house
-from lstm_trt import commands_networks as networks
+from lstm_trt import (
+    __version__,
+    commands,
+    commands_house,
+    commands_networks,
+    commands_record,
+    commands_soak,
+    commands_tails,
+    commands_versions,
+)
+from lstm_trt.commands_telling import EXIT_BUG, EXIT_STOPPED, EXIT_USAGE
 from lstm_trt.errors import LabError, UsageError
 from lstm_trt.literature import command as literature
 
-EXIT_FAILED, EXIT_USAGE, EXIT_BUG, EXIT_STOPPED = 1, 2, 70, 130
 _ENVIRONMENT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+#: Name -> the module with the function of that name, its `_arguments`, and SUMMARY, EXAMPLE and FORMATS by name.
+COMMANDS = {
+    **dict.fromkeys(("doctor", "cache"), commands_house),
+    **dict.fromkeys(("export", "build"), commands_networks),
+    **dict.fromkeys(("record", "sweep"), commands_record),
+    "watch": commands_soak,
+    "consolidate": commands_house,
+    **dict.fromkeys(("summarize", "verdict", "outliers", "compare", "replay"), commands_tails),
+    "scaling": commands,
+    "literature": literature,
+    "versions": commands_versions,
+    "rerun": commands,
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -39,7 +61,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"lstm-trt {__version__}")
     subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
 
-    def command(name: str, run, summary: str, example: str, formats: tuple[str, ...] = ("text", "json")):
+    for name, module in COMMANDS.items():
+        summary, example = (getattr(module, f"{name.upper()}_{part}") for part in ("SUMMARY", "EXAMPLE"))
+        formats = getattr(module, f"{name.upper()}_FORMATS", ("text", "json"))
         sub = subcommands.add_parser(
             name,
             help=summary,
@@ -48,50 +72,8 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         sub.add_argument("--format", choices=formats, default=formats[0], help="how the answer is printed")
-        sub.set_defaults(run=run)
-        return sub
-
-    command("doctor", house.doctor, house.DOCTOR_SUMMARY, house.DOCTOR_EXAMPLE)
-
-    sub = command("cache", house.cache, house.CACHE_SUMMARY, house.CACHE_EXAMPLE)
-    house.cache_arguments(sub)
-
-    sub = command("export", networks.export, networks.EXPORT_SUMMARY, networks.EXPORT_EXAMPLE)
-    networks.export_arguments(sub)
-
-    sub = command("build", networks.build, networks.BUILD_SUMMARY, networks.BUILD_EXAMPLE)
-    networks.build_arguments(sub)
-
-    sub = command("record", commands_record.record, commands_record.RECORD_SUMMARY, commands_record.RECORD_EXAMPLE)
-    commands_record.record_arguments(sub)
-
-    sub = command("sweep", commands_record.sweep, commands_record.SWEEP_SUMMARY, commands_record.SWEEP_EXAMPLE)
-    commands_record.sweep_arguments(sub)
-
-    sub = command("watch", commands_soak.watch, commands_soak.WATCH_SUMMARY, commands_soak.WATCH_EXAMPLE)
-    commands_soak.watch_arguments(sub)
-
-    sub = command("consolidate", house.consolidate, house.CONSOLIDATE_SUMMARY, house.CONSOLIDATE_EXAMPLE)
-    house.consolidate_arguments(sub)
-
-    for name in ("summarize", "verdict", "outliers", "compare", "replay"):
-        told = [getattr(commands_tails, f"{name.upper()}_{part}") for part in ("SUMMARY", "EXAMPLE")]
-        formats = ("table", "csv", "json") if name == "summarize" else ("text", "json")
-        sub = command(name, getattr(commands_tails, name), *told, formats)
-        getattr(commands_tails, f"{name}_arguments")(sub)
-
-    sub = command("scaling", commands.scaling, commands.SCALING_SUMMARY, commands.SCALING_EXAMPLE)
-    commands.scaling_arguments(sub)
-
-    sub = command("literature", literature.literature, literature.SUMMARY, literature.EXAMPLE, ("text", "csv", "json"))
-    literature.literature_arguments(sub)
-
-    told = [commands_versions.SUMMARY, commands_versions.EXAMPLE, commands_versions.FORMATS]
-    sub = command("versions", commands_versions.versions, *told)
-    commands_versions.versions_arguments(sub)
-
-    sub = command("rerun", commands.rerun, commands.RERUN_SUMMARY, commands.RERUN_EXAMPLE)
-    commands.rerun_arguments(sub)
+        sub.set_defaults(run=getattr(module, name))
+        getattr(module, f"{name}_arguments", lambda parser: None)(sub)
     return parser
 
 

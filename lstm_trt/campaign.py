@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,19 +38,17 @@ class Campaign:
     @property
     def summary(self) -> pd.DataFrame:
         """One row a configuration and round."""
-        return self._frames()[0]
+        return self._frames[0]
 
     @property
     def trials(self) -> pd.DataFrame:
         """One row a trial, with config_id and round."""
-        return self._frames()[1]
+        return self._frames[1]
 
-    @property
+    @cached_property
     def groups(self) -> list[Group]:
         """What the analysis of tails and deadlines works on: a group a configuration and machine, a sample a round."""
-        if "samples" not in self.__dict__:
-            self.__dict__["samples"] = groups_of(self.items)
-        return self.__dict__["samples"]
+        return groups_of(self.items)
 
     @property
     def controls(self) -> dict[str, np.ndarray]:
@@ -61,10 +60,9 @@ class Campaign:
                 parts.setdefault(group.configuration.id, []).extend(found)
         return {identity: np.concatenate(found) for identity, found in parts.items()}
 
+    @cached_property
     def _frames(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        if "tables" not in self.__dict__:  # a frozen dataclass still has a dictionary to keep them in
-            self.__dict__["tables"] = frames(self.items)
-        return self.__dict__["tables"]
+        return frames(self.items)
 
     def select(self, *, runtimes: Iterable[str] = (), trials: int | None = None, **axes: Iterable[int]) -> Campaign:
         """Only these runtimes, this number of trials, and these values of the axes; what is not named stays.

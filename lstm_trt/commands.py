@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from lstm_trt.commands_telling import print_json, tell_files
 from lstm_trt.errors import UsageError
 
 SCALING_SUMMARY = "how latency grows with each size: linearity, breaks, inversions, batching"
@@ -53,7 +54,7 @@ def scaling(arguments: argparse.Namespace) -> int:
 
     findings = examine(read_times(arguments.path, renames(arguments.rename)), arguments.min_ratio)
     if arguments.format == "json":
-        print(json.dumps(findings.as_dict(), indent=1, allow_nan=False))
+        print_json(findings.as_dict())
     else:
         from lstm_trt.analysis.scaling_words import words
 
@@ -61,8 +62,7 @@ def scaling(arguments: argparse.Namespace) -> int:
     if arguments.figures:
         from lstm_trt.plots_scaling import draw_scaling
 
-        for path in draw_scaling(findings, arguments.figures):
-            print(path, file=sys.stderr)  # standard output may be read by a program
+        tell_files(draw_scaling(findings, arguments.figures))
     return 0
 
 
@@ -121,7 +121,7 @@ def rerun(arguments: argparse.Namespace) -> int:
         listener=tell,
     )
     if as_json:
-        print(json.dumps([run.as_dict() for run in runs], indent=1))
+        print(json.dumps([run.as_dict() for run in runs], indent=1))  # parameters may be NaN
     return int(any(run.failure is not None for run in runs))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lstm_trt.commands_reading import print_json
+from lstm_trt.commands_telling import print_json
 from lstm_trt.errors import UsageError
 
 DOCTOR_SUMMARY = "what runs here, what is missing, and how the host stands"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from lstm_trt.commands_arguments import shape_arguments, shape_of
-from lstm_trt.commands_reading import print_json
+from lstm_trt.commands_telling import print_json, warn
 from lstm_trt.errors import UsageError
 
 EXPORT_SUMMARY = "write the ONNX file of a shape"
@@ -119,8 +118,7 @@ def build(arguments: argparse.Namespace) -> int:
     print(engines.summary(engine))
     for path in files:
         print(path)
-    for warning in engine.information["warnings"]:
-        print(f"warning: {warning}", file=sys.stderr)
+    warn(engine.information["warnings"])
     if arguments.layers_table:
         print("\n".join(engine_layers.render(engine.information["layers"])))
     return 0

@@ -6,12 +6,11 @@ Importing this loads nothing.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lstm_trt.commands_telling import warn
 from lstm_trt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,17 +44,6 @@ def read(arguments: argparse.Namespace, path: Path) -> Read:
 def options(arguments: argparse.Namespace) -> dict:
     """The options of `reading_arguments`, as `read_groups` takes them."""
     return {name: getattr(arguments, name) for name in ("column", "unit", "group_by", "causes", "one_group")}
-
-
-def warn(warnings: Iterable[str]) -> None:
-    """Lines on standard error: standard output may be read by a program."""
-    for warning in warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-
-
-def print_json(value: object) -> None:
-    """A JSON answer on standard output."""
-    print(json.dumps(value, indent=1, allow_nan=False))
 
 
 def judgeable(found: Read) -> None:

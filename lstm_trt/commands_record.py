@@ -7,15 +7,13 @@ the exit status. Importing this loads nothing.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 from lstm_trt.commands_arguments import arrival_of, options_of, runtime_arguments, shape_arguments, shape_of, trials_of
-from lstm_trt.commands_soak import EXIT_STOPPED, control_words, soak, tell_floor
+from lstm_trt.commands_soak import control_words, soak, tell_floor
+from lstm_trt.commands_telling import draw_recordings, exit_status, print_json, stopped, warn
 from lstm_trt.errors import UsageError
-
-EXIT_FAILED = 1
 
 RECORD_SUMMARY = "record the latencies of one shape on one runtime"
 RECORD_EXAMPLE = (
@@ -99,12 +97,11 @@ def record(arguments: argparse.Namespace) -> int:
         time_limit_s=arguments.time_limit,
         listener=listen,
     )
-    for warning in recording.provenance["warnings"]:
-        print(f"warning: {warning}", file=sys.stderr)
+    warn(recording.provenance["warnings"])
     path = store.make_folder(arguments.out) / recording.file_name
     row, control = summarize([recording])[0], recording.provenance["control"]
     if quiet:
-        _print_json({"path": str(path), "summary": row.as_dict(), "control": control})
+        print_json({"path": str(path), "summary": row.as_dict(), "control": control})
     else:
         print(text_table([row]))
         if control:
@@ -138,7 +135,7 @@ def configurations(arguments: argparse.Namespace) -> list:
 
 def sweep(arguments: argparse.Namespace) -> int:
     """Run `sweep`; returns the exit status."""
-    from lstm_trt.sweep import go_on_with, run_sweep
+    from lstm_trt.sweep import run_sweep
 
     limit = arguments.memory_limit_gb
     if limit is not None and not limit > 0:
@@ -155,28 +152,11 @@ def sweep(arguments: argparse.Namespace) -> int:
         show_progress=not arguments.quiet,
     )
     if arguments.format == "json":
-        _print_json(report.as_dict())
+        print_json(report.as_dict())
     else:
         print("\n".join(report.lines()))
     if report.stopped:
-        print(f"stopped; go on with: {go_on_with(arguments.given)}", file=sys.stderr)
-        return EXIT_STOPPED
+        return stopped(arguments.given)
     if arguments.figures:
-        draw(arguments.out, arguments.figures, arguments.deadline_us)
-    return 0 if report.recorded + report.done_before else EXIT_FAILED
-
-
-def draw(path: Path, folder: Path, deadline_us: float | None) -> None:
-    """Draw the figures of a sweep, and tell their names on standard error."""
-    from lstm_trt import store
-    from lstm_trt.plots import draw_sweep
-    from lstm_trt.tables import frames
-
-    store.make_folder(folder)
-    summary, trials = frames(store.read_many(path))
-    for figure in draw_sweep(summary, trials, folder, deadline_us=deadline_us):
-        print(figure, file=sys.stderr)  # standard output may be a table for a program
-
-
-def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=1, allow_nan=False))
+        draw_recordings(arguments.out, arguments.figures, arguments.deadline_us)
+    return exit_status(report)

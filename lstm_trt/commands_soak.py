@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lstm_trt.commands_arguments import arrival_of, options_of, shape_of
+from lstm_trt.commands_telling import print_json, stopped, warn
 from lstm_trt.errors import UsageError
 
 if TYPE_CHECKING:
     from lstm_trt.watch import Sight
 
-EXIT_STOPPED = 130
 
 WATCH_SUMMARY = "watch a soak, or a sweep, while it is recorded: one live line, no verdict before the end"
 WATCH_EXAMPLE = "lstm-trt watch soak --deadline-us 1000"
@@ -85,11 +85,8 @@ def soak(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         if live:
             print(file=sys.stderr)
-        command = shlex.join(["lstm-trt", *arguments.given])
-        print(f"stopped; the parts written stay; go on with: {command}", file=sys.stderr)
-        return EXIT_STOPPED
-    for warning in done.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        return stopped(arguments.given, "the parts written stay; ")
+    warn(done.warnings)
     tally = Tally()
     for path in done.paths:
         tally.add(store.read(path, ("latency_ns", "warmup")).timed_ns)
@@ -98,7 +95,7 @@ def soak(arguments: argparse.Namespace) -> int:
         answer = {"folder": str(done.folder), "config_id": done.configuration.id, "round": done.round}
         answer |= {"parts": done.parts, "trials": done.trials, "continues": done.continues}
         answer |= {"summary": sight.as_dict(), "control": done.control}
-        print(json.dumps(answer, indent=1, allow_nan=False))
+        print_json(answer)
         return 0
     print(f"round {done.round}, {done.parts} parts; {sight.words()}")
     if done.control:

@@ -13,19 +13,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lstm_trt.commands_reading import (
-    PATH_HELP,
-    grouped,
-    judgeable,
-    options,
-    print_json,
-    read,
-    reading_arguments,
-    warn,
-)
+from lstm_trt.commands_reading import PATH_HELP, grouped, judgeable, options, read, reading_arguments
+from lstm_trt.commands_telling import draw_recordings, print_json, tell_files, warn
 from lstm_trt.errors import UsageError
 
 if TYPE_CHECKING:
+    from lstm_trt.analysis.outliers_values import Outliers
     from lstm_trt.samples import Group
     from lstm_trt.samples_tables import Read
 
@@ -38,6 +31,7 @@ VERDICT_EXAMPLE = (
 OUTLIERS_SUMMARY = "the late answers: how many, in which clusters, how often, and what coincides with them"
 OUTLIERS_EXAMPLE = "lstm-trt outliers recordings\n  lstm-trt outliers times.csv --column latency_us --group-by hidden"
 SUMMARIZE_SUMMARY = "one row a configuration: n, max, percentiles with exact intervals, outliers, clusters"
+SUMMARIZE_FORMATS = ("table", "csv", "json")
 SUMMARIZE_EXAMPLE = (
     "lstm-trt summarize recordings --format csv > summary.csv\n"
     "  lstm-trt summarize times.csv --column latency --unit ms --group-by runtime hidden"
@@ -90,7 +84,7 @@ def verdict(arguments: argparse.Namespace) -> int:
     if arguments.figures:
         from lstm_trt.plots_deadline import draw_verdicts
 
-        _told(draw_verdicts(found.groups, verdicts, arguments.figures))
+        tell_files(draw_verdicts(found.groups, verdicts, arguments.figures))
     return deadline.exit_status(one.verdict for one in verdicts)
 
 
@@ -114,46 +108,40 @@ def outliers_arguments(parser: argparse.ArgumentParser) -> None:
 
 def outliers(arguments: argparse.Namespace) -> int:
     """Run `outliers`; returns the exit status."""
+    from lstm_trt.analysis.outliers import examine, quick
+
     found = read(arguments, arguments.path)
     judgeable(found)
+    short = len(found.groups) > AT_LENGTH and arguments.format != "json"
+    look = quick if short and not arguments.figures else examine  # a page tells causes and periods as well
+    seen = [look(group.samples) if group.failure is None else None for group in found.groups]
     if arguments.format == "json":
-        print_json(grouped(found, (_examined(group) for group in found.groups)))
+        print_json(grouped(found, map(_outliers_dict, found.groups, seen)))
     else:
-        short = len(found.groups) > AT_LENGTH
-        told = [_outliers_words(group, short) for group in found.groups]
+        told = [_outliers_words(group, one, short) for group, one in zip(found.groups, seen, strict=True)]
         print(("\n" if short else "\n\n").join(told))
     if arguments.figures:
-        from lstm_trt.analysis.outliers import quick
         from lstm_trt.plots_deadline import draw_outliers
 
-        groups = [group for group in found.groups if group.n]
-        _told(draw_outliers(groups, [quick(group.samples) for group in groups], arguments.figures))
+        groups = [group for group in found.groups if group.failure is None]
+        tell_files(draw_outliers(groups, [one for one in seen if one is not None], arguments.figures))
     return 0
 
 
-def _told(paths: list[Path]) -> None:
-    for path in paths:
-        print(path, file=sys.stderr)  # standard output may be read by a program
-
-
-def _outliers_words(group: Group, short: bool) -> str:
+def _outliers_words(group: Group, seen: Outliers | None, short: bool) -> str:
     from lstm_trt.analysis import outliers_words
-    from lstm_trt.analysis.outliers import examine, quick
 
-    if group.failure is not None:
+    if seen is None:
         return f"{group.name}: {group.failure}"
     if not short:
-        return outliers_words.words(examine(group.samples), group.name)
-    told = quick(group.samples)
-    clusters = outliers_words.clusters_line(told.clusters)
-    return f"{group.name}: {told.outliers} outliers in {told.n}, clusters {clusters}, {told.steady_state}"
+        return outliers_words.words(seen, group.name)
+    clusters = outliers_words.clusters_line(seen.clusters)
+    return f"{group.name}: {seen.outliers} outliers in {seen.n}, clusters {clusters}, {seen.steady_state}"
 
 
-def _examined(group: Group) -> dict:
-    from lstm_trt.analysis.outliers import examine
-
-    if group.failure is None:
-        return examine(group.samples).as_dict()
+def _outliers_dict(group: Group, seen: Outliers | None) -> dict:
+    if seen is not None:
+        return seen.as_dict()
     return {"n": 0, "outliers": None, "clusters": [], "segments": [], "failure": group.failure}
 
 
@@ -193,8 +181,7 @@ def summarize(arguments: argparse.Namespace) -> int:
     else:
         print(text_table(rows))
     if arguments.figures:
-        sys.stdout.flush()  # both streams in one file: the table's last line before the names of the figures
-        _draw(arguments.path, arguments.figures, arguments.deadline_us)
+        draw_recordings(arguments.path, arguments.figures, arguments.deadline_us)
     return 0
 
 
@@ -203,17 +190,6 @@ def _cell(name: str, value: object) -> object:
     if name.endswith("_rounds"):
         return " ".join(map(str, value))
     return json.dumps(value) if isinstance(value, (list, dict)) else value
-
-
-def _draw(path: Path, folder: Path, deadline_us: float | None) -> None:
-    from lstm_trt import store
-    from lstm_trt.plots import draw_sweep
-    from lstm_trt.tables import frames
-
-    store.make_folder(folder)
-    summary, trials = frames(store.read_many(path))
-    for figure in draw_sweep(summary, trials, folder, deadline_us=deadline_us):
-        print(figure, file=sys.stderr)  # standard output may be a table for a program
 
 
 def compare_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lstm_trt.commands_arguments import arrival_of, options_of, runtime_arguments, shape_arguments, shape_of, trials_of
-from lstm_trt.commands_soak import EXIT_STOPPED
+from lstm_trt.commands_telling import EXIT_FAILED, print_json, stopped, warn
 
 if TYPE_CHECKING:
     from lstm_trt.analysis.comparison import Comparison
     from lstm_trt.versions import Answer
 
-EXIT_FAILED = 1
 
-SUMMARY = "one shape under several versions of a library, interleaved in rounds, each compared with the first"
-EXAMPLE = (
+VERSIONS_SUMMARY = "one shape under several versions of a library, interleaved in rounds, each compared with the first"
+VERSIONS_EXAMPLE = (
     "lstm-trt versions onnxruntime 1.20.1 1.31.1 --layers 2 --hidden 64 --sequence 32 --out versions\n"
     "each version is installed into an environment of its own, which is kept in the cache"
 )
-FORMATS = ("text", "csv", "json")
+VERSIONS_FORMATS = ("text", "csv", "json")
 #: What a comparison has of median and tail, for tables.
 _COMPARED = ("median", "median_ratio", "median_ratio_low", "median_ratio_high")
 _COMPARED += ("tail", "tail_percentile", "tail_ratio", "tail_ratio_low", "tail_ratio_high")
@@ -48,7 +46,6 @@ def versions_arguments(parser: argparse.ArgumentParser) -> None:
 def versions(arguments: argparse.Namespace) -> int:
     """Run `versions`; returns the exit status."""
     from lstm_trt.configuration import Protocol
-    from lstm_trt.sweep import go_on_with
     from lstm_trt.versions import record_versions
 
     def tell(line: str) -> None:
@@ -75,14 +72,13 @@ def versions(arguments: argparse.Namespace) -> int:
     for line in answer.report.lines():
         print(line, file=sys.stderr)
     if answer.report.stopped:
-        print(f"stopped; go on with: {go_on_with(arguments.given)}", file=sys.stderr)
-        return EXIT_STOPPED
+        return stopped(arguments.given)
     if answer.not_in_turns:
         late, first = ", ".join(answer.not_in_turns), answer.sides[0].version
-        warning = f"{late} and {first} were not recorded in turns, since some were in {arguments.out} already"
-        print(f"warning: {warning}: the machine may be what differs; choose another --out", file=sys.stderr)
+        told = f"{late} and {first} were not recorded in turns, since some were in {arguments.out} already"
+        warn([f"{told}: the machine may be what differs; choose another --out"])
     if arguments.format == "json":
-        print(json.dumps(answer.as_dict(), indent=1, allow_nan=False))
+        print_json(answer.as_dict())
     elif arguments.format == "csv":
         _csv(answer)
     else:
@@ -165,6 +161,6 @@ def _csv(answer: Answer) -> None:
 
 
 def _time(value_us: float | None) -> str:
-    if value_us is None:
-        return ""
-    return f"{value_us:.1f}" if value_us < 10_000 else f"{value_us:.0f}"
+    from lstm_trt.analysis.summary_rows import microseconds
+
+    return "" if value_us is None else microseconds(value_us)

@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lstm_trt import runtimes
 from lstm_trt.analysis.deadline import MET, Verdict, judge
 from lstm_trt.configuration import Configuration
 from lstm_trt.errors import UsageError
+from lstm_trt.flags import flags_of
 from lstm_trt.samples import Group, groups_of
 from lstm_trt.shapes import LstmShape
 
@@ -128,44 +130,11 @@ def record_command(configuration: Configuration, out: str | Path) -> str:
         from lstm_trt.literature.recording import command
 
         return command(configuration, out)
-    shape, options, protocol = configuration.workload, configuration.options, configuration.protocol
-    words = ["lstm-trt", "record"]
-    for axis, usual in (
-        ("layers", 0),
-        ("hidden", 0),
-        ("sequence", 0),
-        ("batch", 0),
-        ("features", 12),
-        ("directions", 1),
-    ):
-        if getattr(shape, axis) != usual:
-            words += [f"--{axis}", str(getattr(shape, axis))]
-    words += ["--runtime", configuration.runtime]
-    if options.precision != "fp32":
-        words += ["--precision", options.precision]
-    if options.threads != 1:
-        words += ["--threads", str(options.threads)]
-    words += _device(configuration)
-    words += ["--graph"] * options.graph
-    if options.device_clocks != "off":
-        words += ["--device-clocks", options.device_clocks]
-    words += ["--trials", str(protocol.trials)]
-    for name, usual in (("warmup", 10), ("seed", 0), ("arrival", "closed"), ("period_us", None), ("pause_ms", None)):
-        value = getattr(protocol, name)
-        if value != usual:
-            words += [f"--{name.replace('_', '-')}", f"{value:.15g}" if isinstance(value, float) else str(value)]
-    if protocol.arrival == "periodic":
-        words += ["--wait", protocol.wait]
-    return shlex.join([*words, "--out", str(out)])
-
-
-def _device(configuration: Configuration) -> list[str]:
-    """Nothing where it is what the runtime chooses by itself."""
-    from lstm_trt import runtimes
-
-    module = runtimes.load(configuration.runtime)
-    device = configuration.options.device
-    return [] if device == module.DEVICES[0] else ["--device", device]
+    flags = flags_of(configuration)
+    if configuration.options.device == runtimes.load(configuration.runtime).DEVICES[0]:
+        del flags["--device"]  # what the runtime chooses by itself
+    words = [word for flag, values in flags.items() for word in (flag, *values)]
+    return shlex.join(["lstm-trt", "record", *words, "--out", str(out)])
 
 
 def _question(configuration: Configuration) -> dict:

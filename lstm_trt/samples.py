@@ -96,7 +96,7 @@ def of_recording(recording: Recording) -> Sample:
             for block in blocks:
                 counts[block["first_row"] : block["first_row"] + block["rows"]] = block[name]
             block_causes[name] = counts
-    control = getattr(recording, "control", None)
+    control = recording.control
     floor_ns = provenance.get("floor_ns")
     return Sample(
         latency_ns=columns["latency_ns"].astype(np.float64),

@@ -211,9 +211,7 @@ def soak(
     )
     folder = store.make_folder(Path(out))
     with folder_lock(folder), Crew() as crew:
-        for leftover in folder.glob(".*.tmp"):
-            leftover.unlink(missing_ok=True)
-        damaged = [f"{path.name} was damaged: moved aside" for path in store.set_aside_damaged(folder)]
+        damaged = [f"{path.name} was damaged: moved aside" for path in store.tidy(folder)]
         rest = rest_of(configuration, folder)
         if rest.continues is not None:
             listener({"event": "rest", **rest.__dict__})

@@ -8,7 +8,7 @@ two files (`store_pairs.py`).
 from __future__ import annotations
 
 from lstm_trt.store_files import make_folder, put, read, read_failure, write, write_failure
-from lstm_trt.store_folders import Contents, contents, finished, read_many, read_parts, set_aside_damaged
+from lstm_trt.store_folders import Contents, contents, finished, read_many, read_parts, set_aside_damaged, tidy
 from lstm_trt.store_pairs import CONFIGS_FILE, LSTM_FIELDS, TRIALS_FILE, consolidate
 from lstm_trt.store_schema import (
     COLUMNS,
@@ -43,6 +43,7 @@ __all__ = [
     "read_many",
     "read_parts",
     "set_aside_damaged",
+    "tidy",
     "validate",
     "write",
     "write_failure",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lstm_trt.cache import write_whole
 from lstm_trt.configuration import Configuration, canonical_json
-from lstm_trt.errors import STAGES, StoreError, UsageError
+from lstm_trt.errors import STAGES, StoreError, UsageError, first_line
 from lstm_trt.store_schema import (
     COLUMNS,
     CONTROL_COLUMNS,
@@ -157,8 +157,7 @@ def opened(path: Path, reader):
     except FileNotFoundError:
         raise StoreError(f"there is no file {path}") from None
     except (pa.ArrowException, OSError, ValueError) as error:
-        text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise StoreError(f"{path} is not a whole Parquet file: {text}") from None
+        raise StoreError(f"{path} is not a whole Parquet file: {first_line(error)}") from None
 
 
 def described_by(metadata: dict | None, path: Path) -> dict:

@@ -39,6 +39,11 @@ class Contents:
     others: list[Path]
     parts: dict[Key, dict[int, Path]] = field(default_factory=dict)
 
+    @property
+    def recorded(self) -> list[Path]:
+        """The files of whole recordings and of parts."""
+        return [*self.recordings.values(), *(path for numbered in self.parts.values() for path in numbered.values())]
+
 
 def contents(folder: Path) -> Contents:
     """The names in a folder, without opening the files."""
@@ -171,6 +176,13 @@ def missing(numbered: dict[int, Path], soak: dict, failure: str | None) -> Itera
         yield f"soak incomplete: {count} of about {expected} parts" + (f" ({failure})" if failure else "")
 
 
+def tidy(folder: Path) -> list[Path]:
+    """Remove what killed writers left, and set damaged files aside, of which the old paths are returned."""
+    for leftover in folder.glob(".*.tmp"):
+        leftover.unlink(missing_ok=True)
+    return set_aside_damaged(folder)
+
+
 def set_aside_damaged(folder: Path) -> list[Path]:
     """Rename recordings that are no whole Parquet files to `*.damaged`; returns their old paths.
 
@@ -179,9 +191,7 @@ def set_aside_damaged(folder: Path) -> list[Path]:
     import pyarrow.parquet as pq
 
     moved = []
-    found = contents(folder)
-    parts = [path for numbered in found.parts.values() for path in numbered.values()]
-    for path in [*found.recordings.values(), *parts]:
+    for path in contents(folder).recorded:
         try:
             opened(path, pq.read_metadata)
         except StoreError:

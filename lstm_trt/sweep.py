@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import random
-import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from lstm_trt.errors import UsageError
 from lstm_trt.processes import Crew, Seconds, folder_lock
 from lstm_trt.sweep_progress import Progress, duration
 
-__all__ = ["Report", "default_rounds", "duration", "go_on_with", "order", "run_sweep"]
+__all__ = ["Report", "check_limits", "default_rounds", "duration", "order", "run_sweep"]
 
 #: The rest of them are in the folder.
 FAILURES_TOLD = 10
@@ -132,6 +131,14 @@ def order(configurations: Sequence[Configuration], rounds: int, seed: int) -> It
         yield shuffled
 
 
+def check_limits(rounds: int, time_limit_s: float | None) -> None:
+    """Raises `UsageError` where there would be no round, or no time for one."""
+    if rounds < 1:
+        raise UsageError(f"rounds must be at least 1, not {rounds}")
+    if time_limit_s is not None and not time_limit_s > 0:
+        raise UsageError(f"the time limit must be above 0 s, not {time_limit_s:g}")
+
+
 def run_sweep(
     configurations: Sequence[Configuration],
     out: str | os.PathLike,
@@ -156,18 +163,13 @@ def run_sweep(
     """
     if rounds is None:
         rounds = default_rounds(max((item.protocol.trials for item in configurations), default=1))
-    if rounds < 1:
-        raise UsageError(f"rounds must be at least 1, not {rounds}")
-    if time_limit_s is not None and not time_limit_s > 0:
-        raise UsageError(f"the time limit must be above 0 s, not {time_limit_s:g}")
+    check_limits(rounds, time_limit_s)
     configurations = list(dict.fromkeys(configurations))
     folder = store.make_folder(Path(out))
     began = time.monotonic()
     with folder_lock(folder):
-        for leftover in folder.glob(".*.tmp"):
-            leftover.unlink(missing_ok=True)
         report = Report(total=rounds * len(configurations))
-        for path in store.set_aside_damaged(folder):
+        for path in store.tidy(folder):
             report.warnings.append(f"{path.name} was damaged: moved aside and recorded again")
         recorded, failed = store.finished(folder)
         plan: list[list[Configuration]] = []
@@ -196,8 +198,3 @@ def run_sweep(
                 report.stopped = True
         report.wall_s = time.monotonic() - began
     return report
-
-
-def go_on_with(arguments: Sequence[str]) -> str:
-    """The command that continues a stopped sweep."""
-    return shlex.join(["lstm-trt", *arguments])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from lstm_trt.analysis.summary import summarize
-from lstm_trt.analysis.summary_rows import FIELDS, SummaryRow, clusters_text
+from lstm_trt.analysis.summary_rows import FIELDS, SummaryRow, clusters_text, microseconds
 from lstm_trt.store import Failure, Recording
 
 if TYPE_CHECKING:
@@ -171,4 +171,4 @@ def _fit(widths: list[int], names: int, rows: Sequence[SummaryRow]) -> list[str]
 
 
 def _time(value_us: float | None) -> str:
-    return "-" if value_us is None else f"{value_us:.1f}" if value_us < 10_000 else f"{value_us:.0f}"
+    return "-" if value_us is None else microseconds(value_us)

@@ -21,9 +21,11 @@ def verdict_frame(groups: Sequence[Group], verdicts: Sequence[Verdict]) -> pd.Da
     """
     import pandas as pd
 
+    from lstm_trt.analysis.deadline import NOT_ENOUGH
+
     rows = []
     for group, verdict in zip(groups, verdicts, strict=True):
-        open_ = verdict.verdict == "NOT ENOUGH EVIDENCE"
+        open_ = verdict.verdict == NOT_ENOUGH
         rows.append(
             {
                 "network": group.name,

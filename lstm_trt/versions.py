@@ -22,7 +22,7 @@ import numpy as np
 
 from lstm_trt import runtimes, store
 from lstm_trt.analysis.certainty import EFFECT, ROUNDS
-from lstm_trt.analysis.comparison import Comparison, compare
+from lstm_trt.analysis.comparison import Comparison, check_effect, compare
 from lstm_trt.analysis.quantiles import CONFIDENCE, check_confidence
 from lstm_trt.analysis.summary import percentile
 from lstm_trt.configuration import Configuration, Protocol
@@ -31,7 +31,7 @@ from lstm_trt.recording import describe_configuration
 from lstm_trt.runtimes.contract import installed_version
 from lstm_trt.samples import Group, groups_of
 from lstm_trt.shapes import LstmShape
-from lstm_trt.sweep import Report, run_sweep
+from lstm_trt.sweep import Report, check_limits, run_sweep
 from lstm_trt.versions_environments import Environment, EnvironmentBroken, Tell, describe, environment
 from lstm_trt.versions_install import normal
 
@@ -164,7 +164,9 @@ def record_versions(
     """
     library, versions = normal(library), check_versions(versions)
     module = runtime_of(library, runtime)
-    _check(rounds, time_limit_s, effect, confidence)
+    check_confidence(confidence)  # what would be refused later anyway, before anything is installed
+    check_effect(effect)
+    check_limits(rounds, time_limit_s)
     protocol = protocol or Protocol()
     options = {"precision": precision, "threads": threads, "device": device}
     options |= {"graph": graph, "device_clocks": device_clocks}
@@ -199,17 +201,6 @@ def record_versions(
         for place, configuration in installed.values()
     )
     return Answer(sides, tuple(_compared(sides[0], side, effect, confidence) for side in sides[1:]), report)
-
-
-def _check(rounds: int, time_limit_s: float | None, effect: float, confidence: float) -> None:
-    """What would be refused later anyway, before anything is installed."""
-    check_confidence(confidence)
-    if not 0 <= effect < 1:
-        raise UsageError(f"the effect is a share such as 0.02, at least 0 and below 1, not {effect:g}")
-    if rounds < 1:
-        raise UsageError(f"rounds must be at least 1, not {rounds}")
-    if time_limit_s is not None and not time_limit_s > 0:
-        raise UsageError(f"the time limit must be above 0 s, not {time_limit_s:g}")
 
 
 def _described(library: str, version: str, asked: dict, tell: Tell) -> tuple[Environment, Configuration]:

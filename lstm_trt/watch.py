@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from lstm_trt import store
+from lstm_trt.analysis.misses import limit_ns
 from lstm_trt.configuration import Configuration
 from lstm_trt.errors import StoreError, UsageError
 from lstm_trt.locks import folder_in_use
@@ -36,6 +37,7 @@ class Tally:
     def __init__(self, deadline_us: float | None = None) -> None:
         self.n, self.max_ns, self.misses = 0, 0, 0
         self.deadline_us = deadline_us
+        self._late_ns = None if deadline_us is None else limit_ns(deadline_us)
         self._bins = np.zeros(_BINS, dtype=np.int64)
 
     def add(self, latency_ns: np.ndarray) -> None:
@@ -44,8 +46,8 @@ class Tally:
             return
         self.n += len(latency_ns)
         self.max_ns = max(self.max_ns, int(latency_ns.max()))
-        if self.deadline_us is not None:
-            self.misses += int(np.count_nonzero(latency_ns > 1e3 * self.deadline_us))
+        if self._late_ns is not None:
+            self.misses += int(np.count_nonzero(latency_ns > self._late_ns))
         places = np.log(np.maximum(latency_ns, 1)) / math.log(BIN_RATIO)
         self._bins += np.bincount(np.minimum(places.astype(np.int64), _BINS - 1), minlength=_BINS)
 
@@ -186,10 +188,8 @@ class Follower:
         return sight_of(state, self._tally, configuration, *counts, elapsed_s, left_s, self._unreadable)
 
     def _read_new(self) -> bool:
-        found = store.contents(self._folder)
-        parts = [path for numbered in found.parts.values() for path in numbered.values()]
         fresh = []
-        for path in [*found.recordings.values(), *parts]:
+        for path in store.contents(self._folder).recorded:
             if path.name not in self._seen:
                 try:
                     fresh.append((path.stat().st_mtime, path))

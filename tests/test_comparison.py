@@ -254,6 +254,9 @@ def test_the_command_records_both_sides_in_one_sweep_where_one_axis_differs(no_c
     assert (asked.layers, asked.hidden, asked.sequence, asked.batch) == ([2], [64, 128], [100], [1])
     assert (asked.runtime, asked.device, asked.trials, asked.rounds) == (["onnxruntime"], "cpu", 1000, 5)
     assert not told.one_configuration
+    odd = Protocol(arrival="periodic", period_us=1234567.25, wait="os")
+    told = compare(*(recorded(configured(shape=shape, protocol=odd), flat(100)) for shape in shapes))
+    assert (commands(told)[0].period_us, commands(told)[0].wait) == (1234567.25, "os")
     told = compare(recorded(configured(), flat(100)), recorded(configured(runtime="pytorch"), flat(100)))
     assert commands(told)[0].runtime == ["onnxruntime", "pytorch"]
     told = compare(

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lstm_trt.analysis.replay import longest_run, replay, waiting_ns
+from lstm_trt.analysis.misses import longest_run
+from lstm_trt.analysis.replay import replay, waiting_ns
 from lstm_trt.analysis.replay_words import rate, words
 from lstm_trt.configuration import Configuration, Protocol
 from lstm_trt.errors import UsageError
@@ -138,7 +139,7 @@ def test_only_a_closed_loop_can_be_replayed():
 
 def test_runs():
     for text, expected in (("", 0), ("1", 1), ("0", 0), ("0110111", 3), ("1101", 2)):
-        assert longest_run(np.array([letter == "1" for letter in text], dtype=bool)) == expected
+        assert longest_run(np.array([place for place, letter in enumerate(text) if letter == "1"])) == expected
 
 
 def test_words_and_json():

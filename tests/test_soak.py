@@ -397,6 +397,9 @@ def test_a_tally_is_exact_where_it_says_so():
     size = tally._bins.nbytes
     tally.add(np.array([1, 10**15, 0]))  # whatever comes
     assert tally._bins.nbytes == size and tally.n == len(kept) + 3
+    at_deadline = Tally(deadline_us=64.1)  # 1e3 * 64.1 is below 64100 in floating point
+    at_deadline.add(np.array([64_100, 64_101]))
+    assert at_deadline.misses == 1
     empty = Tally()
     empty.add(np.array([], dtype=np.int64))
     assert empty.n == 0 and empty.percentile_us(Fraction(1, 2)) is None

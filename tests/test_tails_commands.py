@@ -426,3 +426,20 @@ def test_a_replay_of_many_tells_which_cannot_be(tmp_path, answer, run, mistake):
     assert told[0]["replayed"]["misses"] == 0 and "failure" in told[1] and told[1]["group"] == {"hidden": 64}
     assert "hidden=64" in run("replay", path, "--period-us", 500, "--group-by", "hidden")[1]
     mistake("replay", path, "--period-us", 50, "--group-by", "hidden")
+
+
+def test_the_page_of_outliers_tells_period_and_causes_and_its_name_comes_last(tmp_path, run, monkeypatch):
+    """What the page says under "comes with" is looked for: the quick look of long tables does not."""
+    from lstm_trt import plots_deadline
+
+    drawn = []
+    real = plots_deadline.draw_outliers
+    monkeypatch.setattr(plots_deadline, "draw_outliers", lambda *given: drawn.append(given) or real(*given))
+    latency = np.full(600, 100_000) + np.arange(600) % 7
+    latency[::30] *= 2
+    path = put(tmp_path / "times.csv", {"configuration": np.arange(600) % 10, "latency_ns": latency})
+    status, out, err = run("outliers", path, "--group-by", "configuration", "--figures", tmp_path / "pages")
+    assert status == 0 and len(out.splitlines()) == 10  # a line each: more than are told at full length
+    ((groups, findings, _),) = drawn
+    assert len(groups) == len(findings) == 10 and all(one.period_by is not None for one in findings)
+    assert len(list((tmp_path / "pages").glob("*.png"))) == len(err.splitlines()) == 10

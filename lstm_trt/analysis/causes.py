@@ -140,35 +140,39 @@ def _present(counts: np.ndarray) -> np.ndarray:
 
 
 def _by_trial(samples, labels, name: str, kind: int, body: int) -> tuple[int, int, int, int] | None:
-    a = b = c = d = 0
+    tables = []
     for sample, label in zip(samples, labels, strict=True):
-        if name not in sample.causes or not len(label):
-            continue
-        present = _present(sample.timed(sample.causes[name]))
-        inside, outside = label == kind, label == body
-        a += int(np.count_nonzero(present & inside))
-        b += int(np.count_nonzero(~present & inside))
-        c += int(np.count_nonzero(present & outside))
-        d += int(np.count_nonzero(~present & outside))
+        if name in sample.causes and len(label):
+            tables.append(_table(_present(sample.timed(sample.causes[name])), label, kind, body))
+    a, b, c, d = _summed(tables)
     return (a, b, c, d) if a + b and c + d and a + c else None
+
+
+def _table(present: np.ndarray, label: np.ndarray, kind: int, body: int) -> tuple[int, int, int, int]:
+    """Trials of the kind with the cause and without, and those of the body."""
+    inside, outside = label == kind, label == body
+    return tuple(
+        int(np.count_nonzero(has & of)) for of, has in itertools.product((inside, outside), (present, ~present))
+    )
+
+
+def _summed(tables: Sequence[tuple[int, int, int, int]]) -> tuple[int, int, int, int]:
+    return tuple(map(sum, zip(*tables, strict=True))) if tables else (0, 0, 0, 0)
 
 
 def _by_block(samples, labels, name: str, kind: int, body: int):
     """The table by trials, and that of blocks: with the cause or not, by holding the kind more often than usual."""
-    counts, shares, present, a, b, c, d = [], [], [], 0, 0, 0, 0
+    shares, present, tables = [], [], []
     for sample, label in zip(samples, labels, strict=True):
         if name not in sample.block_causes or not len(label):
             continue
         values = sample.timed(sample.block_causes[name])
-        inside, outside, marked = label == kind, label == body, _present(values)
-        a += int(np.count_nonzero(marked & inside))
-        b += int(np.count_nonzero(~marked & inside))
-        c += int(np.count_nonzero(marked & outside))
-        d += int(np.count_nonzero(~marked & outside))
-        for start, stop in _blocks(sample, name):
-            counts.append(int(np.count_nonzero(inside[start:stop])))
-            shares.append(counts[-1] / (stop - start))
+        inside, marked = label == kind, _present(values)
+        tables.append(_table(marked, label, kind, body))
+        for start, stop in _blocks(sample):
+            shares.append(int(np.count_nonzero(inside[start:stop])) / (stop - start))
             present.append(bool(marked[start]))
+    a, b, c, d = _summed(tables)
     if not a + b or not c + d or not any(present) or all(present):
         return (a, b, c, d), None
     many, marked = np.array(shares) > np.median(shares), np.array(present)
@@ -178,7 +182,7 @@ def _by_block(samples, labels, name: str, kind: int, body: int):
     return (a, b, c, d), table
 
 
-def _blocks(sample: Sample, name: str) -> list[tuple[int, int]]:
+def _blocks(sample: Sample) -> list[tuple[int, int]]:
     """Half-open ranges of timed trials that were counted together.
 
     A block ends where any block's counter changes or where rows of warm-up lie between. Blocks

@@ -7,7 +7,6 @@ asked is whether *another* process of B would differ from *another* process of A
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
@@ -94,8 +93,7 @@ def compare(a: Group, b: Group, effect: float = EFFECT, confidence: float = CONF
     confidence is no share.
     """
     check_confidence(confidence)
-    if not (math.isfinite(effect) and 0 <= effect < 1):
-        raise UsageError(f"the effect is a share such as 0.02, at least 0 and below 1, not {effect:g}")
+    check_effect(effect)
     sides = [_timed(one) for one in (a, b)]
     tail = _tail_percentile([len(one) for side in sides for one in side], confidence)
     each = 1 - (1 - confidence) / 2
@@ -142,6 +140,12 @@ def compare(a: Group, b: Group, effect: float = EFFECT, confidence: float = CONF
         effect=effect,
         confidence=confidence,
     )
+
+
+def check_effect(effect: float) -> None:
+    """Raises `UsageError` where it is no share from 0 to below 1."""
+    if not 0 <= effect < 1:  # NaN too
+        raise UsageError(f"the effect is a share such as 0.02, at least 0 and below 1, not {effect:g}")
 
 
 def _timed(side: Group) -> list[np.ndarray]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lstm_trt.analysis.causes import holm
 from lstm_trt.analysis.certainty import ROUNDS, ratio_rank, worth
 from lstm_trt.samples import Sample
 
@@ -126,12 +127,3 @@ class _Band:
         against = sum(one <= other for one in above for other in below)
         rank = ratio_rank(len(above), len(below), confidence) if min(len(above), len(below)) >= ROUNDS else 1
         return against < rank
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values corrected for their number (Holm, Scand. J. Statist. 6, 1979), in the order given."""
-    corrected, largest = [1.0] * len(p_values), 0.0
-    for place, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[index]))
-        corrected[index] = largest
-    return corrected

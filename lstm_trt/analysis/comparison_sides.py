@@ -10,24 +10,13 @@ import numpy as np
 
 from lstm_trt.analysis.certainty import ONE_PROCESS_RATIO
 from lstm_trt.configuration import Configuration
+from lstm_trt.flags import DEFAULTS, flags_of
 from lstm_trt.samples import Group, Sample
 
 #: Axes of which a sweep takes several values, so that it interleaves them.
 SWEPT = ("--layers", "--hidden", "--sequence", "--batch", "--features", "--directions", "--runtime")
 #: A package that one side has not loaded is no difference: its runtime is, and is told.
 VERSION = "version of "
-#: What a sweep does without being told.
-DEFAULTS = {
-    "--features": "12",
-    "--directions": "1",
-    "--precision": "fp32",
-    "--threads": "1",
-    "--device-clocks": "off",
-    "--warmup": "10",
-    "--seed": "0",
-    "--arrival": "closed",
-    "--wait": "none",
-}
 
 
 def differences(a: Group, b: Group) -> list[str]:
@@ -114,7 +103,7 @@ def command(a: Group, b: Group, rounds: int) -> str | None:
         return None
     if a.configuration.of_literature or b.configuration.of_literature:
         return _literature(a.configuration, b.configuration, rounds)
-    one, other = _flags(a.configuration), _flags(b.configuration)
+    one, other = flags_of(a.configuration), flags_of(b.configuration)
     differ = [flag for flag in one.keys() | other.keys() if one.get(flag) != other.get(flag)]
     if not differ:
         return _sweep(one, rounds)
@@ -138,18 +127,3 @@ def _literature(one: Configuration, other: Configuration, rounds: int) -> str | 
 def _sweep(flags: Mapping[str, tuple[str, ...]], rounds: int) -> str:
     words = [word for flag, values in flags.items() for word in (flag, *values)]
     return shlex.join(["lstm-trt", "sweep", *words, "--rounds", str(rounds), "--out", "rounds"])
-
-
-def _flags(configuration: Configuration) -> dict[str, tuple[str, ...]]:
-    """A configuration as arguments of `sweep`, what goes without saying left out."""
-    options, protocol = configuration.options, configuration.protocol
-    given: dict[str, object] = {f"--{axis}": size for axis, size in configuration.workload.as_dict().items()}
-    given |= {"--runtime": configuration.runtime, "--device": options.device, "--precision": options.precision}
-    given |= {"--threads": options.threads, "--device-clocks": options.device_clocks}
-    given |= {"--trials": protocol.trials, "--warmup": protocol.warmup, "--seed": protocol.seed}
-    for name in ("arrival", "period_us", "pause_ms", "wait"):
-        value = getattr(protocol, name, None)
-        if value is not None:
-            given[f"--{name.replace('_', '-')}"] = f"{value:g}" if isinstance(value, float) else value
-    told = {flag: (str(value),) for flag, value in given.items() if DEFAULTS.get(flag) != str(value)}
-    return told | ({"--graph": ()} if options.graph else {})

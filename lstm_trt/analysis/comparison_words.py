@@ -9,6 +9,7 @@ from lstm_trt.analysis.certainty import ROUNDS
 from lstm_trt.analysis.comparison import Comparison
 from lstm_trt.analysis.comparison_clusters import ClusterPair
 from lstm_trt.analysis.comparison_ratio import AMBIGUOUS
+from lstm_trt.analysis.summary_rows import microseconds
 
 
 def words(comparison: Comparison, a_name: str = "A", b_name: str = "B") -> str:
@@ -18,7 +19,7 @@ def words(comparison: Comparison, a_name: str = "A", b_name: str = "B") -> str:
     lines.append(_ratio("median", one.median_ratio, one.median_us_rounds_a, one.median_us_rounds_b))
     if one.tail_percentile is not None:
         lines.append(_ratio(f"p{one.tail_percentile:g}", one.tail_ratio, one.tail_us_rounds_a, one.tail_us_rounds_b))
-    lines.append(f"  {'max':<7}A {_time(one.max_us_a)}, B {_time(one.max_us_b)} us")
+    lines.append(f"  {'max':<7}A {microseconds(one.max_us_a)}, B {microseconds(one.max_us_b)} us")
     lines.append(f"  {_processes(one.rounds_a)} of A, n = {one.n_a}; {_processes(one.rounds_b)} of B, n = {one.n_b}")
     lines += [f"  {reason}" for reason in one.reasons]
     lines += _clusters(one)
@@ -37,8 +38,12 @@ def _ratio(name: str, ratio: float, a_us: Sequence[float], b_us: Sequence[float]
 
 
 def _middle(rounds_us: Sequence[float]) -> str:
-    middle = _time(statistics.median_low(rounds_us))
-    return middle if len(rounds_us) == 1 else f"{middle} ({_time(min(rounds_us))} to {_time(max(rounds_us))})"
+    middle = microseconds(statistics.median_low(rounds_us))
+    return (
+        middle
+        if len(rounds_us) == 1
+        else f"{middle} ({microseconds(min(rounds_us))} to {microseconds(max(rounds_us))})"
+    )
 
 
 def _clusters(one: Comparison) -> list[str]:
@@ -81,7 +86,3 @@ def _processes(count: int) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.2g} %"
-
-
-def _time(value_us: float) -> str:
-    return f"{value_us:.1f}" if value_us < 10_000 else f"{value_us:.0f}"

@@ -37,6 +37,14 @@ def limit_ns(deadline_us: float) -> float:
     return float(Fraction(repr(deadline_us)) * 1000) * (1 + ROUNDING)
 
 
+def longest_run(places: np.ndarray) -> int:
+    """The most consecutive numbers among ascending ones."""
+    if not len(places):
+        return 0
+    ends = np.flatnonzero(np.diff(places, append=places[-1] + 2) > 1)
+    return int(np.diff(ends, prepend=-1).max())
+
+
 def card(misses: Sequence[np.ndarray], sizes: Sequence[int]) -> Card:
     """The (m, k) card; `misses`: ascending indices of the misses of each round, `sizes`: its trials.
 
@@ -51,8 +59,7 @@ def card(misses: Sequence[np.ndarray], sizes: Sequence[int]) -> Card:
     for one, size in zip(misses, sizes, strict=True):
         if not len(one):
             continue
-        ends = np.flatnonzero(np.diff(one, append=one[-1] + 2) > 1)
-        longest = max(longest, int(np.diff(ends, prepend=-1).max()))
+        longest = max(longest, longest_run(one))
         after += len(one) - int(one[-1] == size - 1)
         followed += int(np.count_nonzero(np.diff(one) == 1))
     return Card(worst_in, longest, sum(map(len, misses)) / sum(sizes), followed / after if after else None)

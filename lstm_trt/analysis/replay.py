@@ -17,6 +17,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from lstm_trt.analysis.misses import limit_ns, longest_run
 from lstm_trt.analysis.summary import PERCENTILES, percentile
 from lstm_trt.errors import UsageError
 from lstm_trt.samples import Group, Sample
@@ -82,6 +83,7 @@ def replay(samples: Sequence[Sample] | Group, period_us: float, deadline_us: flo
             f"the period of {period_us:g} us is not above the mean latency of {mean_ns / 1e3:.6g} us, so that the"
             f" backlog grows without end: the smallest period that works is {_smallest_us(mean_ns)} us"
         )
+    late_ns = limit_ns(float(period_us if deadline_us is None else deadline_us))
     waits = [waiting_ns(one, period_ns) for one in timed]
     answers = [one + wait for one, wait in zip(timed, waits, strict=True)]
     n = sum(map(len, timed))
@@ -97,8 +99,8 @@ def replay(samples: Sequence[Sample] | Group, period_us: float, deadline_us: flo
         queued_share=queued / n,
         worst_wait_us=max(float(wait.max()) for wait in waits) / 1e3,
         longest_queue=max(longest_queue(one, period_ns) for one in answers),
-        closed=_latencies(timed, deadline_ns),
-        replayed=_latencies(answers, deadline_ns),
+        closed=_latencies(timed, late_ns),
+        replayed=_latencies(answers, late_ns),
     )
 
 
@@ -121,19 +123,13 @@ def longest_queue(answer_ns: np.ndarray, period_ns: float) -> int:
     return int((np.arange(len(answer_ns)) - np.minimum(ended, np.arange(len(answer_ns)))).max())
 
 
-def longest_run(missed: np.ndarray) -> int:
-    """Length of the longest run of true values."""
-    ends = np.flatnonzero(np.diff(np.concatenate([[0], missed.astype(np.int8), [0]])))
-    return int((ends[1::2] - ends[::2]).max()) if len(ends) else 0
-
-
-def _latencies(parts: Sequence[np.ndarray], deadline_ns: float) -> Latencies:
+def _latencies(parts: Sequence[np.ndarray], late_ns: float) -> Latencies:
     ordered = np.sort(np.concatenate(parts))
     return Latencies(
         *(percentile(ordered, PERCENTILES[name]) / 1e3 for name in ("median_us", "p99_us", "p999_us")),
         max_us=float(ordered[-1]) / 1e3,
-        misses=int(np.count_nonzero(ordered > deadline_ns)),
-        longest_run=max(longest_run(part > deadline_ns) for part in parts),
+        misses=int(np.count_nonzero(ordered > late_ns)),
+        longest_run=max(longest_run(np.flatnonzero(part > late_ns)) for part in parts),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lstm_trt.analysis.replay import Replay
+from lstm_trt.analysis.summary_rows import microseconds
 
 
 def words(replay: Replay, name: str = "") -> str:
@@ -11,7 +12,7 @@ def words(replay: Replay, name: str = "") -> str:
     of = f"{replay.n} trials" + (f" of {replay.rounds} processes, each apart" if replay.rounds > 1 else "")
     lines = [f"{head}{of}, replayed with a call due every {replay.period_us:g} us ({rate(replay.period_us)})"]
     rows = [
-        (label, *(_time(getattr(side, field)) for side in (replay.closed, replay.replayed)))
+        (label, *(microseconds(getattr(side, field)) for side in (replay.closed, replay.replayed)))
         for label, field in (("max", "max_us"), ("p99.9", "p999_us"), ("p99", "p99_us"), ("median", "median_us"))
     ]
     limit = "the period" if replay.deadline_us == replay.period_us else f"{replay.deadline_us:g} us"
@@ -39,12 +40,8 @@ def _queued(replay: Replay) -> str:
         return "no call waited for an earlier one"
     calls = f"{replay.queued} call{'s' * (replay.queued > 1)} ({_percent(replay.queued_share)})"
     earlier = f"{replay.longest_queue} earlier call{'s' * (replay.longest_queue > 1)}"
-    return f"{calls} began late, by up to {_time(replay.worst_wait_us)} us, behind up to {earlier}"
+    return f"{calls} began late, by up to {microseconds(replay.worst_wait_us)} us, behind up to {earlier}"
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
-
-
-def _time(value_us: float) -> str:
-    return f"{value_us:.1f}" if value_us < 10_000 else f"{value_us:.0f}"

@@ -94,6 +94,11 @@ PROTOCOL = (
 )
 
 
+def microseconds(value_us: float) -> str:
+    """As tables have it: a tenth of a microsecond, and none of five digits and more."""
+    return f"{value_us:.1f}" if value_us < 10_000 else f"{value_us:.0f}"
+
+
 def clusters_text(clusters: Sequence[dict], most: int | None = None) -> str:
     """`1.25x 2.0 %, 2.01x 1.0 %`, the most frequent first; what is left out beyond `most` is counted."""
     ordered = sorted(clusters, key=lambda one: -one["share"])

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lstm_trt.commands_soak import EXIT_STOPPED
+from lstm_trt.commands_telling import exit_status, print_json, stopped, tell_files
 from lstm_trt.errors import UsageError
 
 if TYPE_CHECKING:
     from lstm_trt.configuration import Configuration
 
-EXIT_FAILED = 1
 
-SUMMARY = "record the benchmarks of the literature with today's implementations, in the documents' own metrics"
-EXAMPLE = (
+LITERATURE_FORMATS = ("text", "csv", "json")
+LITERATURE_SUMMARY = (
+    "record the benchmarks of the literature with today's implementations, in the documents' own metrics"
+)
+LITERATURE_EXAMPLE = (
     "lstm-trt literature --list\n"
     "  lstm-trt literature ptb-lm --implementation pytorch-one-call-eager pytorch-fused-eager --mode training"
     " --scale 1/8 --out recordings\n"
@@ -117,7 +118,7 @@ def _implementations(arguments: argparse.Namespace, workload: object) -> list[st
 
 
 def _record(arguments: argparse.Namespace, wanted: list) -> int:
-    from lstm_trt.sweep import go_on_with, run_sweep
+    from lstm_trt.sweep import run_sweep
 
     report = run_sweep(
         wanted,
@@ -131,11 +132,10 @@ def _record(arguments: argparse.Namespace, wanted: list) -> int:
     for line in report.lines():
         print(line, file=sys.stderr)
     if report.stopped:
-        print(f"stopped; go on with: {go_on_with(arguments.given)}", file=sys.stderr)
-        return EXIT_STOPPED
+        return stopped(arguments.given)
     ids = {configuration.id for configuration in wanted}
     _tell(arguments, lambda configuration: configuration.id in ids)
-    return 0 if report.recorded + report.done_before else EXIT_FAILED
+    return exit_status(report)
 
 
 def _asked(arguments: argparse.Namespace) -> Callable[[Configuration], bool]:
@@ -162,7 +162,7 @@ def _tell(arguments: argparse.Namespace, wanted: Callable[[Configuration], bool]
     if not found:
         raise UsageError(f"{arguments.out} holds no such recording of a workload of the literature")
     if arguments.format == "json":
-        print(json.dumps(metrics.as_dicts(found), indent=1, allow_nan=False))
+        print_json(metrics.as_dicts(found))
     elif arguments.format == "csv":
         print(metrics.csv_text(found), end="")
     else:
@@ -170,8 +170,7 @@ def _tell(arguments: argparse.Namespace, wanted: Callable[[Configuration], bool]
     if arguments.figures is not None:
         from lstm_trt.plots_literature_all import draw
 
-        for path in draw(found, arguments.figures):
-            print(path, file=sys.stderr)
+        tell_files(draw(found, arguments.figures))
     return 0
 
 
@@ -209,7 +208,7 @@ def _list(arguments: argparse.Namespace) -> int:
         raise UsageError("--list is printed as text or json")
     if arguments.format == "json":
         plain = {name: {"ready": one.ready, "reason": one.reason, "remedy": one.remedy} for name, one in states.items()}
-        print(json.dumps({"workloads": told, "implementations": plain}, indent=1))
+        print_json({"workloads": told, "implementations": plain})
         return 0
     for one in told:
         _print_workload(one)

@@ -98,6 +98,15 @@ def mode_reason(workload: Workload, mode: str) -> str | None:
     return f"{workload.name} is for {' and '.join(workload.modes)}" if mode in MODES else f"unknown mode {mode!r}"
 
 
+def exported_reason(workload: Workload, mode: str) -> str | None:
+    """Why the ONNX export cannot do this: it has forward passes of fixed length; None where it can."""
+    if mode == "training":
+        return "it does not train"
+    if workload.lengths is not None:
+        return "the export has no variable lengths"
+    return mode_reason(workload, mode)
+
+
 def check(implementation: object, workload: Workload, mode: str, batch: Batch, **where: str) -> None:
     """Raises `BuildFailed` for what the implementation does not support, `UsageError` for a batch of other shapes.
 
@@ -108,3 +117,9 @@ def check(implementation: object, workload: Workload, mode: str, batch: Batch, *
         raise BuildFailed(f"{implementation.NAME} does not do {workload.label} ({mode}): {reason}")
     if batch.inputs.shape != workload.input_shape:
         raise UsageError(f"{workload.label} takes inputs of {workload.input_shape}, not {batch.inputs.shape}")
+
+
+def check_inputs(workload: Workload, batch: Batch) -> None:
+    """Raises `UsageError` for another batch, of other shapes than the task was prepared for."""
+    if batch.inputs.shape != workload.input_shape:
+        raise UsageError(f"inputs must be {workload.input_shape}, not {batch.inputs.shape}")

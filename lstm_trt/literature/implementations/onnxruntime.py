@@ -13,10 +13,10 @@ from functools import partial
 
 import numpy as np
 
-from lstm_trt.errors import BuildFailed, RunFailed, UsageError
+from lstm_trt.errors import BuildFailed, RunFailed
 from lstm_trt.failures import building, run_failure
 from lstm_trt.literature.data import Batch
-from lstm_trt.literature.task import Task, check, mode_reason
+from lstm_trt.literature.task import Task, check, check_inputs, exported_reason
 from lstm_trt.literature.workloads import Workload
 from lstm_trt.runtimes import onnxruntime as runtime
 from lstm_trt.runtimes.contract import Availability
@@ -32,11 +32,7 @@ DISTRIBUTION = runtime.DISTRIBUTION
 
 def supports(workload: Workload, mode: str) -> str | None:
     """Forward passes of fixed length."""
-    if mode == "training":
-        return "it does not train"
-    if workload.lengths is not None:
-        return "the export has no variable lengths"
-    return mode_reason(workload, mode)
+    return exported_reason(workload, mode)
 
 
 def availability() -> Availability:
@@ -59,7 +55,7 @@ class _Session(Task):
         from lstm_trt.export import INPUT, OUTPUT
         from lstm_trt.literature.implementations.pytorch_onnx import export_workload
 
-        self._threads = threads
+        self._workload, self._threads = workload, threads
         self._inputs = np.ascontiguousarray(batch.inputs).copy()
         self._outputs = np.empty(workload.output_shape, dtype=np.float32)
         began = time.perf_counter()
@@ -95,8 +91,7 @@ class _Session(Task):
             raise run_failure(NAME, error) from error
 
     def load_batch(self, batch: Batch) -> None:
-        if batch.inputs.shape != self._inputs.shape:
-            raise UsageError(f"inputs must be {self._inputs.shape}, not {batch.inputs.shape}")
+        check_inputs(self._workload, batch)
         np.copyto(self._inputs, batch.inputs, casting="same_kind")
 
     def outputs(self) -> np.ndarray:

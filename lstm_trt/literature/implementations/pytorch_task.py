@@ -19,11 +19,11 @@ import numpy as np
 import torch
 
 from lstm_trt.configuration import Options
-from lstm_trt.errors import BuildFailed, RunFailed, UsageError
+from lstm_trt.errors import BuildFailed, RunFailed
 from lstm_trt.failures import run_failure
 from lstm_trt.literature.data import Batch
 from lstm_trt.literature.implementations.pytorch_networks import Objective, build_network, load_weights, packing
-from lstm_trt.literature.task import Task
+from lstm_trt.literature.task import Task, check_inputs
 from lstm_trt.literature.workloads import Workload
 from lstm_trt.runtimes import _torch, _torch_state, torch_compile
 
@@ -91,8 +91,7 @@ class _TorchTask(Task):
         raise RunFailed("the task is closed")
 
     def load_batch(self, batch: Batch) -> None:
-        if batch.inputs.shape != self._workload.input_shape:
-            raise UsageError(f"inputs must be {self._workload.input_shape}, not {batch.inputs.shape}")
+        check_inputs(self._workload, batch)
         packed, on_gpu = packing(self._workload, batch), self._options.device == "cuda"
         arrays = [batch.inputs, batch.targets] if self._trains else [batch.inputs]
         self._host = [torch.from_numpy(np.array(array)) for array in arrays]

@@ -20,7 +20,7 @@ from lstm_trt.failures import run_failure
 from lstm_trt.literature.data import Batch
 from lstm_trt.literature.implementations import tensorflow_state
 from lstm_trt.literature.implementations.tensorflow_networks import STYLES
-from lstm_trt.literature.task import Task
+from lstm_trt.literature.task import Task, check_inputs
 from lstm_trt.literature.workloads import Workload
 
 if TYPE_CHECKING:
@@ -108,8 +108,7 @@ class _TensorFlowTask(Task):
 
     def load_batch(self, batch: Batch) -> None:
         tf, workload = self._tf, self._workload
-        if batch.inputs.shape != workload.input_shape:
-            raise UsageError(f"inputs must be {workload.input_shape}, not {batch.inputs.shape}")
+        check_inputs(workload, batch)
         arrays = [batch.inputs, batch.targets] if self._needs_targets else [batch.inputs]
         if self._batch_major:
             time_major = [True, workload.loss == "cross-entropy" and workload.head == "every-step"]

@@ -16,7 +16,7 @@ import numpy as np
 
 from lstm_trt.failures import building
 from lstm_trt.literature.data import Batch
-from lstm_trt.literature.task import Task, check, mode_reason
+from lstm_trt.literature.task import Task, check, exported_reason
 from lstm_trt.literature.workloads import Workload
 from lstm_trt.runtimes import tensorrt, tensorrt_rtx
 from lstm_trt.runtimes.contract import Availability, PreparedStep, Request
@@ -44,11 +44,7 @@ class TensorRt:
 
     def supports(self, workload: Workload, mode: str) -> str | None:
         """Forward passes of fixed length."""
-        if mode == "training":
-            return "it does not train"
-        if workload.lengths is not None:
-            return "the export has no variable lengths"
-        return mode_reason(workload, mode)
+        return exported_reason(workload, mode)
 
     def availability(self, device: str = "cuda") -> Availability:
         """Ready where the flavour, PyCUDA, cuda-bindings and a GPU are; never raises."""

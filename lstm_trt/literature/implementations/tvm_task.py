@@ -16,10 +16,10 @@ import tvm
 from tvm import relax
 from tvm.relax.pipeline import zero_pipeline
 
-from lstm_trt.errors import BuildFailed, RunFailed, UsageError
+from lstm_trt.errors import BuildFailed, RunFailed
 from lstm_trt.failures import run_failure
 from lstm_trt.literature.data import Batch
-from lstm_trt.literature.task import Task
+from lstm_trt.literature.task import Task, check_inputs
 from lstm_trt.literature.workloads import Workload
 
 if TYPE_CHECKING:
@@ -124,8 +124,7 @@ class ForwardTask(Task):
             raise run_failure(self._name, error) from error
 
     def load_batch(self, batch: Batch) -> None:
-        if batch.inputs.shape != self._workload.input_shape:
-            raise UsageError(f"inputs must be {self._workload.input_shape}, not {batch.inputs.shape}")
+        check_inputs(self._workload, batch)
         self._inputs = np.array(batch.inputs, dtype=np.float32, order="C")
 
     def outputs(self) -> np.ndarray:
