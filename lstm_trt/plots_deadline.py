@@ -48,8 +48,8 @@ SENTENCE_WIDTH = int((WIDTH_IN - BADGE_IN - 0.45) * 13.2)
 def deadline_page(group: Group, verdict: Verdict, outliers: Outliers | None = None) -> Picture:
     """One page: verdict, tail with deadline and evidence line, (m, k) card, trials in order.
 
-    `verdict` is `judge` of the group's samples, `outliers` what `examine` found in them. A group
-    without trials gives a page with the verdict and the reason.
+    `verdict` is `judge` of the group's samples, `outliers` what `quick` or `examine` found in
+    them. A group without trials gives a page with the verdict and the reason.
     """
     from lstm_trt.analysis.deadline_words import sentence
 

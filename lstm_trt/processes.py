@@ -229,6 +229,12 @@ class Crew:
         return known
 
 
+def check_time_limit(time_limit_s: float | None) -> None:
+    """Raises `UsageError` where there would be no time."""
+    if time_limit_s is not None and not time_limit_s > 0:
+        raise UsageError(f"the time limit must be above 0 s, not {time_limit_s:g}")
+
+
 def silence_limit_s(protocol: Protocol) -> float:
     """How long a worker may be silent: the calls of the first block come before its first sign of life."""
     return SILENCE_LIMIT_S + protocol.gap_s * (max(protocol.warmup, protocol.settle) + 1)
@@ -306,8 +312,7 @@ def record_configuration(
     listener: Listener = lambda answer: None,
 ) -> Recording:
     """Record one configuration in a fresh, pinned process; `out`, `listener` and what is raised as with `record`."""
-    if time_limit_s is not None and not time_limit_s > 0:
-        raise UsageError(f"the time limit must be above 0 s, not {time_limit_s:g}")
+    check_time_limit(time_limit_s)
     with ExitStack() as stack:
         if out is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lstm_trt-")))

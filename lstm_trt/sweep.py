@@ -19,7 +19,7 @@ from lstm_trt import store
 from lstm_trt.child import Interpreter
 from lstm_trt.configuration import TIERS, Configuration
 from lstm_trt.errors import UsageError
-from lstm_trt.processes import Crew, Seconds, folder_lock
+from lstm_trt.processes import Crew, Seconds, check_time_limit, folder_lock
 from lstm_trt.sweep_progress import Progress, duration
 
 __all__ = ["Report", "check_limits", "default_rounds", "duration", "order", "run_sweep"]
@@ -135,8 +135,7 @@ def check_limits(rounds: int, time_limit_s: float | None) -> None:
     """Raises `UsageError` where there would be no round, or no time for one."""
     if rounds < 1:
         raise UsageError(f"rounds must be at least 1, not {rounds}")
-    if time_limit_s is not None and not time_limit_s > 0:
-        raise UsageError(f"the time limit must be above 0 s, not {time_limit_s:g}")
+    check_time_limit(time_limit_s)
 
 
 def run_sweep(
