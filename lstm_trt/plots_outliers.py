@@ -81,18 +81,22 @@ def _when_and_why(late: Cluster | Tail, outliers: Outliers) -> list[tuple[str, s
 
 
 def causes_words(late: Cluster | Tail, outliers: Outliers) -> str:
-    """`minor page faults (odds 12×)`, how much likelier than in the body; or unexplained."""
+    """`minor page faults (odds 12×)`, how much likelier than in the body; `in part` of few trials; or unexplained."""
     if not outliers.causes_counted:
         return "nothing was counted"
     return ", ".join(_cause_words(cause) for cause in late.causes) or "unexplained"
 
 
 def _cause_words(cause: Cause) -> str:
-    from lstm_trt.analysis.outliers_words import NAMES
+    from lstm_trt.analysis.outliers_words import MOSTLY, NAMES
 
     if cause.by == "control":
         return "the machine's own noise (control run)"
-    return f"{NAMES.get(cause.name, cause.name.replace('_', ' '))} (odds\u00a0{number(cause.odds_ratio)}×)"
+    told = NAMES.get(cause.name, cause.name.replace("_", " "))
+    odds = f"odds\u00a0{number(cause.odds_ratio)}×"
+    if cause.share >= MOSTLY:
+        return f"{told} ({odds})"
+    return f"in part {told} ({percent(cause.share)} of these, {odds})"
 
 
 def draw_outliers(groups: Sequence[Group], findings: Sequence[Outliers], folder: str | Path) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -21,12 +22,14 @@ from lstm_trt import (
     plots_trials,
     tables_tails,
 )
+from lstm_trt.analysis.causes import Cause
 from lstm_trt.analysis.deadline import failed, judge
 from lstm_trt.analysis.deadline_words import sentence
 from lstm_trt.analysis.outliers import examine
 from lstm_trt.analysis.outliers_words import clusters_line
 from lstm_trt.configuration import Configuration, Protocol
 from lstm_trt.errors import UsageError
+from lstm_trt.plots_outliers import causes_words
 from lstm_trt.plots_style import multiple, percent, sheet
 from lstm_trt.samples import Group, Sample
 from lstm_trt.shapes import Grid, LstmShape
@@ -524,3 +527,17 @@ def test_tables_of_verdicts_outliers_and_clusters():
         clusters["percent"] < clusters["percent_high"]
     ).all()
     assert tables_tails.cluster_frame([], []).empty
+
+
+def test_a_cause_of_few_of_the_late_trials_is_told_as_part_of_it():
+    def told(share: float, by: str = "trial") -> str:
+        cause = Cause("major_faults", 12.0, 8.0, 20.0, 1e-6, share, 0.01, by)
+        late = SimpleNamespace(causes=(cause,))
+        return causes_words(late, SimpleNamespace(causes_counted=("major_faults",))).replace("\u00a0", " ")
+
+    assert told(0.9) == "major page faults (odds 12.0×)"
+    assert told(0.063) == "in part major page faults (6.3 % of these, odds 12.0×)"
+    assert "in part" not in told(0.2, "control")
+    nothing = SimpleNamespace(causes=()), SimpleNamespace(causes_counted=("major_faults",))
+    assert causes_words(*nothing) == "unexplained"
+    assert causes_words(nothing[0], SimpleNamespace(causes_counted=())) == "nothing was counted"
