@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +18,18 @@ from lstm_trt.errors import ParityFailed, RunFailed, RuntimeUnavailable, UsageEr
 from lstm_trt.literature import implementations, metrics
 from lstm_trt.literature.data import make_batch, make_weights
 from lstm_trt.literature.describe import base_of, describe_configuration, protocol_of
-from lstm_trt.literature.recording import check_answer, check_training, command, loop_against_batches, record
+from lstm_trt.literature.recording import (
+    BETWEEN_NS,
+    SWITCH_NS,
+    check_answer,
+    check_between_batches,
+    check_losses,
+    command,
+    loop_against_batches,
+    record,
+    record_here,
+    write_reference,
+)
 from lstm_trt.literature.workloads import VARIANTS, WORKLOADS
 from lstm_trt.samples import groups_of
 from lstm_trt.shapes import LstmShape
@@ -236,13 +249,16 @@ def test_the_gate_has_the_bounds_that_it_says():
             check_answer(_Answers(loss=wrong), training, 3, np.array([2.0]))
 
 
-def loop(gaps_ns: list[int], latency_ns: int = 1_000_000, between_blocks_ns: int = 50_000_000) -> Trials:
-    """Two blocks of batches of one length, with these gaps after the batches."""
+def loop(
+    gaps_ns: list[int], latency_ns: int = 1_000_000, between_blocks_ns: int = 50_000_000, switches: int = 0
+) -> Trials:
+    """Two blocks of batches of one length, with these gaps after the batches; the first `switches` were interrupted."""
     start, at = [], 0
     for number, gap in enumerate(gaps_ns):
         start.append(at)
         at += latency_ns + gap + (between_blocks_ns if number == len(gaps_ns) // 2 - 1 else 0)
     columns = {"start_ns": np.array(start), "latency_ns": np.full(len(start), latency_ns)}
+    columns["involuntary_switches"] = 3 * (np.arange(len(start)) < switches)
     half = len(start) // 2
     blocks = [{"first_row": 0, "rows": half}, {"first_row": half, "rows": len(start) - half}]
     trials = Trials(columns, blocks, {}, 0, at, 0)
@@ -254,9 +270,48 @@ def test_the_loop_is_as_long_as_its_batches():
     clean = loop([5_000] * 10)
     # Eight gaps of 5 us lie within the two blocks; the one between the blocks is no part of the loop.
     assert clean.self_check == {"batches_ns": 10_000_000, "batches_loop_ns": 10_040_000}
-    check_training([2.0, 1.0], clean)
-    with pytest.raises(RunFailed, match="between the batches"):
-        check_training([2.0, 1.0], loop([5_000, 5_000, 400_000] * 4))
+    assert check_between_batches(clean) == []
+
+
+def test_time_between_the_batches_is_marked_where_nothing_accounts_for_it():
+    (warning,) = check_between_batches(loop([5_000, 5_000, 400_000] * 4))
+    assert "0.84 ms of the loop's 12.8 ms lie between the batches" in warning and "account for 0.24 ms" in warning
+    # As on a busy machine: 0.14 ms of 5.34 ms, the recorder's own work after each of eight batches.
+    assert check_between_batches(loop([23_000] * 8, 650_000)) == []
+    # In a long loop 1 %, however many batches there are.
+    assert check_between_batches(loop([900_000] * 10, 100_000_000)) == []
+    assert check_between_batches(loop([1_300_000] * 10, 100_000_000)) != []
+
+
+def test_a_counted_context_switch_accounts_for_a_time_slice_between_the_batches():
+    gaps = [5_000, SWITCH_NS // 2, 5_000, SWITCH_NS, 5_000, 5_000]
+    assert check_between_batches(loop(gaps)) != [] and check_between_batches(loop(gaps, switches=1)) != []
+    assert check_between_batches(loop(gaps, switches=2)) == []
+    assert check_between_batches(loop([*gaps[:3], 2 * SWITCH_NS + 6 * BETWEEN_NS, *gaps[4:]], switches=2)) != []
+
+
+def test_batches_longer_than_their_loop_are_an_error():
+    lying = loop([5_000] * 10)
+    lying.self_check["batches_ns"] = lying.self_check["batches_loop_ns"] + 1
+    with pytest.raises(RunFailed, match="self-check: the batches together took"):
+        check_between_batches(lying)
+
+
+def test_a_slow_recorder_is_a_warning_of_the_recording_and_no_failure(monkeypatch, tmp_path):
+    configuration = describe_configuration(TEXT, "pytorch-one-call-eager", "training", scale="1/8", batches=4)
+    write_reference(configuration.workload, "training", configuration.protocol.seed, 3, tmp_path / "answers.npy")
+    getrusage = resource.getrusage
+
+    def slow_reading(who):
+        time.sleep(2 * (SWITCH_NS + BETWEEN_NS) / 1e9)  # more than a context switch beside each batch would explain
+        return getrusage(who)
+
+    monkeypatch.setattr(resource, "getrusage", slow_reading)
+    monkeypatch.setattr("lstm_trt.literature.recording.LOOP_BOUND", 0.0)  # the batches may take long here
+    recording = record_here(configuration, gate_seed=3, answers_path=tmp_path / "answers.npy")
+    (warning,) = [text for text in recording.provenance["warnings"] if "between the batches" in text]
+    assert "(was the machine busy?)" in warning
+    assert store.read(store.write(recording, tmp_path)).provenance["warnings"] == recording.provenance["warnings"]
 
 
 @pytest.mark.parametrize(
@@ -265,7 +320,7 @@ def test_the_loop_is_as_long_as_its_batches():
 )
 def test_a_loss_that_does_not_fall_is_no_training(losses, words):
     with pytest.raises(RunFailed, match=words):
-        check_training(losses, loop([5_000] * 4))
+        check_losses(losses)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +389,8 @@ def test_metrics_are_the_documents(folder):
         None,
     )
     assert told["004", "loss_last"].value < told["004", "loss_first"].value
-    assert 1 <= told["004", "loop_over_batches"].value < 1.01 or told["004", "mean"].value < 2
+    check = by_name(folder)["speech-ctc-long"].provenance["self_check"]
+    assert told["004", "loop_over_batches"].value == check["batches_loop_ns"] / check["batches_ns"] >= 1
     assert told["000", "parameters"].value == 8448
     for cost in ("export", "build", "first_call"):
         assert told["000", cost].unit == "s" and told["000", cost].value > 0

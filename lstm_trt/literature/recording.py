@@ -3,8 +3,8 @@
 `record` starts a fresh pinned process, in which `record_here` prepares the task, holds its answer
 (in training its first loss) against PyTorch's, and runs the document's warm-up and batches
 (`trials.run_trials`). What it took to get there is kept in `provenance["costs_s"]`. A training
-loop checks itself as document 004 does: the loss is finite and falls, and the loop took as long as
-its batches together.
+loop checks itself as document 004 does: the loss is finite and falls, or the recording fails; and the
+loop took as long as its batches together, or the recording carries a warning.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ from lstm_trt.trials import Trials, run_trials
 REFERENCE = "pytorch-one-call-eager"
 #: Largest relative difference of the first step's loss from the reference's, in float32.
 LOSS_BOUND = 1e-4
-#: How far a training loop's own time may be from the sum of its batches: as document 004 has it,
-#: and for short batches the microseconds that the recorder takes between two of them.
-LOOP_BOUND, BETWEEN_NS = 0.01, 20_000
+#: How much of a training loop may lie between its batches before the recording carries a warning:
+#: 1 % of the loop (document 004), or, in short loops, the recorder's own work after each batch and
+#: the time slice of another program for each batch beside which a context switch was counted.
+LOOP_BOUND, BETWEEN_NS, SWITCH_NS = 0.01, 20_000, 5_000_000
 
 
 def write_reference(workload: Workload, mode: str, seed: int, gate_seed: int, path: Path) -> None:
@@ -125,7 +126,7 @@ def record_here(
 ) -> Recording:
     """Record in this process: prepare and gate, run the batches, check the loop, and the control run if asked.
 
-    Raises `ParityFailed`, `RunFailed` where the loop's own checks fail, and what the framework raises.
+    Raises `ParityFailed`, `RunFailed` where the losses or the clocks contradict, and what the framework raises.
     """
     with prepare(configuration, gate_seed, answers_path, stage) as (bench, task):
         losses = _Losses(task, configuration.mode == "training", progress)
@@ -136,7 +137,8 @@ def record_here(
         gpu_after = bench.gpu_state()
         trials.self_check.update(loop_against_batches(trials))
         if losses.kept is not None:
-            check_training(losses.kept, trials)
+            check_losses(losses.kept)
+            trials.warnings.extend(check_between_batches(trials))
         controlled = None
         if control:
             stage("control")
@@ -176,18 +178,35 @@ def loop_against_batches(trials: Trials) -> dict[str, float]:
     return {"batches_ns": int((end - start).sum()), "batches_loop_ns": int((end[last] - start[first]).sum())}
 
 
-def check_training(losses: list[float], trials: Trials) -> None:
-    """Raises `RunFailed` unless the losses are finite, the last is below the first, and the times add up."""
+def check_losses(losses: list[float]) -> None:
+    """Raises `RunFailed` unless the losses of a training loop are finite and the last is below the first."""
     if not all(map(math.isfinite, losses)):
         raise RunFailed(f"the loss is not finite: it began at {losses[0]:.6g} and ended at {losses[-1]:.6g}")
     if not losses[-1] < losses[0]:
         raise RunFailed(f"the loss does not fall: it began at {losses[0]:.8g} and ended at {losses[-1]:.8g}")
+
+
+def check_between_batches(trials: Trials) -> list[str]:
+    """The warning, if any, that more of a training loop lies between its batches than is accounted for.
+
+    A busy machine can interrupt the loop between two batches, which makes no batch's time wrong, so
+    this is no error. Raises `RunFailed` where the batches together take longer than the loop that
+    holds them: then one of the times must be wrong.
+    """
     batches, loop = (trials.self_check[name] for name in ("batches_ns", "batches_loop_ns"))
-    if abs(loop - batches) > max(LOOP_BOUND * loop, BETWEEN_NS * len(trials.columns["start_ns"])):
+    if batches > loop:
         raise RunFailed(
-            f"the loop took {loop / 1e9:.6g} s and its batches together {batches / 1e9:.6g} s:"
-            f" more than {100 * LOOP_BOUND:g} % lies between the batches"
+            f"self-check: the batches together took {batches / 1e9:.6g} s, longer than their loop of {loop / 1e9:.6g} s"
         )
+    # The gap between two batches is too short to be interrupted more than once.
+    interrupted = int(np.count_nonzero(trials.columns["involuntary_switches"]))
+    allowed = max(LOOP_BOUND * loop, BETWEEN_NS * len(trials.columns["start_ns"]) + SWITCH_NS * interrupted)
+    if loop - batches <= allowed:
+        return []
+    return [
+        f"{(loop - batches) / 1e6:.3g} ms of the loop's {loop / 1e6:.3g} ms lie between the batches: the recorder's own"
+        f" work and the context switches counted account for {allowed / 1e6:.3g} ms (was the machine busy?)"
+    ]
 
 
 def record(
