@@ -81,7 +81,7 @@ def soak_here(
     with prepare(configuration, reference, stage=stage, **prepared) as bench:
         loop = Loop(bench.prepared.step, protocol, **bench.loop)
         clock = time.perf_counter_ns
-        origin = loop.first_pair[0]
+        origin = loop.first_pair.monotonic_ns
         end = origin + int(1e9 * asked_s)
         marked, last = protocol.warmup, False
         while not last:

@@ -138,10 +138,10 @@ class Loop:
         columns = {name: np.concatenate([chunk[name] for chunk in self.chunks]) for name in self.chunks[0]}
         self_check = check_clocks(columns, self.first_pair, self.last_pair)
         inside_ns = int((ends(columns) - columns["start_ns"]).sum())
-        wall_ns = self.last_pair[0] - self.first_pair[0]
+        wall_ns = self.last_pair.monotonic_ns - self.first_pair.monotonic_ns
         for name in ("start_ns", "intended_ns"):
             if name in columns:
-                columns[name] -= self.first_pair[0] if origin_ns is None else origin_ns
+                columns[name] -= self.first_pair.monotonic_ns if origin_ns is None else origin_ns
         self_check["outside_share"] = 1 - inside_ns / wall_ns
         warnings = warnings_of(self._protocol, self.rows, inside_ns, wall_ns)
         return Trials(columns, self.blocks, self_check, self.started_unix_ns, wall_ns, inside_ns, warnings)

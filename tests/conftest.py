@@ -1,4 +1,4 @@
-"""What the tests share: a cache of their own, and the command line as people start it."""
+"""What the tests share: a cache of their own, a clock set by hand, and the command line as people start it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,44 @@ def heeded_interrupts():
         signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+class ManualClock:
+    """Stands in for the clocks that the recorder reads, so that a test doesn't depend on the machine's speed.
+
+    Time passes when the clock is read (`READ_NS`), slept by (the sleep and `WAKE_NS`, since no system wakes
+    on time) and advanced.
+    """
+
+    READ_NS = 1_000
+    WAKE_NS = 60_000
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000_000_000_000
+
+    def read_ns(self, *clock: int) -> int:
+        self.now_ns += self.READ_NS
+        return self.now_ns
+
+    def advance(self, duration_ns: int) -> None:
+        self.now_ns += duration_ns
+
+    def sleep(self, seconds: float) -> None:
+        self.now_ns += round(1e9 * seconds) + self.WAKE_NS
+
+    def replace_clocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(time, "perf_counter_ns", self.read_ns)
+        monkeypatch.setattr(time, "perf_counter", lambda: self.read_ns() / 1e9)
+        monkeypatch.setattr(time, "clock_gettime_ns", self.read_ns)
+        monkeypatch.setattr(time, "sleep", self.sleep)
+
+
+@pytest.fixture
+def manual_clock(monkeypatch) -> ManualClock:
+    """The recorder's clocks, replaced by a `ManualClock` for the whole test."""
+    clock = ManualClock()
+    clock.replace_clocks(monkeypatch)
+    return clock
 
 
 @pytest.fixture
