@@ -40,6 +40,16 @@ def heeded_interrupts():
     signal.signal(signal.SIGINT, before)
 
 
+def wait_for(condition, seconds: float = 120.0) -> bool:
+    """Whether `condition` came true within so many seconds; a busy machine needs many."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
 class ManualClock:
     """Stands in for the clocks that the recorder reads, so that a test doesn't depend on the machine's speed.
 
@@ -82,7 +92,7 @@ def manual_clock(monkeypatch) -> ManualClock:
 def lab():
     """Run `lstm-trt ...` in a process of its own; the result has returncode, stdout, stderr."""
 
-    def run(*arguments: object, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess:
+    def run(*arguments: object, timeout: float = 900, **environment: str) -> subprocess.CompletedProcess:
         return subprocess.run(
             [sys.executable, "-m", "lstm_trt", *map(str, arguments)],
             capture_output=True,

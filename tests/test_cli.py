@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, wait_for
 
 SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
 COMMANDS = ("watch", "scaling", "rerun", "doctor", "cache", "export", "record", "sweep", "consolidate", "summarize")
@@ -118,11 +118,9 @@ def test_terminate_is_a_clean_stop(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "lstm_trt", *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
-    try:
-        process.communicate(timeout=5)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=20)
+    assert wait_for(lambda: any(tmp_path.iterdir()), 300), "it didn't begin"
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 130 and "Traceback" not in errors
     assert [path for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == []
 

@@ -64,7 +64,7 @@ def test_engines_are_built_and_tell_what_they_are(shape, precision, target):
     assert told["engine"] == {"sha256": engine.sha256, "bytes": len(engine.plan), "version": trt.__version__}
     assert told["name"] == shape.name and told["tf32"] == (precision == "tf32")
     assert told["onnx"]["opset"] == 18 and len(told["onnx"]["lstms"]) == shape.layers
-    assert told["warnings"] == [] and 0 < told["build_seconds"] < 60
+    assert told["warnings"] == [] and told["build_seconds"] > 0
     network = told["layers"]["network"]
     assert (network["loops"], network["recurrences"]) == (shape.layers, 2 * shape.layers)
     assert network["matrix_products"] == 2 * shape.layers + 1  # X W', H R' a layer, and the dense layer

@@ -21,7 +21,7 @@ def blocks(language: str) -> list[str]:
 
 def run(arguments: list[str], folder) -> subprocess.CompletedProcess:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
 
 
 def test_commands_and_code_run_in_the_order_in_which_they_are_read(tmp_path):

@@ -115,7 +115,7 @@ def test_each_failure_is_one_line_and_the_others_still_run(tmp_path):
     ]
     good = notebook(tmp_path / "good.ipynb", "1")
     process = in_a_process(*bad, good, "-p", "trials", "5", "--out", "runs", "--format", "json", cwd=tmp_path)
-    out, errors = process.communicate(timeout=120)
+    out, errors = process.communicate(timeout=600)
     assert process.returncode == 1 and errors.count("\n") == len(bad), errors
     expected = [
         (4, '"import sys" ended the notebook by SystemExit'),
@@ -141,8 +141,8 @@ def test_each_failure_is_one_line_and_the_others_still_run(tmp_path):
 
 def test_a_cell_may_take_so_long_and_no_longer(tmp_path, capsys):
     path = notebook(tmp_path / "slow.ipynb", "import time\ntime.sleep(60)")
-    assert commands.rerun(parse(path, "--cell-limit", 1, "--out", tmp_path / "runs")) == 1
-    assert f'{path}: cell 3: "import time" took longer than 1 s' in capsys.readouterr().err
+    assert commands.rerun(parse(path, "--cell-limit", 5, "--out", tmp_path / "runs")) == 1
+    assert f'{path}: cell 3: "import time" took longer than 5 s' in capsys.readouterr().err
 
 
 def test_a_kernel_that_does_not_start(tmp_path, capsys, monkeypatch):
@@ -161,13 +161,13 @@ def test_ctrl_c_stops_the_kernel_too(tmp_path):
     path = notebook(tmp_path / "a.ipynb", "import os, time\nopen('pid', 'w').write(str(os.getpid()))", "time.sleep(60)")
     other = notebook(tmp_path / "b.ipynb", "open('ran', 'w')")
     process = in_a_process(path, other, "--out", tmp_path / "runs")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.05)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=30)
+    out, errors = process.communicate(timeout=300)
     assert (process.returncode, out, errors) == (130, "", "")
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
@@ -178,7 +178,7 @@ def test_ctrl_c_stops_the_kernel_too(tmp_path):
 def test_plain_papermill_runs_the_same_notebook(tmp_path):
     path = notebook(tmp_path / "a.ipynb", "print(trials)")
     command = [sys.executable, "-m", "papermill", path, tmp_path / "out.ipynb", "-p", "trials", "77"]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=600)
     assert nbformat.read(tmp_path / "out.ipynb", 4).cells[-1].outputs[0].text == "77\n"
 
 

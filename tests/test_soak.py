@@ -29,9 +29,8 @@ from lstm_trt.shapes import LstmShape
 from lstm_trt.soak import PART_TRIALS, Rest, rest_of, seconds_of, soak_here, soak_protocol
 from lstm_trt.store_folders import joined_checks, missing
 from lstm_trt.watch import Follower, Tally, follow
-from tests.conftest import ROOT, ManualClock
+from tests.conftest import ROOT, ManualClock, wait_for
 from tests.test_store import same
-from tests.test_sweep import wait_for
 
 SHAPE = ("--layers", "1", "--hidden", "8", "--sequence", "4")
 

@@ -54,7 +54,7 @@ def error_on_fresh_inputs(step, shape, seed=7):
 
 def in_a_fresh_process(code, **environment):
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, timeout=120
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, timeout=900
     )
 
 

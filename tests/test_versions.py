@@ -52,7 +52,7 @@ def recorded(here, tmp_path_factory):
     before = files_of(LIBRARY)
     command = ["versions", LIBRARY, OLD, here, *SIZES, "--trials", 60, "--format", "json", "--out", folder]
     result = subprocess.run(
-        [sys.executable, "-m", "lstm_trt", *map(str, command)], capture_output=True, text=True, cwd=ROOT, timeout=200
+        [sys.executable, "-m", "lstm_trt", *map(str, command)], capture_output=True, text=True, cwd=ROOT, timeout=900
     )
     assert result.returncode == 0, result.stderr
     assert files_of(LIBRARY) == before  # what is installed here is what it was
@@ -170,17 +170,17 @@ def test_ctrl_c_while_recording_stops_and_the_same_command_goes_on(recorded, her
     command = [sys.executable, "-m", "lstm_trt", "versions", LIBRARY, OLD, here, *map(str, SIZES)]
     command += ["--trials", "2000", "--out", str(tmp_path)]
     process = subprocess.Popen([*command, "--rounds", "50"], stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while len(list(tmp_path.glob("*.parquet"))) < 3 and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 130 and "Traceback" not in errors
     assert "stopped; go on with: lstm-trt versions onnxruntime 1.20.1" in errors
     done = {(one.configuration.id, one.round) for one in store.read_many(tmp_path)}
     assert len(done) >= 3
     more = max(number for _, number in done) + 1
-    again = subprocess.run([*command, "--rounds", str(more)], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    again = subprocess.run([*command, "--rounds", str(more)], capture_output=True, text=True, cwd=ROOT, timeout=600)
     assert again.returncode == 0, again.stderr
     assert f"{len(done)} were there already" in again.stderr
     assert len(list(store.read_many(tmp_path))) == 2 * more
@@ -193,12 +193,12 @@ def test_ctrl_c_while_installing_leaves_nothing(here, tmp_path):
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, "XDG_CACHE_HOME": str(cache)}
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not list(cache.glob("lstm_trt/versions/*/pyvenv.cfg")) and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(0.3)  # pip works
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 130 and errors.splitlines()[-1] == "lstm-trt: stopped"
     assert list(cache.glob("lstm_trt/versions/*")) == []
     assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(cache).encode() in read(path)]

@@ -454,7 +454,7 @@ except Exception as error:
 
 
 def test_a_fresh_process_is_silent_and_takes_its_threads_once():
-    result = subprocess.run([sys.executable, "-c", _QUIET], capture_output=True, text=True, timeout=300)
+    result = subprocess.run([sys.executable, "-c", _QUIET], capture_output=True, text=True, timeout=900)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     assert result.stdout.startswith("UsageError TensorFlow has 2 and 2 threads in this process")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import statistics
 import subprocess
 import sys
 import time
@@ -182,7 +181,7 @@ def test_nothing_returns_before_its_work_is_done():
             began = time.perf_counter()
             task.step()
             times.append(time.perf_counter() - began)
-        took.append(statistics.median(times))
+        took.append(min(times))  # at its fastest: the machine may be busy
     assert took[1] > 5 * took[0], took
 
 
@@ -208,7 +207,7 @@ task.step()
 assert os.sched_getaffinity(0) == before
 print(task.facts()["threads"])
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0 and done.stdout.split() == ["2"], done.stderr
 
 
@@ -249,4 +248,4 @@ def test_a_pair_of_libraries_that_crashes_is_refused(monkeypatch):
 def test_importing_it_does_not_import_tvm():
     script = "import sys; from lstm_trt.literature import implementations as i\n"
     script += "for n in ('tvm-tuned', 'tvm-untuned'): i.load(n).availability()\nassert 'tvm' not in sys.modules"
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=900)
