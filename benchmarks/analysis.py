@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lstm_trt.analysis import deadline, deadline_words, outliers, outliers_words
-from lstm_trt.samples import Sample
+from lstm_trt.analysis import deadline, outliers, text
+from lstm_trt.store.samples import Sample
 
 LIMITS_S = {10_000: 1.0, 1_000_000: 10.0}
 LIMIT_MB = 1000
@@ -58,8 +58,8 @@ def alone(columns: dict[str, np.ndarray], runs: int) -> dict[str, float]:
         causes={"involuntary_switches": columns["involuntary_switches"]},
     )
     analyses = {
-        "outliers": lambda: outliers_words.words(outliers.examine([sample])),
-        "verdict": lambda: deadline_words.words(deadline.judge([sample], DEADLINE_US)),
+        "outliers": lambda: text.outliers_text(outliers.examine([sample])),
+        "verdict": lambda: text.verdict_text(deadline.judge([sample], DEADLINE_US)),
     }
     seconds = {}
     for name, analysis in analyses.items():

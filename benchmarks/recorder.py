@@ -16,13 +16,16 @@ import time
 import numpy as np
 from scipy.stats import quantile_test
 
-from lstm_trt import export, machine, runtimes
-from lstm_trt.configuration import Options, Protocol, choose_cores
-from lstm_trt.networks import make_inputs
-from lstm_trt.recording import pin
-from lstm_trt.runtimes.contract import Request
-from lstm_trt.shapes import LstmShape
-from lstm_trt.trials import quiet_collector, run_trials
+from lstm_trt import runtimes
+from lstm_trt.config.configuration import Options, Protocol
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.export import to_onnx
+from lstm_trt.export.network import make_inputs
+from lstm_trt.machine import counters
+from lstm_trt.machine.linux import choose_cores
+from lstm_trt.recorder.loop import quiet_collector, run_trials
+from lstm_trt.recorder.session import pin
+from lstm_trt.runtimes.base import Request
 
 LIMIT = 1.01
 
@@ -46,14 +49,14 @@ def main() -> int:
     arguments = parser.parse_args()
     shape = LstmShape(2, arguments.hidden, arguments.sequence)
     options = Options(cores=choose_cores(1))
-    network = export.export_network(shape)
+    network = to_onnx.export_network(shape)
     pin(options)
     inputs, _, _ = make_inputs(shape, 0)
     prepared = runtimes.load("onnxruntime").prepare(Request(shape, options, inputs, {}, network.path))
     session, binding = prepared._session, prepared._binding
     protocol = Protocol(trials=arguments.trials, warmup=10)
     blocks: dict[str, list[np.ndarray]] = {"recorded": [], "bare": []}
-    with machine.Watcher(options.cores, "cpu") as watcher:
+    with counters.Watcher(options.cores, "cpu") as watcher:
 
         def recorded() -> None:
             trials = run_trials(prepared.step, protocol, read_machine=watcher.read, difference=watcher.difference)

@@ -48,7 +48,7 @@ def main() -> int:
     for name, values in times.items():
         print(f"{name:16} median {medians[name]:6.1f} ms, {min(values):.1f} to {max(values):.1f} over {ROUNDS} starts")
     over = medians["import lstm_trt"] - medians["bare start"]
-    heavy = loaded("import lstm_trt") + loaded("import lstm_trt.__main__ as main; main.build_parser()")
+    heavy = loaded("import lstm_trt") + loaded("import lstm_trt.cli.main as main; main.build_parser()")
     checks = {
         f"the import costs {over:.1f} ms over a bare start (at most 100)": over <= 100,
         f"the help takes {medians['lstm-trt --help']:.1f} ms (at most 300)": medians["lstm-trt --help"] <= 300,

@@ -10,24 +10,26 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
+
 _HOMES = {
-    "LstmShape": "shapes",
-    "Grid": "shapes",
-    "Configuration": "configuration",
-    "Options": "configuration",
-    "Protocol": "configuration",
-    "LabError": "errors",
-    "UsageError": "errors",
-    "Recording": "store",
-    "Failure": "store",
-    "read": "store",
-    "read_many": "store",
-    "record": "processes",
-    "run_sweep": "sweep",
-    "describe_configuration": "recording",
+    "LstmShape": "config.shape",
+    "Grid": "config.shape",
+    "Configuration": "config.configuration",
+    "Options": "config.configuration",
+    "Protocol": "config.configuration",
+    "LabError": "config.errors",
+    "UsageError": "config.errors",
+    "Recording": "store.schema",
+    "Failure": "store.schema",
+    "read": "store.files",
+    "read_many": "store.folders",
+    "record": "recorder.pool",
+    "run_sweep": "recorder.sweep",
+    "describe_configuration": "recorder.session",
     "summarize": "analysis.summary",
-    "export_network": "export",
+    "export_network": "export.to_onnx",
 }
+
 
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604
 

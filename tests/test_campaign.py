@@ -7,18 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lstm_trt import store
 from lstm_trt.campaign import Campaign, find, load, project_folder
-from lstm_trt.errors import UsageError
+from lstm_trt.config.errors import UsageError
+from lstm_trt.store import files, schema
 from tests.conftest import ROOT
-from tests.test_store import planted
+from tests.store.test_store import planted
 
 
 @pytest.fixture
 def folder(tmp_path):
     for hidden in (8, 9, 10):
-        store.write(planted(hidden), tmp_path)
-    store.write_failure(store.Failure(planted(11).configuration, 0, "build", "no"), tmp_path)
+        files.write(planted(hidden), tmp_path)
+    files.write_failure(schema.Failure(planted(11).configuration, 0, "build", "no"), tmp_path)
     return tmp_path
 
 
@@ -55,7 +55,7 @@ def test_groups_and_control_runs_of_a_campaign(tmp_path):
     noise = np.arange(7, 27)
     for number in range(11):
         control = {"start_ns": 100 * np.arange(20), "latency_ns": noise + number} if number < 2 else None
-        store.write(replace(planted(8, round=number), control=control), tmp_path)
+        files.write(replace(planted(8, round=number), control=control), tmp_path)
     campaign = load(tmp_path, grids=grid(8), trials=17)
     (group,) = campaign.groups
     assert [sample.round for sample in group.samples] == list(range(11))  # not 0, 1, 10, 2, as text is sorted
@@ -67,12 +67,12 @@ def test_groups_and_control_runs_of_a_campaign(tmp_path):
 
 def test_arrivals_are_never_mixed_unless_asked_for(tmp_path):
     closed = planted(8)
-    store.write(closed, tmp_path)
+    files.write(closed, tmp_path)
     for period_us in (1000.0, 2000.0):
         protocol = replace(closed.configuration.protocol, arrival="periodic", wait="spin", period_us=period_us)
         intended = {"intended_ns": closed.columns["start_ns"]}
         configuration = replace(closed.configuration, protocol=protocol)
-        store.write(replace(closed, configuration=configuration, columns={**closed.columns, **intended}), tmp_path)
+        files.write(replace(closed, configuration=configuration, columns={**closed.columns, **intended}), tmp_path)
 
     def periods(**more):
         items = load(tmp_path, grids=grid(8), **more).items

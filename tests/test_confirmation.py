@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lstm_trt import store
-from lstm_trt.configuration import Configuration, Options, Protocol
-from lstm_trt.confirmation import confirm, largest_that_meets, record_command, size_of
-from lstm_trt.errors import UsageError
-from lstm_trt.samples import groups_of
-from lstm_trt.shapes import LstmShape
+from lstm_trt.campaign import confirm, largest_that_meets, record_command, size_of
+from lstm_trt.config.configuration import Configuration, Options, Protocol
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.store import files, schema
+from lstm_trt.store.samples import groups_of
 
 WARMUP = 10
 
@@ -34,7 +34,7 @@ def recording(
     configuration = Configuration(LstmShape(1, hidden, 4), "onnxruntime", "1.0", "a processor", protocol=protocol)
     configuration = replace(configuration, **more)
     provenance = {"machine_fingerprint": machine, "started_unix_ns": started}
-    return store.Recording(configuration, round, columns, provenance)
+    return schema.Recording(configuration, round, columns, provenance)
 
 
 def test_the_largest_of_those_that_are_met():
@@ -68,7 +68,7 @@ def test_only_a_younger_recording_of_the_same_confirms_and_the_first_one_counts(
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
         for item in items:
-            store.write(item, folder)
+            files.write(item, folder)
         return confirm(group, *question, data=folder)
 
     for not_fresh in (
@@ -91,7 +91,7 @@ def test_a_confirmation_has_as_many_trials_as_all_rounds_of_the_group(tmp_path):
     (group,) = groups_of([recording(8, n=300, round=number, started=number) for number in range(3)])
     again = confirm(group, 1000, "99", out=tmp_path)
     assert "--trials 900" in again.command and again.command in again.words()
-    store.write(recording(8, n=900, started=99), tmp_path)
+    files.write(recording(8, n=900, started=99), tmp_path)
     assert confirm(group, 1000, "99.5", data=tmp_path).verdict.n == 900
 
 
@@ -114,8 +114,8 @@ def test_a_confirmation_has_as_many_trials_as_all_rounds_of_the_group(tmp_path):
     ids=["closed", "everything", "paused"],
 )
 def test_the_command_records_that_configuration(configuration):
-    from lstm_trt.__main__ import build_parser
-    from lstm_trt.commands_arguments import arrival_of, options_of, shape_of, trials_of
+    from lstm_trt.cli.common import arrival_of, options_of, shape_of, trials_of
+    from lstm_trt.cli.main import build_parser
 
     words = shlex.split(record_command(configuration, "a folder"))
     assert words[:2] == ["lstm-trt", "record"]
@@ -129,10 +129,10 @@ def test_the_command_records_that_configuration(configuration):
 
 def test_recording_afresh_here(tmp_path):
     """The whole way: a network is recorded, chosen, recorded once more, and judged by that alone."""
-    from lstm_trt import processes
+    from lstm_trt.recorder import pool
 
     shape = LstmShape(1, 8, 4)
-    first = processes.record(shape, trials=400, control=False, out=tmp_path / "sweep")
+    first = pool.record(shape, trials=400, control=False, out=tmp_path / "sweep")
     (group,) = groups_of([first])
     chosen = largest_that_meets([group], 1e6, "75")
     assert chosen is group
@@ -147,7 +147,7 @@ def test_recording_afresh_here(tmp_path):
 
 
 def test_what_came_from_elsewhere_cannot_be_recorded_afresh():
-    from lstm_trt.samples import Group, Sample
+    from lstm_trt.store.samples import Group, Sample
 
     group = Group("numbers", (Sample.of([1e5] * 400),))
     assert largest_that_meets([group], 1000, "99") is None

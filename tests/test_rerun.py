@@ -16,9 +16,13 @@ import pytest
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("papermill")
 
-from lstm_trt import commands  # noqa: E402
-from lstm_trt.errors import UsageError  # noqa: E402
-from lstm_trt.notebook_checks import check_notebooks, parse_value, parse_yaml  # noqa: E402
+from lstm_trt.cli import commands  # noqa: E402
+from lstm_trt.config.errors import UsageError  # noqa: E402
+from lstm_trt.rerun import (  # noqa: E402
+    check_notebooks,
+    parse_value,
+    parse_yaml,
+)
 from tests.conftest import ROOT  # noqa: E402
 
 DEFAULTS = """# What may be changed.
@@ -36,7 +40,7 @@ seed = int("3")
 SCRIPT = """
 import argparse, sys
 from lstm_trt import __main__ as main, commands
-from lstm_trt.errors import LabError
+from lstm_trt.config.errors import LabError
 parser = argparse.ArgumentParser()
 parser.add_argument("--format", default="text")
 commands.rerun_arguments(parser)

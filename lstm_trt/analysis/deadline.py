@@ -1,4 +1,11 @@
-"""Whether a percentile of the latency meets a deadline, and how sure that is.
+"""Misses of a deadline: which trials are late, and how many come in a row.
+
+Rounds and stretches that miss a deadline more than the whole, and drifts that carry the tail over it.
+
+All trials of a configuration together can meet a deadline that one process, or the end of one,
+misses: then the whole says nothing about the calls that come next.
+
+Whether a percentile of the latency meets a deadline, and how sure that is.
 
 Three outcomes. MET: the exact binomial test rejects "the share of misses is what is allowed, or
 more". MISSED: the exact lower bound of the miss rate is above what is allowed. Else NOT ENOUGH
@@ -16,9 +23,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from lstm_trt.analysis.carried import Round, rounds_alone, rounds_of
 from lstm_trt.analysis.dependence import Dependence, assess
-from lstm_trt.analysis.misses import Card, card, limit_ns
 from lstm_trt.analysis.quantiles import (
     CONFIDENCE,
     LONGEST,
@@ -30,10 +35,140 @@ from lstm_trt.analysis.quantiles import (
     trials_for,
     trials_for_share,
 )
-from lstm_trt.errors import UsageError
-from lstm_trt.samples import Sample
+from lstm_trt.config.errors import UsageError
+from lstm_trt.store.samples import Sample
+
+#: Numbers of consecutive trials in which the worst number of misses is told.
+CARD_WINDOWS = (10, 100, 1000)
+
+#: Latencies this near above the deadline are the deadline: units were converted in floating point.
+ROUNDING = 4 * np.finfo(np.float64).eps
+
+
+@dataclass(frozen=True)
+class Card:
+    """Misses in a row, for control engineers: (m, k) says m misses at worst in k consecutive trials.
+
+    `worst_in`: k -> m, None where no round has k trials. `p_miss_after_miss`: the share of misses
+    among the trials that follow a miss, None where none does. Neither windows nor runs cross
+    rounds; where marked rows lie between (after each block), their neighbours count as consecutive.
+    """
+
+    worst_in: dict[int, int | None]
+    longest_run: int
+    p_miss: float
+    p_miss_after_miss: float | None
+
+    def as_dict(self) -> dict:
+        return {**vars(self), "worst_in": {str(window): worst for window, worst in self.worst_in.items()}}
+
+
+def limit_ns(deadline_us: float) -> float:
+    """What a miss is above: the deadline, exactly as its decimals say, and the rounding of a unit's conversion."""
+    return float(Fraction(repr(deadline_us)) * 1000) * (1 + ROUNDING)
+
+
+def longest_run(places: np.ndarray) -> int:
+    """The most consecutive numbers among ascending ones."""
+    if not len(places):
+        return 0
+    ends = np.flatnonzero(np.diff(places, append=places[-1] + 2) > 1)
+    return int(np.diff(ends, prepend=-1).max())
+
+
+def card(misses: Sequence[np.ndarray], sizes: Sequence[int]) -> Card:
+    """The (m, k) card; `misses`: ascending indices of the misses of each round, `sizes`: its trials.
+
+    Misses of a round that is shorter than a window count as those of one window.
+    """
+    worst_in = {}
+    for window in CARD_WINDOWS:
+        counts = [np.searchsorted(one, one + window, "left") - np.arange(len(one)) for one in misses]
+        worst = max((int(count.max()) for count in counts if len(count)), default=0)
+        worst_in[window] = worst if max(sizes, default=0) >= window else None
+    longest = followed = after = 0
+    for one, size in zip(misses, sizes, strict=True):
+        if not len(one):
+            continue
+        longest = max(longest, longest_run(one))
+        after += len(one) - int(one[-1] == size - 1)
+        followed += int(np.count_nonzero(np.diff(one) == 1))
+    return Card(worst_in, longest, sum(map(len, misses)) / sum(sizes), followed / after if after else None)
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one process contributed. `drift`: last level over first, minus 1 (see `segments.py`)."""
+
+    round: int
+    n: int
+    misses: int
+    max_us: float
+    steady_state: str
+    drift: float
+    segments: int
+
+
+def rounds_alone(
+    samples: Sequence[Sample], misses: Sequence[np.ndarray], sizes: Sequence[int], allowed: Fraction, confidence: float
+) -> list[str]:
+    """Rounds that by themselves prove to miss more than allowed (Bonferroni over the rounds)."""
+    if len(samples) == 1:
+        return []
+    each = 1 - (1 - confidence) / len(samples)
+    return [
+        f"round {sample.round} by itself misses more than allowed: {len(late)} of {size}"
+        for sample, late, size in zip(samples, misses, sizes, strict=True)
+        if proves_above(len(late), size, allowed, each)
+    ]
+
+
+def rounds_of(
+    samples: Sequence[Sample],
+    timed: Sequence[np.ndarray],
+    misses: Sequence[np.ndarray],
+    late_ns: float,
+    allowed: Fraction,
+    confidence: float,
+) -> tuple[tuple[Round, ...], list[str]]:
+    """What each process contributed, and where a drift carries its tail over the deadline.
+
+    It does where a segment after the first proves by itself to miss more than allowed (Bonferroni
+    over these), and where a process ends slower than it began, unsettled, and the latencies of its
+    last segment, at the level of its end and slower once more by the same factor, would miss more
+    than allowed. `timed`: latencies in ns, in order, an array a process; `misses`: ascending
+    indices of those above `late_ns`.
+    """
+    from lstm_trt.analysis.segments import SAME_LEVEL, find_segments
+
+    found = [find_segments(one) for one in timed]
+    later = sum(len(one.segments) - 1 for one in found)
+    each = 1 - (1 - confidence) / max(1, later)
+    rounds, reasons = [], []
+    for sample, one, late, seen in zip(samples, timed, misses, found, strict=True):
+        of = f" of round {sample.round}" if len(timed) > 1 else ""
+        for segment in seen.segments[1:]:
+            inside = int(np.searchsorted(late, segment.stop) - np.searchsorted(late, segment.start))
+            length = segment.stop - segment.start
+            if proves_above(inside, length, allowed, each):
+                stretch = f"trials {segment.start + 1} to {segment.stop}{of}"
+                reasons.append(f"{stretch} by themselves miss more than allowed: {inside} of {length}")
+        if seen.steady_state in ("slowdown", "no steady state") and seen.drift > SAME_LEVEL:
+            start = seen.segments[-1].start
+            last = one[start:] / seen.level_ns[start:] * seen.level_ns[-1] * (1 + seen.drift)
+            carried = int(np.count_nonzero(last > late_ns))
+            if carried > allowed * len(last):
+                reasons.append(
+                    f"the body{of} drifts by {100 * seen.drift:+.1f} %;"
+                    f" as much again, and {carried} of the last {len(last)} trials would miss"
+                )
+        drifts = (seen.steady_state, float(seen.drift), len(seen.segments))
+        rounds.append(Round(sample.round, len(one), len(late), float(one.max()) / 1e3, *drifts))
+    return tuple(rounds), reasons
+
 
 MET, MISSED, NOT_ENOUGH = "MET", "MISSED", "NOT ENOUGH EVIDENCE"
+
 #: Status of the command; the worst of several rules.
 EXIT = {MET: 0, MISSED: 1, NOT_ENOUGH: 3}
 

@@ -24,22 +24,54 @@ import numpy as np
 
 from lstm_trt.analysis.quantiles import rate_bounds
 
+#: Into so many blocks trials are cut to see what they are worth.
+WORTH_BLOCKS = (10, 20, 50)
+
+
+def worth(events: np.ndarray) -> float:
+    """How many independent trials tell the rate of these events as well as the trials in their order; at most n.
+
+    `events`: bool, one a trial. n over the largest dispersion of the counts in 10, 20 and 50 blocks
+    (variance over that of the binomial). Meant to err on the low side: chance alone takes a third.
+    """
+    n, rate = len(events), float(np.mean(events))
+    if not 0 < rate < 1:
+        return float(n)
+    dispersion = 1.0
+    for blocks in WORTH_BLOCKS:
+        size = n // blocks
+        if size < 2:
+            break
+        counts = events[: blocks * size].reshape(blocks, size).sum(axis=1)
+        variance = float(((counts - size * rate) ** 2).sum()) / (blocks - 1)
+        dispersion = max(dispersion, variance / (size * rate * (1 - rate)))
+    return n / dispersion
+
+
 #: Two exceedances at most so many trials apart may belong to one burst.
 WINDOWS = (1, 4, 16, 64)
+
 #: A window is looked at where less than this share of gaps falls into it by chance.
 CROWDED = 0.25
+
 #: Sizes of the sets of the largest latencies that are looked at, beside twice the misses allowed if that is more.
 LARGEST = (30, 100)
+
 #: Confidence of the bound on how long bursts of misses are.
 BURSTS = 0.95
+
 #: More gaps than this are compared with the binomial instead of the exact law.
 MOST_EXACT = 5000
+
 #: Least number of misses whose counts a block and a round are looked at.
 COUNTED = 10
+
 #: Chance of a false alarm on independent trials, over all looks: with no miss, and on the misses.
 FALSE_ALARM, FALSE_ALARM_MISSES, FALSE_ALARM_COUNTS = 6e-4, 0.1, 0.01
+
 #: The local level is the median of so many blocks of so many trials; shorter samples have none.
 LEVEL_BLOCK, LEVEL_BLOCKS = 25, 11
+
 
 #: Ascending indices of exceedances, an array a process.
 Places = Sequence[np.ndarray]

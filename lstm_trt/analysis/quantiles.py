@@ -1,17 +1,23 @@
 """Exact intervals for percentiles and for rates of misses: order statistics and the binomial, nothing assumed.
 
 Trials are taken as independent here; `dependence.py` says what they are worth where they are not.
+
+Whether recordings prove that one network is faster than another.
+
+Any two medians differ; what counts is whether they would differ again. Within a process a
+median is known far better than it repeats between processes, so that disjoint intervals
+of two recordings alone prove nothing.
 """
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 
-from lstm_trt.errors import UsageError
+from lstm_trt.config.errors import UsageError
 
 #: Of the intervals that tables show beside a percentile.
 CONFIDENCE = 0.95
@@ -155,3 +161,61 @@ def trials_for_share(events: int, n: int, allowed: Fraction, confidence: float =
 
 def _or_none(trials: int) -> int | None:
     return trials if trials <= LONGEST else None
+
+
+#: One process a side proves nothing below this ratio: medians of processes differ by 3 % and more.
+ONE_PROCESS_RATIO = 1.10
+
+#: With this many rounds a side the ratio's interval over rounds decides, beyond this effect.
+ROUNDS, EFFECT = 5, 0.02
+
+#: Above so many rounds a side the distribution of ranks is taken as normal.
+EXACT_ROUNDS = 100
+
+
+@cache
+def ratio_rank(m: int, n: int, confidence: float) -> int:
+    """Largest k with P(U <= k - 1) at most half of 1 - confidence, U Mann and Whitney's for m and n; 0 for none.
+
+    The k-th smallest and k-th largest of all m x n ratios then hold the ratio of two systems with
+    at least `confidence`, if m and n rounds are drawn from distributions that differ by it alone.
+    Above 100 rounds a side U counts as normal, a rank less for safety.
+    """
+    if max(m, n) > EXACT_ROUNDS:
+        from scipy.special import ndtri
+
+        spread = math.sqrt(m * n * (m + n + 1) / 12)
+        return max(0, math.floor(m * n / 2 + float(ndtri((1 - confidence) / 2)) * spread - 0.5))
+    ways = np.zeros((m + 1, m * n + 1))  # of choosing j of the ranks seen so far, by their sum above the least
+    ways[0, 0] = 1
+    for rank in range(1, m + n + 1):
+        for j in range(min(m, rank), 0, -1):
+            step = rank - j
+            ways[j, step:] += ways[j - 1, : m * n + 1 - step]
+    below = np.cumsum(ways[m]) / ways[m].sum()
+    return int(np.count_nonzero(below <= (1 - confidence) / 2))
+
+
+PERCENTILES = {
+    "median_us": Fraction("0.5"),
+    "p90_us": Fraction("0.9"),
+    "p99_us": Fraction("0.99"),
+    "p999_us": Fraction("0.999"),
+}
+
+
+def percentile(sorted_values: np.ndarray, share: Fraction) -> float:
+    """The order statistic at rank ceil(n share): the smallest value that this share of the trials does not exceed.
+
+    The rank is exact. `numpy.percentile(..., 99.9, method="inverted_cdf")` computes it in
+    floating point and gives the largest of 1000 values where the 999th is right.
+    """
+    rank = math.ceil(len(sorted_values) * share)
+    return float(sorted_values[max(rank, 1) - 1])
+
+
+def count_outliers(values: np.ndarray) -> int:
+    """Values outside 1.5 x IQR of the quartiles, both sides, numpy's linear quartiles."""
+    low, high = np.percentile(values, [25, 75])
+    reach = 1.5 * (high - low)
+    return int(np.count_nonzero((values < low - reach) | (values > high + reach)))

@@ -17,10 +17,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from lstm_trt.analysis.misses import limit_ns, longest_run
-from lstm_trt.analysis.summary import PERCENTILES, percentile
-from lstm_trt.errors import UsageError
-from lstm_trt.samples import Group, Sample
+from lstm_trt.analysis.deadline import limit_ns, longest_run
+from lstm_trt.analysis.quantiles import PERCENTILES, percentile
+from lstm_trt.config.errors import UsageError
+from lstm_trt.store.samples import Group, Sample
 
 
 @dataclass(frozen=True)

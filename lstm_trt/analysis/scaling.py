@@ -16,16 +16,41 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lstm_trt.analysis.certainty import certain
-from lstm_trt.errors import UsageError
-from lstm_trt.times import AXES, Cell, Times
+from lstm_trt.analysis.quantiles import EFFECT, ONE_PROCESS_RATIO, ROUNDS, ratio_rank
+from lstm_trt.analysis.times import AXES, CONFIDENCE, Cell, Times
+from lstm_trt.config.errors import UsageError
+
+
+def certain(faster: Cell, slower: Cell) -> bool | None:
+    """Whether raw trials prove that one median is below another; None without trials.
+
+    Both must hold. The exact 99 % order-statistic intervals of the medians are disjoint, those
+    of every round of one side from those of every round of the other. And the processes agree:
+    with fewer than 5 rounds a side the ratio must exceed 1.10, since the medians of one script
+    in several processes differ by 3 % where each is known to 0.07 %; from 5 rounds on the exact
+    99 % interval of the ratio over rounds (Hodges and Lehmann's, of Mann and Whitney's test)
+    must lie beyond 2 %. Each pair is judged by itself: of very many, a few are wrong.
+    """
+    if not (faster.rounds and slower.rounds):
+        return None
+    if not max(one.high_us for one in faster.rounds) < min(one.low_us for one in slower.rounds):
+        return False
+    if min(len(faster.rounds), len(slower.rounds)) < ROUNDS:
+        return slower.latency_us / faster.latency_us > ONE_PROCESS_RATIO
+    ratios = sorted(one.median_us / other.median_us for one in slower.rounds for other in faster.rounds)
+    rank = ratio_rank(len(slower.rounds), len(faster.rounds), CONFIDENCE)
+    return rank > 0 and ratios[rank - 1] > 1 + EFFECT
+
 
 #: A departure from the line by more than this share is a break.
 DEPARTURE = 0.10
+
 #: Least points before a value that can be called a break: two make a line.
 POINTS_BEFORE = 2
+
 #: Least points of a line of which linearity can be asked: two always lie on one.
 POINTS = 3
+
 #: Batching is almost free while twice the samples cost at most this factor more.
 FREE_DOUBLING = 1.10
 

@@ -17,16 +17,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lstm_trt.analysis.summary import PERCENTILES, percentile
+from lstm_trt.analysis.quantiles import PERCENTILES, percentile
 
 #: Levels this near count as one: half of the 2 % below which no comparison speaks of a difference.
 SAME_LEVEL = 0.01
+
 #: The course is judged by the levels of so many windows.
 WINDOWS = 20
+
 #: At most so many blocks, of at least so many trials.
 BLOCKS, BLOCK_TRIALS = 200, 16
+
 #: Shortest stretch of one level, and of a slope, in blocks: one block that a burst has hit is no level.
 SHORTEST, SHORTEST_SLOPE = 2, 10
+
 #: What a change and a slope have to gain beyond log(blocks), in squared standard errors of a block.
 CHANGE_PENALTY, SLOPE_PENALTY = 11.0, 8.0
 

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lstm_trt import store
 from lstm_trt.campaign import find as find_data
 from lstm_trt.campaign import project_folder
-from lstm_trt.errors import UsageError
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.workload import Workload
 from lstm_trt.literature import metrics, published
-from lstm_trt.literature.workloads import VARIANTS, Workload, find
-from lstm_trt.store import Failure, Recording
+from lstm_trt.literature.workloads import VARIANTS, find
+from lstm_trt.store import folders
+from lstm_trt.store.schema import Failure, Recording
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def load(
         source = find_data(data)
         items = tuple(
             item
-            for item in store.read_many(source)
+            for item in folders.read_many(source)
             if item.configuration.of_literature and item.configuration.workload.name in workloads
         )
     if not items:
@@ -78,7 +79,7 @@ def load(
 def _recorded(variants, out, implementations, scale, batches, threads, show_progress):
     from lstm_trt.literature.describe import availability, describe_configuration, reason
     from lstm_trt.literature.implementations import REGISTRY
-    from lstm_trt.sweep import run_sweep
+    from lstm_trt.recorder.sweep import run_sweep
 
     wanted = [
         describe_configuration(one, name, mode, scale=scale, batches=batches, threads=threads)
@@ -93,4 +94,4 @@ def _recorded(variants, out, implementations, scale, batches, threads, show_prog
     if report.stopped:
         raise UsageError("stopped; run the cell again to go on")
     keys = {configuration.id for configuration in wanted}
-    return tuple(item for item in store.read_many(source) if item.configuration.id in keys), source
+    return tuple(item for item in folders.read_many(source) if item.configuration.id in keys), source

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lstm_trt.literature.workloads import Workload
+from lstm_trt.config.workload import Workload
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,15 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 
-from lstm_trt.configuration import Configuration, Options, Protocol, choose_cores
-from lstm_trt.errors import BuildFailed, UsageError
+from lstm_trt.config.configuration import Configuration, Options, Protocol
+from lstm_trt.config.errors import BuildFailed, UsageError
+from lstm_trt.config.workload import Workload
 from lstm_trt.literature import implementations
 from lstm_trt.literature.task import devices, mode_reason
-from lstm_trt.literature.workloads import VARIANTS, Workload, find
-from lstm_trt.machine import cpu_name
-from lstm_trt.runtimes.contract import Availability
+from lstm_trt.literature.workloads import VARIANTS, find
+from lstm_trt.machine.facts import cpu_name
+from lstm_trt.machine.linux import choose_cores
+from lstm_trt.runtimes.base import Availability
 
 
 def where(implementation: object, device: str) -> dict:

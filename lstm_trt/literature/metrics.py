@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lstm_trt.configuration import Configuration
+from lstm_trt.config.configuration import Configuration
+from lstm_trt.config.workload import Workload
 from lstm_trt.literature.describe import base_of
 from lstm_trt.literature.published import SECONDS
 from lstm_trt.literature.task import COSTS
-from lstm_trt.literature.workload import Workload
-from lstm_trt.store import Failure, Recording
+from lstm_trt.store.schema import Failure, Recording
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,7 +185,7 @@ def _implementation(configuration: Configuration, provenance: dict) -> dict:
     """Title and framework as recorded; of a failure, which has not got so far, as the registry has them."""
     told = provenance.get("implementation")
     if told is None:
-        from lstm_trt.errors import LabError
+        from lstm_trt.config.errors import LabError
         from lstm_trt.literature import implementations
 
         try:

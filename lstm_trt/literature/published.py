@@ -15,12 +15,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lstm_trt.errors import UsageError
+from lstm_trt.config.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lstm_trt.literature.workloads import Workload
+    from lstm_trt.config.workload import Workload
+
 
 #: Document -> the name of its table. "further" are figures of other sources to stand beside.
 DOCUMENTS = {
@@ -30,17 +31,23 @@ DOCUMENTS = {
     "004": "speech",
     "further": "further",
 }
+
 FOLDER = Path("data/published")
+
 
 #: Units of time, in seconds; the other units are no times.
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+
 UNITS = (*SECONDS, "sequences/s", "count", "ratio")
+
 
 #: The time of one unit of work as each document tells it: one such row a configuration.
 #: "mean" is stated; "wall" is elapsed time over batches; "time" is a figure whose statistic is not stated.
 TYPICAL = ("mean", "wall", "time")
+
 #: What it took before the first answer.
 COSTS = ("schedule", "tuning", "build")
+
 STATISTICS = (
     *TYPICAL,
     *("median", "max", "min", "std", "elapsed", "sequences_per_s"),
@@ -48,8 +55,10 @@ STATISTICS = (
     *("p99", "p99_low", "p99_high", "max_over_median", "time_per_step", "parameters"),
 )
 
+
 #: "no figure" is a printed dash, "empty" a cell with nothing in it.
 STATUSES = ("ok", "failed", "no figure", "empty")
+
 SIZES = ("batch", "sequence", "features", "hidden", "layers")
 
 

@@ -24,9 +24,9 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from lstm_trt.errors import BuildFailed, UsageError
+from lstm_trt.config.errors import BuildFailed, UsageError
+from lstm_trt.config.workload import MODES, Workload
 from lstm_trt.literature.data import Batch
-from lstm_trt.literature.workloads import MODES, Workload
 
 CONTRACT = (
     "NAME",
@@ -40,6 +40,7 @@ CONTRACT = (
     "availability",
     "prepare",
 )
+
 #: Keys that `Task.costs` may have, all in seconds.
 COSTS = ("export_s", "schedule_s", "tuning_s", "build_s", "first_call_s")
 

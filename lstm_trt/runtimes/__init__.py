@@ -22,7 +22,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-from lstm_trt.errors import UsageError
+from lstm_trt.config.errors import UsageError
 
 REGISTRY = {
     "onnxruntime": "lstm_trt.runtimes.onnxruntime",
@@ -33,6 +33,7 @@ REGISTRY = {
     "torch-compile": "lstm_trt.runtimes.torch_compile",
     "torchscript": "lstm_trt.runtimes.torchscript",
 }
+
 
 CONTRACT = ("NAME", "DISTRIBUTION", "DEVICES", "PRECISIONS", "NEEDS_ONNX", "availability", "prepare")
 

@@ -1,4 +1,18 @@
-"""What the PyTorch runtimes share: availability, preparing, the module on its device, errors.
+"""What holds in a PyTorch process: precision switches, threads, and which operators a forward calls.
+
+Nothing here is timed. `set_precision` runs before a network is built, `facts` and
+`operators` say for the provenance what was really used.
+
+The prepared steps of the PyTorch runtimes: what is timed, on the CPU and on a GPU.
+
+On the CPU a step is one forward on an input tensor that shares its memory with the
+host buffer; its answer is a host tensor. On a GPU a step copies the inputs from
+pinned memory, runs, copies the answer to pinned memory and waits for the stream: the
+host spins. Everything goes to the thread's current stream, which becomes one of this
+process's own, never the default one, so a step belongs to the thread that called
+`prepare` or `load_inputs` last.
+
+What the PyTorch runtimes share: availability, preparing, the module on its device, errors.
 
 A runtime of this family gives a `bind(module, inputs)` that ties the network to its
 input tensor once and for all; `prepare` does the rest. What is timed by each is one
@@ -9,27 +23,307 @@ are alive, the one prepared last decides for both.
 
 from __future__ import annotations
 
+import ctypes
+import os
+import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from lstm_trt import runtimes
-from lstm_trt.configuration import Options
-from lstm_trt.errors import UsageError, first_line
-from lstm_trt.failures import building
-from lstm_trt.networks import build_module
-from lstm_trt.runtimes.contract import Availability, PreparedStep, Request, installed_version
+from lstm_trt.config.configuration import Options
+from lstm_trt.config.errors import BuildFailed, RunFailed, UsageError, building, first_line
+from lstm_trt.export.network import build_module
+from lstm_trt.machine.facts import installed_version
+from lstm_trt.runtimes._cuda import EventClocks
+from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 if TYPE_CHECKING:
     import torch
 
+
+def set_precision(options: Options) -> None:
+    """TF32 on for "tf32" and off for all else, in cuBLAS and in cuDNN's RNNs; raises `BuildFailed`.
+
+    Both of PyTorch's interfaces are set, the old one first since it writes the new
+    one's values too: readers of either (Inductor still asks the old one) then agree,
+    where setting one alone makes the other raise. PyTorch's own default has TF32 on in
+    cuDNN, so an LSTM in "float32" is none until this has run.
+    """
+    import torch
+
+    if options.device != "cuda":
+        return
+    allow = options.precision == "tf32"
+    if allow and torch.cuda.get_device_capability()[0] < 8:
+        raise BuildFailed(f"tf32 needs compute capability 8.0, {torch.cuda.get_device_name()} has less")
+    if allow and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+        raise BuildFailed("tf32 is switched off by NVIDIA_TF32_OVERRIDE=0 in the environment: unset it")
+    switch_tf32(allow)
+    wanted = "tf32" if allow else "ieee"
+    wrong = {name: value for name, value in precision_switches("cuda").items() if value != wanted}
+    if wrong:
+        raise BuildFailed(f"PyTorch {torch.__version__} did not take the precision {wanted}: {wrong}")
+
+
+def switch_tf32(allow: bool) -> None:
+    """Both interfaces to TF32, old and new, in agreement."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the old interface is deprecated
+        torch.backends.cuda.matmul.allow_tf32 = allow
+        torch.backends.cudnn.allow_tf32 = allow
+    for operators_of in (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
+        operators_of.fp32_precision = "tf32" if allow else "ieee"
+
+
+def precision_switches(device: str) -> dict[str, str]:
+    """What float32 means to the libraries now."""
+    import torch
+
+    if device == "cuda":
+        return {
+            "cublas_matmul": torch.backends.cuda.matmul.fp32_precision,
+            "cudnn_rnn": torch.backends.cudnn.rnn.fp32_precision,
+        }
+    return {
+        "mkldnn_matmul": torch.backends.mkldnn.matmul.fp32_precision,
+        "mkldnn_rnn": torch.backends.mkldnn.rnn.fp32_precision,
+    }
+
+
+def operators(forward: Callable, inputs: torch.Tensor) -> dict[str, int]:
+    """How often one forward calls which operator: `aten.mkldnn_rnn_layer` or `aten._cudnn_rnn`
+    where the libraries' LSTMs are used, a long list of small ones where they are not.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+            counted[str(operator).removesuffix(".default")] += 1
+            return operator(*args, **(kwargs or {}))
+
+    counted: Counter[str] = Counter()
+    with torch.no_grad(), Counting():  # inference mode would hide what `aten.lstm` is made of
+        forward(inputs)
+    return dict(counted)
+
+
+def facts(options: Options) -> dict:
+    """What holds in this process now: threads, precision, denormals; JSON values."""
+    import torch
+
+    found = {
+        "torch": str(torch.__version__),
+        "threads": torch.get_num_threads(),
+        "interop_threads": torch.get_num_interop_threads(),
+        "parallel_backend": torch.__config__.parallel_info().rsplit("backend:", 1)[-1].split()[0],
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "mkldnn": bool(torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled),
+        "gradients": "off: inference mode, or a graph captured under no_grad",
+        "precision_switches": precision_switches(options.device),
+        "denormals_flushed": float(torch.full((1,), 1e-38) * 1e-2) == 0.0,
+    }
+    if options.device == "cuda":
+        found |= {
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+            "compute_capability": "{}.{}".format(*torch.cuda.get_device_capability()),
+            "host_memory": "pinned",
+            "device_wait": f"cudaStreamSynchronize, {_scheduling()}",
+        }
+    return found
+
+
+def _scheduling() -> str:
+    """How the driver waits for the device in this context: cuCtxGetFlags' scheduling bits."""
+    flags = ctypes.c_uint()
+    try:
+        if ctypes.CDLL("libcuda.so.1").cuCtxGetFlags(ctypes.byref(flags)) != 0:
+            return "scheduling unknown"
+    except (OSError, AttributeError):
+        return "scheduling unknown"
+    names = {0: "automatic: spins, as contexts are fewer than cores", 1: "spins", 2: "yields", 4: "blocks"}
+    return names.get(flags.value & 7, "scheduling unknown")
+
+
+class _TorchStep(PreparedStep):
+    """Buffers, inputs and the end of life, alike on both devices."""
+
+    def __init__(self, request: Request, host_inputs: torch.Tensor) -> None:
+        self._options = request.options
+        self._output_shape = (request.shape.sequence, request.shape.batch, 1)
+        self._host_inputs = host_inputs
+        self._input_array = host_inputs.numpy()
+        self._bound: Bound | None = None
+        self.load_inputs(request.inputs)
+
+    def step(self) -> None:
+        """Replaced by a closure while the step is open."""
+        raise RunFailed("the step is closed")
+
+    def load_inputs(self, inputs: np.ndarray) -> None:
+        if inputs.shape != self._input_array.shape:
+            raise UsageError(f"inputs must be {self._input_array.shape}, not {inputs.shape}")
+        np.copyto(self._input_array, inputs, casting="same_kind")
+
+    def facts(self) -> dict:
+        bound = self._bound.facts() if self._bound else {}
+        return {**facts(self._options), **bound}
+
+    def close(self) -> None:
+        self.__dict__.pop("step", None)  # what is left is the method above
+        if self._bound is not None:
+            self._bound.release()
+            self._bound = None
+
+    def _check(self, answer: torch.Tensor) -> None:
+        if tuple(answer.shape) != self._output_shape:
+            raise RunFailed(f"the answer has the shape {tuple(answer.shape)}, not {self._output_shape}")
+
+
+class CpuStep(_TorchStep):
+    """A forward on the calling thread; the answer is already in host memory."""
+
+    def __init__(self, request: Request, module: torch.nn.Module, bind: Callable[..., Bound]) -> None:
+        import torch
+
+        shape = request.shape
+        super().__init__(request, torch.empty(shape.sequence, shape.batch, shape.features))
+        self._bound = bind(module, self._host_inputs)
+        run = self._bound.run
+        self._answer = answer = [run()]
+        self._check(answer[0])
+
+        def step() -> None:
+            answer[0] = run()
+
+        self.step = step
+
+    def outputs(self) -> tuple[np.ndarray, ...]:
+        return (self._answer[0].numpy().copy(),)
+
+    def close(self) -> None:
+        super().close()
+        self._answer.clear()
+
+
+class CudaStep(_TorchStep):
+    """Copy in, forward, copy out, wait; with events between them where asked for."""
+
+    def __init__(self, request: Request, module: torch.nn.Module, bind: Callable[..., Bound]) -> None:
+        import torch
+
+        shape = request.shape
+        self._stream, self._clocks = own_stream(), None
+        super().__init__(request, torch.empty(shape.sequence, shape.batch, shape.features, pin_memory=True))
+        self._module = module
+        self._device_inputs = self._host_inputs.to("cuda")
+        self._host_outputs = torch.empty(self._output_shape, pin_memory=True)
+        self._bound = bind(module, self._device_inputs)
+        self._check(self._bound.run())
+        if self._options.device_clocks == "off":
+            self.step = self._plain_step()
+        else:
+            every = self._options.device_clocks == "all"
+            self._clocks = EventClocks(lambda: torch.cuda.Event(enable_timing=True), self._stream, every)
+            self.step = self._clocked_step(every)
+        torch.cuda.synchronize()
+
+    def load_inputs(self, inputs: np.ndarray) -> None:
+        import torch
+
+        torch.cuda.set_stream(self._stream)  # of this thread, which is the one that will run the trials
+        super().load_inputs(inputs)
+        if self._clocks:
+            self._clocks.restart()  # what the parity gate ran is no trial
+
+    def outputs(self) -> tuple[np.ndarray, ...]:
+        return (self._host_outputs.numpy().copy(),)
+
+    def device_times(self) -> dict[str, np.ndarray]:
+        return self._clocks.read() if self._clocks else {}
+
+    def facts(self) -> dict:
+        found = super().facts()
+        found["device_clocks"] = self._options.device_clocks
+        if self._clocks:
+            found["event_pool"] = self._clocks.size
+        if self._module is not None:
+            lstm = getattr(self._module, "network", self._module).lstm
+            chunks = {weight.untyped_storage().data_ptr() for weight in lstm.parameters()}
+            found["weights_in_one_chunk"] = len(chunks) == 1
+        return found
+
+    def close(self) -> None:
+        import torch
+
+        if self._bound is None:
+            return
+        torch.cuda.synchronize()
+        super().close()
+        self._module = self._clocks = self._device_inputs = None
+        torch.cuda.empty_cache()
+
+    def _plain_step(self) -> Callable[[], None]:
+        copy_in, copy_out = self._device_inputs.copy_, self._host_outputs.copy_
+        host_inputs, run, wait = self._host_inputs, self._bound.run, self._stream.synchronize
+
+        def step() -> None:
+            copy_in(host_inputs, True)  # True: non_blocking
+            copy_out(run(), True)
+            wait()
+
+        return step
+
+    def _clocked_step(self, every: bool) -> Callable[[], None]:
+        copy_in, copy_out = self._device_inputs.copy_, self._host_outputs.copy_
+        host_inputs, run, stream = self._host_inputs, self._bound.run, self._stream
+        wait, take, enqueued = stream.synchronize, self._clocks.take, self._clocks.enqueue_ns.append
+        clock = time.perf_counter_ns
+
+        def step() -> None:
+            began = clock()
+            before_in, before_run, after_run, after_out = take()
+            if every:
+                before_in.record(stream)
+            copy_in(host_inputs, True)
+            before_run.record(stream)
+            answer = run()
+            after_run.record(stream)
+            copy_out(answer, True)
+            if every:
+                after_out.record(stream)
+            enqueued(clock() - began)
+            wait()
+
+        return step
+
+
+@cache
+def own_stream() -> torch.cuda.Stream:
+    """The stream of all steps of this process."""
+    import torch
+
+    return torch.cuda.Stream()
+
+
 DISTRIBUTION = "torch"
+
 #: On the CPU fp16 is a loop of small operators wherever oneDNN lacks it; `facts` show it.
 PRECISIONS = {"cpu": ("fp32", "bf16", "fp16"), "cuda": ("fp32", "tf32", "fp16", "bf16")}
+
 #: Device clocks that a prepared step knows.
 DEVICE_CLOCKS = {"cpu": ("off",), "cuda": ("off", "compute", "all")}
+
 CUDA_WHEEL = (
     "on a machine with an NVIDIA GPU: pip uninstall torch, then pip install torch (PyPI has it with CUDA for Linux)"
 )
@@ -56,7 +350,7 @@ def availability(device: str, devices: tuple[str, ...] = ("cpu", "cuda")) -> Ava
     if device not in devices:
         return Availability(False, version, reason=f"it runs on {' and '.join(devices)} only, not on {device}")
     if device == "cpu":
-        from lstm_trt.machine import cpu_name
+        from lstm_trt.machine.facts import cpu_name
 
         return Availability(True, version, cpu_name())
     try:
@@ -94,9 +388,6 @@ def prepare(name: str, request: Request, bind: Callable[[torch.nn.Module, torch.
     if options.graph and name != "pytorch-cudagraph":
         raise UsageError(f"{name} captures no CUDA graph: use the runtime pytorch-cudagraph")
     with building(name, request.label):
-        from lstm_trt.runtimes._torch_state import set_precision
-        from lstm_trt.runtimes._torch_steps import CpuStep, CudaStep
-
         configure(options)
         set_precision(options)
         step = (CudaStep if options.device == "cuda" else CpuStep)(request, load_module(request), bind)

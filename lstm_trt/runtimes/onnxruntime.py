@@ -13,15 +13,21 @@ from pathlib import Path
 
 import numpy as np
 
-from lstm_trt.errors import BuildFailed, MemoryExhausted, first_line
-from lstm_trt.export import INPUT, OUTPUT, static_model
-from lstm_trt.runtimes.contract import Availability, PreparedStep, Request, installed_version
+from lstm_trt.config.errors import BuildFailed, MemoryExhausted, first_line
+from lstm_trt.export.to_onnx import INPUT, OUTPUT, static_model
+from lstm_trt.machine.facts import installed_version
+from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 NAME = "onnxruntime"
+
 DISTRIBUTION = "onnxruntime"
+
 DEVICES = ("cpu", "cuda")
+
 PRECISIONS = {"cpu": ("fp32", "int8"), "cuda": ("fp32", "tf32")}
+
 NEEDS_ONNX = True
+
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
@@ -35,7 +41,7 @@ def availability(device: str = "cpu") -> Availability:
     if version is None:
         return Availability(False, reason="not installed", remedy="pip install onnxruntime")
     if device == "cpu":
-        from lstm_trt.machine import cpu_name
+        from lstm_trt.machine.facts import cpu_name, gpu_name
 
         return Availability(True, version, cpu_name())
     import onnxruntime
@@ -47,7 +53,6 @@ def availability(device: str = "cpu") -> Availability:
             reason=f"this onnxruntime has no {PROVIDERS[device]}",
             remedy="pip uninstall onnxruntime, then pip install onnxruntime-gpu (needs an NVIDIA GPU)",
         )
-    from lstm_trt.machine import gpu_name
 
     name = gpu_name()
     if name is None:

@@ -13,17 +13,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lstm_trt.runtimes import _torch
-from lstm_trt.runtimes._torch_state import operators
-from lstm_trt.runtimes.contract import Availability, PreparedStep, Request
+from lstm_trt.runtimes._torch import operators
+from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 if TYPE_CHECKING:
     import torch
 
+
 NAME = "pytorch"
+
 DISTRIBUTION = _torch.DISTRIBUTION
+
 DEVICES = ("cpu", "cuda")
+
 PRECISIONS = _torch.PRECISIONS
+
 NEEDS_ONNX = False
+
 
 configure = _torch.configure
 

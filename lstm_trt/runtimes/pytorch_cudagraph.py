@@ -9,22 +9,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lstm_trt.errors import BuildFailed, first_line
-from lstm_trt.failures import is_memory_error
+from lstm_trt.config.errors import BuildFailed, first_line, is_memory_error
 from lstm_trt.runtimes import _torch
-from lstm_trt.runtimes._torch_state import operators
-from lstm_trt.runtimes.contract import Availability, PreparedStep, Request
+from lstm_trt.runtimes._torch import operators
+from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 if TYPE_CHECKING:
     import torch
 
+
 NAME = "pytorch-cudagraph"
+
 DISTRIBUTION = _torch.DISTRIBUTION
+
 DEVICES = ("cuda",)
+
 PRECISIONS = {"cuda": _torch.PRECISIONS["cuda"]}
+
 NEEDS_ONNX = False
+
 #: Forwards before the capture: cuDNN and cuBLAS load kernels and take workspaces in the first ones.
 WARMUPS = 3
+
 
 configure = _torch.configure
 

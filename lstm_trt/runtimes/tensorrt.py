@@ -10,12 +10,16 @@ from __future__ import annotations
 from types import ModuleType
 
 from lstm_trt.runtimes import _tensorrt
-from lstm_trt.runtimes.contract import Availability, PreparedStep, Request
+from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 NAME = "tensorrt"
+
 DISTRIBUTION = "tensorrt"
+
 DEVICES = _tensorrt.DEVICES
+
 PRECISIONS = _tensorrt.PRECISIONS
+
 NEEDS_ONNX = True
 
 

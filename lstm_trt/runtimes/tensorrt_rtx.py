@@ -15,17 +15,22 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from lstm_trt import cache, cuda
-from lstm_trt.configuration import canonical_json
-from lstm_trt.errors import LabError
-from lstm_trt.runtimes import _tensorrt
-from lstm_trt.runtimes.contract import Availability, PreparedStep, Request
+from lstm_trt.config.configuration import canonical_json
+from lstm_trt.config.errors import LabError
+from lstm_trt.runtimes import _cuda, _tensorrt
+from lstm_trt.runtimes.base import Availability, PreparedStep, Request
+from lstm_trt.store import cache
 
 NAME = "tensorrt-rtx"
+
 DISTRIBUTION = "tensorrt-rtx"
+
 DEVICES = _tensorrt.DEVICES
+
 PRECISIONS = _tensorrt.PRECISIONS
+
 NEEDS_ONNX = True
+
 #: The kind of our entries in the cache.
 KERNELS = "rtx-kernels"
 
@@ -44,7 +49,7 @@ def _open(trt: ModuleType, engine: object, plan_sha256: str) -> _tensorrt.Opened
     config = engine.create_runtime_config()
     config.dynamic_shapes_kernel_specialization_strategy = trt.DynamicShapesKernelSpecializationStrategy.EAGER
     config.cuda_graph_strategy = trt.CudaGraphStrategy.DISABLED
-    identity = {"engine": plan_sha256, "version": trt.__version__, "gpu": cuda.gpu_name()}
+    identity = {"engine": plan_sha256, "version": trt.__version__, "gpu": _cuda.gpu_name()}
     kernels = KernelCache(config, cache.sha256(canonical_json(identity).encode()))
     context = engine.create_execution_context(config)
 

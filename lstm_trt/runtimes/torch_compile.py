@@ -19,22 +19,29 @@ import time
 import warnings
 from typing import TYPE_CHECKING
 
-from lstm_trt.errors import BuildFailed
+from lstm_trt.config.errors import BuildFailed
 from lstm_trt.runtimes import _torch
-from lstm_trt.runtimes._torch_state import operators
-from lstm_trt.runtimes.contract import Availability, PreparedStep, Request
+from lstm_trt.runtimes._torch import operators
+from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 if TYPE_CHECKING:
     import torch
 
+
 NAME = "torch-compile"
+
 DISTRIBUTION = _torch.DISTRIBUTION
+
 DEVICES = ("cpu", "cuda")
+
 #: No fp16 on the CPU: it would be unrolled, a kernel a step.
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": _torch.PRECISIONS["cuda"]}
+
 NEEDS_ONNX = False
+
 #: Longest sequence, and most layers times directions, of a network that is unrolled.
 UNROLLED_LIMITS = {"sequence": 64, "layers": 2}
+
 
 configure = _torch.configure
 

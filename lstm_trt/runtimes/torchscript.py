@@ -10,21 +10,28 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from lstm_trt.errors import BuildFailed
+from lstm_trt.config.errors import BuildFailed
 from lstm_trt.runtimes import _torch
-from lstm_trt.runtimes._torch_state import operators
-from lstm_trt.runtimes.contract import Availability, PreparedStep, Request
+from lstm_trt.runtimes._torch import operators
+from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 if TYPE_CHECKING:
     import torch
 
+
 NAME = "torchscript"
+
 DISTRIBUTION = _torch.DISTRIBUTION
+
 DEVICES = ("cpu", "cuda")
+
 PRECISIONS = _torch.PRECISIONS
+
 NEEDS_ONNX = False
+
 #: The executor profiles one call and compiles in the next; one more to be sure.
 WARMUPS = 3
+
 
 configure = _torch.configure
 

@@ -17,11 +17,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from lstm_trt.errors import BuildFailed, MemoryExhausted, RunFailed, UsageError
+from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, UsageError
+from lstm_trt.config.workload import Workload
 from lstm_trt.literature import implementations
 from lstm_trt.literature.data import Batch, make_batch, make_weights, weight_shapes
 from lstm_trt.literature.task import COSTS
-from lstm_trt.literature.workloads import WORKLOADS, Workload
+from lstm_trt.literature.workloads import WORKLOADS
 
 NAMES = tuple(name for name in implementations.REGISTRY if name.startswith("tensorflow"))
 TWO_BIASES = ("tensorflow-basic-eager", "tensorflow-basic-graph", "tensorflow-while-graph", "tensorflow-xla")
@@ -236,13 +237,13 @@ def test_updates_are_pytorchs_for_tiny_gradients_and_for_slices(name):
     """Gradients about as large as epsilon show where it stands; rows that are read twice, once and no more."""
     import torch
 
-    from lstm_trt.literature.implementations import tensorflow_state
+    from lstm_trt.literature.implementations import tensorflow_task
 
-    tf, keras = tensorflow_state.load(1)
+    tf, keras = tensorflow_task.load(1)
     start = np.ones((4, 2), np.float32)
     scale = np.float32([[1, 1e-2], [1e-6, 1e-7], [1e-8, 1e-9], [1, 1]])
     ours, theirs = keras.Variable(start), torch.nn.Parameter(torch.from_numpy(start.copy()))
-    tested = tensorflow_state.optimizer(tf, keras, name, 1e-3)
+    tested = tensorflow_task.optimizer(tf, keras, name, 1e-3)
     tested.build([ours])
     reference = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[name]([theirs], lr=1e-3)
     for rows in ([0, 1, 2], [0, 1, 1], [2, 1, 0], [1, 1, 1]):

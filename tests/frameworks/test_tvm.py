@@ -12,13 +12,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lstm_trt import cache
-from lstm_trt.errors import BuildFailed, RunFailed, RuntimeUnavailable, UsageError
+from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UsageError
+from lstm_trt.config.workload import Workload
 from lstm_trt.literature import implementations
 from lstm_trt.literature.data import make_batch, make_weights
-from lstm_trt.literature.implementations import tvm as module
+from lstm_trt.literature.implementations import tvm as literature_implementations_tvm
 from lstm_trt.literature.task import COSTS, Task
-from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, Workload
+from lstm_trt.literature.workloads import VARIANTS, WORKLOADS
+from lstm_trt.store import cache
 
 UNTUNED = implementations.load("tvm-untuned")
 #: As `tvm-tuned`, but with as few trials as try every operator once or more often.
@@ -133,10 +134,10 @@ def test_the_first_hidden_state_is_not_folded_away():
 
 @needs_tvm
 def test_tuning_is_cached_by_content_and_the_costs_stay_those_of_the_search(monkeypatch):
-    from lstm_trt.literature.implementations import tvm_tuning
+    from lstm_trt.literature.implementations import tvm_task
 
-    searches, search = [], tvm_tuning._search
-    monkeypatch.setattr(tvm_tuning, "_search", lambda *what: searches.append(what) or search(*what))
+    searches, search = [], tvm_task._search
+    monkeypatch.setattr(tvm_task, "_search", lambda *what: searches.append(what) or search(*what))
     workload = replace(CELL, batch=2, hidden=6, features=6)
     first = prepare(TUNED, workload, seed=1)
     assert set(first.costs) == {"schedule_s", "tuning_s", "build_s", "first_call_s"} < set(COSTS)
@@ -235,13 +236,13 @@ def test_a_shape_that_is_not_supported_is_refused_with_the_reason():
 def test_a_pair_of_libraries_that_crashes_is_refused(monkeypatch):
     for ffi, ready in (("0.1.14.post1", True), ("0.1.15.post2", False), ("0.2.0", False)):
         versions = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": ffi}
-        monkeypatch.setattr(module, "installed_version", versions.get)
-        monkeypatch.setattr(module, "_installed", lambda package: True)
+        monkeypatch.setattr(literature_implementations_tvm, "installed_version", versions.get)
+        monkeypatch.setattr(literature_implementations_tvm, "_installed", lambda package: True)
         assert TUNED.availability().ready == ready
         assert UNTUNED.availability().ready
     with pytest.raises(RuntimeUnavailable, match=r"apache-tvm-ffi<0\.1\.15"):
         prepare(TUNED, CELL)
-    monkeypatch.setattr(module, "_installed", lambda package: False)
+    monkeypatch.setattr(literature_implementations_tvm, "_installed", lambda package: False)
     assert "frameworks" in UNTUNED.availability().remedy
 
 

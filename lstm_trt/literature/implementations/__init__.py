@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import importlib
 
-from lstm_trt.errors import UsageError
+from lstm_trt.config.errors import UsageError
 from lstm_trt.literature.task import CONTRACT
 
 _HERE = "lstm_trt.literature.implementations"
+
 
 #: name -> module, or module:attribute.
 REGISTRY = {

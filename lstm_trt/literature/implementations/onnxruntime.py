@@ -1,4 +1,9 @@
-"""ONNX Runtime on the CPU: the forward workloads, exported from PyTorch's `nn.LSTM`.
+"""A forward workload as ONNX, for ONNX Runtime and TensorRT: `nn.LSTM`, embedding and head included.
+
+Sizes are static, those of the workload. PyTorch's TorchScript exporter is used, for the reasons
+in `lstm_trt.export`. Nothing is cached: how long the export takes is one of the costs.
+
+ONNX Runtime on the CPU: the forward workloads, exported from PyTorch's `nn.LSTM`.
 
 A step is one run on a host input and a host output that stay bound, as in the lab's runtime of
 this name. Costs: `export_s`, `build_s` (the session, with its graph optimizations) and
@@ -7,27 +12,84 @@ this name. Costs: `export_s`, `build_s` (the session, with its graph optimizatio
 
 from __future__ import annotations
 
+import io
 import sys
 import time
+import warnings
 from functools import partial
 
 import numpy as np
+import onnx
+import torch
 
-from lstm_trt.errors import BuildFailed, RunFailed
-from lstm_trt.failures import building, run_failure
+from lstm_trt.config.errors import BuildFailed, ExportFailed, RunFailed, building, first_line, run_failure
+from lstm_trt.config.workload import Workload
+from lstm_trt.export.to_onnx import INPUT, OPSET, OUTPUT
 from lstm_trt.literature.data import Batch
+from lstm_trt.literature.implementations.pytorch_networks import build_network, load_weights
 from lstm_trt.literature.task import Task, check, check_inputs, exported_reason
-from lstm_trt.literature.workloads import Workload
-from lstm_trt.runtimes import onnxruntime as runtime
-from lstm_trt.runtimes.contract import Availability
+from lstm_trt.runtimes import onnxruntime as runtimes_onnxruntime
+from lstm_trt.runtimes.base import Availability
+
+
+class _Plain(torch.nn.Module):
+    """The network as a function of its inputs alone."""
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.network(inputs, None, None, None)
+
+
+def export_workload(workload: Workload, weights: dict[str, np.ndarray], inputs: np.ndarray) -> bytes:
+    """The ONNX file, checked: one LSTM operator a layer, inputs and outputs of the workload's sizes.
+
+    Raises `ExportFailed`.
+    """
+    network = build_network(workload, "one-call")
+    load_weights(network.canonical(), weights)
+    buffer = io.BytesIO()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its deprecation, and that the batch is fixed, which it is
+            torch.onnx.export(
+                _Plain(network).eval().requires_grad_(False),
+                (torch.from_numpy(np.array(inputs)),),
+                buffer,
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+                opset_version=OPSET,
+                dynamo=False,
+            )
+        model = onnx.load_from_string(buffer.getvalue())
+        onnx.checker.check_model(model, full_check=True)
+    except Exception as error:  # whatever the exporter or the checker raises
+        raise ExportFailed(f"PyTorch cannot export {workload.label}: {first_line(error)}") from error
+    operators = [node.op_type for node in model.graph.node].count("LSTM")
+    if operators != workload.layers:
+        raise ExportFailed(f"the export of {workload.label} holds {operators} LSTM operators, not {workload.layers}")
+    for value, sizes in ((model.graph.input[0], workload.input_shape), (model.graph.output[0], workload.output_shape)):
+        found = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        if found != sizes:
+            raise ExportFailed(f"the export of {workload.label} has {value.name} of {found}, not {sizes}")
+    return buffer.getvalue()
+
 
 NAME = "onnxruntime"
+
 TITLE = "ONNX Runtime"
+
 FRAMEWORK = "ONNX Runtime"
+
 STYLE = "one-call"
+
 EXECUTION = "graph"
+
 EXTRA = None
-DISTRIBUTION = runtime.DISTRIBUTION
+
+DISTRIBUTION = runtimes_onnxruntime.DISTRIBUTION
 
 
 def supports(workload: Workload, mode: str) -> str | None:
@@ -37,7 +99,7 @@ def supports(workload: Workload, mode: str) -> str | None:
 
 def availability() -> Availability:
     """Ready where the package is installed; never raises."""
-    return runtime.availability("cpu")
+    return runtimes_onnxruntime.availability("cpu")
 
 
 def prepare(workload: Workload, mode: str, weights: dict[str, np.ndarray], batch: Batch, threads: int) -> Task:
@@ -52,8 +114,7 @@ class _Session(Task):
     def __init__(self, workload: Workload, weights: dict[str, np.ndarray], batch: Batch, threads: int) -> None:
         import onnxruntime
 
-        from lstm_trt.export import INPUT, OUTPUT
-        from lstm_trt.literature.implementations.pytorch_onnx import export_workload
+        from lstm_trt.export.to_onnx import INPUT, OUTPUT
 
         self._workload, self._threads = workload, threads
         self._inputs = np.ascontiguousarray(batch.inputs).copy()
@@ -67,9 +128,9 @@ class _Session(Task):
         settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
         settings.log_severity_level = 4  # its errors come as exceptions too
         began = time.perf_counter()
-        self._session = onnxruntime.InferenceSession(model, settings, providers=[runtime.PROVIDERS["cpu"]])
+        self._session = onnxruntime.InferenceSession(model, settings, providers=[runtimes_onnxruntime.PROVIDERS["cpu"]])
         self.costs["build_s"] = time.perf_counter() - began
-        if self._session.get_providers()[0] != runtime.PROVIDERS["cpu"]:
+        if self._session.get_providers()[0] != runtimes_onnxruntime.PROVIDERS["cpu"]:
             raise BuildFailed(f"onnxruntime fell back to {self._session.get_providers()[0]}")
         self._binding = self._session.io_binding()
         for bind, name, array in (

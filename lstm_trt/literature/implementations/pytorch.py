@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lstm_trt.failures import building
+from lstm_trt.config.errors import building
+from lstm_trt.config.workload import Workload
 from lstm_trt.literature.data import Batch
 from lstm_trt.literature.task import Task, check, mode_reason
-from lstm_trt.literature.workloads import Workload
 from lstm_trt.runtimes import _torch, torch_compile
-from lstm_trt.runtimes.contract import Availability
+from lstm_trt.runtimes.base import Availability
 
 #: Most cells (steps x layers x directions) that may be unrolled into one compiled graph. On a shared
 #: 2-core EPYC, in seconds of one core: 0.25 a cell forward (400 cells: 110), about 1 in a training step,
@@ -90,11 +90,19 @@ class PyTorch:
 
 
 BASIC_EAGER = PyTorch("basic", "eager")
+
 BASIC_SCRIPTED = PyTorch("basic", "scripted")
+
 BASIC_COMPILED = PyTorch("basic", "compiled")
+
 FUSED_EAGER = PyTorch("fused", "eager")
+
 FUSED_SCRIPTED = PyTorch("fused", "scripted")
+
 FUSED_COMPILED = PyTorch("fused", "compiled")
+
 ONE_CALL_EAGER = PyTorch("one-call", "eager")
+
 ONE_CALL_SCRIPTED = PyTorch("one-call", "scripted")
+
 ONE_CALL_COMPILED = PyTorch("one-call", "compiled")

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from lstm_trt.errors import UsageError
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.workload import Workload
 from lstm_trt.literature.data import Batch
-from lstm_trt.literature.workloads import Workload
 
 
 class Packing(NamedTuple):

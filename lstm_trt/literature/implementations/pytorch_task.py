@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from lstm_trt.configuration import Options
-from lstm_trt.errors import BuildFailed, RunFailed
-from lstm_trt.failures import run_failure
+from lstm_trt.config.configuration import Options
+from lstm_trt.config.errors import BuildFailed, RunFailed, run_failure
+from lstm_trt.config.workload import Workload
 from lstm_trt.literature.data import Batch
 from lstm_trt.literature.implementations.pytorch_networks import Objective, build_network, load_weights, packing
 from lstm_trt.literature.task import Task, check_inputs
-from lstm_trt.literature.workloads import Workload
-from lstm_trt.runtimes import _torch, _torch_state, torch_compile
+from lstm_trt.runtimes import _torch, torch_compile
 
 if TYPE_CHECKING:
     from lstm_trt.literature.implementations.pytorch import PyTorch
+
 
 #: TorchScript profiles the first call and compiles in the next; one more to be sure.
 _SCRIPT_CALLS = 3
@@ -55,7 +55,7 @@ class _TorchTask(Task):
         self._told: dict = {}
         self._graphs = 0
         _torch.configure(self._options)
-        _torch_state.set_precision(self._options)
+        _torch.set_precision(self._options)
         self.load_batch(batch)
         began = time.perf_counter()
         self._network = build_network(workload, self._style)
@@ -150,7 +150,7 @@ class _TorchTask(Task):
         return nullcontext()
 
     def facts(self) -> dict:
-        found = {**_torch_state.facts(self._options), **self._told}
+        found = {**_torch.facts(self._options), **self._told}
         if self._execution == "compiled":
             found["recompiled_later"] = torch_compile.compiled_so_far()["graphs"] - self._graphs
         return found
@@ -201,7 +201,7 @@ class ForwardTask(_TorchTask):
     def facts(self) -> dict:
         found = super().facts()
         if self._style == "one-call" and self._call is not None:
-            found["operators"] = _torch_state.operators(lambda inputs: self._network.forward(*inputs), self._arguments)
+            found["operators"] = _torch.operators(lambda inputs: self._network.forward(*inputs), self._arguments)
         return found
 
 

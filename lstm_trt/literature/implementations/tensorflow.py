@@ -23,19 +23,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lstm_trt.failures import building
+from lstm_trt.config.errors import building
+from lstm_trt.config.workload import Workload
 from lstm_trt.literature.data import Batch
 from lstm_trt.literature.task import Task, check, mode_reason
-from lstm_trt.literature.workloads import Workload
-from lstm_trt.runtimes.contract import Availability, installed_version
+from lstm_trt.machine.facts import installed_version
+from lstm_trt.runtimes.base import Availability
 
 #: Most cells (steps x layers x directions) that may be unrolled into one graph. Tracing and the first
 #: call took 14 ms a cell in a forward pass and 40 ms in a training step (50 ms where padding is
 #: masked) on one core of a 2-core EPYC, whatever the number of cells: these limits are about a minute.
 UNROLLED = {"forward": 4000, "training": 1000}
 
+
 #: The wheels that install TensorFlow, with and without its GPU libraries.
 DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu")
+
 _REMEDY = "pip install -e '.[frameworks]'"
 
 
@@ -106,10 +109,17 @@ def _installed(package: str) -> bool:
 
 
 BASIC_EAGER = TensorFlow("basic", "eager")
+
 BASIC_GRAPH = TensorFlow("basic", "graph")
+
 WHILE_GRAPH = TensorFlow("while", "graph")
+
 STATIC_EAGER = TensorFlow("static", "eager")
+
 STATIC_GRAPH = TensorFlow("static", "graph")
+
 XLA = TensorFlow("while", "xla")
+
 ONE_CALL_EAGER = TensorFlow("one-call", "eager")
+
 ONE_CALL_GRAPH = TensorFlow("one-call", "graph")

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lstm_trt.errors import UsageError
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.workload import Workload
 from lstm_trt.literature.data import weight_shapes
-from lstm_trt.literature.workloads import Workload
 
 if TYPE_CHECKING:
     from tensorflow import Tensor
+
 
 #: (inputs, hidden, memory) -> (hidden, memory), each (batch, width).
 Cell = Callable[["Tensor", "Tensor", "Tensor"], tuple["Tensor", "Tensor"]]

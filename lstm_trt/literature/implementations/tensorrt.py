@@ -14,12 +14,12 @@ from types import ModuleType
 
 import numpy as np
 
-from lstm_trt.failures import building
+from lstm_trt.config.errors import building
+from lstm_trt.config.workload import Workload
 from lstm_trt.literature.data import Batch
 from lstm_trt.literature.task import Task, check, exported_reason
-from lstm_trt.literature.workloads import Workload
 from lstm_trt.runtimes import tensorrt, tensorrt_rtx
-from lstm_trt.runtimes.contract import Availability, PreparedStep, Request
+from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,17 @@ class _Engine(Task):
     def __init__(
         self, runtime: ModuleType, workload: Workload, weights: dict[str, np.ndarray], batch: Batch, threads: int
     ) -> None:
-        from lstm_trt import engines
-        from lstm_trt.configuration import Options
-        from lstm_trt.export import INPUT, OUTPUT
-        from lstm_trt.literature.implementations.pytorch_onnx import export_workload
-        from lstm_trt.runtimes._tensorrt_step import TensorRtStep
+        from lstm_trt.config.configuration import Options
+        from lstm_trt.export import build, engine
+        from lstm_trt.export.to_onnx import INPUT, OUTPUT
+        from lstm_trt.literature.implementations.onnxruntime import export_workload
+        from lstm_trt.runtimes._tensorrt import TensorRtStep
 
         began = time.perf_counter()
         model = export_workload(workload, weights, batch.inputs)
         self.costs = {"export_s": time.perf_counter() - began}
-        wanted = engines.EngineOptions(runtime.NAME, "fp32", detailed=True)
-        built = engines.build_engine(model, wanted, name=workload.label)
+        wanted = engine.EngineOptions(runtime.NAME, "fp32", detailed=True)
+        built = build.build_engine(model, wanted, name=workload.label)
         self.costs["build_s"] = built.information["build_seconds"]
         request = Request(workload.shape, Options(device="cuda", threads=threads), batch.inputs)
         sizes = {INPUT: workload.input_shape, OUTPUT: workload.output_shape}
@@ -107,4 +107,5 @@ class _Engine(Task):
 
 
 TENSORRT = TensorRt(tensorrt, "TensorRT", "tensorrt")
+
 TENSORRT_RTX = TensorRt(tensorrt_rtx, "TensorRT for RTX", "rtx")

@@ -18,19 +18,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lstm_trt.failures import building
+from lstm_trt.config.errors import building
+from lstm_trt.config.workload import Workload
 from lstm_trt.literature.data import Batch
 from lstm_trt.literature.task import Task, check, mode_reason
-from lstm_trt.literature.workloads import WORKLOADS, Workload
-from lstm_trt.runtimes.contract import Availability, installed_version
+from lstm_trt.literature.workloads import WORKLOADS
+from lstm_trt.machine.facts import installed_version
+from lstm_trt.runtimes.base import Availability
 
 #: The document's `num_measure_trials`.
 TRIALS = 200
+
 _LARGEST = {name: WORKLOADS[name] for name in ("cell", "layer")}
+
 _SIZES = ("batch", "sequence", "features", "hidden", "layers", "directions")
+
 #: Saving a function of TVM 0.27 with this FFI or a later one is a segmentation fault, and tuning saves functions.
 _BROKEN_FFI = (0, 1, 15)
+
 _FFI = "apache-tvm-ffi"
+
 _REMEDY = "pip install -e '.[frameworks]'"
 
 
@@ -104,4 +111,5 @@ def _numbers(version: str | None) -> tuple[int, ...]:
 
 
 UNTUNED = Tvm(trials=0)
+
 TUNED = Tvm(trials=TRIALS)

@@ -1,0 +1,467 @@
+"""Which clusters of late answers came and went from one recorded side to the other.
+
+One percentile of two sides, process by process: is their ratio beyond what processes differ by?
+
+Called with the trials of each process; `comparison.py` says what the answers rest on.
+
+Whether B is faster than A, slower, or the same: by the median and by the tail, apart.
+
+The unit of replication is the process. The same script in ten processes had medians known to
+0.07 % each, and 3 % apart; so intervals of two processes that do not touch prove nothing. What is
+asked is whether *another* process of B would differ from *another* process of A.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+
+import numpy as np
+
+from lstm_trt.analysis.causes import holm
+from lstm_trt.analysis.dependence import worth
+from lstm_trt.analysis.pairing import command, control_ratio, differences, shared
+from lstm_trt.analysis.quantiles import (
+    CONFIDENCE,
+    EFFECT,
+    ONE_PROCESS_RATIO,
+    ROUNDS,
+    check_confidence,
+    interval_ranks,
+    percentile,
+    ratio_rank,
+    share_of,
+)
+from lstm_trt.config.errors import UsageError
+from lstm_trt.store.samples import Group, Sample
+
+#: Clusters whose multiples of the median are this near are one cluster.
+NEAR = 0.05
+
+
+@dataclass(frozen=True)
+class ClusterPair:
+    """A cluster, and the share of the trials in its band of multiples of the local median on each side.
+
+    `share` is that of the side that has it (of B where both do). `p_corrected` belongs to "the
+    shares are equal", corrected for all clusters that were looked at (Holm).
+    """
+
+    multiplier: float
+    share: float
+    share_a: float
+    share_b: float
+    p_corrected: float
+
+
+@dataclass(frozen=True)
+class Changes:
+    """`gone`: only A has them; `new`: only B; `kept`: both; `unclear`: one side alone, but chance may explain it."""
+
+    gone: tuple[ClusterPair, ...] = ()
+    new: tuple[ClusterPair, ...] = ()
+    kept: tuple[ClusterPair, ...] = ()
+    unclear: tuple[ClusterPair, ...] = ()
+
+
+def changes(a: Sequence[np.ndarray], b: Sequence[np.ndarray], confidence: float) -> Changes:
+    """Clusters of both sides (timed trials of each process, in order), by their multiples of the local median.
+
+    A cluster without a counterpart is gone, or new, where the trials in its band are too few on the
+    other side for chance: Fisher's exact test, with the counts taken for as many trials as they are
+    worth where late answers come in bursts, and Holm's correction. With 5 rounds a side and more
+    the shares of the rounds must differ too (Mann and Whitney, exact); with fewer, those of all
+    rounds of one side must lie above those of the other.
+    """
+    from lstm_trt.analysis.outliers import quick
+
+    seen = [quick([Sample.of(one) for one in side]) for side in (a, b)]
+    found = [one.clusters for one in seen]
+    if not any(found):
+        return Changes()
+    ratios = [
+        [one / level for one, level in zip(side, one_seen.levels_ns, strict=True)]
+        for side, one_seen in zip((a, b), seen, strict=True)
+    ]
+    looked: list[tuple[str, float, _Band]] = []
+    for mine, (clusters, others) in enumerate((found, found[::-1])):
+        for cluster in clusters:
+            twins = [one for one in others if _near(cluster, one)]
+            if twins and mine == 0:
+                continue  # told once, from B's side
+            band = _Band.of(
+                ratios,
+                min(c.low for c in (cluster, *twins)),
+                max(c.high for c in (cluster, *twins)),
+                cluster.multiplier,
+            )
+            looked.append(("kept" if twins else ("gone", "new")[mine], cluster.multiplier, band))
+    p_values = holm([band.p_value() for _, _, band in looked])
+    answer: dict[str, list[ClusterPair]] = {"gone": [], "new": [], "kept": [], "unclear": []}
+    for (kind, multiplier, band), p in zip(looked, p_values, strict=True):
+        place, more = kind, {"gone": 0, "new": 1}.get(kind)
+        if more is not None and not (p <= 1 - confidence and band.rounds_agree(more, confidence)):
+            place = "unclear"
+        share_a, share_b = band.share(0), band.share(1)
+        answer[place].append(ClusterPair(multiplier, share_a if more == 0 else share_b, share_a, share_b, p))
+    return Changes(**{kind: tuple(sorted(pairs, key=lambda one: one.multiplier)) for kind, pairs in answer.items()})
+
+
+def _near(one, other) -> bool:
+    """Whether they lie at about the same multiple: within 0.05, or one inside the other's extent."""
+    return (
+        abs(one.multiplier - other.multiplier) <= NEAR
+        or other.low <= one.multiplier <= other.high
+        or one.low <= other.multiplier <= one.high
+    )
+
+
+@dataclass(frozen=True)
+class _Band:
+    """Trials in a band of multiples: for A and B, an array a round of whether a trial lies in it."""
+
+    inside: tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]
+
+    @classmethod
+    def of(cls, ratios: Sequence[Sequence[np.ndarray]], low: float, high: float, multiplier: float) -> _Band:
+        low, high = min(low, multiplier - NEAR), max(high, multiplier + NEAR)
+        if multiplier > 1:  # not into the body: at most half the way to it
+            low = max(low, (1 + multiplier) / 2)
+        else:
+            high = min(high, (1 + multiplier) / 2)
+        return cls(tuple(tuple((one >= low) & (one <= high) for one in side) for side in ratios))
+
+    def share(self, side: int) -> float:
+        return sum(int(one.sum()) for one in self.inside[side]) / sum(map(len, self.inside[side]))
+
+    def p_value(self) -> float:
+        """Of equal shares, two-sided."""
+        from scipy.stats import fisher_exact
+
+        table = []
+        for side in (0, 1):
+            trials = sum(worth(one) for one in self.inside[side])
+            count = round(self.share(side) * trials)
+            table.append([count, max(0, round(trials) - count)])
+        return float(fisher_exact(table).pvalue)
+
+    def rounds_agree(self, more: int, confidence: float) -> bool:
+        """Whether the rounds of side `more` have the larger share, as a whole."""
+        above, below = ([float(one.mean()) for one in self.inside[side]] for side in (more, 1 - more))
+        against = sum(one <= other for one in above for other in below)
+        rank = ratio_rank(len(above), len(below), confidence) if min(len(above), len(below)) >= ROUNDS else 1
+        return against < rank
+
+
+SAME, FASTER, SLOWER, AMBIGUOUS = "SAME", "FASTER", "SLOWER", "AMBIGUOUS"
+
+#: What this many times as many trials exceed as the percentile counts as its tail.
+TAIL = 5
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The word, the ratio B / A with its bounds over rounds, each process's percentile, and why.
+
+    `rounds_needed` a side would decide where this did not; 0 where it did.
+    """
+
+    word: str
+    ratio: float | None
+    low: float | None
+    high: float | None
+    values_us: tuple[tuple[float, ...], tuple[float, ...]]
+    reasons: tuple[str, ...]
+    rounds_needed: int
+
+
+def judge(
+    name: str,
+    share: Fraction,
+    sides: list[list[np.ndarray]],
+    effect: float,
+    confidence: float,
+    each: float,
+    machine: float = 1.0,
+) -> Judged:
+    """Compare the percentile `share` of A's and B's processes (`sides`: trials in ns, in order, an array a process).
+
+    `each` is the confidence of the interval over rounds, `confidence` that within processes, `machine`
+    by how much the machine itself was slower for B, as far as control runs tell.
+    """
+    ordered = [[np.sort(one) for one in side] for side in sides]
+    values = [np.array([percentile(one, share) for one in side]) for side in ordered]
+    ratios = np.sort(np.divide.outer(values[1], values[0]).ravel())
+    ratio = math.sqrt(ratios[(len(ratios) - 1) // 2] * ratios[len(ratios) // 2])
+    m, n = len(values[0]), len(values[1])
+    rank = ratio_rank(m, n, each)
+    low, high = (float(ratios[rank - 1]), float(ratios[-rank])) if rank else (None, None)
+    values_us = tuple(tuple((one / 1e3).tolist()) for one in values)
+    few = min(m, n) < ROUNDS
+    if rank and not few:
+        word, reason = _by_rounds(name, low, high, effect)
+        needed = 2 * max(m, n) if word == AMBIGUOUS else 0
+    elif few:
+        word, reason = _by_processes(name, share, sides, ordered, values, ratio, effect, confidence, machine)
+        needed = _least_rounds(each) if word == AMBIGUOUS else 0
+    else:
+        word, needed = AMBIGUOUS, _least_rounds(each)
+        reason = f"{name}: {m} and {n} rounds give no interval at {100 * confidence:g} % confidence, {needed} a side do"
+    return Judged(word, ratio, low, high, values_us, (reason,), needed)
+
+
+def _least_rounds(each: float) -> int:
+    return next((m for m in range(ROUNDS, 101) if ratio_rank(m, m, each)), 100)
+
+
+def _by_rounds(name: str, low: float, high: float, effect: float) -> tuple[str, str]:
+    least, most = 1 / (1 + effect), 1 + effect
+    bounds = f"{name}: over rounds the ratio lies between {low:.4g} and {high:.4g}"
+    if high < least:
+        return FASTER, f"{bounds}, beyond the effect of {100 * effect:g} %"
+    if low > most:
+        return SLOWER, f"{bounds}, beyond the effect of {100 * effect:g} %"
+    if least <= low and high <= most:
+        return SAME, f"{bounds}, within {100 * effect:g} % of 1"
+    return AMBIGUOUS, f"{bounds}, neither within {100 * effect:g} % of 1 nor beyond"
+
+
+def _by_processes(
+    name: str,
+    share: Fraction,
+    sides: list[list[np.ndarray]],
+    ordered: list[list[np.ndarray]],
+    values: list[np.ndarray],
+    ratio: float,
+    effect: float,
+    confidence: float,
+    machine: float,
+) -> tuple[str, str]:
+    """With fewer than 5 rounds a side."""
+    sure = max(ONE_PROCESS_RATIO, 1 + effect)
+    m, n = len(values[0]), len(values[1])
+    rounds = "one process a side" if m == n == 1 else f"{m} processes a side" if m == n else f"{m} and {n} processes"
+    apart = max(ratio, 1 / ratio)
+    if apart <= sure:
+        return AMBIGUOUS, f"{name}: {rounds}: below a ratio of {sure:.2f} that proves nothing, {ROUNDS} a side do"
+    within = max(float(one.max() / one.min()) for one in values)
+    if apart <= within:
+        return AMBIGUOUS, f"{name}: rounds of one side differ by a ratio of {within:.2f} themselves"
+    slow = 1 if ratio > 1 else 0
+    state = max(1.0, machine if slow else 1 / machine)
+    if apart <= sure * state:
+        return (
+            AMBIGUOUS,
+            f"{name}: {rounds}, and the control run of an empty step differs by a ratio of {state:.2f} too",
+        )
+    part = _part_worth(sides, values, share)
+    lows = [(_bounds(one, part, share, confidence)[0], v) for one, v in zip(ordered[slow], values[slow], strict=True)]
+    fast = 1 - slow
+    highs = [(_bounds(one, part, share, confidence)[1], v) for one, v in zip(ordered[fast], values[fast], strict=True)]
+    if any(bound is None for bound, _ in lows + highs):
+        return AMBIGUOUS, (
+            f"{name}: {rounds}: there is no interval, since late answers that come together make the trials worth"
+            f" {100 * part:.0f} % of their number"
+        )
+    if max(bound for bound, _ in highs) >= min(bound for bound, _ in lows):
+        return AMBIGUOUS, f"{name}: the exact intervals of the processes overlap"
+    # Chance within the processes adds to what processes differ by, as squares.
+    chance = [max(math.log(value / bound) for bound, value in lows), max(math.log(b / v) for b, v in highs)]
+    needed = math.exp(math.hypot(math.log(sure), *chance))
+    if apart <= needed:
+        return AMBIGUOUS, (
+            f"{name}: {rounds}: with chance within a process added, that proves nothing below a ratio of {needed:.2f}"
+        )
+    word = SLOWER if slow else FASTER
+    return word, (
+        f"{name}: {rounds}, with disjoint intervals and a ratio beyond {needed:.2f}; this holds where processes"
+        f" of one configuration differ by less than {100 * (ONE_PROCESS_RATIO - 1):.0f} %"
+    )
+
+
+def _part_worth(sides: list[list[np.ndarray]], values: list[np.ndarray], share: Fraction) -> float:
+    """Independent trials over trials, the least of all processes.
+
+    Looked at above each process's own percentile, and above the middle of all where that is still
+    the tail. The least, since a burst of late answers that fell into one process only leaves no
+    trace in the other.
+    """
+    middle = math.exp(np.mean(np.log(np.concatenate(values))))
+    looks = []
+    for side, own in zip(sides, values, strict=True):
+        for one, value in zip(side, own, strict=True):
+            beyond = one > middle
+            looks.append(worth(one > value) / len(one))
+            if beyond.mean() <= TAIL * (1 - share):
+                looks.append(worth(beyond) / len(one))
+    return min(looks)
+
+
+def _bounds(ordered: np.ndarray, part: float, share: Fraction, confidence: float) -> tuple[float | None, float | None]:
+    """The order-statistic interval, its ranks those of as many trials as these are worth."""
+    n = len(ordered)
+    trials = max(1, math.floor(n * part))
+    low, high = interval_ranks(trials, share, confidence)
+    return (
+        None if low is None else float(ordered[max(1, low * n // trials) - 1]),
+        None if high is None else float(ordered[min(n, -(-high * n // trials)) - 1]),
+    )
+
+
+#: The tail is compared at the highest of these that every process has an exact upper bound of.
+TAIL_PERCENTILES = (99.99, 99.9, 99.0, 90.0)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """B against A; every ratio is B's over A's, below 1 where B is faster.
+
+    `median` and `tail` are SAME, FASTER, SLOWER or AMBIGUOUS. The ratio is that of Hodges and
+    Lehmann, the middle of the ratios of all rounds of B to all of A; `_low` and `_high` are its
+    exact interval over rounds, None where there are too few for one. `_us_rounds` have the
+    percentile of each process. `rounds_needed` a side might decide what is AMBIGUOUS, 0 where nothing
+    is, or where processes are too short for a tail; `command` records them, None where none are
+    needed and where it is not known how the sides were recorded; with `one_configuration` it is to
+    be run once for each side.
+    """
+
+    median: str
+    tail: str
+    tail_percentile: float | None
+    median_ratio: float
+    median_ratio_low: float | None
+    median_ratio_high: float | None
+    tail_ratio: float | None
+    tail_ratio_low: float | None
+    tail_ratio_high: float | None
+    clusters_gone: tuple[ClusterPair, ...]
+    clusters_new: tuple[ClusterPair, ...]
+    clusters_kept: tuple[ClusterPair, ...]
+    clusters_unclear: tuple[ClusterPair, ...]
+    rounds_a: int
+    rounds_b: int
+    n_a: int
+    n_b: int
+    max_us_a: float
+    max_us_b: float
+    median_us_rounds_a: tuple[float, ...] = field(repr=False)
+    median_us_rounds_b: tuple[float, ...] = field(repr=False)
+    tail_us_rounds_a: tuple[float, ...] = field(repr=False)
+    tail_us_rounds_b: tuple[float, ...] = field(repr=False)
+    reasons: tuple[str, ...]
+    differences: tuple[str, ...]
+    command: str | None
+    rounds_needed: int
+    one_configuration: bool
+    effect: float
+    confidence: float
+
+    def as_dict(self) -> dict:
+        """JSON values."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+
+def compare(a: Group, b: Group, effect: float = EFFECT, confidence: float = CONFIDENCE) -> Comparison:
+    """B against A, replicated by process.
+
+    With at least 5 rounds a side: FASTER and SLOWER where the interval of the ratio over rounds
+    lies beyond the effect (outside 1 / (1 + effect) to 1 + effect), SAME where it lies within, else
+    AMBIGUOUS. The interval is exact (Mann and Whitney's, turned round by Hodges and Lehmann); those
+    of median and tail are taken at 1 - (1 - confidence) / 2 each, so that both hold together with
+    `confidence`. Within each process nothing is assumed; processes are taken as independent.
+
+    With fewer rounds AMBIGUOUS, unless the ratio exceeds 1.10, the ratio of any two rounds of one
+    side, and what the percentile itself is uncertain by, and the order-statistic intervals of every
+    process of one side are disjoint from those of the other. They are taken for as many trials as
+    the trials are worth in their order. That rests on two processes of one configuration differing
+    by less than 10 %: a machine where they do not needs the rounds.
+
+    Raises `UsageError` where a side has no trials, a latency is not above 0, or the effect or the
+    confidence is no share.
+    """
+    check_confidence(confidence)
+    check_effect(effect)
+    sides = [_timed(one) for one in (a, b)]
+    tail = _tail_percentile([len(one) for side in sides for one in side], confidence)
+    each = 1 - (1 - confidence) / 2
+    machine = control_ratio(a, b)
+    by_median = judge("median", Fraction(1, 2), sides, effect, confidence, each, machine)
+    by_tail = Judged(AMBIGUOUS, None, None, None, ((), ()), (_no_tail(sides),), 0)
+    if tail is not None:
+        by_tail = judge(f"p{tail:g}", share_of(tail), sides, effect, confidence, each, machine)
+    twice = shared(a, b)
+    reasons = list(dict.fromkeys([*by_median.reasons, *by_tail.reasons]))
+    if twice:
+        reasons.insert(0, _twice(twice, sides))
+    rounds = max(by_median.rounds_needed, by_tail.rounds_needed)
+    came_and_went = changes(*sides, confidence)
+    return Comparison(
+        median=by_median.word,
+        tail=by_tail.word,
+        tail_percentile=tail,
+        median_ratio=by_median.ratio,
+        median_ratio_low=by_median.low,
+        median_ratio_high=by_median.high,
+        tail_ratio=by_tail.ratio,
+        tail_ratio_low=by_tail.low,
+        tail_ratio_high=by_tail.high,
+        clusters_gone=came_and_went.gone,
+        clusters_new=came_and_went.new,
+        clusters_kept=came_and_went.kept,
+        clusters_unclear=came_and_went.unclear,
+        rounds_a=len(sides[0]),
+        rounds_b=len(sides[1]),
+        n_a=sum(map(len, sides[0])),
+        n_b=sum(map(len, sides[1])),
+        max_us_a=max(float(one.max()) for one in sides[0]) / 1e3,
+        max_us_b=max(float(one.max()) for one in sides[1]) / 1e3,
+        median_us_rounds_a=by_median.values_us[0],
+        median_us_rounds_b=by_median.values_us[1],
+        tail_us_rounds_a=by_tail.values_us[0],
+        tail_us_rounds_b=by_tail.values_us[1],
+        reasons=tuple(reasons),
+        differences=tuple(differences(a, b)),
+        command=command(a, b, rounds) if rounds else None,
+        rounds_needed=rounds,
+        one_configuration=a.configuration is not None and a.configuration == b.configuration,
+        effect=effect,
+        confidence=confidence,
+    )
+
+
+def check_effect(effect: float) -> None:
+    """Raises `UsageError` where it is no share from 0 to below 1."""
+    if not 0 <= effect < 1:  # NaN too
+        raise UsageError(f"the effect is a share such as 0.02, at least 0 and below 1, not {effect:g}")
+
+
+def _timed(side: Group) -> list[np.ndarray]:
+    if side.failure is not None:
+        raise UsageError(f"{side.name} has no trials to compare: {side.failure}")
+    timed = [sample.timed_ns for sample in side.samples if len(sample.timed_ns)]
+    if not timed:
+        raise UsageError(f"{side.name} has no trials after warm-up to compare")
+    if not all(float(one.min()) > 0 for one in timed):
+        raise UsageError(f"{side.name} has latencies that are not above 0: nothing was timed there")
+    return timed
+
+
+def _tail_percentile(sizes: Sequence[int], confidence: float) -> float | None:
+    """The highest with an exact upper bound in every process."""
+    for value in TAIL_PERCENTILES:
+        if all(interval_ranks(n, share_of(value), confidence)[1] is not None for n in set(sizes)):
+            return value
+    return None
+
+
+def _no_tail(sides: list[list[np.ndarray]]) -> str:
+    least = min(len(one) for side in sides for one in side)
+    return f"tail: no percentile from p90 on has an upper bound at n = {least}"
+
+
+def _twice(count: int, sides: list[list[np.ndarray]]) -> str:
+    if count == len(sides[0]) == len(sides[1]):
+        return "A and B are the same recording: this compares it with itself"
+    return f"{count} of the recordings {'is' if count == 1 else 'are'} on both sides"

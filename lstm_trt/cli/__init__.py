@@ -1,0 +1,1 @@
+"""The command line `lstm-trt`: one file a command."""

@@ -1,0 +1,1 @@
+"""What is measured: shapes, workloads, configurations, options, protocols, and what tells them apart."""

@@ -1,0 +1,142 @@
+"""The shape of a stacked LSTM, and grids of shapes.
+
+The network is that of the founding document: `features` inputs, `layers` LSTM
+layers of `hidden` units that return every step, and a dense layer to one output
+at each step. Arrays are time-major: inputs (sequence, batch, features), outputs
+(sequence, batch, 1), float32.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+
+from lstm_trt.config.errors import UsageError
+
+AXES = ("layers", "hidden", "sequence", "batch", "features", "directions")
+
+FLOAT32_BYTES = 4
+
+
+def _positive(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UsageError(f"{name} must be a whole number, not {value!r}")
+    if value < 1:
+        raise UsageError(f"{name} must be at least 1, not {value}")
+    if value > 1_000_000:
+        raise UsageError(f"{name} is at most 1000000, not {value}")
+    return value
+
+
+@dataclass(frozen=True, order=True)
+class LstmShape:
+    """Sizes of one stacked LSTM; raises `UsageError` for a size below 1."""
+
+    layers: int
+    hidden: int
+    sequence: int
+    batch: int = 1
+    features: int = 12
+    directions: int = 1
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            _positive(field.name, getattr(self, field.name))
+        if self.directions > 2:
+            raise UsageError(f"directions must be 1 or 2, not {self.directions}")
+
+    @property
+    def name(self) -> str:
+        """Short and unique, fit for a file name: `2x200-s128-b1`."""
+        tail = f"-f{self.features}" if self.features != 12 else ""
+        tail += "-bi" if self.directions == 2 else ""
+        return f"{self.layers}x{self.hidden}-s{self.sequence}-b{self.batch}{tail}"
+
+    @property
+    def network(self) -> tuple[int, int, int, int]:
+        """What decides the weights: (layers, hidden, features, directions)."""
+        return (self.layers, self.hidden, self.features, self.directions)
+
+    def layer_inputs(self) -> list[int]:
+        """Width of what each layer reads at a step."""
+        return [self.features] + [self.hidden * self.directions] * (self.layers - 1)
+
+    @property
+    def parameters(self) -> int:
+        """Trained numbers, with PyTorch's two bias vectors a layer and direction."""
+        gates = 4 * self.hidden
+        lstm = sum(gates * (width + self.hidden + 2) for width in self.layer_inputs())
+        return self.directions * lstm + self.hidden * self.directions + 1
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights in float32."""
+        return FLOAT32_BYTES * self.parameters
+
+    @property
+    def recurrent_bytes(self) -> int:
+        """Bytes of float32 recurrent weights, which every time step needs anew."""
+        return FLOAT32_BYTES * self.layers * self.directions * 4 * self.hidden * self.hidden
+
+    @property
+    def input_flops(self) -> int:
+        """Multiplications and additions (2 a weight) that need no earlier step."""
+        steps = self.sequence * self.batch
+        gates = sum(2 * 4 * self.hidden * width for width in self.layer_inputs())
+        return steps * (self.directions * gates + 2 * self.hidden * self.directions)
+
+    @property
+    def recurrent_flops(self) -> int:
+        """Multiplications and additions that wait for the step before."""
+        steps = self.sequence * self.batch
+        return steps * self.layers * self.directions * 2 * 4 * self.hidden * self.hidden
+
+    @property
+    def flops(self) -> int:
+        """Of one forward pass, matrix products only."""
+        return self.input_flops + self.recurrent_flops
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The product of value lists, one an axis; duplicates are dropped, order kept."""
+
+    layers: tuple[int, ...]
+    hidden: tuple[int, ...]
+    sequence: tuple[int, ...]
+    batch: tuple[int, ...] = (1,)
+    features: tuple[int, ...] = (12,)
+    directions: tuple[int, ...] = (1,)
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            values = tuple(dict.fromkeys(getattr(self, field.name)))
+            if not values:
+                raise UsageError(f"{field.name} needs at least one value")
+            object.__setattr__(self, field.name, values)
+        list(self)  # every shape is checked now, not in the middle of a sweep
+
+    def __iter__(self) -> Iterator[LstmShape]:
+        return itertools.starmap(LstmShape, itertools.product(*(getattr(self, axis) for axis in AXES)))
+
+    def __len__(self) -> int:
+        size = 1
+        for axis in AXES:
+            size *= len(getattr(self, axis))
+        return size
+
+
+#: The whole grid of the founding document: 5 x 8 x 5 x 10 = 2000 shapes.
+FOUNDING = Grid(
+    layers=(1, 2, 3, 4, 6),
+    hidden=(32, 64, 100, 128, 200, 256, 300, 400),
+    sequence=(32, 64, 128, 200, 256),
+    batch=tuple(2**power for power in range(10)),
+)
+
+
+GRIDS = {"founding": FOUNDING}

@@ -1,0 +1,1 @@
+"""A PyTorch network as an ONNX file and as a TensorRT engine."""

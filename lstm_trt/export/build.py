@@ -1,0 +1,255 @@
+"""One build: parse, configure, build, read the log; and the builder's timing cache.
+
+The graph has passed the gate (`graphs.check`) before. What comes back is the plan and what there
+is to tell of it. The most verbose log of the builder is kept while it works: it holds the layer
+table, and the reason where it fails.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import time
+from typing import TYPE_CHECKING
+
+from lstm_trt import __version__
+from lstm_trt.config.configuration import canonical_json
+from lstm_trt.config.errors import BuildFailed, UsageError
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.export import layers, onnx_checks
+from lstm_trt.export.engine import RECIPE, Engine, EngineOptions, network_name, read_header
+from lstm_trt.export.onnx_fp16 import to_half
+from lstm_trt.export.to_onnx import export_network, static_model
+from lstm_trt.export.trt import FLAVOURS, collected, errors_of, gpu, load_module, logger, one_line
+from lstm_trt.machine.facts import installed_version
+from lstm_trt.store import cache
+
+if TYPE_CHECKING:
+    import onnx
+
+    from lstm_trt.export.engine import Profile
+
+
+def build_for_shape(shape: LstmShape, options: EngineOptions, seed: int = 0) -> Engine:
+    """The engine of a shape's network with the weights of `seed`, from the cache or built now.
+
+    With a profile the sizes stay symbolic and the shape's own sequence and batch do not matter.
+    Raises `ExportFailed`, `BuildFailed`, `RuntimeUnavailable`, `UsageError`.
+    """
+    network = export_network(shape, seed)
+    content = network.path.read_bytes() if options.profile else static_model(network.path, shape)
+    return build_engine(content, options, name=network_name(shape, options.profile))
+
+
+def build_engine(onnx: bytes, options: EngineOptions, *, name: str = "network") -> Engine:
+    """The engine of an ONNX file, from the cache or built now; `name` is for messages and `information`.
+
+    With precision "fp16" float32 graphs are written in float16 first. Raises `ExportFailed` for what
+    is no valid ONNX, `BuildFailed` for what TensorRT cannot build or would read wrongly,
+    `RuntimeUnavailable` where the flavour is not installed, `UsageError` for an unwritable cache.
+    """
+    trt = load_module(options.flavour)
+    card = gpu() if options.compute_capability is None else None
+    if options.flavour == "tensorrt" and card is None:
+        raise BuildFailed("tensorrt builds on the GPU that the engine is for, none is visible: use tensorrt-rtx")
+    if options.compute_capability == "sm75" and options.precision != "fp16":
+        raise BuildFailed(
+            f"TensorRT for RTX has no float32 matrix products for sm75, {options.precision} cannot be built: give"
+            " --precision fp16 or another --compute-capability"
+        )
+    identity = {
+        "recipe": RECIPE,
+        "onnx": cache.sha256(onnx),
+        "version": trt.__version__,
+        "onnx_package": installed_version("onnx"),
+        "gpu": card,
+        "options": options.as_dict(),
+    }
+    key = cache.sha256(canonical_json(identity).encode())
+    for _ in range(2):  # a second time only where the cache's two files turn out to be of two builds
+        engine = _fetch(key, name, functools.cache(lambda: _build(onnx, options, name, card)))
+        if engine is not None:
+            return engine
+    raise BuildFailed(f"the cache holds two builds of {name}, another process may be building it too; try again")
+
+
+def _fetch(key: str, name: str, make) -> Engine | None:
+    """The pair of files for `key`; None, and nothing of it left in the cache, where they do not belong together."""
+    beside, _, _ = cache.fetch("engine", key, ".json", lambda: make()[1])
+    information = json.loads(beside.read_bytes())
+    path, digest, _ = cache.fetch("engine", key, ".engine", lambda: make()[0])
+    if information["engine"]["sha256"] == digest:
+        return Engine(path, digest, make.cache_info().currsize == 0, {"name": name, **information})
+    for entry in cache.entries():
+        if entry.path in (path, beside):
+            cache.remove(entry)
+    return None
+
+
+def _build(onnx: bytes, options: EngineOptions, name: str, card: dict | None) -> tuple[bytes, bytes]:
+    """(plan, information as JSON) of a build done now."""
+    given = onnx_checks.read(onnx, name)
+    onnx_checks.check(given, options.precision, name)
+    model = to_half(given, name) if options.precision == "fp16" else given
+    plan, facts = build_plan(model, options, name, card)
+    header = read_header(plan)
+    information = {
+        "flavour": options.flavour,
+        "versions": {
+            "lstm_trt": __version__,
+            options.flavour: load_module(options.flavour).__version__,
+            "onnx": installed_version("onnx"),
+        },
+        "onnx": {
+            "sha256": cache.sha256(onnx),
+            "bytes": len(onnx),
+            "ir_version": given.ir_version,
+            "opset": next((o.version for o in given.opset_import if o.domain in ("", "ai.onnx")), None),
+            "lstms": [onnx_checks.label(node) for node in onnx_checks.lstms(given)],
+        },
+        "engine": {"sha256": cache.sha256(plan), "bytes": len(plan), "version": header.version},
+        "options": options.as_dict(),
+        "tf32": options.tf32,
+        "target": {"compute_capabilities": list(header.targets), "gpu": card},
+        **facts,
+    }
+    return plan, json.dumps(information, indent=1, allow_nan=False).encode()
+
+
+def build_plan(model: onnx.ModelProto, options: EngineOptions, name: str, card: dict | None) -> tuple[bytes, dict]:
+    """(plan, facts) of a build that has just been done; facts are `build_seconds`, `layers`, `warnings`.
+
+    `card` is the GPU here where the engine depends on it. Raises `BuildFailed` with the first line of
+    the parser or builder that says what was wrong, `UsageError` where ranges and symbolic sizes disagree.
+    """
+    trt = load_module(options.flavour)
+    started = time.perf_counter_ns()
+    with collected(options.flavour) as lines:
+        builder = trt.Builder(logger(options.flavour))
+        network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+        parser = trt.OnnxParser(network, logger(options.flavour))
+        if not parser.parse(model.SerializeToString()):
+            raise BuildFailed(f"TensorRT's parser refuses {name}: {_parser_error(parser, lines)}")
+        config = builder.create_builder_config()
+        _configure(trt, config, options)
+        _add_profile(builder, config, network, model, options.profile, name)
+        timing = _read_timing_cache(trt, config, options, card)
+        structure = layers.structure(network)
+        serialized = builder.build_serialized_network(network, config)
+        if serialized is None:
+            raise BuildFailed(f"{FLAVOURS[options.flavour].title} cannot build {name}: {errors_of(lines)}")
+        plan = bytes(serialized)
+        seconds = (time.perf_counter_ns() - started) / 1e9
+        _write_timing_cache(config, timing)
+        rows, source = layers.rows_from_log(lines), "the builder's log"
+        if rows is None and options.detailed and card is not None:
+            rows, source = _inspect(trt, plan, options), "the engine inspector"
+    sequence = options.profile.sequence[1] if options.profile and options.profile.sequence else None
+    return plan, {
+        "build_seconds": seconds,
+        "layers": layers.layer_table(rows, structure, source, sequence) if rows else None,
+        "warnings": sorted({one_line(text) for severity, text in lines if severity == "WARNING"}),
+    }
+
+
+def _parser_error(parser, lines) -> str:
+    """The parser's first error with the operator that it is about."""
+    if not parser.num_errors:
+        return errors_of(lines) or "no reason given"
+    error = parser.get_error(0)
+    operator = f"{error.node_operator()} operator {error.node_name()!r}: " if error.node_operator() else ""
+    return operator + one_line(error.desc())
+
+
+def _configure(trt, config, options: EngineOptions) -> None:
+    if options.tf32:
+        config.set_flag(trt.BuilderFlag.TF32)
+    else:  # it is on by default
+        config.clear_flag(trt.BuilderFlag.TF32)
+    if options.compute_capability is not None:
+        config.num_compute_capabilities = 1
+        target = trt.ComputeCapability.__members__[options.compute_capability.upper()]
+        if not config.set_compute_capability(target, 0):
+            raise BuildFailed(f"this TensorRT for RTX does not build for {options.compute_capability}")
+    if options.optimization_level is not None:
+        config.builder_optimization_level = options.optimization_level
+    if options.max_aux_streams is not None:
+        config.max_aux_streams = options.max_aux_streams
+    if options.workspace_bytes is not None:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace_bytes)
+    if options.capturable and options.flavour == "tensorrt-rtx":
+        config.set_flag(trt.BuilderFlag.REQUIRE_USER_ALLOCATION)
+    if options.detailed:
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+
+
+def _add_profile(builder, config, network, model: onnx.ModelProto, profile: Profile | None, name: str) -> None:
+    """Ranges for the symbolic sizes of the inputs; their names in the file say which size is which."""
+    dims = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
+    inputs = [network.get_input(index) for index in range(network.num_inputs)]
+    dynamic = [tensor for tensor in inputs if any(size < 0 for size in tensor.shape)]
+    if not dynamic and profile is not None:
+        raise UsageError(f"{name} has no symbolic size: leave the ranges out")
+    if not dynamic:
+        return
+    symbols = {tensor.name: [dim.dim_param for dim in dims[tensor.name]] for tensor in dynamic}
+    if profile is None:
+        told = ", ".join(f"{given} {shape}" for given, shape in symbols.items())
+        raise UsageError(f"{name} has symbolic sizes ({told}): give --sequence-range and --batch-range")
+    ranges = builder.create_optimization_profile()
+    for tensor in dynamic:
+        sizes = [
+            (size,) * 3 if size >= 0 else _range(symbols[tensor.name][place], tensor.name, profile)
+            for place, size in enumerate(tensor.shape)
+        ]
+        ranges.set_shape(tensor.name, *(tuple(size[kind] for size in sizes) for kind in range(3)))
+    if config.add_optimization_profile(ranges) < 0:
+        raise BuildFailed(f"TensorRT does not take the ranges of {name}: check them")
+
+
+def _range(symbol: str, tensor: str, profile: Profile) -> tuple[int, int, int]:
+    for axis, pattern in (("sequence", r"seq|time|step|len"), ("batch", r"batch")):
+        if re.search(pattern, symbol, re.IGNORECASE):
+            found = getattr(profile, axis)
+            if found is None:
+                raise UsageError(f"the input {tensor!r} has a symbolic size {symbol!r}: give --{axis}-range as well")
+            return found
+    raise UsageError(f"the input {tensor!r} has a size {symbol!r}: call it sequence or batch, or write a number")
+
+
+def _timing_key(options: EngineOptions, card: dict | None, version: str) -> str:
+    return cache.sha256(canonical_json({"flavour": options.flavour, "version": version, "gpu": card}).encode())
+
+
+def _read_timing_cache(trt, config, options: EngineOptions, card: dict | None) -> tuple[str, bytes] | None:
+    """Give the builder what earlier builds on this GPU timed; RTX times nothing, its timing cache is a no-op."""
+    if options.flavour != "tensorrt":
+        return None
+    key = _timing_key(options, card, trt.__version__)
+    path, _, _ = cache.fetch("timing", key, ".timing", lambda: b"")
+    before = path.read_bytes()
+    config.set_timing_cache(config.create_timing_cache(before), ignore_mismatch=False)
+    return key, before
+
+
+def _write_timing_cache(config, timing: tuple[str, bytes] | None) -> None:
+    if timing is None:
+        return
+    key, before = timing
+    after = bytes(config.get_timing_cache().serialize())
+    if after != before:
+        for entry in cache.entries():
+            if entry.path.name == f"{key}.timing":
+                cache.remove(entry)
+        cache.fetch("timing", key, ".timing", lambda: after)
+
+
+def _inspect(trt, plan: bytes, options: EngineOptions) -> list[layers.Row] | None:
+    """The program of an engine by the inspector, which needs the GPU that it was built for."""
+    runtime = trt.Runtime(logger(options.flavour))
+    engine = runtime.deserialize_cuda_engine(plan)
+    if engine is None:
+        return None
+    inspector = engine.create_engine_inspector()
+    return layers.rows_from_inspector(inspector.get_engine_information(trt.LayerInformationFormat.JSON))

@@ -1,0 +1,241 @@
+"""The layer table of an engine: what its program launches, and how often.
+
+An engine is a small program: kernels, integer bookkeeping, and conditional jumps that make the
+loop over time steps. Built with detailed verbosity, the builder's log prints it row by row; that
+works without a GPU. On a GPU the engine inspector prints the same rows. Read from there: the rows
+and where they jump. Derived: how often a loop turns (its limit / its step, both are literals of the
+program, or the sequence where it is dynamic), and the launches (one a kernel row and turn).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+LOG_MARK = "Layers:\n"
+
+#: Rows of these kinds are kernels whatever they put out.
+KERNELS = ("kgen", "gemm", "runtime_fusion")
+
+#: Rows that copy a size between host and device in the middle of an inference: a wait, not a kernel.
+COPIES = re.compile(r"ShapeHostToDevice|copy_d2h|copy_h2d")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the program: `onnx` names operators of the file, `then` is where a jump leads."""
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    scalar: bool
+    onnx: tuple[str, ...]
+    then: str | None
+
+    @property
+    def kernel(self) -> bool:
+        """Whether it is launched on the GPU; integer bookkeeping on the host has only scalar outputs."""
+        return self.kind in KERNELS or not (self.scalar or COPIES.search(f"{self.kind} {self.name}"))
+
+    @property
+    def what(self) -> str:
+        """The row's name without its serial numbers; the operations of a fused kernel, four letters each."""
+        if self.kind == "gemm":
+            return "matrix product"
+        return re.sub(r"^__myln?_|_myl\d+_\d+$", "", self.name)
+
+
+def rows_from_log(lines: Iterable[tuple[str, str]]) -> list[Row] | None:
+    """The program among the builder's messages; None where it did not print one."""
+    for _, text in lines:
+        if text.startswith(LOG_MARK):
+            return [_row_from_text(line) for line in text.splitlines() if line.startswith("Name: ")]
+    return None
+
+
+def _row_from_text(line: str) -> Row:
+    head, _, tail = line.partition(", LayerType: ")
+    before, _, outputs = tail.partition("Outputs: [")
+    outputs = outputs.partition("], TacticName")[0]
+    integers = re.findall(r"Dimensions: \[1?\], [^{}]*Datatype: (?:Int|Bool)", outputs)
+    then = re.search(r"JumpTargetThen: (\S+?),", line)
+    return Row(
+        name=head.removeprefix("Name: "),
+        kind=tail.partition(",")[0],
+        inputs=tuple(re.findall(r"\{ Name: (.+?), (?:Location|Dimensions)", before.partition("Constants: [")[0])),
+        outputs=tuple(re.findall(r"\{ Name: (.+?), (?:Location|Dimensions)", outputs)),
+        scalar=len(integers) == outputs.count("{ Name: "),
+        onnx=tuple(re.findall(r"\[ONNX Layer: (.*?)\]", line)),
+        then=then and then[1],
+    )
+
+
+def rows_from_inspector(text: str) -> list[Row] | None:
+    """The program as the engine inspector's JSON has it; None where it holds names alone."""
+    layers = json.loads(text).get("Layers", [])
+    if not layers or not all(isinstance(layer, dict) for layer in layers):
+        return None
+    rows = []
+    for layer in layers:
+        outputs = layer.get("Outputs", [])
+        kinds = [f"{tensor.get('Datatype', '')}{tensor.get('Format/Datatype', '')}" for tensor in outputs]
+        small = [tensor.get("Dimensions") in ([], [1]) for tensor in outputs]
+        rows.append(
+            Row(
+                name=layer.get("Name", ""),
+                kind=layer.get("LayerType", ""),
+                inputs=tuple(tensor.get("Name", "") for tensor in layer.get("Inputs", [])),
+                outputs=tuple(tensor.get("Name", "") for tensor in outputs),
+                scalar=all(one and "Int" in kind for one, kind in zip(small, kinds, strict=True)),
+                onnx=tuple(re.findall(r"\[ONNX Layer: (.*?)\]", str(layer.get("Metadata", "")))),
+                then=layer.get("JumpTargetThen"),
+            )
+        )
+    return rows
+
+
+def structure(network) -> dict[str, int]:
+    """Loops, recurrences and matrix products of the parsed network, before anything is optimized."""
+    kinds = [network.get_layer(index).type.name for index in range(network.num_layers)]
+    return {
+        "layers": len(kinds),
+        "loops": kinds.count("TRIP_LIMIT"),
+        "recurrences": kinds.count("RECURRENCE"),
+        "matrix_products": kinds.count("MATRIX_MULTIPLY"),
+    }
+
+
+class _Program:
+    """Values of the program's integers, as far as literals and the sequence decide them."""
+
+    def __init__(self, rows: list[Row], sequence: int | None) -> None:
+        self.rows, self.sequence = rows, sequence
+        self.makers: dict[str, Row] = {}
+        for row in rows:
+            # A variable that a memset clears first and a calculation sets later has the latter's value;
+            # an `add` is the step of a loop's counter, which starts where the memset put it.
+            made = row.outputs[0] if row.outputs else ""
+            if made not in self.makers or (self.makers[made].kind == "memset" and row.kind != "add"):
+                self.makers[made] = row
+
+    def value(self, name: str, depth: int = 0) -> int | None:
+        literal = re.match(r"__d\^(M?)(\d+)i(?:32|64)", name)
+        if literal:
+            return -int(literal[2]) if literal[1] else int(literal[2])
+        if name.startswith("host^"):  # copied back from the device: the size that is dynamic
+            return self.sequence
+        maker = self.makers.get(name)
+        if maker is None or depth > 20:
+            return None
+        if maker.kind == "memset":
+            return 0
+        given = [self.value(used, depth + 1) for used in maker.inputs]
+        if None in given or not given:
+            return None
+        if maker.kind in ("copy", "cast"):
+            return given[0]
+        if maker.kind in ("mul", "div") and len(given) == 2 and given[1]:
+            return given[0] * given[1] if maker.kind == "mul" else given[0] // given[1]
+        return None
+
+    def loops(self) -> list[dict]:
+        """Each backward jump: rows from `first` to `last`, its turns and the steps of one turn."""
+        places = {row.name: place for place, row in enumerate(self.rows)}
+        found = []
+        for last, row in enumerate(self.rows):
+            first = places.get(row.then or "", last + 1)
+            if first > last or len(row.inputs) != 2:
+                continue
+            counter, limit = row.inputs
+            steps = [self.value(r.inputs[1]) for r in self.rows[first:last] if r.kind == "add" and counter in r.outputs]
+            start = next((self.value(r.inputs[0]) for r in self.rows if r.kind == "copy" and counter in r.outputs), 0)
+            end, step = self.value(limit), steps[0] if steps else None
+            turns = None if not step or end is None or start is None else max(0, -(-(end - start) // step))
+            found.append({"first": first, "last": last, "step": step, "turns": turns})
+        return found
+
+
+def layer_table(rows: list[Row], network: dict[str, int], source: str, sequence: int | None = None) -> dict:
+    """What an inference launches; JSON values.
+
+    `network` is from `structure`; `sequence` are the time steps for which a dynamic loop is
+    counted. `launches` is None where a loop's turns cannot be derived.
+    """
+    loops, kernels = _Program(rows, sequence).loops(), []
+    for place, row in enumerate(rows):
+        if row.kernel:
+            inside = next((n for n, loop in enumerate(loops) if loop["first"] <= place <= loop["last"]), None)
+            kernels.append({"loop": inside, "kind": row.kind, "what": row.what, "onnx": list(row.onnx)})
+    told = []
+    for number, loop in enumerate(loops):
+        body = [kernel for kernel in kernels if kernel["loop"] == number]
+        turns, step = loop["turns"], loop["step"]
+        named = [set(row.onnx) for row in rows[loop["first"] : loop["last"] + 1] if row.onnx]
+        # Where steps are left over after the last turn, only their rows, which come next, name the operator.
+        named = named or [set(row.onnx) for row in rows[loop["last"] :] if row.onnx][:1]
+        told.append(
+            {
+                "onnx": sorted(set().union(*named)),
+                "steps": None if turns is None else turns * step,
+                "steps_a_turn": step,
+                "turns": turns,
+                "kernels_a_turn": len(body),
+                "kernels_a_step": len(body) / step if step else None,
+            }
+        )
+    outside = sum(kernel["loop"] is None for kernel in kernels)
+    known = all(loop["turns"] is not None for loop in told)
+    return {
+        "source": source,
+        "network": network,
+        "sequence": sequence,
+        "loops": told,
+        "kernels_outside_loops": outside,
+        "launches": outside + sum(loop["kernels_a_turn"] * loop["turns"] for loop in told) if known else None,
+        "copies_of_sizes": sum(bool(COPIES.search(f"{row.kind} {row.name}")) for row in rows),
+        "kernels": kernels,
+        "rows": len(rows),
+    }
+
+
+def render(table: dict | None) -> list[str]:
+    """The table as lines of text that say what is read and what is derived; one line where there is none."""
+    if table is None:
+        return ["no layer table: the builder's log has none (another logger came first?), and no GPU to inspect it on"]
+    network = table["network"]
+    counted = f", counted for {table['sequence']} time steps" if table["sequence"] else ""
+    lines = [
+        f"network as parsed (read): {network['loops']} loops, {network['recurrences']} recurrences,"
+        f" {network['matrix_products']} matrix products, {network['layers']} layers",
+        f"engine (read from {table['source']}): {len(table['kernels'])} kernels among {table['rows']} rows,"
+        f" {len(table['loops'])} loops" + ("" if table["loops"] else ": all time steps are unrolled"),
+    ]
+    if table["loops"]:
+        lines.append(f"  {'loop':<6}{'steps':>7}{'a turn':>8}{'turns':>7}{'kernels a turn':>16}{'a step':>8}  operator")
+    for number, loop in enumerate(table["loops"], 1):
+        cells = [loop[name] if loop[name] is not None else "?" for name in ("steps", "steps_a_turn", "turns")]
+        a_step = "?" if loop["kernels_a_step"] is None else f"{loop['kernels_a_step']:.3g}"
+        lines.append(
+            f"  {number:<6}{cells[0]:>7}{cells[1]:>8}{cells[2]:>7}{loop['kernels_a_turn']:>16}{a_step:>8}"
+            f"  {' '.join(loop['onnx'])}"
+        )
+    lines.append(f"  {'loop':<6}{'rows':>5}  {'kind':<15} kernel (operations of a fused one, four letters each)")
+    for kernel, same in itertools.groupby(table["kernels"]):
+        where = "-" if kernel["loop"] is None else str(kernel["loop"] + 1)
+        words = f"{kernel['kind']:<15} {kernel['what'][:76]}  {' '.join(kernel['onnx'])}"
+        lines.append(f"  {where:<6}{len(list(same)):>5}  {words}".rstrip())
+    sums = "".join(f" + {loop['turns']} x {loop['kernels_a_turn']}" for loop in table["loops"])
+    if table["launches"] is None:
+        lines.append("launches an inference: not to be derived, a loop's turns are known only when it runs")
+    else:
+        lines.append(
+            f"launches an inference (derived{counted}, one a kernel and turn): {table['launches']}"
+            f" = {table['kernels_outside_loops']}{sums}"
+        )
+    if table["copies_of_sizes"]:
+        lines.append(f"sizes copied between host and device in the middle of it (read): {table['copies_of_sizes']}")
+    return lines

@@ -1,0 +1,91 @@
+"""The networks as PyTorch modules, their seeded weights and inputs.
+
+Weights and inputs come from numpy's generator and not from PyTorch's, so that every
+framework, and every version of one, gets the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lstm_trt.config.shape import LstmShape
+
+if TYPE_CHECKING:
+    import torch
+
+
+#: How many different sequences a batch holds at most. A reference for a batch of 512
+#: costs as much as for these; the rest of the batch repeats them in a random order,
+#: so that every answer of the batch is still checked.
+DISTINCT_SEQUENCES = 4
+
+
+def weight_shapes(shape: LstmShape) -> dict[str, tuple[int, ...]]:
+    """PyTorch's names and shapes, gates in the order i, f, g, o (ONNX has i, o, f, c)."""
+    named: dict[str, tuple[int, ...]] = {}
+    gates = 4 * shape.hidden
+    for layer, width in enumerate(shape.layer_inputs()):
+        for suffix in ("", "_reverse")[: shape.directions]:
+            named[f"lstm.weight_ih_l{layer}{suffix}"] = (gates, width)
+            named[f"lstm.weight_hh_l{layer}{suffix}"] = (gates, shape.hidden)
+            named[f"lstm.bias_ih_l{layer}{suffix}"] = (gates,)
+            named[f"lstm.bias_hh_l{layer}{suffix}"] = (gates,)
+    named["dense.weight"] = (1, shape.hidden * shape.directions)
+    named["dense.bias"] = (1,)
+    return named
+
+
+def make_weights(shape: LstmShape, seed: int) -> dict[str, np.ndarray]:
+    """Float32 weights, uniform in +-1/sqrt(hidden) as PyTorch initialises an LSTM."""
+    generator = np.random.default_rng([seed, *shape.network])
+    bound = 1 / math.sqrt(shape.hidden)
+    return {
+        name: generator.uniform(-bound, bound, size).astype(np.float32) for name, size in weight_shapes(shape).items()
+    }
+
+
+def make_inputs(shape: LstmShape, seed: int | list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Standard normal inputs of which few sequences differ.
+
+    Returns `(inputs, distinct, which)`: inputs (sequence, batch, features), the
+    distinct sequences (sequence, d, features) with d <= DISTINCT_SEQUENCES, and for
+    each place of the batch which of them it holds: `inputs[:, b] == distinct[:, which[b]]`.
+    """
+    generator = np.random.default_rng(seed)
+    count = min(shape.batch, DISTINCT_SEQUENCES)
+    distinct = generator.standard_normal((shape.sequence, count, shape.features), dtype=np.float32)
+    which = generator.permutation(np.arange(shape.batch) % count)
+    return np.ascontiguousarray(distinct[:, which]), distinct, which
+
+
+def build_module(shape: LstmShape, weights: dict[str, np.ndarray]) -> torch.nn.Module:
+    """The stacked LSTM with a dense layer to one output at every step, in evaluation mode.
+
+    Input (sequence, batch, features), output (sequence, batch, 1), float32, on the CPU.
+    """
+    import torch
+
+    class StackedLstm(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = torch.nn.LSTM(shape.features, shape.hidden, shape.layers, bidirectional=shape.directions == 2)
+            self.dense = torch.nn.Linear(shape.hidden * shape.directions, 1)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            every_step, _ = self.lstm(inputs)
+            return self.dense(every_step)
+
+    module = StackedLstm()
+    module.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()}, strict=True)
+    return module.eval().requires_grad_(False)
+
+
+def reference_outputs(module: torch.nn.Module, inputs: np.ndarray) -> np.ndarray:
+    """What PyTorch on the CPU in float32 answers: (sequence, batch, 1)."""
+    import torch
+
+    with torch.inference_mode():
+        return module(torch.from_numpy(inputs)).numpy().copy()

@@ -1,0 +1,218 @@
+"""ONNX graphs for TensorRT: the gate for what it cannot do or reads wrongly, and the way to float16.
+
+TensorRT's parser takes some LSTM operators for others without a word. What stands in this
+gate was found by computing the parsed network in numpy (tests/network_in_numpy.py) beside
+ONNX Runtime and the operator's definition; peepholes and sequence lengths are read rightly
+and pass. A refusal names the operator and what to do about it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from lstm_trt.config.errors import BuildFailed, ExportFailed
+from lstm_trt.export.trt import one_line
+
+if TYPE_CHECKING:
+    import onnx
+
+
+INPUT_NAMES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+
+#: Read rightly, with ONNX's default parameters. Softplus is read as 0 whatever its input; Affine is unknown;
+#: the builder fails on Elu in a gate; ThresholdedRelu and ScaledTanh have other defaults in ONNX Runtime.
+ACTIVATIONS = ("Sigmoid", "Tanh", "Relu", "HardSigmoid", "LeakyRelu", "Softsign")
+
+
+class Value(NamedTuple):
+    """What is known of a tensor: ONNX element type (0: unknown) and sizes (None: symbolic or unknown)."""
+
+    type: int
+    sizes: tuple[int | None, ...] | None
+
+
+def read(content: bytes, name: str = "network") -> onnx.ModelProto:
+    """An ONNX file with its local functions inlined; raises `ExportFailed` where it is none or cut short."""
+    import onnx
+    import onnx.inliner
+
+    try:
+        model = onnx.load_from_string(content)
+    except Exception as error:  # google's DecodeError, which onnx does not name
+        raise ExportFailed(f"{name} is no ONNX file, or is cut short: {one_line(error)}") from None
+    if not model.graph.node:
+        raise ExportFailed(f"{name} is no ONNX file, or an empty one: it holds no operator")
+    return onnx.inliner.inline_local_functions(model) if model.functions else model
+
+
+def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """All operators of a graph, those in the bodies of Loop, If and Scan included."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from nodes(inner)
+
+
+def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """All stored tensors: initializers and those in attributes, inner graphs included."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for inner in (attribute.g, *attribute.graphs):
+                yield from tensors(inner)
+
+
+def lstms(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    return [node for node in nodes(model.graph) if node.op_type == "LSTM" and node.domain in ("", "ai.onnx")]
+
+
+def label(node: onnx.NodeProto) -> str:
+    """`LSTM operator '/lstm/LSTM'`; one without a name is told by what it makes."""
+    made = next((output for output in node.output if output), "nothing")
+    return f"{node.op_type} operator {node.name!r}" if node.name else f"{node.op_type} operator that makes {made!r}"
+
+
+def check(model: onnx.ModelProto, precision: str = "fp32", name: str = "network") -> None:
+    """Refuse what TensorRT cannot build or would read wrongly.
+
+    `precision` is what the caller will say of the engine: "fp32" and "tf32" refuse operators in
+    float16. Raises `BuildFailed`, and `ExportFailed` where ONNX's own checker refuses the file.
+    """
+    import onnx
+
+    _refuse_external_data(model, name)
+    found = lstms(model)
+    if not found:
+        kinds = ", ".join(sorted({node.op_type for node in nodes(model.graph)}))
+        raise BuildFailed(f"{name} holds no LSTM operator, only {one_line(kinds, 80)}: nothing to measure here")
+    values = _values(model)
+    for node in found:
+        fault = _fault(node, values, precision)
+        if fault:
+            raise BuildFailed(f"{label(node)}: {fault}")
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except Exception as error:  # ValidationError, InferenceError: its text names the operator
+        raise ExportFailed(f"{name} is not valid ONNX: {one_line(error)}") from None
+
+
+def _refuse_external_data(model: onnx.ModelProto, name: str) -> None:
+    import onnx
+
+    for tensor in tensors(model.graph):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            reader = next((node for node in nodes(model.graph) if tensor.name in node.input), None)
+            where = f", read by {label(reader)}," if reader is not None else ""
+            raise BuildFailed(
+                f"the numbers of {tensor.name!r}{where} are in another file: save {name} with its weights inside,"
+                " onnx.save(onnx.load(path), path)"
+            )
+
+
+def _values(model: onnx.ModelProto) -> dict[str, Value]:
+    """Types and sizes by name, as far as ONNX's shape inference gets."""
+    import onnx
+
+    with contextlib.suppress(Exception):  # a broken graph: the checker will say so
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    found = {}
+    for value in (*model.graph.value_info, *model.graph.output, *model.graph.input):
+        tensor = value.type.tensor_type
+        sizes = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
+        found[value.name] = Value(tensor.elem_type, sizes if tensor.HasField("shape") else None)
+    for tensor in model.graph.initializer:
+        found[tensor.name] = Value(tensor.data_type, tuple(tensor.dims))
+    return found
+
+
+def _fault(node: onnx.NodeProto, values: dict[str, Value], precision: str) -> str:
+    """What is wrong with one LSTM operator and what to do, or ""."""
+    import onnx
+
+    has = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    direction = has.get("direction", b"forward").decode(errors="replace")
+    if direction not in ("forward", "reverse", "bidirectional"):
+        return f"unknown direction {direction!r}: forward, reverse or bidirectional"
+    if has.get("layout", 0) != 0:
+        return (
+            f"layout={has['layout']} (batch first) would be read as layout=0 without a word: export it time-major"
+            " (PyTorch writes Transpose operators around it), or transpose X and Y yourself"
+        )
+    if has.get("input_forget", 0) != 0:
+        return "input_forget couples two gates, which TensorRT does not have: use an LSTM with a forget gate"
+    if "clip" in has:
+        return (
+            "clip: TensorRT clips the cell state before the last activation as well, ONNX Runtime does not; put the"
+            " limits elsewhere, their answers would differ"
+        )
+    directions = 2 if direction == "bidirectional" else 1
+    return (
+        _fault_in_activations(has, directions)
+        or _fault_in_types(node, values, precision)
+        or _fault_in_sizes(node, values, has.get("hidden_size"), directions)
+    )
+
+
+def _fault_in_activations(has: dict, directions: int) -> str:
+    names = [name.decode(errors="replace") for name in has.get("activations", ())]
+    if names and len(names) != 3 * directions:
+        return f"{len(names)} activations where {3 * directions} are needed: {', '.join(names)}"
+    for name in names:
+        if name not in ACTIVATIONS:
+            return f"activation {name} is read wrongly by TensorRT or not at all: use {', '.join(ACTIVATIONS)}"
+    if directions == 2 and names[:3] != names[3:]:
+        return "the two directions have different activations, which TensorRT does not have: use the same for both"
+    return ""
+
+
+def _fault_in_types(node: onnx.NodeProto, values: dict[str, Value], precision: str) -> str:
+    from onnx import TensorProto
+
+    types = {
+        name: values[given].type
+        for name, given in zip(INPUT_NAMES, node.input, strict=False)
+        if given in values and values[given].type and name != "sequence_lens"
+    }
+    words = {name: TensorProto.DataType.Name(number).lower() for name, number in types.items()}
+    if TensorProto.BFLOAT16 in types.values():
+        return "bfloat16 is no type of ONNX's LSTM: write it in float32 or float16 (--precision fp16)"
+    if TensorProto.DOUBLE in types.values():
+        return "float64 would be read as float32 without a word: write it in float32"
+    if len(set(types.values())) > 1:
+        told = ", ".join(f"{name} {word}" for name, word in words.items())
+        return f"its inputs are of different types ({told}): write all of them, the initial states too, in one type"
+    if TensorProto.FLOAT16 in types.values() and precision != "fp16":
+        return f"the graph computes in float16, {precision} was asked for: give --precision fp16"
+    return ""
+
+
+def _fault_in_sizes(node: onnx.NodeProto, values: dict[str, Value], hidden: int | None, directions: int) -> str:
+    if not hidden:
+        return "hidden_size is missing, which TensorRT needs: write it into the operator"
+    inputs = dict(zip(INPUT_NAMES, node.input, strict=False))
+    x = values.get(inputs.get("X", ""), Value(0, None)).sizes
+    _, batch, features = x if x is not None and len(x) == 3 else (None, None, None)
+    expected = {
+        "W": (directions, 4 * hidden, features),
+        "R": (directions, 4 * hidden, hidden),
+        "B": (directions, 8 * hidden),
+        "sequence_lens": (batch,),
+        "initial_h": (directions, batch, hidden),
+        "initial_c": (directions, batch, hidden),
+        "P": (directions, 3 * hidden),
+    }
+    for name, sizes in expected.items():
+        given = values.get(inputs.get(name, ""), Value(0, None)).sizes
+        if given is None:
+            continue
+        same = len(given) == len(sizes)
+        if not same or any(a != b for a, b in zip(given, sizes, strict=True) if a is not None and b is not None):
+            told = f"{name} is {list(given)} where {[size or '?' for size in sizes]} is needed"
+            if name == "R" and same and given[2] is not None and given[2] < hidden:
+                told += "; a projection (PyTorch's proj_size) is no ONNX LSTM: multiply its output instead"
+            return told + ": export it again"
+    return ""

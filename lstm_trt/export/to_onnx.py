@@ -1,0 +1,161 @@
+"""PyTorch -> ONNX: a network once with symbolic sizes, its static sizes written per configuration.
+
+The TorchScript exporter (`dynamo=False`) is used on purpose. With PyTorch 2.13 the
+dynamo exporter freezes the example's sequence length in a Reshape inside the graph,
+with `Dim` and with `Dim.AUTO` alike, while `graph.input` still says symbolic; it takes
+2 to 10 s a network where this one takes 0.1 s, and needs onnxscript.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lstm_trt.config.configuration import canonical_json
+from lstm_trt.config.errors import ExportFailed, first_line
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.export.network import build_module, make_weights
+from lstm_trt.machine.facts import installed_version
+from lstm_trt.store import cache
+
+OPSET = 18
+
+INPUT, OUTPUT = "inputs", "outputs"
+
+#: Part of the cache key: raise it whenever what this module writes changes.
+RECIPE = 1
+
+#: Initializers up to this size are sizes and indices, not weights.
+SMALL_ELEMENTS = 32
+
+
+@dataclass(frozen=True)
+class ExportedNetwork:
+    """An ONNX file with symbolic sequence and batch in the cache."""
+
+    path: Path
+    sha256: str
+    cached: bool
+
+
+def export_network(shape: LstmShape, seed: int = 0, weights: dict[str, np.ndarray] | None = None) -> ExportedNetwork:
+    """The network of a shape (its sequence and batch do not matter), from the cache or exported now.
+
+    `weights` are those of `make_weights(shape, seed)`, passed where they are at hand.
+    Raises `ExportFailed` where the exporter or the ONNX checker refuses.
+    """
+    identity = {
+        "network": shape.network,
+        "seed": seed,
+        "opset": OPSET,
+        "recipe": RECIPE,
+        "torch": installed_version("torch"),
+        "onnx": installed_version("onnx"),
+    }
+    key = cache.sha256(canonical_json(identity).encode())
+    path, digest, cached = cache.fetch(
+        "onnx", key, ".onnx", lambda: _export(shape, weights or make_weights(shape, seed))
+    )
+    return ExportedNetwork(path, digest, cached)
+
+
+def _export(shape: LstmShape, weights: dict[str, np.ndarray]) -> bytes:
+    import onnx
+    import torch
+
+    module = build_module(shape, weights)
+    buffer = io.BytesIO()
+    symbolic = {0: "sequence", 1: "batch"}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its deprecation, and that the batch size varies: see above
+            torch.onnx.export(
+                module,
+                (torch.zeros(3, 2, shape.features),),
+                buffer,
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+                dynamic_axes={INPUT: symbolic, OUTPUT: symbolic},
+                opset_version=OPSET,
+                dynamo=False,
+            )
+    except Exception as error:  # whatever the exporter raises, the sweep goes on
+        raise ExportFailed(f"PyTorch {torch.__version__} cannot export {shape.name}: {first_line(error)}") from error
+    content = buffer.getvalue()
+    model = onnx.load_from_string(content)
+    for value in (model.graph.input[0], model.graph.output[0]):
+        dims = value.type.tensor_type.shape.dim
+        if not (dims[0].dim_param and dims[1].dim_param):
+            raise ExportFailed(f"the exporter froze a size of {value.name} of {shape.name}")
+    onnx.checker.check_model(model, full_check=True)
+    operators = [node.op_type for node in model.graph.node]
+    if operators.count("LSTM") != shape.layers:
+        raise ExportFailed(
+            f"the export of {shape.name} holds {operators.count('LSTM')} LSTM operators, not {shape.layers}"
+        )
+    return content
+
+
+def static_model(path: Path, shape: LstmShape) -> bytes:
+    """The exported network with the sizes of `shape` written into the graph, checked.
+
+    Shape inference runs in strict mode over the result and has to arrive at
+    (sequence, batch, 1) by itself: a size that the exporter froze inside the graph
+    does not get through. Raises `ExportFailed`.
+    """
+    import onnx
+
+    try:
+        model = onnx.load(str(path))
+        inferred = _inferred_output(model, (shape.sequence, shape.batch, shape.features))
+        expected = (shape.sequence, shape.batch, 1)
+        if inferred != expected:
+            raise ExportFailed(f"{path.name} at {shape.name} gives outputs of {inferred}, not {expected}")
+        del model.graph.value_info[:]
+        _write_sizes(model.graph.input[0], (shape.sequence, shape.batch, shape.features))
+        _write_sizes(model.graph.output[0], expected)
+        return model.SerializeToString()
+    except ExportFailed:
+        raise
+    except Exception as error:  # DecodeError, InferenceError, ValidationError, OSError: all mean an unusable file
+        raise ExportFailed(f"{path} cannot be made static at {shape.name}: {first_line(error)}") from error
+
+
+def _inferred_output(model, input_sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Check the graph at these input sizes and let strict shape inference find its output's.
+
+    Works on the graph without the weights' numbers (they become inputs), which is
+    what keeps this at about 2 ms however large the network.
+    """
+    import onnx
+
+    bare = onnx.ModelProto()
+    bare.ir_version = model.ir_version
+    bare.opset_import.extend(model.opset_import)
+    graph = bare.graph
+    graph.name = model.graph.name
+    graph.node.extend(model.graph.node)
+    graph.input.extend(model.graph.input)
+    graph.output.extend(model.graph.output)
+    for tensor in model.graph.initializer:
+        if math.prod(tensor.dims) > SMALL_ELEMENTS:
+            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        else:  # sizes and indices that shape inference has to read
+            graph.initializer.append(tensor)
+    _write_sizes(graph.input[0], input_sizes)
+    for dim in graph.output[0].type.tensor_type.shape.dim:
+        dim.Clear()  # left to the inference, so that it proves them
+    onnx.checker.check_model(bare)
+    proven = onnx.shape_inference.infer_shapes(bare, check_type=True, strict_mode=True, data_prop=True)
+    return tuple(dim.dim_value for dim in proven.graph.output[0].type.tensor_type.shape.dim)
+
+
+def _write_sizes(value, sizes: tuple[int, ...]) -> None:
+    for dim, size in zip(value.type.tensor_type.shape.dim, sizes, strict=True):
+        dim.Clear()
+        dim.dim_value = size

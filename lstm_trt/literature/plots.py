@@ -1,0 +1,353 @@
+"""Implementations of one workload as bars: what a document printed above, what was recorded today below.
+
+Each side has its own axis and its own fastest, since machine and size differ; at every bar stand
+its time and its ratio to the fastest of its side. What failed is drawn as such, with the words
+for it.
+
+All pictures that recordings of the literature's workloads support, beside what the documents print.
+
+A family of workloads over its sizes: a document's figures on the left, today's on the right, both axes logarithmic.
+
+Lines of equal slope cost alike as the size grows, whatever the machine. Failures stand in a strip
+above, each at its size with its word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
+
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.workload import Workload
+from lstm_trt.literature import compare, metrics, published
+from lstm_trt.literature.compare import Entry, Side, said
+from lstm_trt.literature.metrics import Row
+from lstm_trt.literature.task import COSTS
+from lstm_trt.literature.workloads import VARIANTS
+from lstm_trt.plots.style import (
+    DASHES,
+    MARKERS,
+    Picture,
+    kind_colors,
+    log_ticks,
+    multiple,
+    number,
+    sheet,
+    style,
+    write_pictures,
+)
+
+ROW_IN, HEAD_IN = 0.21, 0.62
+
+#: Colour of a framework, the same in all pictures; by the first word of a title.
+FAMILIES = {
+    "PyTorch": "#0173b2",
+    "TensorFlow": "#de8f05",
+    "ONNX": "#029e73",
+    "Apache": "#cc78bc",
+    "TVM": "#cc78bc",
+    "TensorRT": "#56a01a",
+}
+
+OTHER = "0.55"
+
+
+def family_color(title: str) -> str:
+    """The colour of what a title begins with, grey for what has no colour of its own."""
+    return FAMILIES.get(title.split()[0], OTHER)
+
+
+def bars(sides: Sequence[Side], title: str, notes: Sequence[str] = ()) -> Picture:
+    """A panel a side, the fastest bar first, times of a batch in ms on log axes.
+
+    Raises `UsageError` where no side has an entry.
+    """
+    sides = [side for side in sides if side.entries]
+    if not sides:
+        raise UsageError("there is nothing to draw: neither published figures nor recordings")
+    heights = [HEAD_IN + ROW_IN * len(side.entries) for side in sides]
+    lines = [side.words for side in sides]
+    with style():
+        picture, body = sheet(title, [*lines, *notes], sum(heights))
+        axes = np.atleast_1d(body.subplots(len(sides), 1, height_ratios=heights))
+        for ax, side in zip(axes, sides, strict=True):
+            _panel(ax, side)
+        axes[-1].set_xlabel("time of a batch [ms] (log); at each bar: its ratio to the fastest of its panel")
+    return picture
+
+
+def costs(rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> Picture:
+    """What each implementation took before its first answer, in s on a log axis: a mark a kind of cost.
+
+    Of several recordings of one implementation each is drawn. Raises `UsageError` where nothing was kept.
+    """
+    kinds = [name.removesuffix("_s") for name in COSTS]
+    found = [row for row in rows if row.statistic in kinds and row.value]
+    if not found:
+        raise UsageError("these recordings keep no costs of export, tuning or build")
+    totals: dict[str, float] = {}
+    for row in found:
+        totals[row.title] = max(totals.get(row.title, 0.0), row.value)
+    titles = sorted(totals, key=totals.get)
+    low, high = min(row.value for row in found) / 1.5, max(row.value for row in found) * 1.5
+    with style():
+        picture, body = sheet(title, notes, 1.1 + ROW_IN * len(titles))
+        ax = body.subplots()
+        for kind, color, marker in zip(kinds, kind_colors(len(kinds)), MARKERS, strict=False):
+            mine = [row for row in found if row.statistic == kind]
+            if mine:
+                places = [titles.index(row.title) for row in mine]
+                look = {"color": color, "marker": marker, "linestyle": "none", "markersize": 6, "alpha": 0.8}
+                ax.plot([row.value for row in mine], places, label=kind.replace("_", " "), **look)
+        ax.set_xscale("log")
+        ax.set_xlim(low, high)
+        log_ticks(ax.xaxis, low, high)
+        ax.set_xlabel("time [s] (log)")
+        ax.set_yticks(range(len(titles)), titles)
+        ax.set_ylim(len(titles) - 0.4, -0.6)
+        body.legend(loc="outside lower left", ncols=len(kinds))
+    return picture
+
+
+def _panel(ax: Axes, side: Side) -> None:
+    ranked = side.ranked
+    rest = [one for one in side.entries if one.seconds is None]
+    entries = [*ranked, *sorted(rest, key=lambda one: (one.status == "empty", one.title))]
+    times = [1e3 * one.seconds for one in ranked] or [1.0]
+    low, high = min(times) / 2.2, max(times) * 1.15
+    reach = high * (high / low) ** 0.32  # room for the words behind the longest bar
+    ax.set_xscale("log")
+    ax.set_xlim(low, reach)
+    for place, one in enumerate(entries):
+        if one.seconds is None:
+            _missing(ax, place, one, low)
+            continue
+        time_ms = 1e3 * one.seconds
+        ax.barh(place, time_ms - low, left=low, height=0.72, color=family_color(one.title), gid="bar")
+        words = f"{number(time_ms)} ms   {multiple(side.ratio(one))}"
+        ax.annotate(words, (time_ms, place), (4, 0), textcoords="offset points", va="center", size=8.5)
+    ax.set_yticks(range(len(entries)), [one.title for one in entries])
+    ax.set_ylim(len(entries) - 0.4, -0.6)
+    ax.grid(visible=False, axis="y")
+    ax.tick_params(axis="y", length=0)
+    log_ticks(ax.xaxis, low, reach)
+    if not ranked:
+        ax.set_xticks([])
+    ax.set_title(side.name, loc="left")
+
+
+def _missing(ax: Axes, place: int, one: Entry, low: float) -> None:
+    """A failure is a hatched stub with its words, an empty cell of the document only words."""
+    failed = one.status == "failed"
+    words = one.reason if failed else f"no figure ({one.reason})" if one.reason else "no figure"
+    edge = low
+    if failed:
+        edge = low * (ax.get_xlim()[1] / low) ** 0.04
+        ax.barh(place, edge - low, left=low, height=0.72, color="white", edgecolor="#c44", hatch="////", gid="failure")
+    shown = words if len(words) <= 75 else words[:74] + "…"
+    look = {"color": "#a22" if failed else "0.45", "size": 8.5, "va": "center"}
+    ax.annotate(shown, (edge, place), (4, 0), textcoords="offset points", **look)
+
+
+#: Families that are drawn over a size as well: workload -> (field, its name on the axis).
+SIZES = {"stack": ("layers", "layers"), "text-classifier": ("hidden", "hidden size")}
+
+
+def draw(rows: Iterable[metrics.Row], folder: str | Path) -> list[Path]:
+    """Write `literature-*.png` into `folder`; returns their paths.
+
+    Bars for every workload and mode (of `layer` all sizes in one picture, of `stack` and
+    `text-classifier` a picture over the size instead), and what each document's implementations
+    took before the first answer. Raises `UsageError` where the folder cannot be written.
+    """
+    rows = list(rows)
+    pictures: dict[str, Callable[[], Picture]] = {}
+    for name in dict.fromkeys(row.workload for row in rows):
+        printed = published.load(VARIANTS[name][0].document)
+        for mode in dict.fromkeys(row.mode for row in rows if row.workload == name):
+            found = [(one, *_sides(rows, printed, one, mode)) for one in VARIANTS[name]]
+            stem = f"literature-{name}-{mode}"
+            if name == "layer":
+                table = [(one.label + _at(now), then, now[0] if now else None) for one, then, now in found]
+                pictures[f"{stem}.png"] = lambda table=table: table_of(table, "layer: batch x sequence x units")
+            elif name in SIZES:
+                pictures[f"{stem}.png"] = _over(name, mode, found)
+            else:
+                ((_, _, now),) = found
+                sides = [*compare.printed(printed, found[0][0], mode), *now]
+                title = f"{name}: {'a training step' if mode == 'training' else 'a forward run'}"
+                pictures[f"{stem}.png"] = lambda sides=sides, title=title: bars(sides, title)
+    for document in dict.fromkeys(row.source for row in rows):
+        mine = [row for row in rows if row.source == document]
+        if any(f"{row.statistic}_s" in COSTS for row in mine):
+            title = f"Document {document}: what it took before the first answer"
+            told = (mine, title, ["A mark a recording: the document's workloads, modes and sizes together."])
+            pictures[f"literature-costs-{document}.png"] = lambda told=told: costs(*told)
+    return write_pictures(pictures, folder)
+
+
+def _sides(rows, printed, workload: Workload, mode: str) -> tuple[compare.Side | None, list[compare.Side]]:
+    then = compare.printed(printed, workload, mode)
+    try:
+        now = compare.today(rows, workload, mode)
+    except UsageError:
+        now = []
+    return (then[0] if then else None), now
+
+
+def _at(now: list[compare.Side]) -> str:
+    return f" ({now[0].name})" if now and now[0].name != "today" else ""
+
+
+def _over(name: str, mode: str, found: list) -> Callable[[], Picture]:
+    """Over the size that most of the family's variants differ in; at the smallest scale, which has all of them."""
+    field, axis = SIZES[name]
+    alike = [one for one, _, _ in found if (one.batch, one.sequence) == (found[0][0].batch, found[0][0].sequence)]
+    mine = [(one, then, now) for one, then, now in found if one in alike]
+    before = {getattr(one, field): then for one, then, _ in mine if then}
+    today = {getattr(one, field): now[-1] for one, _, now in mine if now}
+    words = "a training step" if mode == "training" else "a forward run"
+    return lambda: over_size(before, today, axis, f"{name} by {axis}: {words}")
+
+
+#: Share of a panel's height for the words of failures.
+STRIP = 0.16
+
+SHORT = {"out of mem": "mem", "didn't run": "no run", "recursion depth": "recursion", "stack overflow": "stack"}
+
+
+def over_size(
+    then: Mapping[int, Side], now: Mapping[int, Side], axis: str, title: str, notes: Sequence[str] = ()
+) -> Picture:
+    """Time of a batch in ms against a size, a line an implementation; `then` and `now`: size -> side.
+
+    Behind each line's name stands how it grows: the time at its largest size over that at its
+    smallest. Raises `UsageError` where both are empty.
+    """
+    panels = [sides for sides in (then, now) if sides]
+    if not panels:
+        raise UsageError("there is nothing to draw: neither published figures nor recordings")
+    sizes = sorted({size for sides in panels for size in sides})
+    most = max(len({one.implementation for side in sides.values() for one in side.entries}) for sides in panels)
+    lines = [said(list(sides.values())) for sides in panels]
+    with style():
+        picture, body = sheet(title, [*lines, *notes], 3.3 + 0.19 * most)
+        axes = np.atleast_1d(body.subplots(1, len(panels)))
+        for ax, sides in zip(axes, panels, strict=True):
+            _size_panel(ax, sides, sizes)
+            ax.set_title(next(iter(sides.values())).name, loc="left")
+            ax.set_xlabel(f"{axis} (log)")
+            ax.legend(loc="upper left", bbox_to_anchor=(-0.12, -0.17), borderaxespad=0, labelspacing=0.3, fontsize=8.5)
+        axes[0].set_ylabel("time of a batch [ms] (log)")
+    return picture
+
+
+def _size_panel(ax: Axes, sides: Mapping[int, Side], sizes: Sequence[int]) -> None:
+    titles = dict.fromkeys(one.title for side in sides.values() for one in side.entries)
+    times = [1e3 * one.seconds for side in sides.values() for one in side.ranked] or [1.0]
+    looks = _looks(list(titles))
+    failed: dict[int, list[str]] = {}
+    for title in titles:
+        found = {size: one for size, side in sides.items() for one in side.entries if one.title == title}
+        good = sorted((size, 1e3 * one.seconds) for size, one in found.items() if one.seconds is not None)
+        for size, one in found.items():
+            if one.status == "failed":
+                failed.setdefault(size, []).append(SHORT.get(one.reason, "failed"))
+        grows = f": {multiple(good[-1][1] / good[0][1])} from {good[0][0]} to {good[-1][0]}" if len(good) > 1 else ""
+        grows = grows or (f": {number(good[0][1])} ms" if good else ": failed")
+        x, y = zip(*good, strict=True) if good else ((), ())
+        ax.plot(x, y, label=title + grows, markersize=4.5, linewidth=1.3, **looks[title])
+    low, high = min(times) / 1.3, max(times) * 1.3
+    ax.set_yscale("log")
+    ax.set_xscale("log")
+    ax.set_ylim(low, high * (high / low) ** (STRIP / (1 - STRIP) if failed else 0))
+    log_ticks(ax.yaxis, low, high)
+    ax.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
+    shown = [sizes[-1]]  # from the largest down, what does not touch
+    for size in reversed(sizes[:-1]):
+        if math.log(shown[-1] / size) > 0.055 * math.log(sizes[-1] / sizes[0] * 1.6):
+            shown.append(size)
+    ax.set_xticks(shown, [str(size) for size in shown])
+    ax.set_xticks([], minor=True)
+    if failed:
+        strip = Rectangle((0, 1 - STRIP), 1, STRIP, transform=ax.transAxes, color="#fbeaea", zorder=0.5, linewidth=0)
+        ax.add_patch(strip)
+        for size, words in failed.items():
+            text = "\n".join(f"{word} {words.count(word)}" for word in dict.fromkeys(words))
+            place = {"xycoords": ax.get_xaxis_transform(), "ha": "center", "va": "top", "size": 7.5, "color": "#a22"}
+            ax.annotate("✕ " + text, (size, 0.99), **place)
+
+
+def _looks(titles: list[str]) -> dict[str, dict]:
+    """A colour a framework where it has one of its own, a dash and a marker each within it."""
+    counts: dict[str, int] = {}
+    others = [title for title in titles if title.split()[0] not in FAMILIES]
+    taken = {to_hex(family_color(title)) for title in titles if title not in others}
+    free = [color for color in kind_colors(10) if to_hex(color) not in taken]
+    colors = {title: free[place % len(free)] for place, title in enumerate(others)}
+    looks = {}
+    for title in titles:
+        color = colors.get(title) or family_color(title)
+        place = counts[color] = counts.get(color, -1) + 1
+        marker = MARKERS[place % len(MARKERS)]
+        looks[title] = {"color": color, "marker": marker, "linestyle": DASHES[place % len(DASHES)]}
+    return looks
+
+
+def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, notes: Sequence[str] = ()) -> Picture:
+    """Many shapes, a line each: the document's times as hollow marks, today's as full ones, in ms.
+
+    `rows`: (what to call it, the document's side, today's side). Words for what failed stand at
+    the left edge.
+    """
+    rows = [row for row in rows if row[1] or row[2]]
+    if not rows:
+        raise UsageError("there is nothing to draw: neither published figures nor recordings")
+    both = [side for row in rows for side in row[1:] if side]
+    titles = list(dict.fromkeys(one.title for side in both for one in side.entries))
+    looks = {title: look | {"linestyle": "none"} for title, look in _looks(titles).items()}
+    times = [1e3 * one.seconds for side in both for one in side.ranked] or [1.0]
+    low, high = min(times) / 1.4, max(times) * 1.4
+    lines = [said(sides) for place in (1, 2) if (sides := [row[place] for row in rows if row[place]])]
+    with style():
+        picture, body = sheet(title, [*lines, *notes], 1.2 + 0.22 * len(rows) + 0.19 * ((len(titles) * 2 + 2) // 3))
+        ax = body.subplots()
+        ax.set_xscale("log")
+        ax.set_xlim(low, high)
+        for place, (_, then, now) in enumerate(rows):
+            for side, fill in ((then, "white"), (now, None)):
+                for one in side.ranked if side else ():
+                    name = f"{'document: ' if fill else 'today: '}{one.title}"
+                    look = looks[one.title] | ({"markerfacecolor": fill} if fill else {})
+                    ax.plot([1e3 * one.seconds], [place], label=name, markersize=5.5, **look)
+            failed = [
+                f"{one.title.removesuffix(', eager')}{' (document)' if side is then else ''}: {one.reason}"
+                for side in (then, now)
+                for one in (side.entries if side else ())
+                if one.status in ("failed", "no figure")
+            ]
+            if failed:
+                words = "✕ " + (failed[0] if len(failed) == 1 else f"{len(failed)} failed, {failed[0]}")
+                words = words if len(words) < 62 else words[:61] + "…"
+                ax.annotate(
+                    words, (0, place), (3, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
+                    ha="left", va="center", size=7.5, color="#a22",
+                    bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6},
+                )  # fmt: skip
+        ax.set_yticks(range(len(rows)), [name for name, *_ in rows])
+        ax.set_ylim(len(rows) - 0.4, -0.6)
+        log_ticks(ax.xaxis, low, high)
+        ax.set_xlabel("time of a run [ms] (log)")
+        handles, labels = ax.get_legend_handles_labels()
+        unique = dict(zip(labels, handles, strict=True))
+        body.legend(
+            unique.values(), unique.keys(), loc="outside lower left", ncols=3, labelspacing=0.3, fontsize=8,
+            columnspacing=1.0, handletextpad=0.3,
+        )  # fmt: skip
+    return picture

@@ -1,0 +1,1 @@
+"""What this machine is, counts and allows; how fast its cores compute."""

@@ -1,0 +1,220 @@
+"""How the machine is doing: counters and gauges that are read between blocks of trials.
+
+Nothing here runs inside a timed trial. The files of /proc and /sys stay open and are
+read again at offset 0: 0.1 to 0.15 ms a reading on a guest with two cores. What the
+system does not count is None, so that a zero always means "counted, and none".
+
+Counters (`difference` subtracts them):
+  steal_ns                time that the hypervisor took from the pinned cores; /proc/stat
+                          counts it in ticks, of 10 ms as a rule
+  interrupts              that reached the pinned cores (columns of /proc/interrupts);
+                          None where that table is above 16 KiB: on a machine with
+                          hundreds of cores it takes milliseconds to print
+  softirqs                run on the pinned cores (columns of /proc/softirqs)
+  interrupts_total        of the whole machine (/proc/stat)
+  context_switches_total  of the whole machine (/proc/stat)
+  throttled_ns            for which a CPU quota stopped this cgroup or one of its
+  throttled_periods       parents, and the number of such periods (cpu.stat, v1 and v2)
+Gauges:
+  cpu_khz                 clock of the slowest pinned core; with several pinned cores
+                          also cpu_khz_<core> for each
+  gpu_*                   with a GPU: clocks in MHz, temperature, power in mW, and the
+                          bit mask that `nvml.throttle_reasons` puts into words
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from lstm_trt.machine import linux
+from lstm_trt.machine.gpu import READINGS as GPU_READINGS
+from lstm_trt.machine.gpu import Nvml
+from lstm_trt.machine.linux import ROOT
+
+#: Readings that only grow; all others are gauges.
+COUNTERS = (
+    "steal_ns",
+    "interrupts",
+    "softirqs",
+    "interrupts_total",
+    "context_switches_total",
+    "throttled_ns",
+    "throttled_periods",
+)
+
+
+#: Rows of /proc/interrupts with one number for the whole machine, not one a core.
+WHOLE_MACHINE = (b"ERR:", b"MIS:", b"Err:")
+
+#: Above this size a table is too slow to be read between blocks.
+LARGEST_TABLE_BYTES = 16 * 1024
+
+
+def difference(before: Mapping[str, object], after: Mapping[str, object]) -> dict[str, int | float | None]:
+    """What happened between two readings: counters subtracted, gauges as they are after.
+
+    A counter that one of the readings lacks, or that went backwards, is None.
+    """
+    changed = dict(after)
+    for name in COUNTERS:
+        if name in changed:
+            first, last = before.get(name), after[name]
+            changed[name] = None if first is None or last is None or last < first else last - first
+    return changed
+
+
+class _File:
+    """A file that stays open; `read` gives its content of this moment."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.handle: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self.handle = None
+
+    def read(self) -> bytes:
+        """The whole file; empty where it cannot be read, or has vanished with its cgroup."""
+        if self.handle is None:
+            return b""
+        try:
+            content = os.pread(self.handle, 1 << 16, 0)
+            while content and (more := os.pread(self.handle, 1 << 16, len(content))):
+                content += more
+            return content
+        except OSError:
+            return b""
+
+    def close(self) -> None:
+        if self.handle is not None:
+            os.close(self.handle)
+            self.handle = None
+
+
+def _columns_sum(table: bytes, cores: Sequence[int]) -> int | None:
+    """Sum over the columns of `cores` in a table whose first line is "CPU0 CPU1 ..."."""
+    head, _, body = table.partition(b"\n")
+    names = head.split()
+    try:
+        places = [1 + names.index(b"CPU%d" % core) for core in cores]
+    except ValueError:  # a pinned core has no column
+        return None
+    total, last = 0, max(places)
+    for line in body.splitlines():
+        fields = line.split(None, last + 1)
+        if len(fields) > last and fields[0] not in WHOLE_MACHINE:
+            for place in places:
+                if fields[place].isdigit():
+                    total += int(fields[place])
+    return total
+
+
+class Watcher:
+    """Readings of the pinned `cores`, and with `device="cuda"` of the GPU; used with `with`.
+
+    `names` tells for each reading whether it is a "counter" or a "gauge".
+    """
+
+    difference = staticmethod(difference)
+
+    def __init__(self, cores: Sequence[int], device: str = "cpu", *, root: Path = ROOT) -> None:
+        self.cores, self.device, self.root = tuple(cores), device, Path(root)
+        self.names = dict.fromkeys(COUNTERS, "counter") | {"cpu_khz": "gauge"}
+        if len(self.cores) > 1:
+            self.names |= {f"cpu_khz_{core}": "gauge" for core in self.cores}
+        if device != "cpu":
+            self.names |= dict.fromkeys(GPU_READINGS, "gauge")
+        self._files: list[_File] = []
+
+    def __enter__(self) -> Watcher:
+        self._tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
+        self._stat, self._interrupts = self._open("/proc/stat"), self._open("/proc/interrupts")
+        self._softirqs, self._cpuinfo = self._open("/proc/softirqs"), self._open("/proc/cpuinfo")
+        cpu = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
+        self._clocks = {core: self._open(cpu.format(core)) for core in self.cores}
+        self._throttling = [self._open(str(folder / "cpu.stat"), "/") for folder in linux.cgroup_folders(self.root)]
+        for table in (self._interrupts, self._softirqs, self._cpuinfo):
+            if len(table.read()) > LARGEST_TABLE_BYTES:
+                table.close()
+        # Without the aperfmperf flag "cpu MHz" is the nominal clock and never moves: no reading.
+        if "aperfmperf" not in linux.cpuinfo_flags(self.root):
+            self._cpuinfo.close()
+        self._nvml = self._gpu = None
+        if self.device != "cpu":
+            self._nvml = Nvml().__enter__()
+            self._gpu = self._nvml.first()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files:
+            file.close()
+        self._files.clear()
+        if self._nvml is not None:
+            self._nvml.__exit__()
+
+    def _open(self, path: str, root: Path | str | None = None) -> _File:
+        file = _File(Path(root or self.root) / path.lstrip("/"))
+        self._files.append(file)
+        return file
+
+    def read(self) -> dict[str, int | float | None]:
+        """All readings of this moment, by `names`."""
+        values: dict[str, int | float | None] = dict.fromkeys(self.names)
+        self._read_stat(values)
+        table = self._interrupts.read()
+        values["interrupts"] = _columns_sum(table, self.cores) if table else None
+        table = self._softirqs.read()
+        values["softirqs"] = _columns_sum(table, self.cores) if table else None
+        self._read_throttling(values)
+        self._read_clocks(values)
+        if self._nvml is not None:
+            values |= self._nvml.read(self._gpu)
+        return values
+
+    def gpu_state(self) -> dict[str, object] | None:
+        """The GPU at this moment (`Nvml.state`); None without one, and on the CPU. For before and after the trials."""
+        return None if self._gpu is None else self._nvml.state(self._gpu)
+
+    def _read_stat(self, values: dict) -> None:
+        """Rows "cpu1 user nice system idle iowait irq softirq steal ...", "intr total ...", "ctxt total"."""
+        wanted = {b"cpu%d" % core for core in self.cores}
+        steal, rows = 0, 0
+        for line in self._stat.read().splitlines():
+            if line.startswith(b"cpu"):
+                fields = line.split()
+                # A sandbox such as gVisor prints rows of zeros: then nothing is counted.
+                if fields[0] in wanted and len(fields) > 8 and any(field != b"0" for field in fields[1:]):
+                    steal, rows = steal + int(fields[8]), rows + 1
+            elif line.startswith(b"intr "):
+                values["interrupts_total"] = int(line.split(None, 2)[1]) or None
+            elif line.startswith(b"ctxt "):
+                values["context_switches_total"] = int(line.split(None, 2)[1]) or None
+        if wanted and rows == len(wanted):
+            values["steal_ns"] = steal * self._tick_ns
+
+    def _read_throttling(self, values: dict) -> None:
+        """Summed over this cgroup and its parents: each counts what its own quota did."""
+        for file in self._throttling:
+            stopped = linux.throttling(file.read().decode())
+            for name, value in zip(("throttled_ns", "throttled_periods"), stopped, strict=True):
+                if value is not None:
+                    values[name] = (values[name] or 0) + value
+
+    def _read_clocks(self, values: dict) -> None:
+        clocks: dict[int, int] = {}
+        for core, file in self._clocks.items():
+            text = file.read().strip()
+            if text.isdigit():
+                clocks[core] = int(text)
+        if not clocks:
+            core = -1
+            for line in self._cpuinfo.read().splitlines():
+                key, _, value = line.partition(b":")
+                if key.startswith(b"processor"):
+                    core = int(value)
+                elif key.startswith(b"cpu MHz") and core in self.cores:
+                    clocks[core] = round(1000 * float(value))
+        values["cpu_khz"] = min(clocks.values(), default=None)
+        if len(self.cores) > 1:
+            values |= {f"cpu_khz_{core}": clocks.get(core) for core in self.cores}

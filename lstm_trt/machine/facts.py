@@ -1,0 +1,193 @@
+"""What the machine is: the provenance of a recording, and the cost of the clock that timed it.
+
+`describe` says once what the machine is; a `Watcher` (see `watcher.py`) is read between
+blocks and says what happened in the meantime. What the system does not tell is None.
+No host name, user or path is passed on, since recordings get published.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from lstm_trt.machine import linux
+from lstm_trt.machine.gpu import Nvml, gpus
+from lstm_trt.machine.linux import ROOT, read_int, read_text
+
+#: (implementer, part) of Arm cores that have no "model name" in /proc/cpuinfo.
+ARM_CORES = {
+    ("0x41", "0xd07"): "Arm Cortex-A57",
+    ("0x41", "0xd08"): "Arm Cortex-A72",
+    ("0x41", "0xd0b"): "Arm Cortex-A76",
+    ("0x41", "0xd0c"): "Arm Neoverse-N1",
+    ("0x41", "0xd40"): "Arm Neoverse-V1",
+    ("0x41", "0xd42"): "Arm Cortex-A78AE",
+    ("0x41", "0xd49"): "Arm Neoverse-N2",
+    ("0x41", "0xd4f"): "Arm Neoverse-V2",
+}
+
+
+@lru_cache(maxsize=8)
+def cpu_name(root: Path = ROOT) -> str:
+    """The processor's name as the kernel gives it, "AMD EPYC 9575F 64-Core Processor"."""
+    first: dict[str, str] = {}
+    for line in (read_text("/proc/cpuinfo", root) or "").splitlines():
+        key, _, value = line.partition(":")
+        first.setdefault(key.strip(), " ".join(value.split()))
+    for key in ("model name", "Model", "Hardware", "cpu model", "cpu"):
+        if first.get(key):
+            return first[key]
+    core = (first.get("CPU implementer", ""), first.get("CPU part", ""))
+    if core in ARM_CORES:
+        return ARM_CORES[core]
+    if core[0]:
+        return f"implementer {core[0]} part {core[1]}"
+    return platform.machine() or "unknown"
+
+
+@lru_cache(maxsize=1)
+def gpu_name() -> str | None:
+    """Name of the GPU that CUDA calls device 0, through NVML; None without one."""
+    with Nvml() as session:
+        handle = session.first()
+        return None if handle is None else session.describe(handle)["name"]
+
+
+def versions(distributions: Iterable[str] = ()) -> dict[str, str | None]:
+    """Python, kernel, C library and the given packages, none of them imported; None where not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version(), "kernel": os.uname().release}
+    try:
+        found["libc"] = os.confstr("CS_GNU_LIBC_VERSION")
+    except (ValueError, OSError):  # musl
+        found["libc"] = None
+    for name in distributions:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def _caches(core: int, root: Path) -> dict[str, int]:
+    """Bytes of each data cache that `core` reaches: {"L1d": 49152, "L2": 1048576, "L3": 33554432}."""
+    sizes = {}
+    for index in range(8):
+        folder = f"/sys/devices/system/cpu/cpu{core}/cache/index{index}"
+        kind, level, size = (read_text(f"{folder}/{name}", root) for name in ("type", "level", "size"))
+        if kind in ("Data", "Unified") and level and size and size[:-1].isdigit():
+            unit = {"K": 2**10, "M": 2**20, "G": 2**30}.get(size[-1])
+            if unit:
+                sizes[f"L{level}" + ("d" if kind == "Data" else "")] = int(size[:-1]) * unit
+    return sizes
+
+
+def _physical_cores(online: Sequence[int], root: Path) -> int | None:
+    siblings = {read_text(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list", root) for core in online}
+    return len(siblings) if siblings and None not in siblings else None
+
+
+def _memory_bytes(root: Path) -> int | None:
+    for line in (read_text("/proc/meminfo", root) or "").splitlines():
+        if line.startswith("MemTotal:"):
+            return 1024 * int(line.split()[1])
+    return None
+
+
+def turbo(root: Path = ROOT) -> bool | None:
+    """Whether cores may run above their nominal clock; None where the system does not say."""
+    off = read_int("/sys/devices/system/cpu/intel_pstate/no_turbo", root)
+    boost = read_int("/sys/devices/system/cpu/cpufreq/boost", root)
+    if off is not None:
+        return off == 0
+    return None if boost is None else boost == 1
+
+
+def governors(cores: Sequence[int], root: Path = ROOT) -> str | None:
+    """The frequency governor of the cores, several joined by commas."""
+    names = {read_text(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor", root) for core in cores}
+    return ", ".join(sorted(names - {None})) or None
+
+
+def simultaneous_threads(root: Path = ROOT) -> bool | None:
+    """Whether two logical cores share a physical one (SMT)."""
+    active = read_int("/sys/devices/system/cpu/smt/active", root)
+    if active is not None:
+        return active == 1
+    online = linux.online_cores(root)
+    physical = _physical_cores(online, root)
+    return None if physical is None else len(online) > physical
+
+
+def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, object]:
+    """What the machine is, as JSON values; sizes in bytes, a quota in cores, core lists as "0-3,8".
+
+    With `device="cuda"` also `gpus` (see `nvml.Nvml.describe`), `driver` and `cuda_driver`.
+    """
+    online, allowed = linux.online_cores(root), linux.allowed_cores()
+    isolated = linux.isolated_cores(root)
+    nohz = linux.cpu_list(read_text("/sys/devices/system/cpu/nohz_full", root))
+    told: dict[str, object] = {
+        "cpu": cpu_name(root),
+        "architecture": platform.machine(),
+        "logical_cores": len(online),
+        "physical_cores": _physical_cores(online, root),
+        "allowed_cores": linux.list_text(allowed),
+        "smt": simultaneous_threads(root),
+        "caches": _caches(allowed[-1], root),
+        "memory_bytes": _memory_bytes(root),
+        "hypervisor": linux.hypervisor(root),
+        "governor": governors(allowed, root),
+        "turbo": turbo(root),
+        "isolated_cores": None if isolated is None else linux.list_text(isolated),
+        "nohz_full": None if nohz is None else linux.list_text(nohz),
+        "cgroup_quota_cores": linux.cpu_quota_cores(root),
+        "clock_source": read_text("/sys/devices/system/clocksource/clocksource0/current_clocksource", root),
+        "kernel": os.uname().release,
+        "preemption": linux.preemption(root),
+    }
+    if device != "cpu":
+        found, driver = gpus()
+        told |= {"gpus": found, **driver}
+    return told
+
+
+def fingerprint(description: Mapping[str, object]) -> str:
+    """16 hexadecimal digits of what makes machines unlike: CPU, logical cores, GPUs, driver."""
+    cards = description.get("gpus") or ()
+    parts = [description.get("cpu"), description.get("logical_cores"), [card["name"] for card in cards]]
+    parts.append(description.get("driver"))
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def clock_cost(samples: int = 20_000) -> dict[str, int]:
+    """What the trials' clock costs and how fine it is, in ns.
+
+    `overhead_ns` is the median between two successive calls of `perf_counter_ns`, which
+    is what an empty trial would show; `step_ns` the smallest difference above zero;
+    `resolution_ns` what clock_getres says.
+    """
+    clock, costs = time.perf_counter_ns, []
+    for _ in range(samples):
+        before = clock()
+        costs.append(clock() - before)
+    costs.sort()
+    return {
+        "overhead_ns": costs[len(costs) // 2],
+        "step_ns": next((cost for cost in costs if cost > 0), 0),
+        "resolution_ns": round(time.clock_getres(time.CLOCK_MONOTONIC) * 1e9),
+    }
+
+
+def installed_version(distribution: str) -> str | None:
+    """Version of an installed package without importing it, or None."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None

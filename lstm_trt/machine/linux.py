@@ -1,0 +1,222 @@
+"""What Linux tells in small files: /proc, /sys and the cgroup of this process.
+
+Every function takes `root`, the folder that stands for `/`, so that tests can plant a
+machine. What the system does not tell is None or empty, never an exception.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from lstm_trt.config.errors import UsageError
+
+
+def choose_cores(threads: int) -> tuple[int, ...]:
+    """The last `threads` cores that this process may use.
+
+    The last, because interrupts and what else the machine does gather on the first.
+    Raises `UsageError` where fewer are allowed: two threads pinned to one core make
+    the tail 30 times longer.
+    """
+    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    if threads > len(allowed):
+        raise UsageError(
+            f"{threads} threads need {threads} cores, this process may use {len(allowed)}: lower --threads"
+        )
+    return tuple(allowed[-threads:])
+
+
+ROOT = Path("/")
+
+
+def read_text(path: str, root: Path = ROOT) -> str | None:
+    """Content of a small file without the white space around it; None where it cannot be read."""
+    try:
+        return (Path(root) / path.lstrip("/")).read_text(errors="replace").replace("\0", "").strip()
+    except OSError:
+        return None
+
+
+def read_int(path: str, root: Path = ROOT) -> int | None:
+    """A file that holds one whole number; None where it holds something else."""
+    text = read_text(path, root)
+    try:
+        return int(text) if text is not None else None
+    except ValueError:
+        return None
+
+
+def cpu_list(text: str | None) -> tuple[int, ...] | None:
+    """The kernel's list format, "0-3,8" -> (0, 1, 2, 3, 8); "" and "(null)" are empty."""
+    if text is None:
+        return None
+    cores: list[int] = []
+    try:
+        for part in text.replace("(null)", "").replace("\n", "").split(","):
+            if part.strip():
+                first, _, last = part.partition("-")
+                cores.extend(range(int(first), int(last or first) + 1))
+    except ValueError:
+        return None
+    return tuple(cores)
+
+
+def list_text(cores: tuple[int, ...]) -> str:
+    """Inverse of `cpu_list` for cores in order: (0, 1, 2, 8) -> "0-2,8"."""
+    parts: list[list[int]] = []
+    for core in sorted(cores):
+        if parts and core == parts[-1][1] + 1:
+            parts[-1][1] = core
+        else:
+            parts.append([core, core])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def online_cores(root: Path = ROOT) -> tuple[int, ...]:
+    """Logical cores that are switched on."""
+    return cpu_list(read_text("/sys/devices/system/cpu/online", root)) or tuple(range(os.cpu_count() or 1))
+
+
+def allowed_cores() -> tuple[int, ...]:
+    """Logical cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def isolated_cores(root: Path = ROOT) -> tuple[int, ...] | None:
+    """Cores that the scheduler leaves alone: isolcpus=, or an isolated cpuset partition (kernel 6.7)."""
+    booted = cpu_list(read_text("/sys/devices/system/cpu/isolated", root))
+    partition = cpu_list(read_text("/sys/fs/cgroup/cpuset.cpus.isolated", root))
+    if booted is None and partition is None:
+        return None
+    return tuple(sorted({*(booted or ()), *(partition or ())}))
+
+
+def cpuinfo_flags(root: Path = ROOT) -> frozenset[str]:
+    """Feature flags of the first processor; empty where the file names none."""
+    for line in (read_text("/proc/cpuinfo", root) or "").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def kernel_argument(name: str, root: Path = ROOT) -> str | None:
+    """Value of `name=value` on the kernel's command line, "" for a bare `name`, None without it."""
+    for word in (read_text("/proc/cmdline", root) or "").split():
+        key, _, value = word.partition("=")
+        if key == name:
+            return value
+    return None
+
+
+def _cgroup_mounts(root: Path) -> list[tuple[str, str, str]]:
+    """(version, folder inside the hierarchy, mount point) of each hierarchy that may hold `cpu`."""
+    found = []
+    for line in (read_text("/proc/self/mountinfo", root) or "").splitlines():
+        left, _, right = line.partition(" - ")
+        fields, tail = left.split(), right.split()
+        if len(fields) < 5 or len(tail) < 2:
+            continue
+        options = tail[-1].split(",")
+        if tail[0] == "cgroup2":
+            found.append(("v2", fields[3], fields[4]))
+        elif tail[0] == "cgroup" and "cpu" in options:
+            found.append(("v1", fields[3], fields[4]))
+    if not found:  # no mountinfo: the usual places
+        if (Path(root) / "sys/fs/cgroup/cgroup.controllers").exists():
+            found.append(("v2", "/", "/sys/fs/cgroup"))
+        found += [("v1", "/", "/sys/fs/cgroup/cpu"), ("v1", "/", "/sys/fs/cgroup/cpu,cpuacct")]
+    return found
+
+
+def cgroup_folders(root: Path = ROOT) -> list[Path]:
+    """Folders that can hold CPU limits of this process: its own cgroup first, then the parents.
+
+    A quota of any parent stops the process too. In a container the path that
+    /proc/self/cgroup gives may not exist below the mount point; what is left of it
+    after going up, at last the mount point itself, is then the container's cgroup.
+    """
+    paths: dict[str, str] = {}
+    for line in (read_text("/proc/self/cgroup", root) or "").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            paths["v2"] = path
+        elif "cpu" in controllers.split(","):
+            paths["v1"] = path
+    folders: list[Path] = []
+    for version, inside, mount in _cgroup_mounts(root):
+        path = paths.get(version, "/")
+        if inside != "/" and (path + "/").startswith(inside + "/"):
+            path = path[len(inside) :]
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        for depth in range(len(parts), -1, -1):
+            folder = Path(root) / mount.lstrip("/") / "/".join(parts[:depth])
+            if folder.is_dir() and folder not in folders:
+                folders.append(folder)
+    return folders
+
+
+def cpu_quota_cores(root: Path = ROOT) -> float | None:
+    """The tightest CPU quota of the cgroup and its parents in cores; None without one."""
+    quotas = []
+    for folder in cgroup_folders(root):
+        words = (read_text("cpu.max", folder) or "").split()  # v2: "max 100000" or "150000 100000", microseconds
+        if len(words) < 2:  # v1: two files, -1 for no quota
+            words = [read_text("cpu.cfs_quota_us", folder) or "", read_text("cpu.cfs_period_us", folder) or ""]
+        if words[0].isdigit() and words[1].isdigit() and int(words[1]) > 0:
+            quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas, default=None)
+
+
+def throttling(text: str) -> tuple[int | None, int | None]:
+    """(nanoseconds throttled, periods throttled) of one cpu.stat: v1 counts ns, v2 microseconds."""
+    values = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(" ")
+        if value.strip().isdigit():
+            values[key] = int(value)
+    time_ns = values.get("throttled_time")
+    if "throttled_usec" in values:
+        time_ns = 1000 * values["throttled_usec"]
+    return time_ns, values.get("nr_throttled")
+
+
+def preemption(root: Path = ROOT) -> str | None:
+    """How the kernel preempts: "PREEMPT_RT", "PREEMPT_DYNAMIC (full)", "PREEMPT", "none or voluntary".
+
+    /proc/version also names who built the kernel where; nothing of that is passed on.
+    """
+    if read_text("/sys/kernel/realtime", root) == "1":
+        return "PREEMPT_RT"
+    version = read_text("/proc/version", root)
+    if version is None:
+        return None
+    if re.search(r"\bPREEMPT[_ ]RT\b", version):
+        return "PREEMPT_RT"
+    if re.search(r"\bPREEMPT_DYNAMIC\b", version):
+        modes = read_text("/sys/kernel/debug/sched/preempt", root) or ""  # "none voluntary (full)"
+        chosen = modes.partition("(")[2].partition(")")[0] or kernel_argument("preempt", root)
+        return f"PREEMPT_DYNAMIC ({chosen})" if chosen else "PREEMPT_DYNAMIC"
+    if re.search(r"\bPREEMPT\b", version):
+        return "PREEMPT"
+    return "none or voluntary"
+
+
+def hypervisor(root: Path = ROOT) -> str | None:
+    """Name of the hypervisor, "unknown" where there is one without a name, "none" on bare x86, else None."""
+    kind = read_text("/sys/hypervisor/type", root)
+    if kind:
+        return kind
+    flags = cpuinfo_flags(root)
+    clocks = read_text("/sys/devices/system/clocksource/clocksource0/available_clocksource", root) or ""
+    for sign, name in (("kvm-clock", "kvm"), ("hyperv", "hyperv"), ("xen", "xen")):
+        if sign in clocks:
+            return name
+    if "hypervisor" in flags:
+        return read_text("/sys/class/dmi/id/sys_vendor", root) or "unknown"
+    return "none" if "fpu" in flags else None  # "fpu" is an x86 flag; Arm's list says nothing of a hypervisor

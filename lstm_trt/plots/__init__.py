@@ -1,0 +1,1 @@
+"""Figures of recordings and of answers; one file a kind of figure."""

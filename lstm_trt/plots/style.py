@@ -1,0 +1,266 @@
+"""The house look of all pictures: sheet, title, notes, axes and numbers.
+
+Figures are made without pyplot, so that nothing stays open and nothing depends on a
+display. A sheet is 9.2 inches wide: at 900 pixels in a README 9 points are 12 pixels.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import seaborn
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
+
+from lstm_trt.config.errors import UsageError
+from lstm_trt.store.cache import write_whole
+
+WIDTH_IN = 9.2
+
+DPI = 130
+
+GREY = "0.45"
+
+DEADLINE = {"color": "black", "linestyle": (0, (6, 3)), "linewidth": 1.1, "zorder": 1.5}
+
+THIN_SPACE = "\u2009"
+
+#: Behind words that may cross a line.
+BACKGROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6}
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+DASHES = ("-", (0, (5, 1.6)), (0, (1.6, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
+
+#: Above this ratio of largest to smallest a latency axis is logarithmic.
+LOG_FROM = 20
+
+
+class Picture(Figure):
+    """A figure that shows itself in Jupyter without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        return png_bytes(self)
+
+
+def png_bytes(figure: Figure) -> bytes:
+    """The figure as PNG; all of it, at the size it was laid out for."""
+    buffer = BytesIO()
+    with style():  # some settings are read when it is drawn
+        figure.savefig(buffer, format="png", dpi=DPI, bbox_inches=None)
+    return buffer.getvalue()
+
+
+def write_pictures(pictures: Mapping[str, Callable[[], Picture]], folder: str | Path) -> list[Path]:
+    """Draw each of `pictures` (file name -> how to draw it) into `folder`; returns the paths.
+
+    A file appears whole or not at all. Raises `UsageError` where the folder cannot be written.
+    """
+    folder, paths = Path(folder), []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, draw in pictures.items():
+            path = folder / name
+            write_whole(path, png_bytes(draw()))
+            paths.append(path)
+    except OSError as error:
+        raise UsageError(f"cannot write pictures to {folder}: {error.strerror or error}") from None
+    return paths
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The settings of all pictures; what was set before is back afterwards."""
+    look = seaborn.axes_style("whitegrid") | {
+        "font.family": ["sans-serif"],
+        "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same picture everywhere
+        "font.size": 9,
+        "axes.titlesize": 10,
+        "axes.labelsize": 9.5,
+        "axes.edgecolor": "0.6",
+        "axes.linewidth": 0.8,
+        "grid.color": "0.9",
+        "grid.linewidth": 0.7,
+        "xtick.labelsize": 9,
+        "ytick.labelsize": 9,
+        "xtick.bottom": True,
+        "ytick.left": True,
+        "xtick.color": "0.6",
+        "ytick.color": "0.6",
+        "xtick.labelcolor": "0.15",
+        "ytick.labelcolor": "0.15",
+        "xtick.major.size": 3,
+        "ytick.major.size": 3,
+        "legend.fontsize": 9,
+        "legend.title_fontsize": 9,
+        "legend.frameon": False,
+        "lines.linewidth": 1.6,
+        "hatch.linewidth": 0.8,
+        "figure.facecolor": "white",
+        "savefig.facecolor": "white",
+        "axes.unicode_minus": True,
+        "text.parse_math": False,  # a reason or a device name may hold a $
+    }
+    with matplotlib.rc_context(look):
+        yield
+
+
+def sheet(
+    title: str, notes: Sequence[str], body_height_in: float, width_in: float = WIDTH_IN
+) -> tuple[Picture, SubFigure]:
+    """An empty figure with its title and notes, and the part below them to draw in."""
+    title_lines = textwrap.wrap(title, int(width_in * 9.3)) or [""]
+    note_lines = [line for note in notes if note for line in textwrap.wrap(note, int(width_in * 14.9))]
+    head_in = 0.12 + 0.235 * len(title_lines) + 0.165 * len(note_lines)
+    picture = Picture(figsize=(width_in, head_in + body_height_in), layout="constrained")
+    picture.get_layout_engine().set(w_pad=0.06, h_pad=0.05, wspace=0.02, hspace=0.03)
+    head, body = picture.subfigures(2, 1, height_ratios=(head_in, body_height_in))
+    left, top = 0.1 / width_in, 1 - 0.12 / head_in
+    head.text(left, top, "\n".join(title_lines), size=12, weight="bold", va="top", ha="left", gid="title")
+    top -= 0.235 * len(title_lines) / head_in
+    head.text(left, top, "\n".join(note_lines), size=9, color="0.3", va="top", ha="left", gid="notes")
+    return picture, body
+
+
+def number(value: float) -> str:
+    """Three digits or all of the whole part, thousands apart: 1.23, 12.3, 123, 12 345."""
+    if not np.isfinite(value):
+        return "?"
+    digits = 0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
+    return f"{value:,.{digits}f}".replace(",", THIN_SPACE)
+
+
+def whole(count: int) -> str:
+    """A count, thousands apart."""
+    return f"{count:,}".replace(",", THIN_SPACE)
+
+
+def plain(value: float) -> str:
+    """A tick's number without a needless fraction."""
+    text = f"{value:,.3f}".rstrip("0").rstrip(".") if abs(value) < 1000 else f"{value:,.0f}"
+    return text.replace(",", THIN_SPACE)
+
+
+def multiple(ratio: float) -> str:
+    """1×, 1.004×, 1.13×, 2.1×, 134×."""
+    if ratio == 1:
+        return "1×"
+    digits = 3 if abs(ratio - 1) < 0.01 else 2 if ratio < 1.995 else 1 if ratio < 99.95 else 0
+    return f"{ratio:,.{digits}f}×".replace(",", THIN_SPACE)
+
+
+def percent(share: float) -> str:
+    """Two digits: 12 %, 2.0 %, 0.0033 %."""
+    if not np.isfinite(share):
+        return "?"
+    return (
+        f"{np.format_float_positional(100 * share, 2, unique=False, fractional=False, trim='-')} %" if share else "0 %"
+    )
+
+
+def folded(label: str, width: int = 18) -> str:
+    """A long label on several lines, so that a legend stays narrow."""
+    return "\n".join(textwrap.wrap(label, width, break_long_words=False, break_on_hyphens=False))
+
+
+def size_colors(count: int) -> list:
+    """Sequential, dark to light green, without the yellow that white paper swallows."""
+    return [matplotlib.colormaps["viridis"](place) for place in np.linspace(0, 0.86, max(count, 2))[:count]]
+
+
+def kind_colors(count: int) -> list:
+    """For what has no order; safe for the colour-blind, without its grey and what is too light for words."""
+    light = (0.2126, 0.7152, 0.0722)
+    base = [c for c in seaborn.color_palette("colorblind", 10) if max(c) - min(c) > 0.1 and np.dot(c, light) < 0.72]
+    return [base[index % len(base)] for index in range(count)]
+
+
+def system_looks(labels: Sequence[str]) -> dict[str, dict]:
+    """Colour and marker of each system; give all systems of a sweep, so that pictures agree."""
+    colors = kind_colors(len(labels))
+    return {label: {"color": colors[i], "marker": MARKERS[i % len(MARKERS)]} for i, label in enumerate(labels)}
+
+
+def latency_axis(axes: Sequence[Axes], numbers: Sequence[float], room_below: float = 0.0) -> bool:
+    """Scale and limits of latency on y for axes that share it; whether it became logarithmic.
+
+    `room_below` is the share of the height at the bottom that is kept free of numbers, for
+    marks of failures.
+    """
+    numbers = [value for value in numbers if np.isfinite(value) and value > 0] or [1.0, 10.0]
+    low, high = min(numbers), max(numbers)
+    logarithmic = high / low > LOG_FROM
+    for ax in axes:
+        if logarithmic:
+            ax.set_yscale("log")
+            log_low, log_high = np.log(low / 1.25), np.log(high * 1.35)
+            below = (log_high - log_low) * room_below / (1 - room_below)
+            ax.set_ylim(np.exp(log_low - below), np.exp(log_high))
+            log_ticks(ax.yaxis, np.exp(log_low), np.exp(log_high))
+        else:
+            top = high * 1.08
+            ax.set_ylim(-top * room_below / (1 - room_below), top)
+            ticks = MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)).tick_values(0, top)
+            ax.yaxis.set_major_locator(FixedLocator([tick for tick in ticks if 0 <= tick <= top]))
+            ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
+        if room_below:
+            band = Rectangle((0, 0), 1, room_below, transform=ax.transAxes, color="0.94", zorder=0.5, linewidth=0)
+            ax.add_patch(band)
+    return logarithmic
+
+
+def log_ticks(axis, low: float, high: float, few: int = 4) -> None:
+    """Plain numbers at 1, 2, 5 of each decade where there are few of them, else fewer; none outside."""
+    decades = np.log10(high / low)
+    subs = (
+        (1, 1.5, 2, 3, 4, 5, 6, 8)
+        if decades <= 0.6
+        else (1, 2, 5)
+        if decades <= few * 0.75
+        else (1, 3)
+        if decades <= few
+        else (1,)
+    )
+    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    ticks = [sub * 10.0**power for power in powers for sub in subs]
+    axis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
+    axis.set_minor_locator(NullLocator())
+
+
+def guide(axes: Sequence[Axes], level: float, words: str, **look) -> None:
+    """A dashed horizontal line through axes side by side, named beyond the right edge of the last."""
+    for ax in axes:
+        ax.axhline(level, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1, **look)
+    place = {"xycoords": axes[-1].get_yaxis_transform(), "textcoords": "offset points", "va": "center"}
+    axes[-1].annotate(words, (1, level), (3, 0), size=9, color="0.3", **place)
+
+
+def size_axis(ax: Axes, sizes: Sequence[int], log2: bool, width_in: float) -> None:
+    """A tick at every size that was measured; labels only where they do not touch."""
+    if log2:
+        ax.set_xscale("log", base=2)
+    places = np.log2(sizes) if log2 else np.asarray(sizes, dtype=float)
+    extent = float(places[-1] - places[0]) or 1.0
+    margin = 0.06 * extent
+    low, high = places[0] - margin, places[-1] + margin
+    ax.set_xlim(*((2**low, 2**high) if log2 else (low, high)))
+    points = 72 * width_in * (places - low) / (high - low)
+    kept: list[int] = [len(sizes) - 1]  # from the right: the largest is always told
+    for index in range(len(sizes) - 2, -1, -1):
+        needed = 6.0 * (len(str(sizes[index])) + len(str(sizes[kept[-1]]))) / 2 + 5
+        if points[kept[-1]] - points[index] >= needed:
+            kept.append(index)
+    ax.xaxis.set_major_locator(FixedLocator([sizes[index] for index in sorted(kept)]))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+    ax.xaxis.set_minor_locator(FixedLocator([size for index, size in enumerate(sizes) if index not in kept]))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.tick_params(axis="x", which="minor", length=2, bottom=True)

@@ -1,0 +1,264 @@
+"""What is ready on this machine, and what to type for the rest.
+
+`examine` asks each runtime of the registry whether it can run on each of its devices,
+and reads the host; nothing is timed, installed or changed. `render` is the page that
+`lstm-trt doctor` prints.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import lstm_trt
+from lstm_trt import runtimes
+from lstm_trt.config.errors import RuntimeUnavailable
+from lstm_trt.machine import checks as machine_checks
+from lstm_trt.machine import facts
+from lstm_trt.machine.checks import KERNEL_LINE, Check
+from lstm_trt.machine.linux import ROOT
+
+#: What the package itself uses, beside the runtimes' own distributions.
+PACKAGES = ("numpy", "torch", "onnx", "pyarrow", "pandas", "scipy", "matplotlib", "psutil", "nvidia-ml-py")
+
+BELOW = " " * 13
+
+COLOURS = {"ready": "32", "good": "32", "not ready": "33", "attention": "33", "unknown": "2"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One runtime on one device; `device` is None where the module did not get as far as naming any."""
+
+    runtime: str
+    device: str | None
+    version: str | None
+    device_name: str | None
+    ready: bool
+    reason: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class ImplementationRow:
+    """One implementation of the literature's workloads, and the extra of this package that installs it."""
+
+    implementation: str
+    framework: str | None
+    extra: str | None
+    version: str | None
+    ready: bool
+    reason: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that `doctor` found: JSON values but for the rows and checks."""
+
+    runtimes: list[Row]
+    versions: dict[str, str | None]
+    machine: dict[str, object]
+    checks: list[Check]
+    implementations: list[ImplementationRow] = field(default_factory=list)
+
+    def as_dict(self) -> dict:
+        return asdict(self)
+
+
+def _one_line(error: BaseException) -> str:
+    return (" ".join(str(error).split()) or type(error).__name__)[:300]
+
+
+def _missing_module(error: BaseException | None) -> str:
+    """The remedy for an import that failed for want of a package; "" for other errors."""
+    while error is not None:
+        name = (getattr(error, "name", None) or "") if isinstance(error, ModuleNotFoundError) else ""
+        if name.split(".")[0] == "lstm_trt":
+            return "the installation is incomplete: pip install --force-reinstall --no-deps lstm_trt"
+        if name:
+            return f"install the package that provides the module {name.split('.')[0]!r}"
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def _broken(name: str, device: str | None, error: BaseException) -> Row:
+    if isinstance(error, RuntimeUnavailable):
+        return Row(name, device, None, None, False, error.reason, error.remedy)
+    reason = _one_line(error)
+    if type(error).__module__ == "builtins":  # "KeyError: 'cpu'" tells more than "'cpu'"
+        reason = f"{type(error).__name__}: {reason}"
+    return Row(name, device, None, None, False, reason, _missing_module(error))
+
+
+def _rows(name: str) -> list[Row]:
+    """One row for each device of a runtime; a runtime that breaks is a row too."""
+    try:
+        module = runtimes.load(name)
+        devices = tuple(module.DEVICES)
+    except (Exception, SystemExit) as error:
+        return [_broken(name, None, error)]
+    rows = []
+    for device in devices:
+        try:
+            state = module.availability(device)
+            row = Row(name, device, state.version, state.device_name, bool(state.ready), state.reason, state.remedy)
+        except (Exception, SystemExit) as error:  # against its contract; the other runtimes must still be told of
+            row = _broken(name, device, error)
+        rows.append(row)
+    return rows
+
+
+def _implementation(name: str) -> ImplementationRow:
+    """One row for an implementation; one that breaks is a row too."""
+    from lstm_trt.literature.describe import availability
+    from lstm_trt.literature.implementations import load
+
+    try:
+        module, state = load(name), availability(name)
+    except (Exception, SystemExit) as error:
+        row = _broken(name, None, error)
+        return ImplementationRow(name, None, None, None, False, row.reason, row.remedy)
+    told = (bool(state.ready), state.reason, state.remedy)
+    return ImplementationRow(name, module.FRAMEWORK, module.EXTRA, state.version, *told)
+
+
+def _literature() -> list[ImplementationRow]:
+    from lstm_trt.literature.implementations import REGISTRY
+
+    return [_implementation(name) for name in REGISTRY]
+
+
+def _distributions(names: Iterable[str]) -> list[str]:
+    found = dict.fromkeys(PACKAGES)
+    for name in names:
+        try:
+            found[runtimes.load(name).DISTRIBUTION] = None
+        except (Exception, SystemExit):  # it has its row already
+            continue
+    return list(found)
+
+
+def examine(names: Iterable[str] | None = None, root: Path = ROOT) -> Report:
+    """Ask the runtimes `names` (all of the registry by default) and read the host; changes nothing."""
+    names = list(runtimes.REGISTRY if names is None else names)
+    return Report(
+        runtimes=[row for name in names for row in _rows(name)],
+        versions={"lstm_trt": lstm_trt.__version__, **facts.versions(_distributions(names))},
+        machine=facts.describe("cuda", root),
+        checks=machine_checks.host_checks(root),
+        implementations=_literature(),
+    )
+
+
+def _indented(text: str, mark: str, width: int) -> list[str]:
+    """Text below a row; words are not broken, so that a command can be copied."""
+    first = BELOW + mark
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=" " * len(first),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A row of a table; the first cell is a verdict and takes the colour, the texts below it are wrapped."""
+
+    cells: tuple[str, ...]
+    meaning: str = ""
+    remedy: str = ""
+
+
+def _table(header: tuple[str, ...], rows: list[_Line], width: int, colour: bool) -> list[str]:
+    """Aligned columns, the last one wrapped in itself; a remedy stands once below rows that share it."""
+    sizes = [max(len(cell) for cell in column) for column in zip(header, *(row.cells for row in rows), strict=True)][
+        :-1
+    ]
+    start = 2 + sum(sizes) + 2 * len(sizes)
+
+    def aligned(cells: tuple[str, ...], last: str) -> str:
+        return "  " + "".join(cell.ljust(size) + "  " for cell, size in zip(cells, sizes, strict=False)) + last
+
+    lines = [aligned(header, header[-1])]
+    for place, row in enumerate(rows):
+        last, *more = textwrap.wrap(row.cells[-1], max(20, width - start), break_on_hyphens=False) or [""]
+        line = aligned(row.cells, last)
+        if colour and row.cells[0] in COLOURS:
+            line = line.replace(row.cells[0], f"\033[{COLOURS[row.cells[0]]}m{row.cells[0]}\033[0m", 1)
+        lines += [line, *(" " * start + text for text in more), *_indented(row.meaning, "", width)]
+        if row.remedy and (place + 1 == len(rows) or rows[place + 1].remedy != row.remedy):
+            lines += _indented(row.remedy, "-> ", width)
+    return [line.rstrip() for line in lines]
+
+
+def _heading(report: Report, width: int) -> list[str]:
+    told, versions = report.machine, report.versions
+    cards = ", ".join(str(card["name"]) for card in told.get("gpus") or ()) or "no NVIDIA GPU seen"
+    cores = f"{told['logical_cores']} cores (may use {told['allowed_cores']})"
+    first = f"lstm_trt {versions['lstm_trt']}, Python {versions['python']}, Linux {versions['kernel']}"
+    packages = {name: v for name, v in versions.items() if name not in ("lstm_trt", "python", "kernel", "libc")}
+    present = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
+    absent = ", ".join(name for name, version in packages.items() if not version)
+    lines = [first, f"{told['cpu']}, {cores}, {cards}"]
+    for label, text in (("packages: ", present), ("not installed: ", absent)):
+        if text:
+            lines += textwrap.wrap(label + text, width, subsequent_indent="  ", break_on_hyphens=False)
+    return lines
+
+
+def _literature_lines(found: list[ImplementationRow], width: int, colour: bool) -> list[str]:
+    """Implementations of one framework that stand alike share a row."""
+    alike: dict[tuple, list[str]] = {}
+    for row in found:
+        key = (not row.ready, row.framework or row.implementation, row.version or "-", row.extra or "core")
+        alike.setdefault((*key, row.reason, row.remedy), []).append(row.implementation)
+    rows = []
+    for (broken, framework, version, extra, reason, remedy), names in sorted(alike.items(), key=lambda one: one[0][0]):
+        last = f"{', '.join(names)}: {reason}" if broken else ", ".join(names)
+        cells = ("not ready" if broken else "ready", framework, version, extra, last)
+        rows.append(_Line(cells, remedy=remedy if broken else ""))
+    ready = sum(row.ready for row in found)
+    heading = f"THE LITERATURE'S BENCHMARKS (lstm-trt literature): {ready} of {len(found)} implementations ready"
+    return [heading, *_table(("state", "framework", "version", "extra", "implementations"), rows, width, colour)]
+
+
+def render(report: Report, width: int = 100, colour: bool | None = None) -> str:
+    """The report as text of `width` columns; in colour only where asked, or on a terminal without NO_COLOR."""
+    if colour is None:
+        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    ready = [row for row in report.runtimes if row.ready]
+    rows = []
+    for row in [*ready, *(row for row in report.runtimes if not row.ready)]:
+        cells = ("ready" if row.ready else "not ready", row.runtime, row.device or "-", row.version or "-")
+        cells += (row.device_name or "" if row.ready else row.reason,)
+        rows.append(_Line(cells, remedy="" if row.ready else row.remedy))
+    lines = [*_heading(report, width), "", f"RUNTIMES: {len(ready)} of {len(report.runtimes)} ready"]
+    lines += _table(("state", "runtime", "device", "version", "on / why not"), rows, width, colour)
+
+    if report.implementations:
+        lines += ["", *_literature_lines(report.implementations, width, colour)]
+    count = {verdict: sum(check.verdict == verdict for check in report.checks) for verdict in machine_checks.VERDICTS}
+    lines += ["", f"HOST: {count['good']} good, {count['attention']} need attention, {count['unknown']} unknown"]
+    order = {"attention": 0, "unknown": 1, "good": 2}
+    rows = [
+        _Line((check.verdict, check.name, check.value), "" if check.verdict == "good" else check.meaning, check.remedy)
+        for check in sorted(report.checks, key=lambda check: order[check.verdict])
+    ]
+    lines += _table(("verdict", "what", "found"), rows, width, colour)
+    arguments = [
+        check.remedy.removeprefix(KERNEL_LINE)
+        for check in report.checks
+        if check.verdict == "attention" and check.remedy.startswith(KERNEL_LINE)
+    ]
+    if len(arguments) > 1:
+        lines += ["", "  All kernel arguments in one (GRUB_CMDLINE_LINUX in /etc/default/grub, update-grub, reboot):"]
+        lines += _indented(" ".join(arguments), "", width)
+    return "\n".join(lines)

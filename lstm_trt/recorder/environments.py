@@ -1,0 +1,350 @@
+"""Making an environment of one library's version, by `python -m venv` and pip.
+
+It holds the library, and what that needs and this environment does not have; all else (this
+package, numpy, PyTorch) it finds here, behind its own packages. So two of them differ by the
+library alone, and PyTorch is not installed again for each version of another.
+
+Environments that hold one version of a library each: kept under the cache, used again, and asked what they load.
+
+`versions_install.py` makes them. Which version is loaded there is asked of a process that imports it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from lstm_trt.config.configuration import Configuration
+from lstm_trt.config.errors import LabError, UsageError
+from lstm_trt.recorder.process import Interpreter
+from lstm_trt.store import cache
+
+#: Written last: an environment without it is half made.
+MARKER = "made.json"
+
+#: So many of the latest versions are told where one is asked for that there is not.
+LATEST_TOLD = 5
+
+#: Seconds that pip has to tidy up after Ctrl-C.
+STOP_LIMIT_S = 5
+
+
+def normal(library: str) -> str:
+    """A distribution's name in the form in which names are compared: `TensorRT_RTX` -> `tensorrt-rtx`."""
+    return re.sub(r"[-_.]+", "-", library).lower()
+
+
+def python_of(path: Path) -> Path:
+    """The Python of the environment at `path`."""
+    return path / "bin" / "python"
+
+
+def site_packages(path: Path) -> tuple[str, ...]:
+    """Where an environment's packages are; two folders where the system keeps compiled ones apart."""
+    base = {"base": str(path), "platbase": str(path)}
+    return tuple(dict.fromkeys(sysconfig.get_path(name, "venv", base) for name in ("purelib", "platlib")))
+
+
+def surroundings() -> str:
+    """8 digits that tell apart what an environment is beside: this Python, and where its packages are."""
+    return hashlib.sha256(json.dumps([sys.version, sys.base_prefix, _here()]).encode()).hexdigest()[:8]
+
+
+def made(path: Path) -> dict[str, str] | None:
+    """The packages (name -> version) of an environment that is wholly there, else None."""
+    try:
+        packages = json.loads((path / MARKER).read_text())
+    except (OSError, ValueError):
+        return None
+    return packages if python_of(path).exists() else None
+
+
+def make(path: Path, library: str, version: str) -> dict[str, str]:
+    """Make an environment at `path`; returns the packages that are in it, name -> version.
+
+    Raises `UsageError` where the version cannot be installed; nothing stays at `path` then.
+    """
+    try:
+        shutil.rmtree(path, ignore_errors=True)
+        _install(path, library, version)
+        found = importlib.metadata.distributions(path=list(site_packages(path)))
+        packages = {normal(one.name): one.version for one in found if one.name not in ("pip", "setuptools")}
+        if library not in packages:
+            raise UsageError(f"{library} {version} cannot be installed: pip says it did, and nothing is there")
+        packages = dict(sorted(packages.items()))
+        cache.write_whole(path / MARKER, json.dumps(packages).encode())
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+    return packages
+
+
+def _install(path: Path, library: str, version: str) -> None:
+    own_pip = importlib.util.find_spec("pip") is None  # this environment was made by a tool that does without
+    done = _run([sys.executable, "-P", "-m", "venv", *([] if own_pip else ["--without-pip"]), str(path)])
+    if done.returncode:
+        raise UsageError(
+            f"cannot make an environment for {library} {version}: install venv for this Python"
+            " (Debian: apt install python3-venv)"
+        )
+    lines = [f"import site; site.addsitedir({text!r})\n" for text in _here()]
+    (Path(site_packages(path)[0]) / "present.pth").write_text("".join(lines))
+    python = str(python_of(path))
+    pip = [python, "-m", "pip"] if own_pip else [sys.executable, "-P", "-m", "pip", "--python", python]
+    pip += ["install", "--quiet", "--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
+    pip += ["--retries", "2", "--prefer-binary"]
+    with tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder:
+        constraints = Path(folder) / "constraints.txt"
+        constraints.write_text("".join(f"{line}\n" for line in _needs(library)))
+        # The library for certain, though it may be here as well; then what it needs and is not here.
+        for more in (["--no-deps", "--ignore-installed"], ["--no-warn-conflicts", "-c", str(constraints)]):
+            done = _run([*pip, *more, f"{library}=={version}"])
+            if done.returncode:
+                raise UsageError(f"{library} {version} cannot be installed: {_why(done.stderr, library, version)}")
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess:
+    """Run to the end; Ctrl-C here ends it and all that it started."""
+    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        errors="replace",
+        env=variables,
+        start_new_session=True,
+    ) as child:
+        try:
+            out, err = child.communicate()
+        except BaseException:
+            with suppress(OSError, subprocess.TimeoutExpired):
+                os.killpg(child.pid, signal.SIGINT)
+                child.wait(STOP_LIMIT_S)
+            with suppress(OSError):
+                os.killpg(child.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, child.returncode, out, err)
+
+
+def _why(stderr: str, library: str, version: str) -> str:
+    """Pip's own reason in one line, without addresses."""
+    lines = [line.removeprefix("ERROR: ") for line in stderr.splitlines() if line.startswith("ERROR: ")]
+    for line in lines:
+        listed = re.search(rf"requirement {re.escape(library)}==\S+ \(from versions: (.*)\)$", line)
+        if listed and listed[1] == "none":
+            return f"pip finds no {library} for this Python: does it reach an index?"
+        if listed:
+            releases = [text for text in listed[1].split(", ") if re.fullmatch(r"[\d.]+", text)]
+            return f"pip finds no such version for this Python; the latest are {', '.join(releases[-LATEST_TOLD:])}"
+    everything = stderr.strip().splitlines()
+    return plain(lines[0] if lines else everything[-1] if everything else "pip does not say why")
+
+
+def plain(text: str) -> str:
+    """One short line without addresses and folders."""
+    text = re.sub(r"\S*://\S+", "(address)", " ".join(text.split()))
+    return re.sub(r"(?<![\w.])/\S*/", "", text)[:240]
+
+
+def _needs(library: str) -> Iterator[str]:
+    """What this package needs, the library itself excepted: nothing else may become older beside an older version."""
+    with suppress(importlib.metadata.PackageNotFoundError):
+        for line in importlib.metadata.requires("lstm_trt") or ():
+            name = re.match(r"[\w.-]+", line)
+            if name and normal(name[0]) != library and "extra ==" not in line:
+                yield line
+
+
+def _here() -> list[str]:
+    """The folders of this environment's packages."""
+    return [text for text in sys.path if Path(text).name in ("site-packages", "dist-packages") and Path(text).is_dir()]
+
+
+#: Seconds that importing a library may take.
+EXAMINE_LIMIT_S = 300
+
+
+Tell = Callable[[str], None]
+
+
+class EnvironmentBroken(UsageError):
+    """An environment does not load the version that it was made for."""
+
+
+def same_version(asked: str, found: str | None) -> bool:
+    """Whether `found` is the version that was asked for: 1.20 is 1.20.0, and 2.13.0 is 2.13.0+cpu, as for pip."""
+    if found is None:
+        return False
+    if "+" not in asked:
+        found = found.split("+")[0]
+    asked, found = (re.sub(r"(\.0)+$", "", text.lower()) for text in (asked, found))
+    return asked == found
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One version of a library, installed; `packages` are those that came with it (name -> version)."""
+
+    library: str
+    asked: str
+    folder: Path
+    packages: dict[str, str]
+    reused: bool
+
+    @property
+    def interpreter(self) -> Interpreter:
+        """The Python that loads this version; hashable, it is a worker's key."""
+        return Interpreter(str(python_of(self.folder)), site_packages(self.folder))
+
+
+def folder() -> Path:
+    """Where the environments are; not created by asking."""
+    return cache.folder().absolute() / "versions"
+
+
+def present() -> list[tuple[Path, int]]:
+    """The environments that are there, with their bytes."""
+    found = sorted(path for path in folder().glob("*") if path.is_dir())
+    return [(path, sum(_size(item) for item in path.rglob("*"))) for path in found]
+
+
+def clear() -> tuple[int, int]:
+    """Remove all environments; returns (environments, bytes) removed."""
+    found = present()
+    for path, _ in found:
+        shutil.rmtree(path, ignore_errors=True)
+    return len(found), sum(size for _, size in found)
+
+
+def environment(library: str, version: str, tell: Tell = lambda line: None, anew: bool = False) -> Environment:
+    """The environment with this version of a library, made where it is not there, or where `anew` says so.
+
+    `tell` gets a line before what takes time. One process at a time makes one. Raises `UsageError`
+    where the version cannot be installed, or the cache not be written.
+    """
+    name = f"{library}-{version}-{surroundings()}"
+    path = folder() / name
+    if not anew and (packages := made(path)) is not None:
+        return Environment(library, version, path, packages, reused=True)
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+        with _alone(tell):
+            if not anew and (packages := made(path)) is not None:
+                return Environment(library, version, path, packages, reused=True)
+            tell(f"installing {library} {version} into an environment of its own")
+            packages = make(path, library, version)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write the cache {folder()}: {error.strerror or error}; set XDG_CACHE_HOME to a folder with room"
+        ) from None
+    return Environment(library, version, path, packages, reused=False)
+
+
+def describe(place: Environment, asked: dict) -> Configuration:
+    """The configuration that `asked` means in an environment, whose version is proved by importing the library.
+
+    `asked` has the arguments of `recording.describe_configuration` as JSON values. Raises
+    `EnvironmentBroken` where the library cannot be imported there, or where what is imported is
+    another version or lies elsewhere, and `UsageError` where the configuration cannot be described.
+    """
+    which = f"{place.library} {place.asked}"
+    command = place.interpreter.command("from lstm_trt.recorder.environments import tell; tell()")
+    job = json.dumps({"library": place.library, **asked})
+    try:
+        child = subprocess.run(
+            [*command, job],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=place.interpreter.environment(),
+            timeout=EXAMINE_LIMIT_S,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EnvironmentBroken(f"{which}: its environment does not start: {plain(str(error))}") from None
+    lines = child.stdout.strip().splitlines()
+    told = json.loads(lines[-1]) if child.returncode == 0 and lines else None
+    if told is None:
+        last = (child.stderr.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
+        raise EnvironmentBroken(f"{which} cannot be imported beside the other packages here: {plain(last)}")
+    if "error" in told:
+        raise UsageError(f"{which}: {told['error']}")
+    inside = str(told["file"]).startswith(str(place.folder) + os.sep)
+    # A package that was built again is 1.0.post1, and its module still 1.0.
+    bare = re.sub(r"\.post\d+$", "", place.asked)
+    module = any(same_version(version, told["module"]) for version in (place.asked, bare))
+    if not (inside and module and same_version(place.asked, told["metadata"])):
+        raise EnvironmentBroken(
+            f"{which} was asked for, its environment loads {told['module']} (installed: {told['metadata']})"
+            + ("" if inside else " from elsewhere")
+        )
+    configuration = Configuration.from_dict(told["configuration"])
+    if not same_version(place.asked, configuration.runtime_version):
+        raise EnvironmentBroken(
+            f"{which} was asked for, {configuration.runtime} says {configuration.runtime_version} there"
+        )
+    return configuration
+
+
+def tell() -> None:
+    """In the child: what is loaded, as a line of JSON on standard output; the job is the first argument."""
+    job = json.loads(sys.argv[1])
+    library = job.pop("library")
+    module = importlib.import_module(library.replace("-", "_"))
+    told: dict = {
+        "metadata": importlib.metadata.version(library),
+        "module": getattr(module, "__version__", None),
+        "file": getattr(module, "__file__", None),
+    }
+    from lstm_trt.config.configuration import Protocol
+    from lstm_trt.config.shape import LstmShape
+    from lstm_trt.recorder.session import describe_configuration
+
+    shape, protocol = LstmShape(**job.pop("shape")), Protocol(**job.pop("protocol"))
+    try:
+        told["configuration"] = describe_configuration(shape, protocol=protocol, **job).as_dict()
+    except LabError as error:
+        told["error"] = str(error)
+    print("\n" + json.dumps(told))
+
+
+@contextmanager
+def _alone(tell: Tell) -> Iterator[None]:
+    """Wait until no other process makes an environment."""
+    handle = os.open(folder(), os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            tell("waiting for another process that installs a version")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(handle)
+
+
+def _size(path: Path) -> int:
+    with suppress(OSError):
+        return path.lstat().st_size
+    return 0

@@ -1,0 +1,451 @@
+"""When the next call begins: one loop for each kind of arrival, and room for one block of their trials.
+
+Closed: the next call when the last has returned. Periodic: a call is due each period, and
+its latency counts from when it was due, so that a late call makes the next ones late and
+each of them says so (no coordinated omission). Paused: an idle gap before each call, in
+which the processor does what it does when it is idle.
+
+`perf_counter_ns` and `time.sleep` use one clock, CLOCK_MONOTONIC, and `time.sleep` sleeps
+to an absolute time of it (clock_nanosleep), so that what lies between reading the clock and
+going to sleep does not add to the sleep.
+
+Clocks that are held against one another: what the trials' own stamps say must be true.
+
+The recorder's clock is CLOCK_MONOTONIC; CLOCK_MONOTONIC_RAW, which nothing adjusts, is read
+beside it before and after a loop.
+
+The timed loop. It knows nothing of LSTMs: it is given a `step` and calls it.
+
+A trial is timed by `time.perf_counter_ns` (CLOCK_MONOTONIC) around one call of
+`step`, and nothing else stands between the two readings (`arrivals.py`). Context switches and page
+faults are read once after each trial, outside the timed region, so that a trial's
+counts cover itself and the recorder's own microsecond before it. Between blocks the
+machine's state is read; the `settle` trials after that are marked as warm-up.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import time
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from lstm_trt.config.configuration import Protocol, warnings_of
+from lstm_trt.config.errors import RunFailed
+
+#: `sleep` sleeps until this long before the call is due, then spins.
+SPIN_NS = 200_000
+
+
+_USAGE_FIELDS = {"involuntary_switches": 15, "minor_faults": 6, "major_faults": 7}
+
+
+def spin_until(due_ns: int) -> int:
+    """Read the clock until `due_ns`; returns the last reading."""
+    clock = time.perf_counter_ns
+    now = clock()
+    while now < due_ns:
+        now = clock()
+    return now
+
+
+def sleep_until(due_ns: int) -> int:
+    """Sleep until `SPIN_NS` before `due_ns`, then spin; returns the last reading of the clock."""
+    clock = time.perf_counter_ns
+    ahead = due_ns - SPIN_NS - clock()
+    if ahead > 0:
+        time.sleep(ahead / 1e9)
+    now = clock()
+    while now < due_ns:
+        now = clock()
+    return now
+
+
+def os_until(due_ns: int) -> int:
+    """Leave the waiting to the operating system's timer; returns the clock after it."""
+    clock = time.perf_counter_ns
+    now = clock()
+    while now < due_ns:
+        time.sleep((due_ns - now) / 1e9)
+        now = clock()
+    return now
+
+
+WAITING: dict[str, Callable[[int], int]] = {"spin": spin_until, "sleep": sleep_until, "os": os_until}
+
+
+class Block:
+    """Room for one block's rows, written once so that no page is touched first inside the loop."""
+
+    def __init__(self, capacity: int, protocol: Protocol) -> None:
+        self.rows = 0
+        self.start, self.latency, self.switches, self.minor, self.major = (
+            array("q", bytes(8 * capacity)) for _ in range(5)
+        )
+        self.intended = array("q", bytes(8 * capacity)) if protocol.arrival == "periodic" else None
+        self._period_ns = round(1e3 * (protocol.period_us or 0))
+        self._pause_s = (protocol.pause_ms or 0) / 1e3
+        self._until = WAITING.get(protocol.wait)
+        # When the next call is due; while the schedule stands still, how long it is still away.
+        self._due_ns: int | None = None
+        self._ahead_ns = self._period_ns
+        self.run = {"closed": self._closed, "periodic": self._periodic, "paused": self._paused}[protocol.arrival]
+
+    def _closed(self, step: Callable[[], None], count: int, who: int, budget_ns: int) -> int:
+        """Up to `count` trials, fewer where `budget_ns` is over; returns how many were run."""
+        start_of, latency_of = self.start, self.latency
+        switches, minor, major = self.switches, self.minor, self.major
+        clock, usage = time.perf_counter_ns, resource.getrusage
+        first = self.rows
+        limit = clock() + budget_ns
+        for row in range(first, first + count):
+            start = clock()
+            step()
+            end = clock()
+            counted = usage(who)
+            start_of[row] = start
+            latency_of[row] = end - start
+            switches[row] = counted[15]
+            minor[row] = counted[6]
+            major[row] = counted[7]
+            if end > limit:
+                break
+        self.rows = row + 1
+        return self.rows - first
+
+    def _periodic(self, step: Callable[[], None], count: int, who: int, budget_ns: int) -> int:
+        """As `_closed`, each call due one period after the last; a late one is begun at once.
+
+        After `rest` the schedule stands still until the next run.
+        """
+        start_of, latency_of, intended_of = self.start, self.latency, self.intended
+        switches, minor, major = self.switches, self.minor, self.major
+        clock, usage, until, period = time.perf_counter_ns, resource.getrusage, self._until, self._period_ns
+        first = self.rows
+        now = clock()
+        limit = now + budget_ns
+        due = now + self._ahead_ns if self._due_ns is None else self._due_ns
+        for row in range(first, first + count):
+            start = until(due)
+            step()
+            end = clock()
+            counted = usage(who)
+            intended_of[row] = due
+            start_of[row] = start
+            latency_of[row] = end - due
+            switches[row] = counted[15]
+            minor[row] = counted[6]
+            major[row] = counted[7]
+            due += period
+            if end > limit:
+                break
+        self._due_ns = due
+        self.rows = row + 1
+        return self.rows - first
+
+    def _paused(self, step: Callable[[], None], count: int, who: int, budget_ns: int) -> int:
+        """As `_closed`, with a pause before each call; the latency counts from the call's beginning."""
+        start_of, latency_of = self.start, self.latency
+        switches, minor, major = self.switches, self.minor, self.major
+        clock, usage, sleep, pause = time.perf_counter_ns, resource.getrusage, time.sleep, self._pause_s
+        first = self.rows
+        limit = clock() + budget_ns
+        for row in range(first, first + count):
+            sleep(pause)
+            start = clock()
+            step()
+            end = clock()
+            counted = usage(who)
+            start_of[row] = start
+            latency_of[row] = end - start
+            switches[row] = counted[15]
+            minor[row] = counted[6]
+            major[row] = counted[7]
+            if end > limit:
+                break
+        self.rows = row + 1
+        return self.rows - first
+
+    def rest(self) -> None:
+        """Stop the schedule until the next run: what is done meanwhile makes no call late, and a backlog stays."""
+        if self._due_ns is not None:
+            self._ahead_ns, self._due_ns = self._due_ns - time.perf_counter_ns(), None
+
+    def take(self, before: tuple) -> dict[str, np.ndarray]:
+        """The rows as arrays, counters as differences; empties the block."""
+        rows, self.rows = self.rows, 0
+
+        def column(values: array) -> np.ndarray:
+            return np.frombuffer(values, dtype=np.int64, count=rows).copy()
+
+        taken = {"start_ns": column(self.start), "latency_ns": column(self.latency)}
+        if self.intended is not None:
+            taken["intended_ns"] = column(self.intended)
+        cumulative = {
+            "involuntary_switches": self.switches,
+            "minor_faults": self.minor,
+            "major_faults": self.major,
+        }
+        for name, values in cumulative.items():
+            taken[name] = np.diff(column(values), prepend=np.int64(before[_USAGE_FIELDS[name]]))
+        return taken
+
+
+#: How far the two clocks may differ: relative, and absolute for very short loops.
+CLOCK_TOLERANCE = 1e-3
+
+CLOCK_TOLERANCE_NS = 5_000
+
+
+class ClockPair(NamedTuple):
+    """Both clocks at one moment, in ns. `raw_ns` is known to within half of `bracket_ns`."""
+
+    monotonic_ns: int
+    raw_ns: int
+    bracket_ns: int = 0
+
+
+def clock_pair() -> ClockPair:
+    """CLOCK_MONOTONIC and CLOCK_MONOTONIC_RAW at one moment.
+
+    The second is read on both sides of the first; of up to 50 tries the one with the
+    narrowest bracket counts, since a preemption in between would look like a drift.
+    """
+    raw_clock, best, pair = time.CLOCK_MONOTONIC_RAW, 1 << 62, ClockPair(0, 0)
+    for _ in range(50):
+        before = time.clock_gettime_ns(raw_clock)
+        now = time.perf_counter_ns()
+        after = time.clock_gettime_ns(raw_clock)
+        if after - before < best:
+            best = after - before
+            pair = ClockPair(now, (before + after) // 2, best)
+            if best < 1_000:
+                break
+    return pair
+
+
+def ends(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """When each call had its answer: the latency counts from when it was due, where that was set."""
+    return columns.get("intended_ns", columns["start_ns"]) + columns["latency_ns"]
+
+
+def check_clocks(columns: Mapping[str, np.ndarray], first: ClockPair, last: ClockPair) -> dict:
+    """Hold the trials' stamps against the pairs of clocks taken before and after the loop.
+
+    Raises `RunFailed` where the clocks differ by more than 0.1 % and what reading them may be off,
+    where a trial lies outside the loop, or where one begins before the last ended or before it was due.
+    How busy the machine is plays no part: what keeps the loop waiting, both clocks count.
+    """
+    start, end = columns["start_ns"], ends(columns)
+    by_stamps, by_raw = last.monotonic_ns - first.monotonic_ns, last.raw_ns - first.raw_ns
+    allowed = CLOCK_TOLERANCE * by_raw + CLOCK_TOLERANCE_NS + (first.bracket_ns + last.bracket_ns) / 2
+    if abs(by_stamps - by_raw) > allowed:
+        raise RunFailed(
+            f"self-check: the loop took {by_stamps} ns by CLOCK_MONOTONIC and {by_raw} ns by CLOCK_MONOTONIC_RAW"
+        )
+    if (end < start).any() or (start[1:] < end[:-1]).any():
+        raise RunFailed("self-check: a trial begins before the last one ended")
+    if "intended_ns" in columns and (start < columns["intended_ns"]).any():
+        raise RunFailed("self-check: a trial begins before it was due")
+    if start[0] < first.monotonic_ns or end[-1] > last.monotonic_ns:
+        raise RunFailed("self-check: a trial lies outside the loop")
+    return {"loop_ns": by_stamps, "loop_raw_ns": by_raw, "clocks_differ_by": by_stamps / by_raw - 1 if by_raw else 0.0}
+
+
+#: A block of calls with gaps between them lasts as long as 50 of them, at most this.
+LONGEST_BLOCK_S = 10.0
+
+UNLIMITED = 1 << 62
+
+
+class PeriodTooShort(RunFailed):
+    """Calls are asked for at a higher rate than the step can answer."""
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What the loop recorded.
+
+    `columns`: name -> int64 array, one entry a row (`warmup` is bool); a column that
+    was not measured is absent. `start_ns` and, where calls were due at a time,
+    `intended_ns` count from the loop's beginning.
+    `blocks`: first row, rows, and what changed on the machine during each block.
+    `self_check`: what the second clock said, see `run_trials`.
+    """
+
+    columns: dict[str, np.ndarray]
+    blocks: list[dict]
+    self_check: dict
+    started_unix_ns: int
+    wall_ns: int
+    inside_ns: int
+    warnings: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def quiet_collector() -> Iterator[None]:
+    """Garbage collector run, frozen and off; as it was before on the way out.
+
+    What a worker has frozen already, between two configurations, stays so: to go
+    through its 200 000 objects each time takes 30 ms.
+    """
+    if not gc.isenabled():  # off already, by this function or by the caller: nothing can collect
+        yield
+        return
+    was_frozen = gc.get_freeze_count() > 0
+    gc.collect()
+    if not was_frozen:
+        gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if not was_frozen:
+            gc.unfreeze()
+        gc.enable()
+
+
+class Loop:
+    """Blocks of trials one after another; between two of them the machine is read.
+
+    `first_pair` and `last_pair` are the two clocks before the first block and after the
+    last; `restart` begins a new account, for what was not the loop's own time.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[], None],
+        protocol: Protocol,
+        *,
+        threads: int = 1,
+        read_machine: Callable[[], Mapping] | None = None,
+        difference: Callable[[Mapping, Mapping], dict] | None = None,
+        device_times: Callable[[], dict[str, np.ndarray]] | None = None,
+    ) -> None:
+        self._step, self._protocol = step, protocol
+        self._who = resource.RUSAGE_THREAD if threads == 1 else resource.RUSAGE_SELF
+        self._read_machine, self._difference, self._device_times = read_machine or dict, difference, device_times
+        self._block = Block(protocol.block_trials + max(protocol.warmup, protocol.settle), protocol)
+        # With long gaps a block has some calls for all that, or `settle` would mark most of them.
+        self._budget_ns = max(protocol.block_ms * 1_000_000, int(1e9 * min(LONGEST_BLOCK_S, 50 * protocol.gap_s)))
+        self.restart()
+
+    def restart(self) -> None:
+        """Read the machine and the clocks anew, and forget the blocks that there were."""
+        self.chunks: list[dict[str, np.ndarray]] = []
+        self.blocks: list[dict] = []
+        self.rows = 0
+        self._machine = self._read_machine()
+        self.started_unix_ns = time.time_ns()
+        self.first_pair = self.last_pair = clock_pair()
+
+    def run(self, marked: int, most: int, budget_ns: int = UNLIMITED) -> int:
+        """One block: `marked` trials of warm-up, then up to `most`; returns how many were timed."""
+        before_usage = resource.getrusage(self._who)
+        if marked:
+            self._block.run(self._step, marked, self._who, UNLIMITED)
+        timed = self._block.run(
+            self._step, min(self._protocol.block_trials, most), self._who, min(self._budget_ns, budget_ns)
+        )
+        self._block.rest()
+        self.last_pair = clock_pair()
+        machine = self._read_machine()
+        chunk = self._block.take(before_usage)
+        chunk["warmup"] = np.arange(marked + timed) < marked
+        if self._device_times:
+            chunk.update(_checked_device_times(self._device_times(), marked + timed))
+        self.chunks.append(chunk)
+        changed = self._difference(self._machine, machine) if self._difference else {}
+        self.blocks.append({"first_row": self.rows, "rows": marked + timed, **changed})
+        self.rows += marked + timed
+        self._machine = machine
+        return timed
+
+    def trials(self, origin_ns: int | None = None) -> Trials:
+        """What was recorded since `restart`, checked; stamps count from `origin_ns`, or from the beginning."""
+        columns = {name: np.concatenate([chunk[name] for chunk in self.chunks]) for name in self.chunks[0]}
+        self_check = check_clocks(columns, self.first_pair, self.last_pair)
+        inside_ns = int((ends(columns) - columns["start_ns"]).sum())
+        wall_ns = self.last_pair.monotonic_ns - self.first_pair.monotonic_ns
+        for name in ("start_ns", "intended_ns"):
+            if name in columns:
+                columns[name] -= self.first_pair.monotonic_ns if origin_ns is None else origin_ns
+        self_check["outside_share"] = 1 - inside_ns / wall_ns
+        warnings = warnings_of(self._protocol, self.rows, inside_ns, wall_ns)
+        return Trials(columns, self.blocks, self_check, self.started_unix_ns, wall_ns, inside_ns, warnings)
+
+
+def run_trials(
+    step: Callable[[], None],
+    protocol: Protocol,
+    *,
+    threads: int = 1,
+    read_machine: Callable[[], Mapping] | None = None,
+    difference: Callable[[Mapping, Mapping], dict] | None = None,
+    device_times: Callable[[], dict[str, np.ndarray]] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Trials:
+    """Run `protocol.warmup` and `protocol.trials` trials of `step` as they arrive (`arrivals.py`).
+
+    `read_machine` is called before the first and after each block, `difference`
+    compares two of its readings; `device_times` gives device clocks of the block's
+    rows; `progress(done, total)` is called between blocks. With more than one thread
+    the switches and faults of the whole process are counted, else of this thread.
+
+    Self-check: the loop's length by the trials' own clock and by CLOCK_MONOTONIC_RAW
+    agree within 0.1 %; no trial begins before the last one ended. Raises `RunFailed`
+    where they do not.
+    """
+    done = 0
+    with quiet_collector():
+        if progress:
+            progress(0, protocol.trials)
+        loop = Loop(
+            step,
+            protocol,
+            threads=threads,
+            read_machine=read_machine,
+            difference=difference,
+            device_times=device_times,
+        )
+        while done < protocol.trials:
+            done += loop.run(protocol.settle if loop.blocks else protocol.warmup, protocol.trials - done)
+            if progress:
+                progress(done, protocol.trials)
+    return loop.trials()
+
+
+def pilot(step: Callable[[], None], protocol: Protocol) -> dict:
+    """A few calls in a closed loop before the trials, which are not kept; may the period be so short?
+
+    Returns `{"calls", "median_us"}`. Raises `PeriodTooShort` where the period is below the
+    median: each call would come later than the one before, without end.
+    """
+    for rounds, seconds in ((10, 0.5), (100, 1.0)):  # the first warm up
+        taken: list[int] = []
+        limit = time.perf_counter_ns() + int(1e9 * seconds)
+        while len(taken) < rounds and (len(taken) < 3 or time.perf_counter_ns() < limit):
+            start = time.perf_counter_ns()
+            step()
+            taken.append(time.perf_counter_ns() - start)
+    median_us = float(np.median(taken)) / 1e3
+    if protocol.period_us < median_us:
+        raise PeriodTooShort(
+            f"the step takes {median_us:.1f} us at the median (pilot of {len(taken)} calls), longer than the period"
+            f" of {protocol.period_us:g} us, so that each call would come later than the one before:"
+            f" give a period above that, such as --period-us {1.25 * median_us + 1:.0f}"
+        )
+    return {"calls": len(taken), "median_us": median_us}
+
+
+def _checked_device_times(times: dict[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
+    for name, values in times.items():
+        if len(values) != rows:
+            raise RunFailed(f"the runtime gave {len(values)} values of {name} for {rows} trials")
+    return times

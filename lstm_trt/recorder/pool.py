@@ -1,0 +1,325 @@
+"""The processes that prepare and record, seen from the parent.
+
+A `WorkerPool` has one preparer, which exports networks and knows PyTorch's answers, and one
+worker for each runtime with its options, pinned before the runtime is imported. They
+work one after another: nothing is prepared while something is timed. A process that
+is lost costs the configuration under way and nothing else (`child.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from lstm_trt import runtimes
+from lstm_trt.config.configuration import Configuration, Protocol, canonical_json
+from lstm_trt.config.errors import ConfigurationFailed, StoreError, UsageError
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.literature.describe import check_supported
+from lstm_trt.recorder.process import SILENCE_LIMIT_S, Interpreter, Listener, Process, WorkerLost, memory_limit_bytes
+from lstm_trt.recorder.session import describe_configuration
+from lstm_trt.store import files, folders
+from lstm_trt.store.locks import folder_lock
+from lstm_trt.store.schema import Failure, Recording
+
+#: Answers to workloads of the literature that are kept for further implementations; one can have 256 MB.
+ANSWERS_KEPT_BYTES = 600_000_000
+
+
+class Refused(StoreError):
+    """The recording could not be written; the sweep must stop, since the next one cannot either."""
+
+
+@dataclass
+class Seconds:
+    """Where the wall time of a sweep went."""
+
+    preparing: float = 0.0
+    timing: float = 0.0
+    inside_trials: float = 0.0
+    control: float = 0.0
+    storing: float = 0.0
+
+    def add(self, other: Seconds) -> None:
+        for name, value in asdict(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one configuration: a file, or a failure row that was written; `told` is the worker's answer."""
+
+    path: Path
+    failure: Failure | None
+    seconds: Seconds
+    warnings: list[str] = field(default_factory=list)
+    told: dict = field(default_factory=dict)
+
+
+class WorkerPool:
+    """The processes of one campaign; a context manager that ends them all.
+
+    `interpreters`: the Python of a configuration's worker by the configuration's id, where it is not this one.
+    """
+
+    def __init__(
+        self,
+        time_limit_s: float | None = None,
+        memory_limit: int | None = None,
+        interpreters: Mapping[str, Interpreter] | None = None,
+    ) -> None:
+        self._interpreters = dict(interpreters or {})
+        self.time_limit_s = time_limit_s
+        self.memory_limit = memory_limit if memory_limit is not None else memory_limit_bytes()
+        self._workers: dict[tuple, Process] = {}
+        self._preparer: Process | None = None
+        self._literature: dict[str, dict] = {}
+        self._logs = tempfile.TemporaryDirectory(prefix="lstm_trt-")
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.end_workers()
+        if self._preparer:
+            self._preparer.kill()
+        self._preparer = None
+        self._logs.cleanup()
+
+    def end_workers(self) -> None:
+        """End the workers, so that the next round has fresh ones; the preparer stays."""
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
+
+    def _prepare_process(self) -> Process:
+        if self._preparer is None or not self._preparer.alive:
+            self._preparer = Process(None, Path(self._logs.name), "preparer")
+        return self._preparer
+
+    def _worker(self, configuration: Configuration) -> Process:
+        interpreter = self._interpreters.get(configuration.id)
+        key = (configuration.runtime, configuration.options, interpreter)
+        worker = self._workers.get(key)
+        if worker is None or not worker.alive:
+            name = f"{configuration.runtime}-{len(self._workers)}"
+            worker = self._workers[key] = Process(configuration.options, Path(self._logs.name), name, interpreter)
+        return worker
+
+    def record(
+        self,
+        configuration: Configuration,
+        round: int,
+        folder: Path,
+        listener: Listener = lambda answer: None,
+        *,
+        control: bool = False,
+        asked_s: float | None = None,
+    ) -> Outcome:
+        """Record one configuration into `folder`, or write its failure row there.
+
+        `control`: with a control run. `asked_s`: how long a recording by time goes on.
+        Raises `Refused` where neither can be written.
+        """
+        began = time.monotonic()
+        marks: dict[str, float] = {}
+
+        def listen(answer: dict) -> None:
+            if answer["event"] == "stage":
+                marks[answer["stage"]] = time.monotonic()
+            listener(answer)
+
+        limits = {
+            "time_limit_s": self.time_limit_s,
+            "memory_limit": self.memory_limit,
+            "listener": listen,
+            "silence_s": silence_limit_s(configuration.protocol),
+        }
+        gate_seed = secrets.randbits(32)
+        answer: dict = {}
+        failure = None
+        job = {
+            "kind": "record",
+            "configuration": configuration.as_dict(),
+            "round": round,
+            "gate_seed": gate_seed,
+            "folder": str(folder),
+            "control": control,
+            "asked_s": asked_s,
+        }
+        try:
+            if configuration.of_literature:
+                check_supported(configuration)
+                self.end_workers()  # what an earlier workload left in a framework is no part of this one's build costs
+            worker = self._worker(configuration)  # starts while the preparer works
+            job |= self._reference(configuration, gate_seed, limits)
+            answer = worker.call(job, **limits)
+        except ConfigurationFailed as error:
+            detail = _without_paths(getattr(error, "detail", None) or "")
+            failure = Failure(configuration, round, error.stage, str(error), {"detail": detail} if detail else {})
+        ended = time.monotonic()
+        if answer.get("event") == "refused":
+            raise Refused(answer["reason"])
+        path = files.write_failure(failure, folder) if failure else Path(answer["path"])
+        # What failed counts as preparing up to the loop and as timing from there. Of what was recorded
+        # the worker knows it better: on a busy machine its marks are read late.
+        run, stored = marks.get("run", ended), marks.get("store", ended)
+        timed = marks.get("control", stored)
+        told = answer.get("seconds", {})
+        timing = told.get("timing", timed - run)
+        seconds = Seconds(
+            preparing=timed - timing - began,
+            timing=timing,
+            control=stored - timed,
+            inside_trials=told.get("inside_trials", 0.0),
+            storing=time.monotonic() - stored,
+        )
+        return Outcome(path, failure, seconds, answer.get("warnings", []), answer)
+
+    def _reference(self, configuration: Configuration, gate_seed: int, limits: dict) -> dict:
+        """What the worker's job needs of the preparer: the gate's answers, and for a shape its network and floor."""
+        if configuration.of_literature:
+            return self._literature_reference(configuration, limits)
+        options = configuration.options
+        answer = self._prepare_process().call(
+            {
+                "kind": "reference",
+                "shape": configuration.workload.as_dict(),
+                "seed": configuration.protocol.seed,
+                "gate_seed": gate_seed,
+                "onnx": runtimes.load(configuration.runtime).NEEDS_ONNX,
+                "threads": options.threads,
+                # Rates are those of the processor's cores, in float32.
+                "floor": (options.device, options.precision) == ("cpu", "fp32"),
+            },
+            **limits,
+        )
+        return {name: answer[name] for name in ("answers", "onnx_path", "onnx_sha256", "floor")}
+
+    def _literature_reference(self, configuration: Configuration, limits: dict) -> dict:
+        """The gate's seed and the file of its answers, which all implementations of a workload are held against."""
+        plain = configuration.as_dict()
+        key = canonical_json([plain["workload"], plain["mode"], configuration.protocol.seed])
+        known = self._literature.pop(key, None)
+        if known is None:
+            path = Path(self._logs.name) / f"answers-{secrets.token_hex(8)}.npy"
+            known = {"gate_seed": secrets.randbits(32), "answers_path": str(path)}
+            asked = {name: plain[name] for name in ("workload", "mode")}
+            seed = configuration.protocol.seed
+            self._prepare_process().call({"kind": "literature-reference", **asked, "seed": seed, **known}, **limits)
+        self._literature[key] = known  # the last one used is the last one
+        size = {name: Path(held["answers_path"]).stat().st_size for name, held in self._literature.items()}
+        for name in list(size)[:-1]:
+            if sum(size.values()) <= ANSWERS_KEPT_BYTES:
+                break
+            Path(self._literature.pop(name)["answers_path"]).unlink()
+            del size[name]
+        return known
+
+
+def check_time_limit(time_limit_s: float | None) -> None:
+    """Raises `UsageError` where there would be no time."""
+    if time_limit_s is not None and not time_limit_s > 0:
+        raise UsageError(f"the time limit must be above 0 s, not {time_limit_s:g}")
+
+
+def silence_limit_s(protocol: Protocol) -> float:
+    """How long a worker may be silent: the calls of the first block come before its first sign of life."""
+    return SILENCE_LIMIT_S + protocol.gap_s * (max(protocol.warmup, protocol.settle) + 1)
+
+
+def _without_paths(text: str) -> str:
+    """Tracebacks travel with recordings: folders of the machine do not."""
+    return re.sub(r'File "[^"]*/([^/"]+/[^/"]+)"', r'File "\1"', text)
+
+
+def next_round(configuration: Configuration, folder: Path) -> int:
+    """The first round that `folder` does not hold of this configuration."""
+    recorded, failed = folders.finished(folder)
+    rounds = {round for identity, round in recorded | failed if identity == configuration.id}
+    return max(rounds, default=-1) + 1
+
+
+def record(
+    shape: LstmShape,
+    *,
+    runtime: str = "onnxruntime",
+    trials: int = 1000,
+    warmup: int = 10,
+    seed: int = 0,
+    arrival: str = "closed",
+    wait: str | None = None,
+    period_us: float | None = None,
+    pause_ms: float | None = None,
+    precision: str = "fp32",
+    threads: int = 1,
+    device: str | None = None,
+    graph: bool = False,
+    device_clocks: str = "off",
+    control: bool = True,
+    out: str | os.PathLike | None = None,
+    time_limit_s: float | None = None,
+    listener: Listener = lambda answer: None,
+) -> Recording:
+    """Record one shape on one runtime in a fresh, pinned process.
+
+    `arrival`, `wait`, `period_us` and `pause_ms` say when calls begin (`Protocol`), `control`
+    adds a control run of an empty step. With `out` the recording stays there as a file, as a
+    further round where the folder holds the configuration already. `listener` gets the
+    process's answers (stages, progress). Raises `UsageError`, `RuntimeUnavailable`, or the
+    `ConfigurationFailed` that tells stage and reason.
+    """
+    protocol = Protocol(
+        trials=trials,
+        warmup=warmup,
+        seed=seed,
+        arrival=arrival,
+        wait=wait,
+        period_us=period_us,
+        pause_ms=pause_ms,
+    )
+    configuration = describe_configuration(
+        shape,
+        runtime,
+        protocol=protocol,
+        precision=precision,
+        threads=threads,
+        device=device,
+        graph=graph,
+        device_clocks=device_clocks,
+    )
+    return record_configuration(configuration, control=control, out=out, time_limit_s=time_limit_s, listener=listener)
+
+
+def record_configuration(
+    configuration: Configuration,
+    *,
+    control: bool = True,
+    out: str | os.PathLike | None = None,
+    time_limit_s: float | None = None,
+    listener: Listener = lambda answer: None,
+) -> Recording:
+    """Record one configuration in a fresh, pinned process; `out`, `listener` and what is raised as with `record`."""
+    check_time_limit(time_limit_s)
+    with ExitStack() as stack:
+        if out is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lstm_trt-")))
+        else:
+            folder = files.make_folder(Path(out))
+            stack.enter_context(folder_lock(folder))
+        crew = stack.enter_context(WorkerPool(time_limit_s))
+        number = next_round(configuration, folder)
+        outcome = crew.record(configuration, number, folder, listener, control=control)
+        if outcome.failure:
+            raise WorkerLost(outcome.failure.stage, f"{outcome.failure.stage}: {outcome.failure.reason}")
+        return files.read(outcome.path)

@@ -1,0 +1,236 @@
+"""One child process, seen from the parent: it is given jobs, watched, and ended.
+
+While a job runs the parent sleeps, and wakes four times a second to look at the
+child's memory and the clock. A child that dies, hangs or grows too large costs the job
+under way, and tells at which stage it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from lstm_trt.config.configuration import Options
+from lstm_trt.config.errors import STAGES, ConfigurationFailed, MemoryExhausted, TimeLimitReached
+
+THREAD_ENVIRONMENT = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+
+POLL_S = 0.25
+
+#: A process that gives no sign of life for this long hangs. A recording gives one every
+#: block, so that a long one is not taken for that; gaps between its calls come on top.
+SILENCE_LIMIT_S = 600.0
+
+#: Share of the memory available at the start that a worker may hold.
+MEMORY_SHARE = 0.8
+
+
+Listener = Callable[[dict], None]
+
+
+def available_memory_bytes() -> int | None:
+    """What the system could give without swapping, at most the cgroup's limit; None where unknown."""
+    available = None
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        available = 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            limit = int(Path(path).read_text())
+            available = limit if available is None else min(available, limit)
+    return available
+
+
+def memory_limit_bytes() -> int | None:
+    """`MEMORY_SHARE` of the available memory."""
+    available = available_memory_bytes()
+    return None if available is None else int(MEMORY_SHARE * available)
+
+
+class WorkerLost(ConfigurationFailed):
+    """A process died, hung or grew too large; `stage` says where."""
+
+    def __init__(self, stage: str, reason: str) -> None:
+        super().__init__(reason)
+        self.stage = stage
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The Python of a child process; packages in the folders `first` go before those of this process."""
+
+    executable: str = field(default_factory=lambda: sys.executable)
+    first: tuple[str, ...] = ()
+
+    def command(self, code: str) -> list[str]:
+        """The command that runs `code` with the very same modules as here, those of `first` excepted.
+
+        Whatever the working folder holds does not count, and what a notebook added to the path does.
+        """
+        return [self.executable, "-P", "-c", f"import sys; sys.path[:] = {[*self.first, *sys.path]!r}; {code}"]
+
+    def environment(self) -> dict[str, str]:
+        """The environment variables for it: what names the folders of another Python stays behind."""
+        foreign = ("PYTHONPATH", "PYTHONHOME") if self.first else ()
+        return {name: value for name, value in os.environ.items() if name not in foreign}
+
+
+class Process:
+    """One child process; `call` gives it a job and waits for the end of it."""
+
+    def __init__(
+        self, options: Options | None, log_folder: Path, name: str, interpreter: Interpreter | None = None
+    ) -> None:
+        threads = options.threads if options else 1
+        interpreter = interpreter or Interpreter()
+        environment = interpreter.environment()
+        environment.update(dict.fromkeys(THREAD_ENVIRONMENT, str(threads)))
+        self._log = log_folder / f"{name}.log"
+        reading, writing = os.pipe()
+        command = [*interpreter.command("from lstm_trt.recorder.worker import main; sys.exit(main())"), str(writing)]
+        if options is not None:
+            command.append(json.dumps(asdict(options)))
+        with self._log.open("ab") as log:
+            self._child = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=(writing,),
+                start_new_session=True,  # Ctrl-C reaches the parent alone
+                env=environment,
+            )
+        os.close(writing)
+        self._answers = reading
+        self._buffer = b""
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(reading, selectors.EVENT_READ)
+        self.stage = "build"
+
+    @property
+    def alive(self) -> bool:
+        return self._child.poll() is None
+
+    def call(
+        self,
+        job: dict,
+        *,
+        time_limit_s: float | None,
+        memory_limit: int | None,
+        listener: Listener,
+        silence_s: float = SILENCE_LIMIT_S,
+    ) -> dict:
+        """The job's last answer: "done" or "refused".
+
+        `listener` gets every answer as it comes. `silence_s`: how long none may come.
+        Raises `WorkerLost`, `TimeLimitReached`, `MemoryExhausted`, or the
+        `ConfigurationFailed` that the process reported; in the first three cases the
+        process is gone.
+        """
+        began = heard = time.monotonic()
+        self.stage = "build"
+        try:
+            self._child.stdin.write(json.dumps(job).encode() + b"\n")
+            self._child.stdin.flush()
+        except OSError:
+            pass  # it is dead already: told below
+        while True:
+            if self._selector.select(POLL_S):
+                chunk = os.read(self._answers, 1 << 20)
+                if not chunk:
+                    raise self._death()
+                self._buffer += chunk
+                heard = time.monotonic()
+                while b"\n" in self._buffer:
+                    line, self._buffer = self._buffer.split(b"\n", 1)
+                    answer = json.loads(line)
+                    final = self._take(answer, listener)
+                    if final:
+                        return answer
+            now = time.monotonic()
+            if time_limit_s is not None and now - began > time_limit_s:
+                self.kill()
+                raise TimeLimitReached(f"took longer than {time_limit_s:g} s (--time-limit), at the stage {self.stage}")
+            if now - heard > silence_s:
+                self.kill()
+                raise TimeLimitReached(f"gave no sign of life for {silence_s:g} s, at the stage {self.stage}")
+            if memory_limit is not None and self._resident_bytes() > memory_limit:
+                self.kill()
+                limit = f"{memory_limit / 1e9:.1f} GB (--memory-limit-gb)"
+                raise MemoryExhausted(f"the process grew beyond {limit}, at the stage {self.stage}")
+
+    def _take(self, answer: dict, listener: Listener) -> bool:
+        if answer["event"] == "stage":
+            self.stage = answer["stage"]
+        listener(answer)
+        if answer["event"] == "failed":
+            if answer["spent"]:
+                self.close()
+            failure = WorkerLost(answer["stage"] or self._known_stage(), answer["reason"])
+            failure.detail = answer.get("detail")
+            raise failure
+        return answer["event"] in ("done", "refused")
+
+    def _known_stage(self) -> str:
+        return self.stage if self.stage in STAGES else "run"
+
+    def _death(self) -> ConfigurationFailed:
+        code = self._child.wait()
+        stage = self._known_stage()
+        tail = self.log_tail()
+        self.close()
+        if code == -signal.SIGKILL:
+            return MemoryExhausted(
+                f"the process was killed (SIGKILL), most likely for want of memory, at the stage {stage}"
+            )
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        return WorkerLost(stage, f"the process died with {how} at the stage {stage}" + (f": {tail}" if tail else ""))
+
+    def log_tail(self) -> str:
+        """The last line that the process printed."""
+        with suppress(OSError):
+            lines = self._log.read_text(errors="replace").strip().splitlines()
+            return lines[-1].strip()[:300] if lines else ""
+        return ""
+
+    def _resident_bytes(self) -> int:
+        try:
+            return int(Path(f"/proc/{self._child.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, ValueError, IndexError):
+            return 0
+
+    def kill(self) -> None:
+        with suppress(OSError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self.close()
+
+    def close(self) -> None:
+        """End the process, whatever it does; may be called twice."""
+        if self._answers is None:
+            return
+        with suppress(OSError):
+            self._child.stdin.close()
+        try:
+            self._child.wait(timeout=0.5)
+        except subprocess.TimeoutExpired:
+            with suppress(OSError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.wait()
+        self._selector.close()
+        os.close(self._answers)
+        self._answers = None

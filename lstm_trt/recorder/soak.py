@@ -1,0 +1,236 @@
+"""A soak: trials without end until a time is over, kept as parts, each a whole recording of its own.
+
+One process, one preparation. A part ends after ten seconds or 200 000 trials, is written
+and forgotten, so that memory stays bounded and a soak that is killed loses the part under
+way and nothing else. While a part is written nothing is timed; the trials after that are
+marked as settling, as after every reading of the machine. `start_ns` goes on over all parts
+on one clock, so that the gaps are seen. The control run comes after the first part and adds
+to the time.
+
+A soak that was stopped goes on with the same command: what is left of its time becomes the
+next round, since a new process answers for it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lstm_trt.config.configuration import Configuration, Protocol, warnings_of
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.recorder.loop import Loop
+from lstm_trt.recorder.parity import Reference
+from lstm_trt.recorder.pool import WorkerPool, next_round
+from lstm_trt.recorder.process import Listener, WorkerLost
+from lstm_trt.recorder.session import control_of, describe_configuration, prepare
+from lstm_trt.store import files, folders
+from lstm_trt.store.locks import folder_lock
+
+PART_TRIALS = 200_000
+
+PART_S = 10.0
+
+#: A rest shorter than this is recorded for so long all the same.
+LEAST_S = 0.1
+
+
+_UNITS = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+
+
+def seconds_of(text: str) -> float:
+    """`3h`, `1h30m`, `90s` or `90` in seconds; raises `UsageError` for anything else."""
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    if not re.fullmatch(r"(\d+(\.\d+)?d)?(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?", text) or not text:
+        raise UsageError(f"a time is given as 3h, 1h30m, 90s or plain seconds, not {text!r}")
+    return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([\d.]+)([dhms])", text))
+
+
+def soak_protocol(for_s: float, **protocol: object) -> Protocol:
+    """The protocol of a soak: `trials` is the most that one part holds."""
+    return Protocol(trials=PART_TRIALS, for_s=for_s, **protocol)
+
+
+def soak_here(
+    configuration: Configuration,
+    reference: Reference,
+    *,
+    round: int,
+    folder: Path,
+    asked_s: float,
+    control: bool = False,
+    stage: Callable[[str], None] = lambda name: None,
+    progress: Callable[..., None] = lambda **values: None,
+    part_s: float = PART_S,
+    **prepared: object,
+) -> dict:
+    """Record parts in this process until `asked_s` are over; returns what a worker answers.
+
+    `progress(elapsed_s, asked_s, trials, parts)` is called after each block. Raises what
+    `record_here` and `store.write` raise; the parts that were written stay.
+    """
+
+    import pyarrow.parquet  # noqa: F401  before the time runs, not with the first part
+
+    protocol = configuration.protocol
+    told = {"path": "", "parts": 0, "trials": 0, "warnings": []}
+    totals = {"inside_trials": 0.0, "store": 0.0, "control": 0.0}
+    rows = wall_ns = 0
+    with prepare(configuration, reference, stage=stage, **prepared) as bench:
+        loop = Loop(bench.prepared.step, protocol, **bench.loop)
+        clock = time.perf_counter_ns
+        origin = loop.first_pair.monotonic_ns
+        end = origin + int(1e9 * asked_s)
+        marked, last = protocol.warmup, False
+        while not last:
+            began, timed = clock(), 0
+            part_end = min(end, began + int(1e9 * part_s))
+            while True:
+                timed += loop.run(marked, protocol.trials - timed, max(0, part_end - clock()))
+                marked, now = protocol.settle, clock()
+                elapsed_s = asked_s - (end - now) / 1e9
+                progress(elapsed_s=elapsed_s, asked_s=asked_s, trials=told["trials"] + timed, parts=told["parts"])
+                if now >= part_end or timed >= protocol.trials:
+                    break
+            told["trials"] += timed
+            trials = loop.trials(origin)
+            gpu_after, controlled, control_s = bench.gpu_state(), None, 0.0
+            if control and told["parts"] == 0:
+                controlled = control_of(trials, protocol)
+                control_s = (clock() - now) / 1e9
+                end += int(1e9 * control_s)
+            last = clock() >= end
+            soak = {"part": told["parts"], "last": last, "asked_s": asked_s, "elapsed_s": elapsed_s}
+            recording = bench.recording(
+                trials,
+                round,
+                (now - began) / 1e9,
+                controlled,
+                control_s,
+                told["parts"],
+                gpu_after=gpu_after,
+                soak=soak,
+            )
+            writing = clock()
+            told["path"] = str(files.write(recording, folder))
+            told["parts"] += 1
+            rows, wall_ns = rows + loop.rows, wall_ns + trials.wall_ns
+            totals["inside_trials"] += trials.inside_ns / 1e9
+            totals["store"] += (clock() - writing) / 1e9
+            totals["control"] += control_s
+            del recording, trials, controlled
+            gc.collect()  # the collector is off, and may be so for hours
+            if not last:
+                loop.restart()
+        stage("store")
+    told["warnings"] = warnings_of(protocol, rows, 1e9 * totals["inside_trials"], wall_ns)
+    return {**told, "seconds": totals}
+
+
+@dataclass(frozen=True)
+class Soak:
+    """One round of a soak that ran to its end; `continues` is the round whose rest it was, if any."""
+
+    configuration: Configuration
+    folder: Path
+    round: int
+    parts: int
+    trials: int
+    continues: int | None
+    control: dict | None
+    warnings: list[str]
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files of its parts."""
+        return list(folders.contents(self.folder).parts[self.configuration.id, self.round].values())
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What the next process has to record: the round, how long, and which round broke off after which time."""
+
+    round: int
+    asked_s: float
+    continues: int | None = None
+    elapsed_s: float = 0.0
+
+
+def rest_of(configuration: Configuration, folder: Path) -> Rest:
+    """A new soak, or what is left of the last one in `folder` that was stopped."""
+    number, whole_s = next_round(configuration, folder), configuration.protocol.for_s
+    rounds = {key[1]: parts for key, parts in folders.contents(folder).parts.items() if key[0] == configuration.id}
+    if not rounds:
+        return Rest(number, whole_s)
+    latest = max(rounds)
+    told = files.read(list(rounds[latest].values())[-1], ()).provenance["soak"]
+    if told["last"]:
+        return Rest(number, whole_s)
+    return Rest(number, max(LEAST_S, told["asked_s"] - told["elapsed_s"]), latest, told["elapsed_s"])
+
+
+def soak(
+    shape: LstmShape,
+    for_s: float,
+    *,
+    out: str | os.PathLike,
+    runtime: str = "onnxruntime",
+    warmup: int = 10,
+    seed: int = 0,
+    arrival: str = "closed",
+    wait: str | None = None,
+    period_us: float | None = None,
+    pause_ms: float | None = None,
+    precision: str = "fp32",
+    threads: int = 1,
+    device: str | None = None,
+    graph: bool = False,
+    device_clocks: str = "off",
+    control: bool = True,
+    listener: Listener = lambda answer: None,
+) -> Soak:
+    """Record one shape for `for_s` seconds into `out`, in a fresh, pinned process; the other arguments as `record`'s.
+
+    `listener` also gets `{"event": "rest", ...}` where a soak that was stopped goes on.
+    Raises what `record` raises; the parts that were written stay.
+    """
+    protocol = soak_protocol(
+        for_s, warmup=warmup, seed=seed, arrival=arrival, wait=wait, period_us=period_us, pause_ms=pause_ms
+    )
+    configuration = describe_configuration(
+        shape,
+        runtime,
+        protocol=protocol,
+        precision=precision,
+        threads=threads,
+        device=device,
+        graph=graph,
+        device_clocks=device_clocks,
+    )
+    folder = files.make_folder(Path(out))
+    with folder_lock(folder), WorkerPool() as crew:
+        damaged = [f"{path.name} was damaged: moved aside" for path in folders.tidy(folder)]
+        rest = rest_of(configuration, folder)
+        if rest.continues is not None:
+            listener({"event": "rest", **rest.__dict__})
+        outcome = crew.record(configuration, rest.round, folder, listener, control=control, asked_s=rest.asked_s)
+        if outcome.failure:
+            raise WorkerLost(outcome.failure.stage, f"{outcome.failure.stage}: {outcome.failure.reason}")
+        parts = list(folders.contents(folder).parts[configuration.id, rest.round].values())
+        control_told = files.read(parts[0], ()).provenance["control"]
+    return Soak(
+        configuration,
+        folder,
+        rest.round,
+        len(parts),
+        outcome.told["trials"],
+        rest.continues,
+        control_told,
+        [*damaged, *outcome.warnings],
+    )

@@ -1,0 +1,334 @@
+"""The line that a sweep shows while it runs: what runs, how much is done, how long is left.
+
+A grid of shapes x runtimes -> recordings in a folder: random order, rounds, resume, progress.
+
+A round records every configuration once, in new processes and in a new random order,
+the runtimes mixed, so that a drift of the machine does not fall on one of them. What
+is on disk is what is done: a sweep that was killed goes on with the same command and
+loses at most the configuration that was under way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lstm_trt.config.configuration import TIERS, Configuration
+from lstm_trt.config.errors import UsageError
+from lstm_trt.recorder.pool import Outcome, Seconds, WorkerPool, check_time_limit
+from lstm_trt.recorder.process import Interpreter
+from lstm_trt.store import files, folders, schema
+from lstm_trt.store.locks import folder_lock
+
+
+def duration(seconds: float) -> str:
+    """`75` -> `1 min 15 s`."""
+    seconds = max(0, round(seconds))
+    hours, minutes = seconds // 3600, seconds // 60 % 60
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {seconds % 60:02d} s" if minutes else f"{seconds} s"
+
+
+class Progress:
+    """One line: what runs, how much is done, how long is left. Also keeps the report."""
+
+    def __init__(self, plan: list[list[Configuration]], report: Report, show: bool) -> None:
+        self._left: Counter[str] = Counter()  # configurations and operations, a runtime
+        self._work_left: Counter[str] = Counter()
+        self._scheduled_left = 0.0
+        versions: dict[str, set[str]] = {}
+        for configuration in itertools.chain.from_iterable(plan):
+            self._left[configuration.runtime] += 1
+            self._work_left[configuration.runtime] += _work(configuration)
+            self._scheduled_left += configuration.protocol.scheduled_s
+            versions.setdefault(configuration.runtime, set()).add(configuration.runtime_version)
+        self._in_versions = {runtime for runtime, found in versions.items() if len(found) > 1}
+        self._report = report
+        self._show = show and self._left.total() > 0
+        self._terminal = self._show and sys.stderr.isatty()
+        self._bar = None
+        self._said = 0.0
+        # For the time left: seconds and operations of what was done, a runtime.
+        self._spent: dict[str, tuple[float, float]] = {}
+        self._overhead: list[float] = []
+
+    def __enter__(self) -> Progress:
+        if self._terminal:
+            with suppress(ImportError):
+                from tqdm import tqdm
+
+                self._bar = tqdm(
+                    total=self._report.total,
+                    initial=self._report.done_before + self._report.failed_before,
+                    bar_format="{n_fmt}/{total_fmt} |{bar:20}| {elapsed}{postfix}",
+                    dynamic_ncols=True,
+                    leave=True,
+                )
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.set_postfix_str("")
+            self._bar.close()
+
+    def begin(self, configuration: Configuration, number: int) -> None:
+        version = f" {configuration.runtime_version}" if configuration.runtime in self._in_versions else ""
+        self._running = f"{configuration.name} {configuration.runtime}{version}" + (f" r{number}" if number else "")
+        self._tell(self._running)
+
+    def listen(self, answer: dict) -> None:
+        if answer["event"] == "progress" and answer["done"] and answer["total"] > answer["done"]:
+            self._tell(f"{self._running} {100 * answer['done'] // answer['total']} %", quiet=True)
+
+    def end(self, configuration: Configuration, outcome: Outcome) -> None:
+        report, seconds = self._report, outcome.seconds
+        report.seconds.add(seconds)
+        if outcome.failure:
+            report.failures.append(outcome.failure)
+        else:
+            report.recorded += 1
+        report.warnings.extend(f"{configuration.name}: {text}" for text in outcome.warnings)
+        self._left[configuration.runtime] -= 1
+        self._work_left[configuration.runtime] -= _work(configuration)
+        scheduled = configuration.protocol.scheduled_s
+        self._scheduled_left -= scheduled
+        self._overhead.append(seconds.preparing + seconds.control + seconds.storing)
+        if not outcome.failure:
+            spent, work = self._spent.get(configuration.runtime, (0.0, 0.0))
+            spent += max(0.0, seconds.timing - scheduled)
+            self._spent[configuration.runtime] = (spent, work + _work(configuration))
+        if self._bar is not None:
+            self._bar.update()
+        else:
+            self._tell("", quiet=self._left.total() > 0)
+
+    def seconds_left(self) -> float | None:
+        """From the gaps that are to come, and the rate of operations that each runtime reached so far.
+
+        None before the first.
+        """
+        if not self._overhead:
+            return None
+        overhead = sum(self._overhead) / len(self._overhead)
+        spent, work = (sum(values) for values in zip(*self._spent.values(), strict=True)) if self._spent else (0.0, 1.0)
+        total = self._scheduled_left
+        for runtime, count in self._left.items():
+            runtime_spent, runtime_work = self._spent.get(runtime, (spent, work))
+            total += count * overhead
+            if runtime_work:  # none where a period says how long calls take
+                total += self._work_left[runtime] * runtime_spent / runtime_work
+        return total
+
+    def _tell(self, running: str, quiet: bool = False) -> None:
+        if not self._show:
+            return
+        left = self.seconds_left()
+        failed = f"{len(self._report.failures)} failed" if self._report.failures else ""
+        time_left = f"about {duration(left)} left" if left is not None else "time left not known yet"
+        words = ", ".join(filter(None, [running, failed, time_left]))
+        if self._bar is not None:
+            self._bar.set_postfix_str(words)
+            return
+        now = time.monotonic()
+        if now - self._said < 10 and (quiet or self._said):
+            return
+        self._said = now
+        report = self._report
+        done = report.total - report.left
+        print(f"{done}/{report.total}  {words}", file=sys.stderr, flush=True)
+
+
+def _work(configuration: Configuration) -> int:
+    protocol = configuration.protocol
+    if protocol.period_us:
+        return 0
+    # 2 us a step and layer stand for what does not grow with the arithmetic.
+    shape, passes = configuration.workload, 3 if configuration.mode == "training" else 1
+    return (protocol.trials + protocol.warmup) * passes * (shape.flops + 50_000 * shape.sequence * shape.layers)
+
+
+#: The rest of them are in the folder.
+FAILURES_TOLD = 10
+
+
+@dataclass
+class Report:
+    """What a sweep did. `left` counts what is still to do (after Ctrl-C)."""
+
+    total: int
+    done_before: int = 0
+    failed_before: int = 0
+    recorded: int = 0
+    failures: list[schema.Failure] = field(default_factory=list)
+    seconds: Seconds = field(default_factory=Seconds)
+    wall_s: float = 0.0
+    stopped: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def left(self) -> int:
+        return self.total - self.done_before - self.failed_before - self.recorded - len(self.failures)
+
+    @property
+    def attempted(self) -> int:
+        return self.recorded + len(self.failures)
+
+    @property
+    def efficiency(self) -> float | None:
+        """Time inside trials over the wall time of timing."""
+        return self.seconds.inside_trials / self.seconds.timing if self.seconds.timing else None
+
+    @property
+    def preparing_s_each(self) -> float | None:
+        """Preparing, workers' start included, a configuration."""
+        return self.seconds.preparing / self.attempted if self.attempted else None
+
+    def as_dict(self) -> dict:
+        return {
+            "total": self.total,
+            "done_before": self.done_before,
+            "failed_before": self.failed_before,
+            "recorded": self.recorded,
+            "failed": len(self.failures),
+            "left": self.left,
+            "stopped": self.stopped,
+            "wall_s": self.wall_s,
+            "preparing_s": self.seconds.preparing,
+            "preparing_s_each": self.preparing_s_each,
+            "timing_s": self.seconds.timing,
+            "inside_trials_s": self.seconds.inside_trials,
+            "efficiency": self.efficiency,
+            "control_s": self.seconds.control,
+            "storing_s": self.seconds.storing,
+            "failures": [
+                {
+                    "shape": f.configuration.name,
+                    "runtime": f.configuration.runtime,
+                    "stage": f.stage,
+                    "reason": f.reason,
+                }
+                for f in self.failures
+            ],
+            "warnings": self.warnings,
+        }
+
+    def lines(self) -> list[str]:
+        """The report in words."""
+        words = [f"{self.recorded} recorded", f"{len(self.failures)} failed"]
+        if self.done_before:
+            words.append(f"{self.done_before} were there already")
+        if self.failed_before:
+            words.append(f"{self.failed_before} had failed before (--retry-failed repeats them)")
+        if self.left:
+            words.append(f"{self.left} left")
+        lines = [f"{', '.join(words)}, of {self.total}; {duration(self.wall_s)} in all"]
+        if self.efficiency is not None:
+            lines.append(
+                f"preparing {self.seconds.preparing:.1f} s ({self.preparing_s_each:.2f} s a configuration, starting"
+                f" workers included), timing {self.seconds.timing:.1f} s ({100 * self.efficiency:.1f} % of it inside"
+                f" trials), "
+                + (f"control runs {self.seconds.control:.1f} s, " if self.seconds.control else "")
+                + f"storing {self.seconds.storing:.1f} s"
+            )
+        for failure in self.failures[:FAILURES_TOLD]:
+            lines.append(
+                f"failed: {failure.configuration.name} on {failure.configuration.runtime}"
+                f" at {failure.stage}: {failure.reason}"
+            )
+        more = len(self.failures) - FAILURES_TOLD
+        if more > 0:
+            lines.append(f"and {more} more; lstm-trt summarize shows them all")
+        return lines + [f"warning: {warning}" for warning in self.warnings]
+
+
+def default_rounds(trials: int) -> int:
+    """Three from the Compare tier on, else one: two recordings are told apart by processes, not by trials."""
+    return 3 if trials >= TIERS["compare"] else 1
+
+
+def order(configurations: Sequence[Configuration], rounds: int, seed: int) -> Iterator[list[Configuration]]:
+    """The configurations of each round, shuffled anew; the same for the same seed."""
+    for number in range(rounds):
+        shuffled = list(configurations)
+        random.Random(f"{seed}/{number}").shuffle(shuffled)
+        yield shuffled
+
+
+def check_limits(rounds: int, time_limit_s: float | None) -> None:
+    """Raises `UsageError` where there would be no round, or no time for one."""
+    if rounds < 1:
+        raise UsageError(f"rounds must be at least 1, not {rounds}")
+    check_time_limit(time_limit_s)
+
+
+def run_sweep(
+    configurations: Sequence[Configuration],
+    out: str | os.PathLike,
+    *,
+    rounds: int | None = None,
+    seed: int = 0,
+    control: bool = False,
+    time_limit_s: float | None = None,
+    memory_limit: int | None = None,
+    retry_failed: bool = False,
+    show_progress: bool = True,
+    interpreters: Mapping[str, Interpreter] | None = None,
+) -> Report:
+    """Record what `out` does not hold yet; Ctrl-C ends it cleanly with `report.stopped`.
+
+    `rounds`: how often each configuration is recorded (None: `default_rounds` of the most
+    trials). `control`: with a control run after each, which takes as long again.
+    `interpreters`: the Python that records a configuration, by its id, where it is not this one. A
+    configuration that fails becomes a failure row and the sweep goes on. Raises
+    `UsageError` for an unusable folder, or one in use; `Refused` where the disk is full:
+    what was recorded stays.
+    """
+    if rounds is None:
+        rounds = default_rounds(max((item.protocol.trials for item in configurations), default=1))
+    check_limits(rounds, time_limit_s)
+    configurations = list(dict.fromkeys(configurations))
+    folder = files.make_folder(Path(out))
+    began = time.monotonic()
+    with folder_lock(folder):
+        report = Report(total=rounds * len(configurations))
+        for path in folders.tidy(folder):
+            report.warnings.append(f"{path.name} was damaged: moved aside and recorded again")
+        recorded, failed = folders.finished(folder)
+        plan: list[list[Configuration]] = []
+        for number, shuffled in enumerate(order(configurations, rounds, seed)):
+            todo = []
+            for configuration in shuffled:
+                key = (configuration.id, number)
+                if key in recorded:
+                    report.done_before += 1
+                elif key in failed and not retry_failed:
+                    report.failed_before += 1
+                else:
+                    todo.append(configuration)
+            plan.append(todo)
+        with (
+            Progress(plan, report, show_progress) as progress,
+            WorkerPool(time_limit_s, memory_limit, interpreters) as crew,
+        ):
+            try:
+                for number, todo in enumerate(plan):
+                    for configuration in todo:
+                        progress.begin(configuration, number)
+                        outcome = crew.record(configuration, number, folder, progress.listen, control=control)
+                        if outcome.failure is None:
+                            (folder / f"{configuration.id}-r{number}.failure.json").unlink(missing_ok=True)
+                        progress.end(configuration, outcome)
+                    crew.end_workers()
+            except KeyboardInterrupt:
+                report.stopped = True
+        report.wall_s = time.monotonic() - began
+    return report

@@ -1,0 +1,239 @@
+"""One shape under several versions of a library, interleaved in rounds, each compared with the first.
+
+Every version has an environment of its own (`versions_environments.py`). A round records the shape
+once under each, in a new random order, in fresh processes of that environment's Python. The parity
+gate's reference, and the exported network, come from this environment for all of them. A version is
+part of a configuration's identity, so the recordings of all versions share one folder, and what is
+there is done.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+from lstm_trt import runtimes
+from lstm_trt.analysis.compare import Comparison, check_effect, compare
+from lstm_trt.analysis.quantiles import CONFIDENCE, EFFECT, ROUNDS, check_confidence, percentile
+from lstm_trt.config.configuration import Configuration, Protocol
+from lstm_trt.config.errors import RuntimeUnavailable, UsageError
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.machine.facts import installed_version
+from lstm_trt.recorder.environments import Environment, EnvironmentBroken, Tell, describe, environment, normal
+from lstm_trt.recorder.session import describe_configuration
+from lstm_trt.recorder.sweep import Report, check_limits, run_sweep
+from lstm_trt.store import files, folders
+from lstm_trt.store.samples import Group, groups_of
+
+_VERSION = re.compile(r"\d[\w.+!-]*")
+
+_SHARES = {"median_us": Fraction(1, 2), "p99_us": Fraction(99, 100)}
+
+
+@dataclass(frozen=True)
+class Side:
+    """What was recorded under one version; `group` is None where a stopped run has nothing of it yet."""
+
+    version: str
+    configuration: Configuration
+    place: Environment
+    group: Group | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.place.library} {self.version}"
+
+    def numbers(self) -> dict:
+        """Rounds, n, and in us the middle over rounds of each round's percentiles, and the maximum of all."""
+        samples = [sample for sample in self.group.samples if len(sample.timed_ns)] if self.group else []
+        if not samples:
+            failure = self.group.failure if self.group else None
+            return {"rounds": 0, "n": 0, **dict.fromkeys([*_SHARES, "max_us"]), "failure": failure}
+        ordered = [np.sort(sample.timed_ns) for sample in samples]
+        told = {"rounds": len(ordered), "n": sum(map(len, ordered))}
+        for name, share in _SHARES.items():
+            told[name] = statistics.median_low(percentile(one, share) for one in ordered) / 1e3
+        return {**told, "max_us": max(float(one[-1]) for one in ordered) / 1e3, "failure": None}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The versions in the order asked, and each further one against the first (None where one has no recording)."""
+
+    sides: tuple[Side, ...]
+    comparisons: tuple[Comparison | None, ...]
+    report: Report = field(repr=False)
+
+    @property
+    def not_in_turns(self) -> list[str]:
+        """Versions all of whose rounds come before or after the first version's: the machine may differ, not they."""
+        pairs = zip(self.sides[1:], self.comparisons, strict=True)
+        return [side.version for side, one in pairs if one and any(map(_of_order, one.differences))]
+
+    def as_dict(self) -> dict:
+        """JSON values; a ratio is a version's latency over the first one's."""
+        first = self.sides[0]
+        plain = first.configuration.as_dict()
+        compared = [
+            {"a": first.version, "b": side.version, **(one.as_dict() if one else {"median": None, "tail": None})}
+            for side, one in zip(self.sides[1:], self.comparisons, strict=True)
+        ]
+        return {
+            "library": first.place.library,
+            **{name: plain[name] for name in ("workload", "runtime", "device_name", "options", "protocol")},
+            "versions": [
+                {
+                    "version": side.version,
+                    "config_id": side.configuration.id,
+                    "environment": {"packages": side.place.packages, "reused": side.place.reused},
+                    **side.numbers(),
+                }
+                for side in self.sides
+            ],
+            "comparisons": compared,
+            "not_in_turns": self.not_in_turns,
+            "report": self.report.as_dict(),
+        }
+
+
+def runtime_of(library: str, runtime: str | None = None) -> ModuleType:
+    """The runtime that a library is loaded by, the first of several; raises `UsageError` where it is none's."""
+    if runtime is not None:
+        module = runtimes.load(runtime)
+        if normal(module.DISTRIBUTION) != library:
+            raise UsageError(f"{runtime} loads {module.DISTRIBUTION}, not {library}: leave --runtime out")
+        return module
+    known: dict[str, ModuleType] = {}
+    for name in runtimes.REGISTRY:
+        module = runtimes.load(name)
+        known.setdefault(normal(module.DISTRIBUTION), module)
+    if library not in known:
+        raise UsageError(f"{library} is no runtime's library: choose from {', '.join(sorted(known))}")
+    return known[library]
+
+
+def check_versions(versions: Sequence[str]) -> list[str]:
+    """The versions, each once; raises `UsageError` where they are no plain versions or fewer than two."""
+    for version in versions:
+        if not _VERSION.fullmatch(version):
+            raise UsageError(f"{version!r} is no version: give them as pip has them, such as 1.20.1")
+    unlike = list(dict.fromkeys(versions))
+    if len(unlike) < 2:
+        raise UsageError(f"two versions or more are compared, {len(unlike)} was given: add one")
+    return unlike
+
+
+def record_versions(
+    library: str,
+    versions: Sequence[str],
+    shape: LstmShape,
+    *,
+    out: str | os.PathLike,
+    runtime: str | None = None,
+    rounds: int = ROUNDS,
+    protocol: Protocol | None = None,
+    precision: str = "fp32",
+    threads: int = 1,
+    device: str | None = None,
+    graph: bool = False,
+    device_clocks: str = "off",
+    control: bool = False,
+    time_limit_s: float | None = None,
+    retry_failed: bool = False,
+    effect: float = EFFECT,
+    confidence: float = CONFIDENCE,
+    show_progress: bool = True,
+    tell: Tell = lambda line: None,
+) -> Answer:
+    """Record one shape under several versions of a library and compare each with the first.
+
+    The versions are installed where they are not, then recorded `rounds` times in turns into
+    `out`; a run that was stopped with Ctrl-C (`report.stopped`) goes on where it was. The other
+    arguments are those of `processes.record` and `comparison.compare`; each comparison holds with
+    `confidence` by itself. Raises `UsageError` for an unknown library or version, and what
+    `describe_configuration` and `run_sweep` raise.
+    """
+    library, versions = normal(library), check_versions(versions)
+    module = runtime_of(library, runtime)
+    check_confidence(confidence)  # what would be refused later anyway, before anything is installed
+    check_effect(effect)
+    check_limits(rounds, time_limit_s)
+    protocol = protocol or Protocol()
+    options = {"precision": precision, "threads": threads, "device": device}
+    options |= {"graph": graph, "device_clocks": device_clocks}
+    name = module.NAME if runtime is None else runtime
+    try:
+        describe_configuration(shape, name, protocol=protocol, **options)
+    except RuntimeUnavailable:
+        if installed_version(library) is not None:
+            raise  # another version would not run here either
+    folder = files.make_folder(Path(out))
+    asked = {"shape": asdict(shape), "runtime": name, "protocol": protocol.as_dict(), **options}
+    installed = {version: _described(library, version, asked, tell) for version in versions}
+    known: dict[str, str] = {}
+    for version, (_, configuration) in installed.items():
+        if configuration.id in known:
+            raise UsageError(f"{known[configuration.id]} and {version} are the same version: give unlike ones")
+        known[configuration.id] = version
+    report = run_sweep(
+        [configuration for _, configuration in installed.values()],
+        folder,
+        rounds=rounds,
+        seed=protocol.seed,
+        control=control,
+        time_limit_s=time_limit_s,
+        retry_failed=retry_failed,
+        show_progress=show_progress,
+        interpreters={configuration.id: place.interpreter for place, configuration in installed.values()},
+    )
+    groups = _groups(folder, set(known))
+    sides = tuple(
+        Side(configuration.runtime_version, configuration, place, groups.get(configuration.id))
+        for place, configuration in installed.values()
+    )
+    return Answer(sides, tuple(_compared(sides[0], side, effect, confidence) for side in sides[1:]), report)
+
+
+def _described(library: str, version: str, asked: dict, tell: Tell) -> tuple[Environment, Configuration]:
+    """A version's environment, and the configuration there; an environment that went bad is made anew."""
+    place = environment(library, version, tell)
+    try:
+        return place, describe(place, asked)
+    except EnvironmentBroken:
+        if not place.reused:
+            raise
+    place = environment(library, version, tell, anew=True)
+    return place, describe(place, asked)
+
+
+def _groups(folder: Path, wanted: set[str]) -> dict[str, Group]:
+    """What the folder holds of these configurations, by id."""
+    items = (item for item in folders.read_many(folder) if item.configuration.id in wanted)
+    groups = {}
+    for group in groups_of(items):
+        if group.configuration.id in groups:
+            raise UsageError(f"{folder} holds recordings of several machines: choose another --out")
+        groups[group.configuration.id] = group
+    return groups
+
+
+def _of_order(difference: str) -> bool:
+    return difference.startswith("order:")
+
+
+def _compared(first: Side, side: Side, effect: float, confidence: float) -> Comparison | None:
+    if not (first.numbers()["n"] and side.numbers()["n"]):
+        return None
+    told = compare(first.group, side.group, effect, confidence)
+    # Both are one configuration but for the version, which a sweep cannot ask for.
+    asked = f"lstm-trt versions {first.place.library} {first.version} {side.version}"
+    command = told.command and told.command.replace("lstm-trt sweep", asked, 1)
+    return replace(told, command=command)

@@ -1,0 +1,225 @@
+"""A soak, or a sweep, seen while it is being recorded: how many trials, how late, how long still.
+
+Only the folder is read, each file once, and of it the latencies; memory stays the same
+however long it goes on, since median and p99.9 come from bins of 0.1 %. Number of trials,
+maximum and misses are exact. A verdict is not among it: to look until the answer pleases
+makes any answer.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from lstm_trt.analysis.deadline import limit_ns
+from lstm_trt.config.configuration import Configuration
+from lstm_trt.config.errors import StoreError, UsageError
+from lstm_trt.store import files as store_files
+from lstm_trt.store import folders, schema
+from lstm_trt.store.locks import folder_in_use
+
+#: Of one bin's upper edge to its lower one.
+BIN_RATIO = 1.001
+
+_BINS = math.ceil(math.log(1e13) / math.log(BIN_RATIO))  # from 1 ns to 10 000 s
+
+POLL_S = 1.0
+
+#: A folder that nobody holds, and where nothing new came for so long, is watched in vain.
+GONE_S = 15.0
+
+
+class LatencyHistogram:
+    """Latencies without keeping them: `n` and `max_ns` exact, percentiles to 0.1 %."""
+
+    def __init__(self, deadline_us: float | None = None) -> None:
+        self.n, self.max_ns, self.misses = 0, 0, 0
+        self.deadline_us = deadline_us
+        self._late_ns = None if deadline_us is None else limit_ns(deadline_us)
+        self._bins = np.zeros(_BINS, dtype=np.int64)
+
+    def add(self, latency_ns: np.ndarray) -> None:
+        """Count latencies in ns, those after warm-up."""
+        if not len(latency_ns):
+            return
+        self.n += len(latency_ns)
+        self.max_ns = max(self.max_ns, int(latency_ns.max()))
+        if self._late_ns is not None:
+            self.misses += int(np.count_nonzero(latency_ns > self._late_ns))
+        places = np.log(np.maximum(latency_ns, 1)) / math.log(BIN_RATIO)
+        self._bins += np.bincount(np.minimum(places.astype(np.int64), _BINS - 1), minlength=_BINS)
+
+    def percentile_us(self, share: Fraction) -> float | None:
+        """The middle of the bin that holds the order statistic of rank ceil(n * share); None without trials."""
+        if not self.n:
+            return None
+        rank = math.ceil(self.n * share)
+        if rank == self.n:
+            return self.max_ns / 1e3
+        place = int(np.searchsorted(np.cumsum(self._bins), rank))
+        return min(BIN_RATIO ** (place + 0.5), self.max_ns) / 1e3
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What is seen at one moment. `state`: "nothing yet", "recording", "idle", "complete" or "recorder gone".
+
+    The numbers are those of the configuration that was written last, over all its files;
+    `elapsed_s` and `left_s` are None where it is no soak.
+    """
+
+    state: str
+    name: str | None
+    config_id: str | None
+    files: int
+    configurations: int
+    n: int
+    median_us: float | None
+    p999_us: float | None
+    max_us: float | None
+    misses: int | None
+    deadline_us: float | None
+    elapsed_s: float | None
+    left_s: float | None
+    unreadable: int
+
+    def as_dict(self) -> dict:
+        """JSON values."""
+        return asdict(self)
+
+    def words(self) -> str:
+        """One line for people."""
+        from lstm_trt.recorder.sweep import duration
+
+        if not self.n:
+            return f"{self.state}: no trial is written"
+        times = [
+            f"n {self.n}",
+            f"median {self.median_us:.1f}",
+            f"p99.9 {self.p999_us:.1f}",
+            f"max {self.max_us:.1f} us",
+        ]
+        if self.misses is not None:
+            times.append(f"{self.misses} misses of {self.deadline_us:g} us")
+        told = [f"{self.name}: {', '.join(times)} (percentiles to 0.1 %)"]
+        if self.configurations > 1:
+            told.insert(0, f"{self.files} files of {self.configurations} configurations, the last")
+        if self.elapsed_s is not None:
+            told.append(f"{duration(self.elapsed_s)}, {duration(self.left_s)} left")
+        if self.unreadable:
+            told.append(f"{self.unreadable} files cannot be read")
+        if self.state == "recording":
+            told.append("no verdict before the end")
+        elif self.state == "idle":
+            told.append("nothing is being recorded here")
+        return "; ".join(told)
+
+
+def snapshot_of(
+    state: str,
+    tally: LatencyHistogram,
+    configuration: Configuration | None,
+    files: int,
+    configurations: int = 1,
+    elapsed_s: float | None = None,
+    left_s: float | None = None,
+    unreadable: int = 0,
+) -> Snapshot:
+    """A tally of one configuration's latencies, as a sight."""
+    return Snapshot(
+        state=state,
+        name=f"{configuration.name} on {configuration.runtime}" if configuration else None,
+        config_id=configuration.id if configuration else None,
+        files=files,
+        configurations=configurations,
+        n=tally.n,
+        median_us=tally.percentile_us(Fraction(1, 2)),
+        p999_us=tally.percentile_us(Fraction(999, 1000)),
+        max_us=tally.max_ns / 1e3 if tally.n else None,
+        misses=None if tally.deadline_us is None else tally.misses,
+        deadline_us=tally.deadline_us,
+        elapsed_s=elapsed_s,
+        left_s=left_s,
+        unreadable=unreadable,
+    )
+
+
+class Follower:
+    """Reads what appears in a folder; `look` tells what is seen."""
+
+    def __init__(self, folder: Path, deadline_us: float | None = None) -> None:
+        if not folder.is_dir():
+            raise UsageError(f"there is no folder {folder}: give the --out of a recording")
+        if deadline_us is not None and not 0 < deadline_us < math.inf:
+            raise UsageError(f"the deadline must be above 0 us, not {deadline_us:g}")
+        self._folder, self._deadline_us = folder, deadline_us
+        self._seen: set[str] = set()
+        self._configurations: set[str] = set()
+        self._tally = LatencyHistogram(deadline_us)
+        self._last: schema.Recording | None = None
+        self._written = 0.0
+        self._unreadable = 0
+        self._heard = time.monotonic()
+
+    def look(self) -> Snapshot:
+        """Read what is new, and say what is seen."""
+        in_use = folder_in_use(self._folder)  # before looking: what is written later is seen next time
+        if self._read_new():
+            self._heard = time.monotonic()
+        soak = self._last.provenance.get("soak") if self._last else None
+        elapsed_s = left_s = None
+        state = "recording" if self._last else "nothing yet"
+        if soak is not None:
+            elapsed_s = soak["elapsed_s"]
+            if in_use and not soak["last"]:
+                elapsed_s = min(soak["asked_s"], elapsed_s + max(0.0, time.time() - self._written))
+            left_s = max(0.0, soak["asked_s"] - elapsed_s)
+        if not in_use:
+            if soak is not None and soak["last"]:
+                state = "complete"
+            elif time.monotonic() - self._heard > GONE_S:
+                state = "recorder gone"
+            elif self._last:
+                state = "idle"
+        configuration = self._last.configuration if self._last else None
+        counts = len(self._seen), len(self._configurations)
+        return snapshot_of(state, self._tally, configuration, *counts, elapsed_s, left_s, self._unreadable)
+
+    def _read_new(self) -> bool:
+        fresh = []
+        for path in folders.contents(self._folder).recorded:
+            if path.name not in self._seen:
+                try:
+                    fresh.append((path.stat().st_mtime, path))
+                except OSError:  # moved away in between
+                    continue
+        for written, path in sorted(fresh):
+            self._seen.add(path.name)
+            try:
+                recording = store_files.read(path, ("latency_ns", "warmup"))
+            except StoreError:
+                self._unreadable += 1
+                continue
+            if self._last is None or recording.configuration != self._last.configuration:
+                self._tally = LatencyHistogram(self._deadline_us)
+            self._configurations.add(recording.configuration.id)
+            self._tally.add(recording.timed_ns)
+            self._last, self._written = recording, written
+        return bool(fresh)
+
+
+def follow(folder: Path, deadline_us: float | None = None, poll_s: float = POLL_S) -> Iterator[Snapshot]:
+    """What is seen each `poll_s` seconds; ends with a soak that is complete, or a recorder that is gone."""
+    follower = Follower(folder, deadline_us)
+    while True:
+        sight = follower.look()
+        yield sight
+        if sight.state in ("complete", "recorder gone"):
+            return
+        time.sleep(poll_s)

@@ -1,0 +1,146 @@
+"""The cache on disk, `$XDG_CACHE_HOME/lstm_trt`: bounded, shown and cleared by `lstm-trt cache`.
+
+An entry is one file. It appears whole or not at all, carries the SHA-256 of its
+content in a second file, and is made anew where the two disagree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lstm_trt.config.errors import UsageError
+
+DEFAULT_LIMIT_BYTES = 2 * 2**30
+
+
+def folder() -> Path:
+    """Where the cache is; not created by asking."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "lstm_trt"
+
+
+def limit_bytes() -> int:
+    """`LSTM_TRT_CACHE_MB` or 2 GiB."""
+    text = os.environ.get("LSTM_TRT_CACHE_MB", "")
+    if not text:
+        return DEFAULT_LIMIT_BYTES
+    if not text.isdigit():
+        raise UsageError(f"LSTM_TRT_CACHE_MB must be a whole number of MB, not {text!r}")
+    return int(text) * 10**6
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write under a temporary name and move into place; nothing half-written stays behind.
+
+    Raises OSError as the system gives it (disk full, no permission).
+    """
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    """The process's umask; Linux tells it without setting it."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    except OSError:
+        pass
+    return 0o022
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cached file."""
+
+    kind: str
+    path: Path
+    size_bytes: int
+    used_at: float
+
+
+def fetch(kind: str, key: str, suffix: str, make: Callable[[], bytes]) -> tuple[Path, str, bool]:
+    """The file for `key`, made by `make` where it is missing or damaged.
+
+    Returns (path, SHA-256 of the content, whether it was there). Raises `UsageError`
+    where the cache cannot be written.
+    """
+    directory = folder() / kind
+    path = directory / f"{key}{suffix}"
+    digest_path = directory / f"{key}{suffix}.sha256"
+    try:
+        digest = digest_path.read_text().strip()
+        if sha256(path.read_bytes()) == digest:
+            os.utime(path)  # least recently used goes first
+            return path, digest, True
+    except OSError:
+        pass
+    content = make()
+    digest = sha256(content)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        digest_path.unlink(missing_ok=True)  # the digest comes last: without it the entry does not count
+        write_whole(path, content)
+        write_whole(digest_path, digest.encode())
+    except OSError as error:
+        raise UsageError(
+            f"cannot write the cache {directory}: {error.strerror or error}; set XDG_CACHE_HOME to a folder with room"
+        ) from None
+    trim(keep=path)
+    return path, digest, False
+
+
+def entries() -> list[Entry]:
+    """All cached files, least recently used first."""
+    found = []
+    for path in folder().glob("*/*"):
+        if path.suffix in (".sha256", ".tmp") or not path.is_file():
+            continue
+        status = path.stat()
+        found.append(Entry(path.parent.name, path, status.st_size, status.st_mtime))
+    return sorted(found, key=lambda entry: entry.used_at)
+
+
+def remove(entry: Entry) -> None:
+    entry.path.with_name(entry.path.name + ".sha256").unlink(missing_ok=True)
+    entry.path.unlink(missing_ok=True)
+
+
+def trim(keep: Path | None = None) -> None:
+    """Remove the least recently used entries until the rest fits the limit."""
+    present = entries()
+    total = sum(entry.size_bytes for entry in present)
+    for entry in present:
+        if total <= limit_bytes():
+            return
+        if entry.path != keep:
+            remove(entry)
+            total -= entry.size_bytes
+
+
+def clear() -> tuple[int, int]:
+    """Remove everything; returns (entries, bytes) removed."""
+    present = entries()
+    for entry in present:
+        remove(entry)
+    for leftover in folder().glob("*/.*.tmp"):
+        leftover.unlink(missing_ok=True)
+    return len(present), sum(entry.size_bytes for entry in present)

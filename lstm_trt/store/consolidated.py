@@ -1,0 +1,143 @@
+"""Many recordings as two files: `trials.parquet` with all rows, `configs.parquet` with a row a recording.
+
+`store.py` is the door to this room.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from lstm_trt.config.configuration import Configuration, canonical_json
+from lstm_trt.config.errors import StoreError
+from lstm_trt.store.files import described_by, opened, wanted
+from lstm_trt.store.schema import (
+    METADATA_KEY,
+    SCHEMA_VERSION,
+    Failure,
+    Recording,
+    arrow_arrays,
+    arrow_schema,
+    numpy_columns,
+    numpy_control,
+    validate,
+)
+
+TRIALS_FILE, CONFIGS_FILE = "trials.parquet", "configs.parquet"
+
+LSTM_FIELDS = ("layers", "hidden", "sequence", "batch", "features", "directions")
+
+
+def read_pair(
+    folder: Path, known: set[tuple[str, int]], columns: Iterable[str] | None = None
+) -> Iterator[Recording | Failure]:
+    """What a pair holds and `known` does not; raises `StoreError` for a damaged one, or halves of two."""
+    import pyarrow.parquet as pq
+
+    configs = opened(folder / CONFIGS_FILE, lambda path: pq.read_table(path, page_checksum_verification=True))
+    trials = opened(folder / TRIALS_FILE, lambda path: pq.ParquetFile(path, page_checksum_verification=True))
+    stamps = [described_by(configs.schema.metadata, folder / CONFIGS_FILE).get("pair")]
+    stamps.append(described_by(trials.schema_arrow.metadata, folder / TRIALS_FILE).get("pair"))
+    if stamps[0] != stamps[1]:
+        raise StoreError(f"{folder}: {TRIALS_FILE} and {CONFIGS_FILE} are not of one consolidation; consolidate again")
+    names = wanted(columns)
+    if names is not None:
+        names = [name for name in names if name in trials.schema_arrow.names]
+    current, table = -1, None
+    for row in configs.to_pylist():
+        key = (row["config_id"], row["round"])
+        if key in known:
+            continue
+        configuration = Configuration.from_dict(json.loads(row["configuration"]))
+        provenance = json.loads(row["provenance"])
+        if row["status"] != "ok":
+            yield Failure(configuration, row["round"], row["stage"], row["reason"], provenance)
+            continue
+        if row["row_group"] != current:
+            current = row["row_group"]
+            table = opened(folder / TRIALS_FILE, lambda _, group=current: trials.read_row_group(group, names))
+        part = table.slice(row["first_row"], row["rows"])
+        recording = Recording(
+            configuration,
+            row["round"],
+            numpy_columns(part, folder / TRIALS_FILE),
+            provenance,
+            numpy_control(part, folder / TRIALS_FILE),
+        )
+        if columns is None:
+            validate(recording, folder / TRIALS_FILE)
+        yield recording
+
+
+def consolidate(items: Iterable[Recording | Failure], folder: Path, group_rows: int = 200_000) -> tuple[int, int]:
+    """Write `trials.parquet` and `configs.parquet` into `folder`; returns (recordings, failures).
+
+    Streams: memory holds one row group of about `group_rows` trials, or one recording that is longer. Both files carry
+    one random stamp, and appear only when both are whole.
+    """
+    import secrets
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    described = {"schema_version": SCHEMA_VERSION, "pair": secrets.token_hex(8)}
+    metadata = {METADATA_KEY: canonical_json(described).encode()}
+    schema = pa.schema([("config_id", pa.string()), ("round", pa.int64()), *arrow_schema()], metadata=metadata)
+    temporary = [folder / f".{name}.tmp" for name in (TRIALS_FILE, CONFIGS_FILE)]
+    rows: list[dict] = []
+    pending, pending_rows, group, failures = [], 0, 0, 0
+    try:
+        with pq.ParquetWriter(temporary[0], schema, compression="zstd", write_page_checksum=True) as writer:
+
+            def flush() -> None:
+                nonlocal pending, pending_rows, group
+                if pending:
+                    writer.write_table(pa.concat_tables(pending), row_group_size=pending_rows)
+                    pending, pending_rows, group = [], 0, group + 1
+
+            for item in items:
+                config = item.configuration
+                row = {
+                    "config_id": config.id,
+                    "round": item.round,
+                    "status": "ok",
+                    "stage": None,
+                    "reason": None,
+                    "runtime": config.runtime,
+                    "runtime_version": config.runtime_version,
+                    "device_name": config.device_name,
+                    **config.shape.as_dict(),
+                    "row_group": None,
+                    "first_row": None,
+                    "rows": None,
+                    "configuration": canonical_json(config.as_dict()),
+                    "provenance": canonical_json(item.provenance),
+                }
+                if isinstance(item, Failure):
+                    failures += 1
+                    row.update(status="failed", stage=item.stage, reason=item.reason)
+                else:
+                    count = len(item.columns["trial"])
+                    row.update(row_group=group, first_row=pending_rows, rows=count)
+                    arrays = [pa.array([config.id] * count), pa.array(np.full(count, item.round, np.int64))]
+                    pending.append(pa.Table.from_arrays([*arrays, *arrow_arrays(item)], schema=schema))
+                    pending_rows += count
+                rows.append(row)
+                if pending_rows >= group_rows:
+                    flush()
+            flush()
+        integers = {"round", "row_group", "first_row", "rows", *LSTM_FIELDS}
+        fields = [(name, pa.int64() if name in integers else pa.string()) for name in rows[0]] if rows else []
+        table = pa.Table.from_pylist(rows, schema=pa.schema(fields, metadata=metadata))
+        pq.write_table(table, temporary[1], compression="zstd", write_page_checksum=True)
+        for path, name in zip(temporary, (TRIALS_FILE, CONFIGS_FILE), strict=True):
+            path.replace(folder / name)
+    except OSError as error:
+        raise StoreError(f"cannot write into {folder}: {error.strerror or error}") from None
+    finally:
+        for path in temporary:
+            path.unlink(missing_ok=True)
+    return len(rows) - failures, failures

@@ -1,0 +1,212 @@
+"""Latencies to judge, wherever they come from: the one form that the analysis of tails and deadlines works on.
+
+A `Sample` is what one process recorded, in the order of its calls; a `Group` is the samples of
+one configuration, one a round. Recordings of this lab become groups here; tables, trexec's JSON
+and plain numbers from elsewhere in `samples_tables.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from lstm_trt.config.configuration import Configuration
+    from lstm_trt.store.schema import Failure, Recording
+
+
+#: Counts a trial that may coincide with a late answer.
+TRIAL_CAUSES = ("involuntary_switches", "minor_faults", "major_faults")
+
+#: Counts a block of trials; every trial of a block has the block's count.
+BLOCK_CAUSES = ("steal_ns", "throttled_periods")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Latencies of one process, in the order of its calls; arrays are of one length, a row a call.
+
+    `latency_ns` is float64, > 0, all rows. `warmup` (bool) marks rows that statistics leave out.
+    `start_ns` tells when each call was due, ascending (None where it is not known): the intended
+    start where there is one, else the actual one. `causes`: name -> counts, >= 0, of what was
+    counted at a trial; a name that is not there was not counted. `block_causes`: the same, of
+    counters that are read between blocks of trials only. `control_ns`: latencies of the control
+    run, an empty step with the same arrivals, None where there was none.
+    """
+
+    latency_ns: np.ndarray = field(repr=False)
+    warmup: np.ndarray = field(repr=False)
+    start_ns: np.ndarray | None = field(default=None, repr=False)
+    causes: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    block_causes: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    control_ns: np.ndarray | None = field(default=None, repr=False)
+    round: int = 0
+    started_unix_ns: int | None = None
+    machine: str | None = None
+    versions: dict[str, str] = field(default_factory=dict, repr=False)
+    floor_us: float | None = None
+
+    @property
+    def timed_ns(self) -> np.ndarray:
+        """Latencies after warm-up, in ns, in order."""
+        return self.latency_ns[~self.warmup]
+
+    def timed(self, values: np.ndarray) -> np.ndarray:
+        """The rows after warm-up of any of the arrays."""
+        return values[~self.warmup]
+
+    @classmethod
+    def of(cls, latency_ns, start_ns=None, **more) -> Sample:
+        """A sample without warm-up, from any sequence of numbers."""
+        latency_ns = np.asarray(latency_ns, dtype=np.float64)
+        return cls(latency_ns, np.zeros(len(latency_ns), dtype=bool), start_ns, **more)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Samples of one configuration, one a round, in the order of the rounds.
+
+    `name` is for people. `group` (JSON values) tells it from the others of its source and is
+    empty where there are no others. `failure` says why there are no samples.
+    `configuration` is there where it was recorded by this lab.
+    """
+
+    name: str
+    samples: tuple[Sample, ...]
+    group: dict = field(default_factory=dict)
+    configuration: Configuration | None = None
+    failure: str | None = None
+
+    @property
+    def n(self) -> int:
+        """Trials after warm-up, over all rounds."""
+        return sum(int(np.count_nonzero(~sample.warmup)) for sample in self.samples)
+
+
+def of_recording(recording: Recording) -> Sample:
+    """A recording of this lab as a sample."""
+    columns, provenance = recording.columns, recording.provenance
+    rows = len(columns["latency_ns"])
+    block_causes: dict[str, np.ndarray] = {}
+    for name in BLOCK_CAUSES:
+        blocks = provenance.get("blocks", ())
+        if blocks and all(block.get(name) is not None for block in blocks):
+            counts = np.zeros(rows, dtype=np.int64)
+            for block in blocks:
+                counts[block["first_row"] : block["first_row"] + block["rows"]] = block[name]
+            block_causes[name] = counts
+    control = recording.control
+    floor_ns = provenance.get("floor_ns")
+    return Sample(
+        latency_ns=columns["latency_ns"].astype(np.float64),
+        warmup=columns["warmup"],
+        start_ns=columns.get("intended_ns", columns["start_ns"]),
+        causes={name: columns[name] for name in TRIAL_CAUSES if name in columns},
+        block_causes=block_causes,
+        control_ns=None if control is None else control["latency_ns"].astype(np.float64),
+        round=recording.round,
+        started_unix_ns=provenance.get("started_unix_ns"),
+        machine=provenance.get("machine_fingerprint"),
+        versions=provenance.get("versions", {}),
+        floor_us=None if floor_ns is None else floor_ns / 1e3,
+    )
+
+
+def literature_words(configuration: Configuration) -> dict:
+    """What tells a workload of the literature beside the sizes of its LSTM; nothing for a shape of this lab."""
+    if not configuration.of_literature:
+        return {}
+    return {"workload": configuration.workload.label, "mode": configuration.mode}
+
+
+def _place(mark: tuple[int, int | None]) -> tuple[int, int]:
+    return mark[0], mark[1] or 0
+
+
+def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
+    """Recordings by configuration and machine, sorted by shape and runtime; a round is a sample.
+
+    Unlike machines are never put together. A configuration that failed in one round and ran in
+    another is told by its recordings. The same recording given twice counts once.
+    """
+    from lstm_trt.store.schema import Failure
+
+    samples: dict[tuple, dict[tuple, Sample]] = {}
+    failures: dict[tuple, Failure] = {}
+    configurations: dict[tuple, Configuration] = {}
+    for item in items:
+        key = (item.configuration.id, item.provenance.get("machine_fingerprint"))
+        configurations[key] = item.configuration
+        if isinstance(item, Failure):
+            failures.setdefault(key, item)
+        else:
+            sample = of_recording(item)
+            samples.setdefault(key, {})[sample.round, sample.started_unix_ns] = sample
+    measured = {key[0] for key in samples}
+    machines = {key[1] for key in samples}
+    groups = []
+    for key, configuration in configurations.items():
+        if key not in samples and key[0] in measured:
+            continue
+        words = literature_words(configuration)
+        words |= {**configuration.shape.as_dict(), "runtime": configuration.runtime, "config_id": configuration.id}
+        words |= {"runtime_version": configuration.runtime_version, "device_name": configuration.device_name}
+        words |= {"precision": configuration.options.precision, "threads": configuration.options.threads}
+        words |= {"machine": key[1]} if len(machines) > 1 else {}
+        failure = failures.get(key)
+        groups.append(
+            Group(
+                name=f"{configuration.name} on {configuration.runtime}",
+                samples=tuple(samples[key][mark] for mark in sorted(samples[key], key=_place))
+                if key in samples
+                else (),
+                group=words,
+                configuration=configuration,
+                failure=None if key in samples else f"failed at {failure.stage}: {failure.reason}",
+            )
+        )
+
+    def place(group: Group) -> tuple:
+        configuration = group.configuration
+        named = configuration.name if configuration.of_literature else ""
+        return (named, *configuration.shape.as_dict().values(), configuration.runtime, configuration.id)
+
+    return told_apart(sorted(groups, key=place))
+
+
+def told_apart(groups: list[Group]) -> list[Group]:
+    """The groups, those of one name with what they differ in behind it, as much as it takes to tell them apart."""
+    alike: dict[str, list[int]] = {}
+    for index, group in enumerate(groups):
+        alike.setdefault(group.name, []).append(index)
+    found = list(groups)
+    for name, same in alike.items():
+        if len(same) == 1:
+            continue
+        said = [_said(groups[index]) for index in same]
+        words = [""] * len(same)
+        for key in dict.fromkeys(key for one in said for key in one):
+            if len({one.get(key) for one in said}) > 1 and len(set(words)) < len(same):
+                words = [f"{word}, {one[key]}" if one.get(key) else word for word, one in zip(words, said, strict=True)]
+        for index, word in zip(same, words, strict=True):
+            found[index] = replace(groups[index], name=name + word)
+    return found
+
+
+#: Fields of a protocol that `arrival_words` says.
+_ARRIVAL = ("arrival", "wait", "period_us", "pause_ms", "for_s")
+
+
+def _said(group: Group) -> dict[str, str]:
+    """What a configuration is beside its shape and runtime, in words, the most telling first."""
+    configuration = group.configuration
+    plain, protocol = configuration.as_dict(), configuration.protocol
+    machine = group.samples[0].machine if group.samples else None
+    words = {"mode": plain["mode"], "arrival": protocol.arrival_words, "version": plain["runtime_version"]}
+    words |= {name: f"{name} {value}" for name, value in plain["options"].items()}
+    words |= {"device_name": plain["device_name"], "machine": f"machine {machine[:12]}" if machine else ""}
+    words |= {name: f"{name} {value}" for name, value in plain["protocol"].items() if name not in _ARRIVAL}
+    return words | {"trials": f"{protocol.trials} trials"}

@@ -1,0 +1,164 @@
+"""What a recording is, in memory and as the columns of a Parquet file.
+
+A column is a quantity, a row a trial; configuration, provenance and the schema's version
+are JSON in the file's metadata. `store.py` is the door to this room.
+
+Schema history (older versions stay readable):
+  1  first version. Added since: the columns of the control run, parts of long recordings.
+     Readers of the first day pass over the columns and refuse configurations with a period,
+     a pause or a time by their unknown fields, so that nothing is misread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from lstm_trt.config.configuration import Configuration
+from lstm_trt.config.errors import StoreError
+
+SCHEMA_VERSION = 1
+
+METADATA_KEY = b"lstm_trt"
+
+COLUMNS = {
+    "trial": "int64",
+    "warmup": "bool",
+    "start_ns": "int64",
+    "intended_ns": "int64",
+    "latency_ns": "int64",
+    "enqueue_ns": "int64",
+    "h2d_ns": "int64",
+    "compute_ns": "int64",
+    "d2h_ns": "int64",
+    "involuntary_switches": "int64",
+    "minor_faults": "int64",
+    "major_faults": "int64",
+}
+
+#: The empty step's calls, a row a call: beside the trials, and shorter where they are.
+CONTROL_COLUMNS = {"control_start_ns": "start_ns", "control_latency_ns": "latency_ns"}
+
+REQUIRED = ("trial", "warmup", "start_ns", "latency_ns")
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Trials of one configuration in one round; a column that was not measured is absent.
+
+    `trial` counts rows from 0, warm-up included. `warmup` marks the rows that
+    statistics leave out. With periodic arrivals a call was due at `intended_ns`, and
+    `latency_ns` counts from there. `control`: "start_ns" and "latency_ns" of the control
+    run (`control.py`), from its own beginning; None where there was none. `part`: number
+    of this part of a long recording; None for a whole one.
+    """
+
+    configuration: Configuration
+    round: int
+    columns: dict[str, np.ndarray] = field(repr=False)
+    provenance: dict = field(repr=False)
+    control: dict[str, np.ndarray] | None = field(default=None, repr=False)
+    part: int | None = None
+
+    @property
+    def timed_ns(self) -> np.ndarray:
+        """Latencies after warm-up, in ns, in the order of the trials."""
+        return self.columns["latency_ns"][~self.columns["warmup"]]
+
+    @property
+    def file_name(self) -> str:
+        part = "" if self.part is None else f"-p{self.part:05d}"
+        return f"{self.configuration.id}-r{self.round}{part}.parquet"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A configuration that could not be recorded, at which stage, and why."""
+
+    configuration: Configuration
+    round: int
+    stage: str
+    reason: str
+    provenance: dict = field(repr=False, default_factory=dict)
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.configuration.id}-r{self.round}.failure.json"
+
+
+def validate(recording: Recording, where: object) -> None:
+    """Raise `StoreError` where columns are missing, of unequal length, or not what they claim."""
+    columns = recording.columns
+    for name in REQUIRED:
+        if name not in columns:
+            raise StoreError(f"{where}: column {name} is missing")
+    for name, values in columns.items():
+        if name not in COLUMNS:
+            raise StoreError(f"{where}: unknown column {name}")
+        if len(values) != len(columns["trial"]):
+            raise StoreError(f"{where}: column {name} has {len(values)} rows, trial has {len(columns['trial'])}")
+    if len(columns["trial"]) == 0:
+        raise StoreError(f"{where}: holds no trial")
+    if not np.array_equal(columns["trial"], np.arange(len(columns["trial"]))):
+        raise StoreError(f"{where}: trials are missing or out of order")
+    if (columns["latency_ns"] < 0).any():
+        raise StoreError(f"{where}: a latency is negative")
+    if recording.control is not None:
+        lengths = {len(recording.control[name]) for name in CONTROL_COLUMNS.values()}
+        if len(lengths) > 1 or not 0 < max(lengths) <= len(columns["trial"]):
+            raise StoreError(f"{where}: the control run has {lengths} rows, the recording {len(columns['trial'])}")
+
+
+def arrow_schema():
+    """The columns of a recording in a file, all of them, in order."""
+    import pyarrow as pa
+
+    kinds = {name: pa.bool_() if kind == "bool" else pa.int64() for name, kind in COLUMNS.items()}
+    return pa.schema([*kinds.items(), *((name, pa.int64()) for name in CONTROL_COLUMNS)])
+
+
+def arrow_arrays(recording: Recording) -> list:
+    """The recording's columns as `arrow_schema` has them; what was not measured is null."""
+    import pyarrow as pa
+
+    rows = len(recording.columns["trial"])
+    arrays = []
+    for column in arrow_schema():
+        if column.name in CONTROL_COLUMNS:
+            values = None if recording.control is None else recording.control[CONTROL_COLUMNS[column.name]]
+        else:
+            values = recording.columns.get(column.name)
+        array = pa.nulls(0, column.type) if values is None else pa.array(values, column.type)
+        missing = rows - len(array)
+        arrays.append(pa.concat_arrays([array, pa.nulls(missing, column.type)]) if missing else array)
+    return arrays
+
+
+def numpy_columns(table, path: Path) -> dict[str, np.ndarray]:
+    """A table's columns of trials; one that is null throughout was not measured and is left out."""
+    columns = {}
+    for name in table.schema.names:
+        if name not in COLUMNS:
+            continue  # the control run's; config_id and round of a consolidated table
+        values = table.column(name)
+        if values.null_count == len(values):
+            continue
+        if values.null_count:
+            raise StoreError(f"{path}: column {name} has {values.null_count} holes")
+        kind = bool if COLUMNS[name] == "bool" else np.int64
+        columns[name] = values.to_numpy().astype(kind, copy=False)
+    return columns
+
+
+def numpy_control(table, path: Path) -> dict[str, np.ndarray] | None:
+    """The control run that stands beside the trials; None where there is none."""
+    found = {}
+    for column, name in CONTROL_COLUMNS.items():
+        if column not in table.schema.names:
+            return None
+        found[name] = values = table.column(column).drop_null().to_numpy().astype(np.int64, copy=False)
+        if table.column(column)[: len(values)].null_count:
+            raise StoreError(f"{path}: column {column} has holes")
+    return found if len(found["start_ns"]) else None

@@ -1,0 +1,420 @@
+"""Comparisons: what is the same is rarely called different, what differs is found, and why is told."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shlex
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy.signal import lfilter
+from scipy.stats import binom
+
+from lstm_trt.analysis import compare as analysis_compare
+from lstm_trt.analysis.causes import holm
+from lstm_trt.analysis.compare import Changes, compare
+from lstm_trt.analysis.dependence import worth
+from lstm_trt.analysis.text import comparison_text as words
+from lstm_trt.cli.main import build_parser
+from lstm_trt.config.configuration import Configuration, Options, Protocol
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.store.samples import Group, Sample
+
+MIRROR = {"SAME": "SAME", "AMBIGUOUS": "AMBIGUOUS", "FASTER": "SLOWER", "SLOWER": "FASTER"}
+CALLED = ("FASTER", "SLOWER")
+
+
+@pytest.fixture
+def no_clusters(monkeypatch):
+    """The words do not depend on clusters; looking for those would take most of the time."""
+    monkeypatch.setattr(analysis_compare, "changes", lambda *sides: Changes())
+
+
+def side(*rounds, name="side", **more) -> Group:
+    return Group(name, tuple(Sample.of(one, round=number) for number, one in enumerate(rounds)), **more)
+
+
+def flat(median_us: float, n: int = 1000, width: float = 0.01) -> np.ndarray:
+    """Even within `width` around the median, in no order."""
+    places = np.random.default_rng(n).permutation(np.linspace(1 - width, 1 + width, n))
+    return median_us * 1e3 * places
+
+
+def body(kind: str, n: int, generator: np.random.Generator) -> np.ndarray:
+    if kind == "clusters":
+        which = generator.random(n)
+        return generator.lognormal(0, 0.01, n) * np.where(which < 0.01, 2, np.where(which < 0.03, 1.25, 1))
+    if kind == "bursts":  # 2 % late, about 20 calls in a row
+        starts, late = np.flatnonzero(generator.random(n) < 0.001), np.zeros(n, dtype=bool)
+        for start, length in zip(starts, generator.geometric(0.05, len(starts)), strict=True):
+            late[start : start + length] = True
+        return generator.lognormal(0, 0.01, n) * np.where(late, 1.5, 1)
+    if kind == "autocorrelated":
+        noise = generator.normal(size=n + 500)
+        return np.exp(0.05 * np.sqrt(1 - 0.98**2) * lfilter([1], [1, -0.98], noise)[500:])
+    return 1 + 0.02 * np.abs(generator.standard_t(2, n))
+
+
+def processes(kind: str, n: int, rounds: int, generator: np.random.Generator, scale=1.0, spread=0.03) -> Group:
+    return side(*(1e5 * scale * generator.lognormal(0, spread) * body(kind, n, generator) for _ in range(rounds)))
+
+
+# Error rates
+
+
+def test_over_all_ways_to_deal_ten_rounds_the_error_is_exact(no_clusters):
+    values = np.random.default_rng().lognormal(5, 1, 10)
+    called = {"median": 0, "tail": 0}
+    for chosen in itertools.combinations(range(10), 5):
+        a = side(*(np.full(40, values[k]) for k in chosen))
+        b = side(*(np.full(40, values[k]) for k in range(10) if k not in chosen))
+        told = compare(a, b, effect=0)
+        assert told.tail_percentile == 90
+        called["median"] += told.median in CALLED
+        called["tail"] += told.tail in CALLED
+    # P(U <= 1) twice, of 252 equally likely ways: 1.6 %, at most 2.5 % each so that both hold at 95 %.
+    assert called == {"median": 4, "tail": 4}
+
+
+@pytest.mark.parametrize("kind", ["clusters", "bursts", "autocorrelated", "heavy"])
+@pytest.mark.parametrize(("rounds", "n", "times"), [(1, 1000, 300), (1, 10_000, 200), (3, 1000, 200), (5, 1000, 200),
+                                                    (10, 1000, 150), (3, 10_000, 60), (5, 10_000, 60),
+                                                    (10, 10_000, 40)])  # fmt: skip
+def test_one_configuration_is_rarely_called_faster_or_slower_than_itself(no_clusters, kind, rounds, n, times):
+    generator = np.random.default_rng()
+    called = 0
+    for _ in range(times):
+        told = compare(*(processes(kind, n, rounds, generator) for _ in "ab"))
+        called += told.median in CALLED or told.tail in CALLED
+    assert called <= binom.isf(1e-3 / 32, times, 0.05)
+
+
+@pytest.mark.parametrize("n", [1000, 10_000])
+def test_what_is_15_per_cent_faster_is_found_with_ten_rounds(no_clusters, n):
+    generator = np.random.default_rng()
+    told = [
+        compare(processes("heavy", n, 10, generator), processes("heavy", n, 10, generator, scale=0.85))
+        for _ in range(20)
+    ]
+    # Found in 99 of 100 and more: less than 16 of 20 once in 10**7.
+    assert sum(one.median == "FASTER" for one in told) >= 16
+    assert all(0.8 < one.median_ratio < 0.9 for one in told)
+
+
+def test_what_is_the_same_within_the_effect_is_called_so_with_ten_rounds(no_clusters):
+    generator = np.random.default_rng()
+    told = [compare(*(processes("clusters", 4000, 10, generator, spread=0.003) for _ in "ab")) for _ in range(20)]
+    assert sum(one.median == "SAME" for one in told) >= 16
+    assert all(one.command is None or one.tail == "AMBIGUOUS" for one in told)
+
+
+# Rules
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [(0.90, 0.979, "FASTER"), (0.97, 0.985, "AMBIGUOUS"), (0.985, 1.015, "SAME"), (0.97, 1.03, "AMBIGUOUS"),
+     (1.015, 1.05, "AMBIGUOUS"), (1.021, 1.05, "SLOWER")],
+)  # fmt: skip
+def test_the_interval_over_rounds_decides(no_clusters, low, high, word):
+    # All rounds of A are alike: of 5 x 5 ratios the second and the last but one belong to the first and last of B.
+    a, b = side(*[flat(100)] * 5), side(*(flat(100 * ratio) for ratio in np.linspace(low, high, 5)))
+    told = compare(a, b)
+    assert (told.median, told.tail) == (word, word)
+    assert (told.median_ratio_low, told.median_ratio_high) == pytest.approx((low, high), rel=1e-9)
+    assert told.median_ratio == pytest.approx((low + high) / 2, rel=1e-9)
+    assert compare(b, a).median == MIRROR[word]
+    assert (told.command is None) and any("over rounds" in reason for reason in told.reasons)
+
+
+def test_exchanging_the_sides_mirrors_the_answer(no_clusters):
+    generator = np.random.default_rng()
+    for rounds in ((1, 1), (3, 2), (5, 7), (6, 6)):
+        for scale in (0.7, 0.95, 1, 1.2):
+            a = processes("heavy", 1000, rounds[0], generator, spread=0.01)
+            b = processes("heavy", 1000, rounds[1], generator, scale, spread=0.01)
+            one, other = compare(a, b), compare(b, a)
+            assert (MIRROR[one.median], MIRROR[one.tail]) == (other.median, other.tail)
+            assert one.median_ratio == pytest.approx(1 / other.median_ratio)
+            assert (one.rounds_a, one.n_b, one.max_us_a) == (other.rounds_b, other.n_a, other.max_us_b)
+            if one.median_ratio_low is not None:
+                assert one.median_ratio_low == pytest.approx(1 / other.median_ratio_high)
+
+
+@pytest.mark.parametrize("ratio", [1.03, 1.09])
+def test_one_process_a_side_proves_nothing_below_ten_per_cent(no_clusters, ratio):
+    told = compare(side(flat(100)), side(flat(100 * ratio)))
+    assert (told.median, told.tail) == ("AMBIGUOUS", "AMBIGUOUS")
+    assert told.median_ratio == pytest.approx(ratio) and told.median_ratio_low is None
+    assert any("one process a side" in reason and "1.10" in reason for reason in told.reasons)
+
+
+def test_one_process_a_side_beyond_ten_per_cent_with_disjoint_intervals(no_clusters):
+    told = compare(side(flat(100)), side(flat(115)))
+    assert (told.median, told.tail, told.command) == ("SLOWER", "SLOWER", None)
+    assert any("of one configuration differ by less than 10 %" in reason for reason in told.reasons)
+    assert compare(side(flat(115)), side(flat(100))).median == "FASTER"
+    # Medians 20 % apart that 30 trials hardly know.
+    wide = compare(side(flat(100, 30, 0.9)), side(flat(120, 30, 0.9)))
+    assert wide.median == "AMBIGUOUS" and any("overlap" in reason for reason in wide.reasons)
+    assert compare(side(flat(100)), side(flat(115)), effect=0.2).median == "AMBIGUOUS"
+
+
+def test_fewer_than_five_rounds_must_agree_among_themselves(no_clusters):
+    a, b = side(flat(100), flat(101)), side(flat(130), flat(131))
+    assert compare(a, b).median == "SLOWER"
+    told = compare(side(flat(100), flat(140)), side(flat(141), flat(190)))
+    assert told.median == "AMBIGUOUS" and any("themselves" in reason for reason in told.reasons)
+    assert compare(side(*[flat(100)] * 12), side(*[flat(109)] * 4)).median == "AMBIGUOUS"
+
+
+def test_late_answers_that_come_together_prove_less(no_clusters):
+    late = flat(100)
+    late[400:440] *= 1.5  # one burst: p99 lies in it
+    told = compare(side(flat(100)), side(late))
+    assert told.tail == "AMBIGUOUS" and told.tail_ratio > 1.4
+    apart = flat(100)
+    apart[::25] *= 1.5  # as many, spread out
+    assert compare(side(flat(100)), side(apart)).tail == "SLOWER"
+
+
+def test_a_machine_that_was_slower_itself_proves_nothing(no_clusters):
+    def with_control(control_us, latency_us):
+        return Group("one", (Sample.of(flat(latency_us), control_ns=np.full(50, 1e3 * control_us)),))
+
+    for control, word in ((1, "SLOWER"), (1.15, "SLOWER"), (1.25, "AMBIGUOUS"), (0.5, "SLOWER")):
+        told = compare(with_control(0.1, 100), with_control(0.1 * control, 130))
+        assert told.median == word
+        assert compare(with_control(0.1 * control, 130), with_control(0.1, 100)).median == MIRROR[word]
+        assert any("control run" in one for one in told.differences) == (control not in (1, 1.05))
+        assert any("control run" in one for one in told.reasons) == (word == "AMBIGUOUS")
+    assert compare(with_control(0.1, 100), side(flat(130))).median == "SLOWER"
+
+
+def test_trials_are_worth_their_number_where_they_are_independent():
+    generator = np.random.default_rng()
+    independent = [worth(generator.random(1000) < 0.1) for _ in range(200)]
+    assert max(independent) <= 1000 and np.median(independent) > 500
+    together = np.repeat(generator.random(100) < 0.1, 10)
+    together[:10] = True
+    assert worth(together) < 500 and worth(np.zeros(7, dtype=bool)) == worth(np.ones(7, dtype=bool)) == 7
+
+
+@pytest.mark.parametrize("n", [10, 35, 36, 367, 368, 3687, 3688, 36_887, 36_888])
+def test_the_tail_is_the_highest_percentile_with_an_upper_bound(no_clusters, n):
+    told = compare(side(flat(100, 40_000), flat(100, n)), side(flat(100, 40_000)))
+    # There is one where the largest of n trials lies below the percentile with 2.5 % at most.
+    expected = [p for p in (99.99, 99.9, 99, 90) if Fraction(str(p)) ** n * 40 <= 100**n]
+    assert told.tail_percentile == (expected[0] if expected else None)
+    if not expected:
+        assert (told.tail, told.tail_ratio) == ("AMBIGUOUS", None) and f"n = {n}" in " ".join(told.reasons)
+        short = compare(*(side(*[flat(median, n)] * 5) for median in (100, 130)))
+        assert short.median == "SLOWER" and words(short).endswith("record more trials in each process")
+
+
+def test_a_high_confidence_asks_for_more_rounds(no_clusters):
+    sides = [side(*[flat(100 * ratio)] * 5) for ratio in (1, 1.3)]
+    assert compare(*sides).median == "SLOWER"
+    told = compare(*sides, confidence=0.999)
+    assert told.median == "AMBIGUOUS" and "99.9 % confidence" in told.reasons[0]
+    needed = int(told.reasons[0].split(", ")[-1].split()[0])
+    assert compare(*(side(*[flat(100 * ratio)] * needed) for ratio in (1, 1.3)), confidence=0.999).median == "SLOWER"
+
+
+# What is told beside
+
+
+def configured(**changes) -> Configuration:
+    plain = {"runtime": "onnxruntime", "options": Options(), "protocol": Protocol()} | changes
+    return Configuration(plain.pop("shape", LstmShape(2, 64, 100)), runtime_version="1.0", device_name="cpu", **plain)
+
+
+def recorded(configuration: Configuration, *rounds, **more) -> Group:
+    samples = tuple(
+        Sample.of(
+            one, round=number, **({"machine": "m", "versions": {"numpy": "2.0"}, "started_unix_ns": number} | more)
+        )
+        for number, one in enumerate(rounds)
+    )
+    return Group(f"{configuration.workload.name} on {configuration.runtime}", samples, configuration=configuration)
+
+
+def commands(told) -> list:
+    return [build_parser().parse_args(shlex.split(one)[1:]) for one in told.command.split(" && ")]
+
+
+def test_the_command_records_both_sides_in_one_sweep_where_one_axis_differs(no_clusters):
+    shapes = LstmShape(2, 64, 100), LstmShape(2, 128, 100)
+    told = compare(*(recorded(configured(shape=shape), flat(100)) for shape in shapes))
+    (asked,) = commands(told)
+    assert (asked.layers, asked.hidden, asked.sequence, asked.batch) == ([2], [64, 128], [100], [1])
+    assert (asked.runtime, asked.device, asked.trials, asked.rounds) == (["onnxruntime"], "cpu", 1000, 5)
+    assert not told.one_configuration
+    odd = Protocol(arrival="periodic", period_us=1234567.25, wait="os")
+    told = compare(*(recorded(configured(shape=shape, protocol=odd), flat(100)) for shape in shapes))
+    assert (commands(told)[0].period_us, commands(told)[0].wait) == (1234567.25, "os")
+    told = compare(recorded(configured(), flat(100)), recorded(configured(runtime="pytorch"), flat(100)))
+    assert commands(told)[0].runtime == ["onnxruntime", "pytorch"]
+    told = compare(
+        recorded(configured(), flat(1)), recorded(configured(shape=LstmShape(2, 64, 100, features=7)), flat(1))
+    )
+    assert commands(told)[0].features == [12, 7]
+
+
+def test_the_command_has_every_option_and_two_sweeps_where_options_differ(no_clusters):
+    options = Options("fp16", 2, (0, 1), "cuda", True, "compute")
+    protocol = Protocol(trials=5000, warmup=20, seed=3, arrival="periodic", wait="sleep", period_us=1500)
+    one, other = configured(), configured(shape=LstmShape(2, 64, 100, 4, 7, 2), options=options, protocol=protocol)
+    told = compare(recorded(one, flat(100)), recorded(other, flat(100)))
+    first, second = commands(told)
+    assert (first.precision, first.threads, first.graph, first.arrival) == ("fp32", 1, False, "closed")
+    assert (second.precision, second.threads, second.device, second.graph) == ("fp16", 2, "cuda", True)
+    assert (second.device_clocks, second.trials, second.warmup, second.seed) == ("compute", 5000, 20, 3)
+    assert (second.arrival, second.wait, second.period_us) == ("periodic", "sleep", 1500)
+    assert (second.batch, second.features, second.directions, second.out) == ([4], [7], [2], first.out)
+
+
+def test_the_same_configuration_is_to_be_recorded_once_for_each_side(no_clusters):
+    told = compare(recorded(configured(), flat(100)), recorded(configured(), flat(105)))
+    assert told.one_configuration and len(commands(told)) == 1
+    assert "once for each side" in words(told)
+    more = compare(*(recorded(configured(), *(flat(x * 100) for x in (1, 1.1, 1, 1.1, 1, 1.1))) for _ in "ab"))
+    assert commands(more)[0].rounds == 12  # six a side did not suffice
+
+
+def test_the_same_recording_twice_is_called_that(no_clusters):
+    for rounds in (1, 6):
+        group = recorded(configured(), *(flat(100) for _ in range(rounds)))
+        told = compare(group, group)
+        assert told.median_ratio == 1 and told.median == ("AMBIGUOUS" if rounds == 1 else "SAME")
+        assert told.reasons[0] == "A and B are the same recording: this compares it with itself"
+    partly = replace(
+        group, samples=(*group.samples[:2], *(replace(one, started_unix_ns=9) for one in group.samples[2:]))
+    )
+    assert compare(group, partly).reasons[0] == "2 of the recordings are on both sides"
+
+
+def test_unlike_machines_versions_and_options_are_named(no_clusters):
+    one = recorded(configured(), flat(100), flat(101))
+    other = recorded(
+        configured(options=Options(threads=2)), flat(130), flat(131), machine="n", versions={"numpy": "2.4"}
+    )
+    told = compare(one, other)
+    assert set(told.differences) == {"threads: 1 -> 2", "machine: m -> n", "version of numpy: 2.0 -> 2.4"}
+    assert told.median == "SLOWER" and "may be the reason:\n  threads: 1 -> 2" in words(told)
+    mixed = replace(one, samples=(one.samples[0], other.samples[1]))
+    assert "machine is not the same in all rounds of B" in compare(one, mixed).differences
+    assert "trials of a process: 1000 -> 900" in compare(side(flat(100)), side(flat(100, 900))).differences
+    assert compare(one, recorded(configured(), flat(99), flat(100))).differences == ()
+    later = recorded(configured(), flat(99), flat(100), started_unix_ns=10**18)
+    assert compare(one, later).differences == ("order: all rounds of A were recorded before those of B",)
+    assert compare(later, one).differences == ("order: all rounds of B were recorded before those of A",)
+    foreign = [side(flat(100), group={"model": name, "batch": 1}) for name in ("small", "large")]
+    assert compare(*foreign).differences == ("model: small -> large",)
+
+
+def test_words_and_json(no_clusters):
+    told = compare(recorded(configured(), flat(100)), recorded(configured(), flat(105)))
+    lines = words(told, "before", "after").splitlines()
+    assert lines[0] == "median AMBIGUOUS, tail AMBIGUOUS: B (after) against A (before)"
+    assert lines[1].split() == ["median", "A", "100.0,", "B", "105.0", "us:", "B", "/", "A", "1.050"]
+    assert lines[-1].strip() == told.command
+    plain = json.loads(json.dumps(told.as_dict(), allow_nan=False))
+    assert (plain["median"], plain["tail"], plain["clusters_gone"], plain["clusters_new"]) == ("AMBIGUOUS",) * 2 + (
+        [],
+    ) * 2
+    assert (plain["rounds_a"], plain["n_b"], plain["median_us_rounds_b"]) == (1, 1000, [pytest.approx(105, rel=1e-3)])
+    foreign = words(compare(side(flat(100)), side(flat(105))))
+    assert foreign.startswith("median AMBIGUOUS") and "at least 5 processes a side" in foreign
+
+
+@pytest.mark.parametrize("effect", [-0.01, 1, float("nan"), float("inf")])
+def test_an_effect_that_is_no_share_is_refused(effect):
+    with pytest.raises(UsageError, match="effect"):
+        compare(side(flat(100)), side(flat(100)), effect=effect)
+
+
+def test_sides_without_trials_are_refused():
+    good = side(flat(100))
+    for bad, text in (
+        (Group("one", (), failure="failed at memory: too large"), "too large"),
+        (Group("one", ()), "no trials"),
+        (Group("one", (Sample(np.ones(5), np.ones(5, dtype=bool)),)), "no trials"),
+        (side(np.array([1.0, 0.0])), "not above 0"),
+    ):
+        for pair in ((good, bad), (bad, good)):
+            with pytest.raises(UsageError, match=text):
+                compare(*pair)
+    with pytest.raises(UsageError, match="confidence"):
+        compare(good, good, confidence=1)
+
+
+def test_holms_correction():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == [1, 1] and holm([]) == []
+
+
+# Clusters
+
+
+def with_clusters(generator: np.random.Generator, n: int, *planted: tuple[float, float], median_us=100.0) -> np.ndarray:
+    """A body within 1 %, and of n trials exactly the share at each multiple of the median, at random places."""
+    ratios = generator.lognormal(0, 0.01, n)
+    places = iter(generator.permutation(n))
+    for multiplier, share in planted:
+        for _ in range(round(share * n)):
+            ratios[next(places)] *= multiplier
+    return 1e3 * median_us * ratios
+
+
+def multipliers(pairs) -> list[float]:
+    return [pytest.approx(pair.multiplier, abs=0.03) for pair in pairs]
+
+
+@pytest.mark.parametrize("rounds", [1, 3, 6])
+def test_a_cluster_that_is_gone_and_one_that_is_new_are_named(rounds):
+    generator = np.random.default_rng()
+    a = side(*(with_clusters(generator, 3000, (1.25, 0.02), (2, 0.01)) for _ in range(rounds)))
+    b = side(*(with_clusters(generator, 3000, (2, 0.01), (1.6, 0.02), median_us=80) for _ in range(rounds)))
+    told = compare(a, b)
+    assert multipliers(told.clusters_gone) == [1.25] and multipliers(told.clusters_new) == [1.6]
+    assert multipliers(told.clusters_kept) == [2] and not told.clusters_unclear
+    (gone,), (new,) = told.clusters_gone, told.clusters_new
+    assert gone.share == gone.share_a == pytest.approx(0.02, rel=0.1) and gone.share_b == 0
+    assert new.share == new.share_b == pytest.approx(0.02, rel=0.1) and new.share_a == 0
+    back = compare(b, a)
+    assert (multipliers(back.clusters_gone), multipliers(back.clusters_new)) == ([1.6], [1.25])
+    text = words(told)
+    assert f"gone: {gone.multiplier:.2f}x 2 % -> 0 %" in text and f"new: {new.multiplier:.2f}x 0 % -> 2 %" in text
+    assert told.as_dict()["clusters_gone"][0]["multiplier"] == gone.multiplier
+
+
+def test_the_same_clusters_are_neither_gone_nor_new():
+    generator = np.random.default_rng()
+    wrong = 0
+    for n in [1000, 4000] * 10:
+        planted = (1.25, 0.02), (2, 0.01)
+        told = compare(*(side(with_clusters(generator, n, *planted, median_us=m)) for m in (100, 130)))
+        wrong += bool(told.clusters_gone or told.clusters_new)
+    assert wrong <= binom.isf(1e-3, 20, 0.05)
+
+
+def test_a_cluster_too_weak_to_be_found_in_few_trials_is_not_gone():
+    generator = np.random.default_rng()
+    a = side(with_clusters(generator, 20_000, (1.25, 0.004)))
+    told = compare(a, side(with_clusters(generator, 1000, (1.25, 0.003))))  # three trials are no cluster
+    assert not told.clusters_gone and multipliers((*told.clusters_unclear, *told.clusters_kept)) == [1.25]
+    told = compare(a, side(with_clusters(generator, 20_000)))
+    assert multipliers(told.clusters_gone) == [1.25]
+
+
+def test_a_cluster_that_comes_in_some_processes_only_is_not_new():
+    generator = np.random.default_rng()
+    a = side(*(with_clusters(generator, 1000) for _ in range(6)))
+    b = side(*(with_clusters(generator, 1000, *[(1.5, 0.05)] * (number < 2)) for number in range(6)))
+    told = compare(a, b)
+    assert not told.clusters_new and multipliers(told.clusters_unclear) == [1.5]

@@ -1,0 +1,497 @@
+"""The verdict on a deadline: exact at its edges, and honest where trials depend on each other or drift.
+
+Rates that have to be simulated are compared with limits from the binomial, so that a program
+that keeps them fails once in a thousand runs of the whole module.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.signal import lfilter
+
+from lstm_trt.analysis import dependence
+from lstm_trt.analysis.deadline import EXIT, Verdict, card, evidence_percentile, exit_status, failed, judge
+from lstm_trt.analysis.quantiles import proves_below, rate_bounds, trials_for_share
+from lstm_trt.analysis.text import certified, sentence
+from lstm_trt.analysis.text import verdict_line as one_line
+from lstm_trt.analysis.text import verdict_text as words
+from lstm_trt.config.errors import UsageError
+from lstm_trt.store.samples import Sample
+
+MET, MISSED, NOT_ENOUGH = EXIT
+#: Statements about rates in this module; each may fail by chance once in a thousand times this.
+RATES = 60
+
+
+def at_most(runs: int, rate: float) -> int:
+    """The most events that a program with this rate shows, but for 1 in 1000 over the whole module."""
+    return int(stats.binom.isf(1e-3 / RATES, runs, rate))
+
+
+def lognormal(rng, n: int, sigma: float = 0.05) -> np.ndarray:
+    return 1e5 * np.exp(sigma * rng.standard_normal(n))
+
+
+def of(*arrays) -> list[Sample]:
+    return [Sample.of(one, round=place) for place, one in enumerate(arrays)]
+
+
+def with_misses(n: int, places) -> np.ndarray:
+    """Latencies of 100 us and no spread, 300 us at the places."""
+    latency_ns = np.full(n, 1e5)
+    latency_ns[list(places)] = 3e5
+    return latency_ns
+
+
+def spread(n: int, misses: int) -> list[int]:
+    """Places of misses that lie as far apart as they can."""
+    return [int((place + 0.5) * n / misses) for place in range(misses)]
+
+
+# Edges that are exact
+
+
+def test_2994_clean_trials_do_not_certify_p999_and_2995_do():
+    rng = np.random.default_rng()
+    for latency_ns in (lognormal(rng, 2995), np.full(2995, 1e5)):
+        assert judge(of(latency_ns), 1000).verdict == MET
+        short = judge(of(latency_ns[:-1]), 1000)
+        assert short.verdict == NOT_ENOUGH and short.trials_needed == 2995
+
+
+@pytest.mark.parametrize(
+    ("percentile", "confidence", "n"),
+    [("99", 0.95, 299), ("99.9", 0.95, 2995), ("99.99", 0.95, 29_956), ("99", 0.99, 459), ("99.9", 0.99, 4603)],
+)
+def test_clean_trials_needed_are_those_of_the_table(percentile, confidence, n):
+    for trials, expected in ((n - 1, NOT_ENOUGH), (n, MET)):
+        verdict = judge(of(np.full(trials, 1e5)), 100, percentile, confidence)
+        assert (verdict.verdict, verdict.trials_needed, verdict.effective_n) == (expected, n, trials)
+
+
+@pytest.mark.parametrize(("percentile", "n"), [("99", 1000), ("99", 5000), ("99.9", 10_000), ("99.9", 30_000)])
+def test_the_outcome_is_that_of_scipys_tests(percentile, n):
+    """With misses apart from each other: `quantile_test` and `binomtest` at every count, bounds as scipy's."""
+    allowed = 1 - float(percentile) / 100
+    seen = set()
+    most = int(3 * n * allowed) + 1
+    for misses in range(0, most, max(1, most // 40)):
+        latency_ns = with_misses(n, spread(n, misses) if misses else [])
+        verdict = judge(of(latency_ns), 200, percentile)
+        # "The quantile lies below the deadline": as many at or below it as there are would be unlikely.
+        p_met = stats.quantile_test(latency_ns, q=200e3, p=float(percentile) / 100, alternative="less").pvalue
+        low = stats.binomtest(misses, n, 0.5, alternative="greater").proportion_ci(0.95, "exact").low
+        expected = MET if p_met <= 0.05 else MISSED if low > allowed else NOT_ENOUGH
+        assert verdict.verdict == expected, misses
+        assert verdict.misses == misses and verdict.effective_n == n
+        seen.add(expected)
+    assert seen == {MET, MISSED, NOT_ENOUGH}
+
+
+def test_a_latency_of_exactly_the_deadline_is_no_miss():
+    rng = np.random.default_rng()
+    for deadline_us in (812.345, 0.1, 1e-3, 1000 / 3, 1e6, *rng.uniform(0.01, 1e5, 300).round(3)):
+        as_ns = float(Fraction(repr(float(deadline_us))) * 1000)
+        converted = [as_ns, float(deadline_us) * 1e3, float(repr(float(deadline_us / 1e6))) * 1e9]
+        assert judge(of(converted), deadline_us).misses == 0, deadline_us
+        assert judge(of([as_ns * (1 + 1e-9)]), deadline_us).misses == 1
+
+
+def test_missed_by_the_exact_lower_bound():
+    verdict = judge(of(with_misses(3000, spread(3000, 8))), 200)
+    assert verdict.verdict == MISSED and verdict.miss_rate_low > 0.001 and verdict.trials_needed is None
+    verdict = judge(of(with_misses(3000, spread(3000, 6))), 200)
+    assert verdict.verdict == NOT_ENOUGH and verdict.miss_rate_low <= 0.001
+    assert "not below what is allowed" in verdict.reasons[0] and "record" not in words(verdict)
+
+
+def test_what_the_trials_certify():
+    verdict = judge(of(np.full(1000, 1e5)), 200)
+    assert verdict.certifies == verdict.max_certifies == 100 * (1 - rate_bounds(0, 1000)[1])
+    assert certified(verdict.certifies) == "99.7"
+    verdict = judge(of(with_misses(10_000, spread(10_000, 3))), 200)
+    assert verdict.certifies == pytest.approx(100 * (1 - rate_bounds(3, 10_000)[1]))
+    assert proves_below(3, 10_000, 1 - Fraction(certified(verdict.certifies)) / 100)
+
+
+@pytest.mark.parametrize("n", [2, 10, 59, 299, 300, 1000, 2995, 2996, 3000, 29_956, 100_000, 299_572, 10**6])
+def test_percentages_are_rounded_to_what_is_still_proven(n):
+    told = certified(100 * (1 - rate_bounds(0, n)[1]))
+    assert proves_below(0, n, 1 - Fraction(told) / 100)
+    rest = 100 - Fraction(told)
+    assert not proves_below(0, n, (rest - rest / 9) / 100)  # two digits of the rest: at most a tenth is given away
+
+
+def test_the_highest_percentile_that_clean_trials_certify():
+    table = {298: None, 299: "99", 2994: "99", 2995: "99.9", 29_955: "99.9", 29_956: "99.99", 299_572: "99.999"}
+    assert {n: evidence_percentile(n) for n in table} == table
+    assert evidence_percentile(10**8) == "99.999" and evidence_percentile(458, 0.99) is None
+
+
+# Rounds, warm-up, card
+
+
+def test_rounds_are_pooled_and_warm_up_stands_beside():
+    latency_ns = with_misses(1010, [3, 500])
+    latency_ns[3] = 9e5
+    samples = [Sample(latency_ns, np.arange(1010) < 10, round=0), *of(np.full(2000, 1.5e5))]
+    verdict = judge(samples, 200)
+    assert (verdict.n, verdict.misses, verdict.max_us, verdict.max_with_warmup_us) == (3000, 1, 300, 900)
+    assert verdict.max_us_rounds == (300, 150)
+    assert "max 300.0 us of n = 3000 (with warm-up 900.0 us), of the rounds 300.0 150.0" in words(verdict)
+
+
+def brute_card(rounds: list[np.ndarray]):
+    worst = {}
+    for window in (10, 100, 1000):
+        sums = [np.convolve(one, np.ones(min(window, len(one)), int), "valid").max() for one in rounds]
+        worst[window] = max(sums) if max(map(len, rounds)) >= window else None
+    runs = [len(list(group)) for one in rounds for late, group in itertools.groupby(one) if late]
+    after = [one[place] for one in rounds for place in range(1, len(one)) if one[place - 1]]
+    everything = np.concatenate(rounds)
+    return worst, max(runs, default=0), everything.mean(), np.mean(after) if after else None
+
+
+def test_the_card_is_that_of_counting_every_window():
+    rng = np.random.default_rng()
+    for _ in range(200):
+        rate = rng.choice([0, 0.01, 0.2, 0.9, 1])
+        rounds = [(rng.random(rng.integers(1, 1300)) < rate).astype(int) for _ in range(rng.integers(1, 4))]
+        found = card([np.flatnonzero(one) for one in rounds], [len(one) for one in rounds])
+        worst, longest, p_miss, after = brute_card(rounds)
+        assert (found.worst_in, found.longest_run) == (worst, longest)
+        assert found.p_miss == pytest.approx(p_miss) and found.p_miss_after_miss == (
+            None if after is None else pytest.approx(after)
+        )
+
+
+def test_runs_and_windows_do_not_cross_rounds_and_pass_over_marked_rows():
+    one, other = with_misses(50, [48, 49]), with_misses(50, [0, 1, 2])
+    assert judge(of(one, other), 200).card.longest_run == 3
+    assert judge(of(one, other), 200).card.worst_in == {10: 3, 100: None, 1000: None}
+    marked = Sample(with_misses(53, [24, 25, 26, 27, 28, 29]), np.isin(np.arange(53), [25, 26, 27]))
+    assert judge([marked], 200).card.longest_run == 3
+
+
+# Trials that depend on each other. A series comes with the deadline that it misses at exactly the share allowed.
+
+
+def independent(rng, n: int, allowed: float):
+    return lognormal(rng, n), 100 * math.exp(0.05 * stats.norm.isf(allowed))
+
+
+def autoregressive(rng, n: int, allowed: float, rho: float):
+    noise = rng.standard_normal(n)
+    noise[1:] *= math.sqrt(1 - rho * rho)
+    return 1e5 * np.exp(0.05 * lfilter([1], [1, -rho], noise)), 100 * math.exp(0.05 * stats.norm.isf(allowed))
+
+
+def moving_maximum(rng, n: int, allowed: float, k: int):
+    """Frechet maxima of k neighbours: extremal index 1 / k at every level. To the power 0.05: 13 % a decade."""
+    frechet = -1 / np.log(rng.random(n + k - 1))
+    maxima = np.lib.stride_tricks.sliding_window_view(frechet, k).max(axis=1)
+    return 1e5 * maxima**0.05, 100 * (-k / math.log(1 - allowed)) ** 0.05
+
+
+def bursty(rng, n: int, allowed: float, length: float, chance: float):
+    """A bad state of `length` trials on average in which a trial misses with `chance`; else a clean body."""
+    share = allowed / chance
+    stay = {True: length, False: length * (1 - share) / share}
+    bad, place, misses = bool(rng.random() < share), 0, np.zeros(n, dtype=bool)
+    while place < n:
+        stop = place + rng.geometric(1 / stay[bad])
+        if bad:
+            misses[place:stop] = rng.random(len(misses[place:stop])) < chance
+        bad, place = not bad, stop
+    latency_ns = np.clip(lognormal(rng, n), None, 1.6e5)
+    latency_ns[misses] = 2e5 * (1 + rng.random(int(misses.sum())))
+    return latency_ns, 190.0
+
+
+def mets(make, n: int, percentile: str, runs: int, least: int = 0) -> list[int]:
+    """Numbers of misses of the recordings, out of `runs`, that are called MET with at least so many misses."""
+    rng = np.random.default_rng()
+    allowed = 1 - Fraction(percentile) / 100
+    found = []
+    for _ in range(runs):
+        latency_ns, deadline_us = make(rng, n, float(allowed))
+        misses = int(np.count_nonzero(latency_ns > deadline_us * 1e3))
+        if misses < least or not proves_below(misses, n, allowed):
+            continue  # not MET, whatever the dependence
+        factor = dependence.assess(
+            [latency_ns], [np.flatnonzero(latency_ns > deadline_us * 1e3)], float(allowed)
+        ).factor
+        if proves_below(math.ceil(misses * factor - 1e-9), math.floor(n * factor + 1e-9), allowed):
+            verdict = judge(of(latency_ns), deadline_us, percentile)  # drift may still hold it back
+            assert (verdict.verdict_if_effective, verdict.misses) == (MET, misses)
+            found += [misses] * (verdict.verdict == MET)
+    return found
+
+
+EDGES = [("99", 300, 1000), ("99", 1000, 500), ("99", 3000, 300)]
+EDGES += [("99.9", 2995, 300), ("99.9", 3500, 250), ("99.9", 10_000, 200), ("99.9", 30_000, 100)]
+SERIES = {
+    "independent": independent,
+    **{f"rho {rho}": functools.partial(autoregressive, rho=rho) for rho in (0.3, 0.5, 0.8, 0.9, 0.95)},
+    **{f"maximum of {k}": functools.partial(moving_maximum, k=k) for k in (2, 5, 10)},
+}
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_met_at_the_boundary_in_at_most_5_percent_of_series(name):
+    for percentile, n, runs in EDGES:
+        found = mets(SERIES[name], n, percentile, runs)
+        assert len(found) <= at_most(runs, 0.05), (percentile, n)
+
+
+@pytest.mark.parametrize(("length", "chance"), [(5, 0.5), (5, 1), (10, 0.5), (20, 1), (50, 0.5), (50, 1)])
+def test_a_burst_that_was_caught_keeps_met_to_5_percent(length, chance):
+    """A bad state that was never caught, or in one miss, looks as good as any: these are left out."""
+    for percentile, n, runs in (("99", 1000, 400), ("99", 3000, 200), ("99.9", 10_000, 150), ("99.9", 30_000, 80)):
+        found = mets(functools.partial(bursty, length=length, chance=chance), n, percentile, runs, least=2)
+        assert len(found) <= at_most(runs, 0.05), (percentile, n)
+
+
+def test_where_bursts_come_often_enough_met_keeps_to_5_percent_over_all():
+    for length, chance in ((5, 0.5), (5, 1), (10, 0.5)):
+        found = mets(functools.partial(bursty, length=length, chance=chance), 30_000, "99.9", 150)
+        assert len(found) <= at_most(150, 0.05)
+
+
+def rounded(rng, n: int) -> np.ndarray:
+    return np.round(lognormal(rng, n) / 1e3) * 1e3
+
+
+BODIES = {
+    "lognormal": lognormal,
+    "exponential": lambda rng, n: 1e5 + rng.exponential(2e4, n),
+    "heavy tail": lambda rng, n: 1e5 + 1e3 * np.abs(rng.standard_t(2, n)),
+    "whole microseconds": rounded,
+    "two values": lambda rng, n: np.where(rng.random(n) < 0.02, 1.25e5, 1e5),
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_independent_clean_trials_of_the_length_needed_are_met(body):
+    """At least 999 in 1000."""
+    rng = np.random.default_rng()
+    for n, percentile, runs in ((299, "99", 400), (2995, "99.9", 150)):
+        verdicts = [judge(of(BODIES[body](rng, n)), 1e9, percentile) for _ in range(runs)]
+        assert sum(one.verdict != MET for one in verdicts) <= at_most(runs, 1e-3)
+        assert all(one.effective_n == n for one in verdicts if one.verdict == MET)
+
+
+def test_chance_is_told_exactly_for_neighbours_and_bounded_for_wider_windows():
+    n, m = 24, 5
+    gaps = np.diff(np.array(list(itertools.combinations(range(n), m))), axis=1)
+    places = [np.arange(m)]
+    for window in (1, 2, 3):
+        short = (gaps <= window).sum(axis=1)
+        share = dependence._share_by_chance(places, [n], window)
+        assert share == pytest.approx(short.mean() / (m - 1))
+        for count in range(m):
+            chance, true = dependence._chance(places, [n], window, count, share), (short >= count).mean()
+            if window == 1:
+                assert chance == pytest.approx(true)
+            elif true < 0.1:
+                assert chance >= true
+    pairs = list(itertools.product(itertools.combinations(range(6), 3), itertools.combinations(range(5), 2)))
+    short = np.array([int((np.diff(a) == 1).sum() + (np.diff(b) == 1).sum()) for a, b in pairs])
+    for count in range(4):
+        two = dependence._chance([np.arange(3), np.arange(2)], [6, 5], 1, count, 0.5)
+        assert two == pytest.approx((short >= count).mean())
+
+
+@pytest.mark.parametrize("k", [2, 5, 10])
+def test_the_extremal_index_of_a_moving_maximum_is_found(k):
+    # One sample in twenty lies below 0.6 / k, since the estimate leans to the careful side; the median
+    # of nine does so in one of ten thousand.
+    rng = np.random.default_rng()
+    verdicts = [judge(of(moving_maximum(rng, 200_000, 0.001, k)[0]), 1e9) for _ in range(9)]
+    assert 0.6 / k <= np.median([verdict.extremal_index for verdict in verdicts]) <= 1.15 / k
+    for verdict in verdicts:
+        assert verdict.effective_n == math.floor(200_000 * verdict.dependence.factor + 1e-9)
+
+
+def test_dependence_goes_from_met_to_not_enough_and_nowhere_else():
+    rng = np.random.default_rng()
+    latency_ns, _ = autoregressive(rng, 10_000, 0.001, 0.95)
+    ordered = np.sort(latency_ns)
+    far = judge(of(latency_ns), 1e4)
+    assert (far.verdict, far.verdict_if_independent, far.trials_needed_if_independent) == (NOT_ENOUGH, MET, 2995)
+    assert far.effective_n < 2995 and far.trials_needed == math.ceil(2995 / far.dependence.factor) > 10_000
+    assert "bursts" in far.reasons[0] and far.certifies < 99.9
+    told = words(far)
+    assert "NOT ENOUGH EVIDENCE instead of MET" in told and f"record {far.trials_needed} fresh trials" in told
+    missed = judge(of(latency_ns), ordered[-40] / 1e3)
+    assert missed.verdict == missed.verdict_if_independent == MISSED and missed.effective_n < 10_000
+    assert judge(of(latency_ns), 1e4, "90").verdict == MET
+
+
+def test_misses_in_one_burst_are_worth_less_than_misses_apart():
+    apart, together = spread(10_000, 4), range(5000, 5004)
+    assert judge(of(with_misses(10_000, apart)), 200).verdict == MET
+    verdict = judge(of(with_misses(10_000, together)), 200)
+    assert (verdict.verdict, verdict.verdict_if_independent) == (NOT_ENOUGH, MET)
+    assert verdict.dependence.at_deadline and "3 follow another within 1 trial" in verdict.reasons[0]
+
+
+def test_the_longer_recording_asked_for_does_certify():
+    rng = np.random.default_rng()
+    for _ in range(30):
+        n, misses = int(rng.integers(3000, 20_000)), int(rng.integers(2, 5))
+        start = int(rng.integers(0, n - 10))
+        verdict = judge(of(with_misses(n, range(start, start + misses))), 200, "99.9")
+        if verdict.trials_needed is None:
+            assert misses / n > 0.9e-3  # as many as allowed, or so nearly that 1e9 trials would not do
+            continue
+        factor, fresh = verdict.dependence.factor, verdict.trials_needed
+        expected = math.ceil(factor * -(-fresh * misses // n) - 1e-9)
+        assert factor < 1 and proves_below(expected, math.floor(fresh * factor + 1e-9), Fraction(1, 1000))
+        assert fresh >= trials_for_share(misses, n, Fraction(1, 1000))
+
+
+def test_misses_of_one_round_are_not_those_of_all():
+    rng = np.random.default_rng()
+    places = np.sort(rng.choice(10_000, 12, replace=False))
+    rounds = [np.full(10_000, 1e5), with_misses(10_000, places), np.full(10_000, 1e5)]
+    verdict = judge(of(*rounds), 200)
+    assert (verdict.verdict, verdict.verdict_if_independent) == (NOT_ENOUGH, MET)
+    assert "12 of the 12 misses fell into one round of 3" in " ".join(verdict.reasons)
+    mixed = [with_misses(10_000, places[part::3]) for part in range(3)]
+    assert judge(of(*mixed), 200).verdict == MET
+
+
+def test_rounds_of_unlike_medians_are_no_dependence():
+    rng = np.random.default_rng()
+    runs = 100
+    kept = sum(
+        judge(of(*(factor * lognormal(rng, 1000, 0.01) for factor in (1, 1.03, 0.98))), 1e4).effective_n == 3000
+        for _ in range(runs)
+    )
+    assert runs - kept <= at_most(runs, 1e-3)
+
+
+# Drift
+
+
+def test_a_body_that_drifts_far_below_the_deadline_keeps_met_and_tells_the_drift():
+    rng = np.random.default_rng()
+    for n, percentile in ((3000, "99"), (10_000, "99.9"), (30_000, "99.9")):
+        latency_ns = lognormal(rng, n, 0.01) * np.linspace(1, 1.03, n)
+        verdict = judge(of(latency_ns), 200, percentile)
+        assert verdict.verdict == MET and 0.015 < verdict.drift < 0.035
+        assert "the body drifts by +" in words(verdict)
+        step = lognormal(rng, n, 0.01) * np.where(np.arange(n) < n // 2, 1, 1.2)
+        assert judge(of(step), 200, percentile).verdict == MET
+
+
+def test_a_drift_that_ends_over_the_deadline_does_not_stay_met():
+    rng = np.random.default_rng()
+    for n, percentile, late in ((3000, "99", 10), (10_000, "99", 50), (30_000, "99.9", 12)):
+        for rise in (np.linspace(1, 1.2, n), np.where(np.arange(n) < 0.8 * n, 1, 1.2)):
+            latency_ns = lognormal(rng, n, 0.01) * rise
+            deadline_us = float(np.sort(latency_ns)[-late - 1]) / 1e3
+            verdict = judge(of(latency_ns), deadline_us, percentile)
+            assert verdict.misses == late and verdict.verdict_if_independent == MET
+            assert verdict.verdict == NOT_ENOUGH
+
+
+def test_a_drift_that_would_carry_the_tail_over_the_deadline_is_told():
+    rng = np.random.default_rng()
+    latency_ns = lognormal(rng, 10_000, 0.01) * np.where(np.arange(10_000) < 6000, 1, 1.1)
+    verdict = judge(of(latency_ns), 118)
+    assert (verdict.misses, verdict.verdict, verdict.verdict_if_effective) == (0, NOT_ENOUGH, MET)
+    assert "as much again" in verdict.reasons[0] and "fresh trials in a steady state" in words(verdict)
+    assert judge(of(latency_ns), 140).verdict == MET
+    assert judge(of(latency_ns[::-1]), 118).verdict == MET  # it gets faster
+
+
+# What is handed on
+
+
+def test_failures_statuses_and_json():
+    verdict = failed("failed at build: no such layer", 1000)
+    assert (verdict.verdict, verdict.n, verdict.max_us, verdict.trials_needed) == (NOT_ENOUGH, 0, None, 2995)
+    for told in (words(verdict, "2x128"), one_line(verdict, "2x128"), sentence(verdict)):
+        assert "failed at build: no such layer" in told
+    assert [exit_status(names) for names in ([MET], [MET, NOT_ENOUGH], [NOT_ENOUGH, MISSED, MET])] == [0, 3, 1]
+    rng = np.random.default_rng()
+    for one in (verdict, judge(of(lognormal(rng, 500), lognormal(rng, 500)), 105)):
+        again = json.loads(json.dumps(one.as_dict(), allow_nan=False))
+        names = {"verdict", "n", "misses", "deadline_us", "percentile", "confidence", "max_us", "trials_needed"}
+        names |= {"miss_rate_low", "miss_rate_high", "effective_n", "certifies", "extremal_index", "card", "drift"}
+        assert names <= set(again) and again["percentile"] == 99.9
+    assert set(again["card"]["worst_in"]) == {"10", "100", "1000"} and len(again["max_us_rounds"]) == 2
+
+
+def told(latency_ns, deadline_us, percentile="99.9") -> tuple[Verdict, str]:
+    verdict = judge(of(latency_ns), deadline_us, percentile)
+    return verdict, words(verdict, "2x128 on onnxruntime")
+
+
+def test_words():
+    _, text = told(np.full(3000, 9.123e4), 100)
+    assert text.startswith("MET  p99.9 within 100 us at 95 % confidence  2x128 on onnxruntime\n")
+    assert "max 91.2 us of n = 3000 (with warm-up 91.2 us)" in text
+    assert "the maximum 91.2 us of n = 3000 certifies: 99.9 % of calls are at or below it (95 %)" in text
+    assert "no miss of 3000, at most 0.0999 %" in text and "record" not in text
+    _, text = told(np.full(1000, 9e4), 100)
+    assert text.startswith("NOT ENOUGH EVIDENCE") and "99.7 % of calls meet the deadline" in text
+    assert "record 2995 fresh trials; do not append" in text
+    verdict, text = told(with_misses(10**6, spread(10**6, 2)), 200)
+    assert verdict.verdict == MET and "2 misses of 1000000 = 0.0002 %" in text and "0.000 %" not in text
+    assert "(m, k): at worst 1 in any 10, 1 in any 100, 1 in any 1000; longest run 1" in text
+    verdict, text = told(with_misses(3000, spread(3000, 60)), 200)
+    assert text.startswith("MISSED") and "do not append" not in text
+    assert sentence(verdict).startswith("The 99.9th percentile misses 200 us, at 95 % confidence: 60 misses in 3000")
+    assert one_line(verdict, "2x128").startswith("MISSED  ") and one_line(verdict, "2x128").endswith("  2x128")
+    assert "\n" not in one_line(verdict, "2x128") + sentence(verdict)
+
+
+@pytest.mark.parametrize(
+    ("deadline_us", "percentile", "confidence", "message"),
+    [
+        (-5, "99.9", 0.95, "the deadline is a time in us above 0, not -5"),
+        (0, "99.9", 0.95, "the deadline is a time in us above 0, not 0"),
+        (float("nan"), "99.9", 0.95, "the deadline is a time in us above 0, not nan"),
+        (float("inf"), "99.9", 0.95, "the deadline is a time in us above 0, not inf"),
+        ("soon", "99.9", 0.95, "the deadline is a time in us above 0, not 'soon'"),
+        (100, "100", 0.95, "a percentile lies between 0 and 100, not at 100"),
+        (100, "99.9", 95, "the confidence is a share such as 0.95"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_one_line(deadline_us, percentile, confidence, message):
+    for ask in (functools.partial(judge, of([1.0])), functools.partial(failed, "why")):
+        with pytest.raises(UsageError) as refusal:
+            ask(deadline_us, percentile, confidence)
+        assert str(refusal.value).startswith(message) and "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("samples", [[], of([]), [Sample(np.ones(3), np.ones(3, dtype=bool))]])
+def test_nothing_to_judge_is_refused(samples):
+    with pytest.raises(UsageError, match="no trial after warm-up"):
+        judge(samples, 100)
+
+
+@pytest.mark.parametrize("latency_ns", [[1.0, float("nan")], [1.0, 0.0], [1.0, -3.0], [float("inf"), 2.0]])
+def test_what_is_no_latency_is_refused(latency_ns):
+    with pytest.raises(UsageError, match="finite number above 0"):
+        judge(of(latency_ns), 100)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 10, 29, 60])
+def test_small_recordings_have_a_verdict(n):
+    rng = np.random.default_rng()
+    for deadline_us, percentile in itertools.product((50, 100, 1000), ("50", "90", "99.9")):
+        verdict = judge(of(lognormal(rng, n)), deadline_us, percentile)
+        assert words(verdict) and verdict.effective_n <= n
+        assert verdict.n == n

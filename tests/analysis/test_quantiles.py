@@ -1,0 +1,198 @@
+"""Exact intervals of percentiles and rates: computed from the binomial, apart from the code's own way to it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lstm_trt.analysis.quantiles import (
+    LONGEST,
+    check_confidence,
+    interval,
+    interval_ranks,
+    proves_above,
+    proves_below,
+    rate_bounds,
+    share_of,
+    trials_for,
+    trials_for_share,
+)
+from lstm_trt.config.errors import UsageError
+
+SHARES = [Fraction(text) for text in ("0.01", "0.1", "0.25", "0.5", "0.75", "0.9", "0.99", "0.999", "0.9999")]
+SIZES = [*range(1, 130), 298, 299, 300, 459, 999, 1000, 2994, 2995, 3000, 10_000, 29_956, 30_000, 100_000]
+
+
+# Intervals of percentiles
+
+
+@pytest.mark.parametrize("confidence", [0.83, 0.95, 0.99])
+def test_intervals_cover_as_asked_and_no_rank_further_in_would(confidence):
+    """P(X_low <= q < X_high) from the binomial: B of n below q, low <= B < high. Each side errs by half at most."""
+    half = (1 - confidence) / 2
+    for n, share in itertools.product(SIZES, SHARES):
+        low, high = interval_ranks(n, share, confidence)
+        law = stats.binom(n, float(share))
+        if low is None:
+            assert law.cdf(0) > half
+        else:
+            assert 1 <= low <= n and law.cdf(low - 1) <= half < law.cdf(low)
+        if high is None:
+            assert law.sf(n - 1) > half
+        else:
+            assert 1 <= high <= n and law.sf(high - 1) <= half
+            assert high == 1 or law.sf(high - 2) > half
+        covered = law.cdf((high or n + 1) - 1) - law.cdf((low or 0) - 1)
+        assert covered >= confidence - 1e-12, (n, share)
+
+
+def test_there_is_no_upper_bound_of_p999_in_1000_trials():
+    assert interval_ranks(1000, Fraction("0.999"))[1] is None
+    assert interval_ranks(3687, Fraction("0.999"))[1] is None
+    assert interval_ranks(3688, Fraction("0.999"))[1] == 3688  # 0.999^3688 <= 0.025 < 0.999^3687
+
+
+def test_the_interval_is_made_of_values_that_were_seen():
+    ordered = np.arange(1000.0) ** 2
+    low, high = interval_ranks(1000, Fraction("0.9"))
+    assert interval(ordered, Fraction("0.9")) == (ordered[low - 1], ordered[high - 1])
+    assert interval(ordered, Fraction("0.999")) == (ordered[interval_ranks(1000, Fraction("0.999"))[0] - 1], None)
+
+
+# Bounds of rates
+
+
+def test_bounds_of_rates_are_those_of_scipy():
+    for n, confidence in itertools.product((1, 2, 7, 100, 2995, 30_000), (0.9, 0.95, 0.99)):
+        for count in {0, 1, 2, n // 100, n // 2, n - 1, n}:
+            if not 0 <= count <= n:
+                continue
+            low, high = rate_bounds(count, n, confidence)
+            below = stats.binomtest(count, n, 0.5, alternative="greater").proportion_ci(confidence, "exact").low
+            above = stats.binomtest(count, n, 0.5, alternative="less").proportion_ci(confidence, "exact").high
+            assert (low, high) == pytest.approx((below, above), rel=1e-7)
+
+
+def test_the_tests_are_those_of_scipy_and_agree_with_the_bounds():
+    rng = random.Random(5)
+    for _ in range(400):
+        n, confidence = rng.randint(1, 5000), rng.choice((0.9, 0.95, 0.99))
+        allowed = Fraction(rng.choice(("0.5", "0.1", "0.01", "0.001")))
+        count = min(n, rng.randint(0, 3 + int(2 * n * allowed)))
+        low, high = rate_bounds(count, n, confidence)
+        less = stats.binomtest(count, n, float(allowed), alternative="less").pvalue
+        more = stats.binomtest(count, n, float(allowed), alternative="greater").pvalue
+        assert proves_below(count, n, allowed, confidence) == (less <= 1 - confidence) == (high <= allowed)
+        assert proves_above(count, n, allowed, confidence) == (more < 1 - confidence) == (low > allowed)
+
+
+def test_they_stay_exact_where_trials_are_many():
+    """At 1e6 trials scipy's bdtr is off by 1 in a million; the law in logarithms is the judge."""
+    for n, allowed in ((10**6, Fraction(1, 1000)), (3 * 10**6, Fraction(1, 100))):
+        centre = int(n * allowed - 1.645 * float(n * allowed * (1 - allowed)) ** 0.5)
+        for count in range(centre - 8, centre + 8):
+            below = np.exp(stats.binom.logpmf(np.arange(count + 1), n, float(allowed))).sum()
+            assert proves_below(count, n, allowed) == (below <= 0.05)
+
+
+@pytest.mark.parametrize("confidence", [0.95, 0.99])
+@pytest.mark.parametrize("allowed", [Fraction(1, 100), Fraction(1, 1000)])
+def test_the_size_of_the_met_test_is_at_most_what_is_asked(allowed, confidence):
+    """For every n from 1 to 50 000: the most misses that give MET, by this code, have at most that probability."""
+    sizes = np.arange(1, 50_001)
+    # The quantile function of scipy says where the last MET count lies, or one beside it.
+    near = stats.binom.ppf(1 - confidence, sizes, float(allowed)).astype(int)
+    most = np.full(len(sizes), -1)
+    for place, (n, around) in enumerate(zip(sizes.tolist(), near.tolist(), strict=True)):
+        for count in range(around + 1, max(-1, around - 3), -1):
+            if proves_below(count, n, allowed, confidence):
+                most[place] = count
+                break
+    size = np.where(most >= 0, stats.binom.cdf(np.maximum(most, 0), sizes, float(allowed)), 0.0)
+    assert size.max() <= 1 - confidence + 1e-12
+    # And no larger count would do: the test is as strong as it can be.
+    assert (stats.binom.cdf(most + 1, sizes, float(allowed)) > 1 - confidence - 1e-12).all()
+    assert sizes[most >= 0][0] == {0.95: {100: 299, 1000: 2995}, 0.99: {100: 459, 1000: 4603}}[confidence][1 / allowed]
+
+
+# How many trials
+
+
+def test_trials_for_no_and_one_miss_are_those_of_the_table():
+    table = {
+        (0, 0.95): (299, 2995, 29_956, 299_572),
+        (1, 0.95): (473, 4742, 47_437, 474_385),
+        (0, 0.99): (459, 4603, 46_050, 460_515),
+    }
+    for (events, confidence), trials in table.items():
+        assert tuple(trials_for(events, Fraction(1, 10**k), confidence) for k in (2, 3, 4, 5)) == trials
+    for events, allowed in itertools.product((0, 1, 5, 40), (Fraction(1, 2), Fraction(1, 50), Fraction(1, 1000))):
+        n = trials_for(events, allowed)
+        assert proves_below(events, n, allowed) and not proves_below(events, n - 1, allowed)
+
+
+def fewest(events: int, n: int, allowed: Fraction, confidence: float) -> int:
+    """`trials_for_share` by trying every length."""
+    lengths = np.arange(1, 200_000)
+    charged = -(-lengths * events // n)
+    return int(lengths[stats.binom.cdf(charged, lengths, float(allowed)) <= 1 - confidence][0])
+
+
+def test_the_fresh_recording_is_the_shortest_that_certifies():
+    rng = random.Random(11)
+    for _ in range(60):
+        allowed, confidence = Fraction(rng.choice(("0.5", "0.25", "0.1", "0.01"))), rng.choice((0.9, 0.95, 0.99))
+        n = rng.randint(5, 5000)
+        events = rng.randint(0, int(n * allowed * Fraction(rng.choice(("0.3", "0.6", "0.85")))))
+        assert trials_for_share(events, n, allowed, confidence) == fewest(events, n, allowed, confidence)
+
+
+@pytest.mark.parametrize(("events", "n", "allowed"), [(985, 100_000, "0.01"), (480, 1000, "0.5"), (96, 10_000, "0.01")])
+def test_so_it_is_where_the_share_is_near_what_is_allowed(events, n, allowed):
+    """All counts up to the answer's are looked at: none before it certifies at its longest length."""
+    allowed = Fraction(allowed)
+    found = trials_for_share(events, n, allowed)
+    count = -(-found * events // n)
+    assert proves_below(count, found, allowed)
+    counts = np.arange(1, count, dtype=np.int64)
+    assert (stats.binom.cdf(counts, counts * n // events, float(allowed)) > 0.05).all()
+    assert not proves_below(-(-(found - 1) * events // n), found - 1, allowed)
+
+
+def test_it_is_none_where_the_share_is_no_less_than_allowed_and_fast_where_it_nearly_is(monkeypatch):
+    from scipy import special
+
+    evaluated, betaincc = [], special.betaincc
+    monkeypatch.setattr(special, "betaincc", lambda a, *rest: evaluated.append(np.size(a)) or betaincc(a, *rest))
+    allowed = Fraction(1, 1000)
+    assert trials_for_share(1, 1000, allowed) is None and trials_for_share(2, 1000, allowed) is None
+    assert trials_for_share(0, 10, Fraction(1, 10**10)) is None  # 2.996e10 is beyond what is asked for
+    assert trials_for_share(999_999, 10**9, allowed) is None
+    assert trials_for_share(9_900, 10**7, allowed) < LONGEST
+    assert trials_for_share(499_999, 10**6, Fraction(1, 2)) is None
+    assert 0 < sum(evaluated) < 1_000_000  # of 1e9 lengths
+
+
+# What is asked for
+
+
+def test_shares_are_exact():
+    assert share_of("99.9") == Fraction(999, 1000) == share_of(99.9)
+    assert share_of(Fraction(1995, 20)) == Fraction(9975, 10_000)
+
+
+@pytest.mark.parametrize("percentile", ["0", "100", "-1", "100.1", "many", "", "1/0", "nan", float("inf")])
+def test_what_is_no_percentile_is_refused(percentile):
+    with pytest.raises(UsageError, match="percentile"):
+        share_of(percentile)
+
+
+@pytest.mark.parametrize("confidence", [0.49, 1, 95, float("nan"), -0.95])
+def test_what_is_no_confidence_is_refused(confidence):
+    with pytest.raises(UsageError, match="confidence"):
+        check_confidence(confidence)

@@ -1,0 +1,587 @@
+"""Scaling: planted slopes, breaks, inversions and penalties are found, and nothing else is."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+
+from lstm_trt.analysis.quantiles import ratio_rank
+from lstm_trt.analysis.scaling import break_of, certain, examine, fit
+from lstm_trt.analysis.text import scaling_text as words
+from lstm_trt.analysis.times import (
+    AXES,
+    Cell,
+    Round,
+    from_columns,
+    from_frame,
+    from_recordings,
+    median_interval,
+    number,
+    read_times,
+)
+from lstm_trt.cli import commands
+from lstm_trt.config.configuration import Configuration, Options, Protocol
+from lstm_trt.config.errors import LabError, StoreError, UsageError
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.store import consolidated, files, folders, schema
+
+LAYERS, HIDDEN, SEQUENCE, BATCH = (1, 2, 3, 4, 6), (32, 64, 128, 200, 256), (32, 64, 128, 200, 256), (1, 2, 4, 8)
+RENAMED = [
+    "Num LSTM layers=layers",
+    "Hidden=hidden",
+    "Seq length=sequence",
+    "Batch=batch",
+    "Average time (s)=latency_s",
+]
+
+
+def linear_us(layers: int, hidden: int, sequence: int, batch: int) -> float:
+    """Linear in every one of the four: with the others fixed, slopes are known exactly."""
+    return 50 + layers * (hidden / 10 + 2 * sequence + 5 * batch)
+
+
+def grid(time_us=linear_us, layers=LAYERS, hidden=HIDDEN, sequence=SEQUENCE, batch=BATCH) -> dict[str, list]:
+    shapes = list(itertools.product(layers, hidden, sequence, batch))
+    columns = {axis: [shape[place] for shape in shapes] for place, axis in enumerate(AXES)}
+    return columns | {"latency_us": [time_us(*shape) for shape in shapes]}
+
+
+def write_csv(path, columns: dict, separator: str = ","):
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, delimiter=separator)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+    return path
+
+
+def run(*arguments: object) -> tuple[int, argparse.Namespace]:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--format", default="text")
+    commands.scaling_arguments(parser)
+    return commands.scaling(parser.parse_args(list(map(str, arguments))))
+
+
+# Lines
+
+
+def test_the_slope_is_that_of_numpy():
+    generator = np.random.default_rng(1)
+    for _ in range(50):
+        x = np.sort(generator.choice(np.arange(1, 500), 6, replace=False))
+        y = generator.uniform(1, 100, 6)
+        slope, intercept, r2 = fit(x, y)
+        assert (slope, intercept) == pytest.approx(tuple(np.polyfit(x, y, 1)))
+        assert r2 == pytest.approx(np.corrcoef(x, y)[0, 1] ** 2)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_exactly_linear_table_is_linear_and_has_no_break(seed):
+    rng = random.Random(seed)
+    a, b = rng.uniform(1, 1000), [rng.uniform(0.01, 50) for _ in AXES]
+    found = examine(from_columns(grid(lambda *shape: a + sum(k * n for k, n in zip(b, shape, strict=True)))))
+    assert {line.axis for line in found.linearity} == set(AXES)
+    assert all(line.r2 == pytest.approx(1) and line.breaks_at is None for line in found.linearity)
+    for line in found.linearity:
+        assert line.slope_us == pytest.approx(b[AXES.index(line.axis)])
+    assert found.inversions == [] and found.batch1_penalties == []
+
+
+def test_slopes_are_per_unit_of_the_axis_at_the_fixed_sizes():
+    found = examine(from_columns(grid()))
+    for line in found.linearity:
+        layers = line.fixed.get("layers", 1)
+        expected = {"hidden": layers / 10, "sequence": 2 * layers, "batch": 5 * layers}
+        if line.axis in expected:
+            assert line.slope_us == pytest.approx(expected[line.axis])
+        assert set(line.fixed) == set(AXES) - {line.axis}
+    assert len(found.linearity) == 5 * 5 * 4 * 3 + 5 * 5 * 5
+
+
+@pytest.mark.parametrize(("place", "factor"), [(2, 1.2), (3, 1.11), (4, 1.5), (3, 0.8), (4, 0.89)])
+def test_a_planted_break_is_found_where_it_is(place, factor):
+    times = [100 + 3 * size for size in SEQUENCE]
+    times = times[:place] + [time * factor for time in times[place:]]
+    assert break_of(SEQUENCE, times) == SEQUENCE[place]
+
+
+@pytest.mark.parametrize("factor", [1.10, 0.90, 1.0999, 0.9001])
+def test_ten_per_cent_is_no_break_yet(factor):
+    times = [100.0 + 3 * size for size in SEQUENCE]
+    assert break_of(SEQUENCE, [*times[:4], times[4] * factor]) is None
+
+
+def test_a_break_needs_two_points_before_it():
+    assert break_of((1, 2), (10, 100)) is None
+    assert break_of((1, 2, 3), (10, 20, 60)) == 3
+    assert break_of((1, 2, 4), (100, 50, 10)) == 4  # the line falls to zero: all is far from it
+
+
+def test_flat_times_are_a_line():
+    assert fit((1, 2, 4), (7.1, 7.1, 7.1)) == (0, pytest.approx(7.1), 1)
+    assert fit((1, 2, 4, 8), [0.1 + 0.2] * 3 + [0.3])[2] == 1
+
+
+def test_two_points_and_one_row_are_no_line():
+    found = examine(from_columns({"layers": [1, 2], "latency_us": [3, 4]})).as_dict()
+    assert found["linearity"] == [] and found["inversions"] == []
+    found = examine(from_columns({"layers": [1], "batch": [1], "latency_us": [3]})).as_dict()
+    assert [found[name] for name in ("linearity", "inversions", "batch1_penalties", "batching")] == [[], [], [], []]
+
+
+# Inversions and penalties
+
+
+def brute_force(columns: dict, min_ratio: float = 1.0) -> tuple[set, set]:
+    """Inversions and penalties by trying all pairs of rows."""
+    rows = [row for row in zip(*(columns[axis] for axis in (*AXES, "latency_us")), strict=True) if row[4] is not None]
+    inversions, penalties = set(), set()
+    for one, other in itertools.permutations(rows, 2):
+        differ = [place for place in range(4) if one[place] != other[place]]
+        if len(differ) != 1 or one[differ[0]] > other[differ[0]]:
+            continue
+        (place,) = differ
+        between = [
+            row
+            for row in rows
+            if one[place] < row[place] < other[place] and all(row[k] == one[k] for k in range(4) if k != place)
+        ]
+        if not between and other[4] < one[4] and one[4] / other[4] >= min_ratio:
+            inversions.add((AXES[place], one[:4], other[:4], round(other[4] / one[4], 9)))
+            if place == 3 and (one[3], other[3]) == (1, 2):
+                penalties.add((one[:4], round(one[4] / other[4], 9)))
+    return inversions, penalties
+
+
+@pytest.mark.parametrize(("seed", "min_ratio"), [(0, 1.0), (1, 1.0), (2, 1.3), (3, 1.05), (4, 1.0), (5, 2.0)])
+def test_every_inversion_is_one_and_none_is_missed(seed, min_ratio):
+    rng = random.Random(seed)
+    columns = grid(lambda *_: rng.uniform(1, 3), (1, 2, 4), (8, 16, 32), (1, 5, 9), (1, 2, 3))
+    keep = [row for row in range(81) if rng.random() < 0.8]  # holes
+    columns = {name: [values[row] for row in keep] for name, values in columns.items()}
+    columns["latency_us"] = [None if rng.random() < 0.05 else time for time in columns["latency_us"]]
+    found = examine(from_columns(columns), min_ratio).as_dict()
+    inversions, penalties = brute_force(columns, min_ratio)
+    told = [
+        (one["axis"], tuple(one["smaller"].values()), tuple(one["larger"].values()), round(one["ratio"], 9))
+        for one in found["inversions"]
+    ]
+    assert len(told) == len(set(told)) and set(told) == inversions
+    assert {(tuple(one["shape"].values()), round(one["ratio"], 9)) for one in found["batch1_penalties"]} == penalties
+    assert found["counts"]["blank"] == columns["latency_us"].count(None)
+
+
+def test_the_inversion_of_the_founding_document():
+    def time_us(layers, hidden, sequence, batch):
+        slow = layers >= 3 and (hidden, sequence, batch) == (200, 256, 1)
+        return linear_us(layers, hidden, sequence, batch) * (1.25 if slow else 1)
+
+    found = examine(from_columns(grid(time_us)))
+    assert {one.smaller["layers"] for one in found.inversions if one.axis == "hidden"} == {3, 4, 6}
+    for one in (one for one in found.inversions if one.axis == "hidden"):
+        assert (one.smaller["hidden"], one.larger["hidden"]) == (200, 256)
+        assert one.smaller["sequence"] == one.larger["sequence"] == 256
+        layers = one.smaller["layers"]
+        assert one.ratio == pytest.approx(linear_us(layers, 256, 256, 1) / 1.25 / linear_us(layers, 200, 256, 1))
+    breaks = {(line.fixed["layers"], line.breaks_at) for line in found.linearity if line.axis == "sequence"}
+    assert breaks == {(layers, None) for layers in LAYERS} | {(3, 256), (4, 256), (6, 256)}
+    told = words(found)
+    assert "Sequence length: linear in 97 of 100 lines (R2 > 0.99)" in told and "3 break off" in told
+    assert "only at layers 3, 4, 6, only at sequence 256, only at batch 1" in told
+    # The slow shape is also slower at batch 1 than at batch 2.
+    assert {tuple(one.shape.values()) for one in found.batch1_penalties} == {(n, 200, 256, 1) for n in (3, 4, 6)}
+
+
+def test_neighbours_are_those_present_on_their_line():
+    found = examine(from_columns({"hidden": [100, 128, 200], "latency_us": [10, "", 9]}))
+    assert [(one.smaller, one.larger, one.ratio) for one in found.inversions] == [
+        ({"hidden": 100}, {"hidden": 200}, 0.9)
+    ]
+    assert found.pairs == {"hidden": 1, "batch 1 and 2": 0}
+
+
+def test_batches_1_and_4_are_no_penalty():
+    found = examine(from_columns({"batch": [1, 4], "latency_us": [10, 9]}))
+    assert len(found.inversions) == 1 and found.batch1_penalties == []
+
+
+@pytest.mark.parametrize("ratio", [0.9, 0, -1, math.nan, math.inf])
+def test_a_senseless_min_ratio_is_refused(ratio):
+    with pytest.raises(UsageError, match="slower / faster"):
+        examine(from_columns({"batch": [1], "latency_us": [1]}), ratio)
+
+
+# Batching
+
+
+@pytest.mark.parametrize(
+    ("times", "free", "stops", "cheapest"),
+    [
+        ([100, 105, 110, 120, 200], 8, 16, 16),
+        ([100, 101, 102, 103, 104], 16, None, 16),
+        ([100, 200, 400, 800, 1700], 1, 2, 1),
+        ([120, 100, 105, 190, 400], 4, 8, 8),  # batch 1 could be run as batch 2
+        ([100, 130, 101, 103, 300], 8, 16, 8),  # a slow batch 2 could be run as batch 4
+        ([100, 110, 121, 133.1, 146.41], 16, None, 16),
+    ],
+)
+def test_from_where_batching_stops_being_almost_free(times, free, stops, cheapest):
+    (found,) = examine(from_columns({"batch": [1, 2, 4, 8, 16], "latency_us": times})).batching
+    assert (found.free_up_to, found.stops_at, found.cheapest) == (free, stops, cheapest)
+    assert found.cheapest_us_a_sample == pytest.approx(min(t / b for t, b in zip(times, (1, 2, 4, 8, 16), strict=True)))
+    assert found.cheapest_is_largest == (cheapest == 16) and found.smallest_us_a_sample == times[0]
+
+
+# The command, and tables from elsewhere
+
+
+def test_the_command_gives_exactly_what_is_promised(tmp_path, capsys):
+    columns = grid(layers=(1, 2, 3), hidden=(64,), batch=(1, 2))
+    columns["latency_us"][1] *= 0.5  # 1 layer, sequence 32: batch 2 is faster than batch 1
+    table = {
+        "": range(len(columns["layers"])),
+        "Num  LSTM layers ": columns["layers"],
+        "Hidden": columns["hidden"],
+        "Seq length": columns["sequence"],
+        "Batch": columns["batch"],
+        "Average time (s)": [time * 1e-6 for time in columns["latency_us"]],
+        "Std": [0.1] * len(columns["layers"]),
+    }
+    path = write_csv(tmp_path / "table.csv", table)
+    assert run(path, "--rename", *RENAMED, "--format", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"linearity", "inversions", "batch1_penalties"} <= found.keys()
+    assert all(set(one) == {"axis", "fixed", "slope_us", "r2", "breaks_at"} for one in found["linearity"])
+    assert all(set(one) == {"axis", "smaller", "larger", "ratio"} for one in found["inversions"])
+    slow, fast = linear_us(1, 64, 32, 1), linear_us(1, 64, 32, 2) * 0.5
+    shape = {"layers": 1, "hidden": 64, "sequence": 32, "batch": 1}
+    assert found["batch1_penalties"] == [{"shape": shape, "ratio": pytest.approx(slow / fast)}]
+    assert found["inversions"] == [
+        {"axis": "batch", "smaller": shape, "larger": {**shape, "batch": 2}, "ratio": pytest.approx(fast / slow)}
+    ]
+    line = next(one for one in found["linearity"] if one["axis"] == "sequence" and one["fixed"]["layers"] == 2)
+    assert line["fixed"] == {"layers": 2, "hidden": 64, "batch": 1}
+    assert line["slope_us"] == pytest.approx(4) and line["r2"] == pytest.approx(1) and line["breaks_at"] is None
+    assert found["counts"]["unused_columns"] == ["Std"]
+    assert run(path, "--rename", *RENAMED, "--min-ratio", 5, "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out)["batch1_penalties"] == []
+    assert run(path, "--rename", *RENAMED) == 0
+    told = capsys.readouterr().out
+    assert "Batch 1 slower than batch 2: in 1 of 15 networks that have both" in told
+
+
+@pytest.mark.parametrize(("unit", "scale"), [("ns", 1e3), ("us", 1), ("ms", 1e-3), ("s", 1e-6)])
+def test_units_of_time(unit, scale):
+    times = from_columns({"batch": [1, 2], f"latency_{unit}": [20 * scale, 30 * scale]})
+    assert [cell.latency_us for cell in times.cells["all"].values()] == pytest.approx([20, 30])
+
+
+def test_an_axis_that_the_table_lacks_is_constant():
+    found = examine(from_columns({"Hidden ": [1, 2, 3], "latency_us": [1, 2, 3]})).as_dict()
+    assert [one["fixed"] for one in found["linearity"]] == [{}] and found["linearity"][0]["axis"] == "hidden"
+
+
+def test_blanks_holes_and_duplicates_are_counted():
+    columns = {
+        "layers": [1, 1, 2, 2, 2, "", 3],
+        "batch": [1, 2, 1, 1, 1, 1, 1],
+        "latency_ms": [1, 2, 5, 9, 6, 1, "n/a"],
+    }
+    times = from_columns(columns)
+    assert vars(times.counts) == {
+        **{"rows": 7, "used": 5, "blank": 2, "duplicates": 2, "failed": 0, "holes": 1, "shapes": 3},
+    }
+    assert times.cells["all"][2, 1].latency_us == 6000
+    told = words(examine(times))
+    assert "1 hole in the grid" in told and "2 rows with a blank" in told and "2 rows on top of another" in told
+
+
+def test_systems_are_never_mixed():
+    columns = {"batch": [1, 2, 4] * 2, "latency_us": [10, 11, 12, 20, 19, 25], "Runtime": ["a"] * 3 + ["b"] * 3}
+    found = examine(from_columns(columns)).as_dict()
+    assert [one["system"] for one in found["linearity"]] == ["a", "b"] and set(found["systems"]) == {"a", "b"}
+    assert [(one["system"], one["ratio"]) for one in found["batch1_penalties"]] == [("b", 20 / 19)]
+    assert "\na:\n" in words(examine(from_columns(columns)))
+    columns["GPU"] = columns.pop("Runtime")
+    assert from_columns(columns).counts.duplicates == 3
+    assert set(from_columns(columns, {"gpu": "device_name"}).systems) == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [
+        (" 12.5 ", 12.5),
+        ("1,234.5", 1234.5),
+        ("1,234,567", 1234567),
+        ("1 234.5", 1234.5),
+        ("1\u202f234\u202f567", 1234567),
+        ("1'234", 1234),
+        ("1_000", 1000),
+        ("2e-3", 0.002),
+        (np.float32(2), 2),
+        (None, None),
+        (float("nan"), None),
+        *((text, None) for text in ("", "  ", "NaN", "NA", "n/a", "null", "-")),
+    ],
+)
+def test_numbers_as_people_write_them(cell, value):
+    assert number(cell, "it is") == value
+
+
+@pytest.mark.parametrize(
+    ("cell", "words_told"),
+    [
+        ("1,234", "may be 1234 or 1.234"),
+        ("0,5", "decimal comma"),
+        ("12,5", "decimal comma"),
+        ("1.234,5", "decimal comma"),
+        ("0,123", "decimal comma"),
+        ("OOM", "not a number"),
+        ("12 ms", "not a number"),
+        ("inf", "not a number"),
+        (True, "not a number"),
+        ("1,23,4", "not a number"),
+    ],
+)
+def test_what_can_be_read_in_two_ways_is_refused(cell, words_told):
+    with pytest.raises(UsageError, match=words_told):
+        number(cell, "it is")
+
+
+def test_thousands_in_a_size_can_be_nothing_else():
+    assert number("1,024", "it is", whole=True) == 1024
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "is empty"),
+        ("layers,latency_us\n", "no rows"),
+        ("layers,latency_us\n1,\n", "all with blanks"),
+        ("layers,time\n1,2\n", r"no column of times .*latency_s.*it has layers, time; --rename \"Average time"),
+        ("depth,latency_us\n1,2\n", r"none of the columns layers.*it has depth, latency_us; --rename"),
+        ("layers,latency_us\n1,2\n2,fast\n", r"line 3: latency_us is 'fast', not a number"),
+        ("layers,latency_us\n1,2\n2,-3\n", r"line 3: latency_us is '-3': a time must be above 0"),
+        ("layers,latency_us\n1,0\n", r"line 2: latency_us is '0': a time must be above 0"),
+        ("layers,latency_us\n\n1.5,2\n", r"line 3: layers is '1.5': a size is a whole number"),
+        ("layers,latency_us\n0,2\n", r"line 2: layers is '0'"),
+        ("layers;latency_us\n1;2,5\n", r"line 2: latency_us is '2,5', with a decimal comma"),
+        ("layers,latency_us\n1,1,234.5\n", r"line 2: 3 cells under 2 names"),
+        ("layers,latency_us,latency_ms\n1,2,3\n", r"the times twice, latency_us and latency_ms"),
+        ("layers,Layers,latency_us\n1,2,3\n", r"2 columns named layers"),
+        ("layers,layers,latency_us\n1,2,3\n", r"2 columns named layers"),
+        ('layers,latency_us\n"1,2\n', "not CSV"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_refused_in_one_line(tmp_path, text, told):
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=told) as caught:
+        read_times(path)
+    assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rename", "told"),
+    [
+        (["Depth=layers"], "no column 'Depth'; it has Num layers, latency_us"),
+        (["Num layers=depth"], "'depth' is no name of the lab's: choose from layers, hidden"),
+        (["Num layers"], "takes OLD=NEW"),
+        (["=layers"], "takes OLD=NEW"),
+        (["Num layers=layers", "Num layers=batch"], "two names"),
+    ],
+)
+def test_a_wrong_rename_is_refused(tmp_path, rename, told):
+    path = write_csv(tmp_path / "table.csv", {"Num layers": [1], "latency_us": [2]})
+    with pytest.raises(UsageError, match=told):
+        run(path, "--rename", *rename)
+
+
+def test_a_table_as_spreadsheets_write_it(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_bytes('\ufeff Layers ;"a;b";Latency_MS\r\n\r\n1;x;"1\u00a0000.5"\r\n2;;\r\n\r\n'.encode())
+    times = read_times(path)
+    assert times.cells["all"] == {(1,): Cell(1_000_500)} and times.counts.blank == 1 and times.unused == ("a;b",)
+    path.write_bytes("layers,latency_us\n1,2\n".encode("utf-16"))
+    with pytest.raises(UsageError, match="UTF-8"):
+        read_times(path)
+    table = write_csv(path, {"layers": [1], "latency_us": [5], "latency_ms": [7]})
+    assert read_times(table, {"latency_ms": ""}).cells["all"][1,].latency_us == 5
+    assert read_times(write_csv(path, {"layers": [1], "latency_us": [5]}, "\t")).axes == ("layers",)
+
+
+def test_tables_in_parquet_and_pandas(tmp_path):
+    import pandas as pd
+
+    frame = pd.DataFrame({"batch": [1, 2, None], "mean_us": [3.0, float("nan"), 4.0], "median_us": [1, 2, 3]})
+    frame.to_parquet(tmp_path / "table.parquet")
+    for times in (read_times(tmp_path / "table.parquet"), from_frame(frame)):
+        assert times.cells["all"] == {(1,): Cell(1), (2,): Cell(2)} and times.counts.blank == 1  # the median goes first
+    frame["median_us"] = [1, -2, 3]
+    frame.to_parquet(tmp_path / "table.parquet")
+    with pytest.raises(UsageError, match=r"row 2: median_us is '-2'"):
+        read_times(tmp_path / "table.parquet")
+    (tmp_path / "broken.parquet").write_text("no")
+    with pytest.raises(LabError, match="not a whole Parquet file"):
+        read_times(tmp_path / "broken.parquet")
+    with pytest.raises(UsageError, match="no file or folder"):
+        read_times(tmp_path / "nowhere.csv")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(StoreError, match="holds no recording"):
+        read_times(tmp_path / "empty")
+
+
+# Recordings
+
+
+def planted(shape: LstmShape, median_us: float, round: int = 0, spread: float = 0.01, n: int = 200, **options):
+    generator = np.random.default_rng([*shape.as_dict().values(), round])
+    latency = (median_us * 1000 * generator.normal(1, spread, n + 3)).astype(np.int64)
+    columns = {
+        "trial": np.arange(n + 3),
+        "warmup": np.arange(n + 3) < 3,
+        "start_ns": np.cumsum(latency),
+        "latency_ns": latency,
+    }
+    configuration = Configuration(
+        shape, "onnxruntime", "1.0", "a processor", Options(**options), Protocol(trials=n, warmup=3)
+    )
+    provenance = {"machine_fingerprint": "m", "started_unix_ns": round}
+    return schema.Recording(configuration, round, columns, provenance)
+
+
+def test_recordings_give_medians_and_say_what_is_certain(tmp_path, capsys):
+    times_us = {32: 100, 64: 130, 128: 128, 200: 110}  # 2 % and 14 % inverted
+    for hidden, time_us in times_us.items():
+        files.write(planted(LstmShape(2, hidden, 16), time_us), tmp_path)
+    files.write_failure(schema.Failure(planted(LstmShape(2, 400, 16), 1).configuration, 0, "memory", "large"), tmp_path)
+    assert run(tmp_path, "--format", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    told = {one["larger"]["hidden"]: one for one in found["inversions"]}
+    assert set(told) == {128, 200} and set(told[128]) == {"axis", "smaller", "larger", "ratio", "certain"}
+    # The intervals of both are disjoint, but one process a side proves no 2 %.
+    assert (told[128]["certain"], told[200]["certain"]) == (False, True)
+    recordings = [item for item in folders.read_many(tmp_path) if isinstance(item, schema.Recording)]
+    medians = {r.configuration.workload.hidden: np.sort(r.timed_ns)[99] for r in recordings}
+    assert told[200]["ratio"] == medians[200] / medians[128]
+    assert found["counts"]["failed"] == 1 and found["counts"]["used"] == 4
+    assert found["linearity"][0]["fixed"] == {"layers": 2, "sequence": 16, "batch": 1}
+    assert run(tmp_path) == 0
+    assert "2 inversions (1 certain)" in capsys.readouterr().out
+    consolidated.consolidate(folders.read_many(tmp_path), tmp_path)
+    assert run(tmp_path / consolidated.TRIALS_FILE, "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out)["inversions"] == found["inversions"]
+    with pytest.raises(UsageError, match="no --rename"):
+        read_times(tmp_path, {"a": "layers"})
+
+
+def test_rounds_make_small_differences_certain():
+    one, other = LstmShape(1, 8, 4, 1), LstmShape(1, 8, 4, 2)
+    drift = (1, 1.005, 0.995, 1.01, 0.99)
+    few = [planted(one, 105 * f, i, 0.001) for i, f in enumerate(drift)]
+    few += [planted(other, 100 * f, i, 0.001) for i, f in enumerate(drift[:4])]
+    assert examine(from_recordings(few)).batch1_penalties[0].certain is False
+    whole = [*few, planted(other, 99, 4, 0.001)]
+    found = examine(from_recordings(whole))
+    assert found.batch1_penalties[0].certain is True and found.inversions[0].certain is True
+    # The middle one of the rounds' medians, and a file that is there twice is one round.
+    times = from_recordings([*whole, whole[0]])
+    assert len(times.cells["onnxruntime"][1, 8, 4, 1].rounds) == 5 and times.counts.duplicates == 1
+    assert times.cells["onnxruntime"][1, 8, 4, 1].latency_us == pytest.approx(105, rel=1e-3)
+    # One slow round that the other side reaches takes the certainty away.
+    assert examine(from_recordings([*whole, planted(other, 106, 5, 0.001)])).batch1_penalties[0].certain is False
+    # Five rounds and one per cent: beyond chance, within the effect.
+    small = [planted(one, 101, i, 0.0001) for i in range(5)] + [planted(other, 100, i, 0.0001) for i in range(5)]
+    assert examine(from_recordings(small)).batch1_penalties[0].certain is False
+
+
+def test_recordings_of_several_systems_are_apart():
+    items = [planted(LstmShape(1, 8, 4, batch), 100 + batch, threads=k) for batch in (1, 2, 4) for k in (1, 2)]
+    items[0].provenance["machine_fingerprint"] = "another"
+    found = examine(from_recordings(items))
+    labels = set(found.times.systems)
+    assert len(labels) == 3 and all("threads" in label and "machine" in label for label in labels)
+    assert len(found.linearity) == 1 and found.as_dict()["linearity"][0]["system"] in labels
+    with pytest.raises(UsageError, match="no recording"):
+        from_recordings([])
+
+
+def test_intervals_of_medians_cover_and_are_none_where_there_is_too_little():
+    assert median_interval(np.arange(7)) == (0, math.inf)
+    low, high = median_interval(np.arange(1, 9))
+    assert (low, high) == (1, 8)  # 1 - 2 / 2**8 = 99.2 %
+    generator = np.random.default_rng(0)
+    covered = 0
+    for _ in range(2000):
+        low, high = median_interval(np.sort(generator.exponential(1, 25)))
+        covered += low <= math.log(2) <= high
+    assert covered / 2000 > 0.985
+
+
+def test_the_interval_over_rounds_is_that_of_mann_and_whitney():
+    assert (ratio_rank(5, 5, 0.95), ratio_rank(6, 7, 0.95), ratio_rank(8, 8, 0.95), ratio_rank(3, 3, 0.95)) == (
+        3,
+        7,
+        14,
+        0,
+    )
+    sides = list(itertools.combinations(range(9), 4))
+    us = sorted(sum(rank for rank in ranks) - 6 for ranks in sides)
+    assert ratio_rank(4, 5, 0.95) == sum(np.searchsorted(us, k, "right") / len(us) <= 0.025 for k in range(21))
+
+
+def test_intervals_that_touch_prove_nothing():
+    def cell(low, high, rounds=1):
+        return Cell((low + high) / 2, (Round((low + high) / 2, low, high, 100),) * rounds)
+
+    assert certain(cell(10, 12), cell(13, 15)) is True
+    assert certain(cell(10, 13), cell(13, 19)) is False
+    assert certain(cell(100, 101), cell(105, 106)) is False
+    assert certain(cell(100, 101, 5), cell(105, 106, 5)) is True
+    assert certain(Cell(1), cell(1, 2)) is None
+
+
+# Pictures
+
+
+def gids(picture) -> list[str]:
+    return [artist.get_gid() for artist in picture.findobj() if artist.get_gid()]
+
+
+def test_the_pictures_show_what_was_found(tmp_path):
+    from lstm_trt.plots import scaling
+
+    def time_us(layers, hidden, sequence, batch):
+        slow = layers >= 3 and (hidden, sequence) == (200, 256)
+        return linear_us(layers, hidden, sequence, 1) * (1.3 if slow else 1) * (1 + max(0, batch - 4) / 4)
+
+    found = examine(from_columns(grid(time_us)))
+    drawn = gids(scaling.fits(found, "sequence"))
+    assert drawn.count("fit") == 25 and drawn.count("break") == drawn.count("before") == 3
+    assert gids(scaling.inversions(found, "hidden")).count("inversion") == 3
+    drawn = gids(scaling.batching(found))
+    assert drawn.count("knee") == drawn.count("cheapest") == drawn.count("a sample") == 25
+    paths = scaling.draw_scaling(found, tmp_path / "figures")
+    assert {path.name for path in paths} >= {"scaling-by-layers.png", "scaling-inversions-hidden.png"}
+    with pytest.raises(UsageError, match="nothing is there at batch = 3"):
+        scaling.fits(found, "sequence", fixed={"batch": 3})
+
+
+def test_pictures_of_small_tables():
+    from lstm_trt.plots import scaling
+
+    found = examine(from_columns({"batch": [1, 2, 4], "latency_us": [12, 10, 11], "runtime": ["a", "a", "a"]}))
+    for draw in (scaling.fits, scaling.inversions):
+        assert draw(found, "batch")._repr_png_().startswith(b"\x89PNG")
+    assert scaling.batching(found)._repr_png_()
+    two = examine(from_columns({"batch": [1, 2] * 2, "latency_us": [1, 2, 3, 4], "runtime": ["a", "a", "b", "b"]}))
+    with pytest.raises(UsageError, match="choose one of these systems: a; b"):
+        scaling.batching(two)
+    with pytest.raises(UsageError, match="no fit to draw"):
+        scaling.fits(two, "batch", "a")

@@ -1,0 +1,252 @@
+"""Summaries of samples whose statistics are known."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lstm_trt.analysis.quantiles import count_outliers, percentile
+from lstm_trt.analysis.summary import FIELDS as ROW_FIELDS
+from lstm_trt.analysis.summary import clusters_text, statistics, summarize, summarize_groups
+from lstm_trt.analysis.tables import WIDTH, frames, text_table
+from lstm_trt.store import files, folders, schema
+from lstm_trt.store.samples import Group, Sample
+from tests.store.test_store import planted
+
+GRID = Path(__file__).resolve().parent.parent.parent / "data" / "epyc" / "grid"
+FIELDS = ["n", "min_us", "mean_us", "std_us", "median_us", "p90_us", "p99_us", "p999_us", "max_us", "outliers"]
+
+
+def test_percentiles_are_exact_order_statistics():
+    told = statistics(np.random.default_rng().permutation(np.arange(1, 1001)) * 1000)
+    assert (told["n"], told["min_us"], told["max_us"]) == (1000, 1.0, 1000.0)
+    assert (told["median_us"], told["p90_us"], told["p99_us"], told["p999_us"]) == (500.0, 900.0, 990.0, 999.0)
+    assert told["mean_us"] == 500.5
+    assert told["std_us"] == pytest.approx(math.sqrt(1000 * 1001 / 12))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 10, 99, 100, 101, 999, 1001, 2000])
+def test_a_percentile_is_the_smallest_value_that_enough_trials_do_not_exceed(n):
+    values = np.arange(1, n + 1) * 1000
+    told = statistics(values)
+    for name, per_mille in (("median_us", 500), ("p90_us", 900), ("p99_us", 990), ("p999_us", 999)):
+        below = int(told[name])
+        assert below * 1000 >= per_mille * n > (below - 1) * 1000
+
+
+def test_one_trial_has_no_spread():
+    told = statistics(np.array([5000]))
+    assert told["std_us"] is None and told["outliers"] == 0 and told["median_us"] == told["max_us"] == 5.0
+
+
+@pytest.mark.parametrize(("planted_low", "planted_high"), [(0, 0), (3, 0), (0, 37), (2, 100)])
+def test_outliers_are_those_that_were_planted(planted_low, planted_high):
+    body = np.linspace(100, 110, 1000 - planted_low - planted_high)
+    values = np.concatenate([body, np.full(planted_low, 50), np.full(planted_high, 125)])
+    assert count_outliers(values) == planted_low + planted_high
+
+
+def test_outliers_follow_numpys_linear_quartiles():
+    # 1, 2, 3, 4, x: quartiles 2 and 4 -> the fence is at 7; one above it, none at it.
+    assert count_outliers(np.array([1, 2, 3, 4, 7])) == 0
+    assert count_outliers(np.array([1, 2, 3, 4, 7.001])) == 1
+
+
+def test_warm_up_stands_beside_and_does_not_count():
+    recording = planted(rows=10, latency_ns=np.array([9000, 100, 100, 5, 6, 7, 8, 9, 10, 11]) * 1000)
+    (row,) = summarize([recording])
+    assert (row.n, row.max_us, row.max_with_warmup_us) == (7, 11.0, 9000.0)
+
+
+def test_rounds_are_pooled_and_unlike_machines_are_not():
+    one, two = planted(round=0), planted(round=1)
+    (row,) = summarize([two, one])
+    assert row.n == 34 and row.rounds == 2
+    assert row.max_us_rounds == (one.timed_ns.max() / 1e3, two.timed_ns.max() / 1e3)
+    assert row.max_us == max(row.max_us_rounds)
+    assert [r.round for r in summarize([two, one], by_round=True)] == [0, 1]
+    two.provenance["machine_fingerprint"] = "another"
+    assert [r.n for r in summarize([one, two])] == [17, 17]
+
+
+def folder_with_a_failure(folder):
+    files.write(planted(8), folder)
+    files.write_failure(schema.Failure(planted(9).configuration, 0, "memory", "too large, by far"), folder)
+    return folder
+
+
+def test_json_and_csv_have_the_promised_fields(tmp_path, lab):
+    folder_with_a_failure(tmp_path)
+    rows = json.loads(lab("summarize", tmp_path, "--format", "json").stdout)
+    good, bad = rows
+    timed = np.sort(planted(8).timed_ns) / 1000
+    assert [good[name] for name in ("n", "min_us", "median_us", "max_us")] == [17, timed[0], timed[8], timed[16]]
+    assert [good[axis] for axis in ("layers", "hidden", "sequence", "batch", "features", "directions")] == [
+        1,
+        8,
+        4,
+        1,
+        12,
+        1,
+    ]
+    assert (bad["status"], bad["stage"], bad["reason"], bad["n"]) == ("failed", "memory", "too large, by far", 0)
+    assert all(bad[name] is None for name in FIELDS[1:])
+    table = list(csv.DictReader(io.StringIO(lab("summarize", tmp_path, "--format", "csv").stdout)))
+    assert set(FIELDS) <= table[0].keys() and float(table[0]["max_us"]) == good["max_us"] and table[1]["max_us"] == ""
+
+
+def test_the_table_tells_failures_and_aligns(tmp_path):
+    folder_with_a_failure(tmp_path)
+    caption, header, good, bad = text_table(summarize(folders.read_many(tmp_path))).splitlines()
+    assert header.split()[:6] == ["network", "seq", "batch", "runtime", "n", "max"]
+    assert "latencies in us" in caption
+    assert bad.endswith("failed at memory: too large, by far")
+    assert header.split()[-2:] == ["outliers", "clusters"]
+    assert good[: header.index("clusters")].split()[-1] == "0" and len(good) > header.index("outliers") + 8
+
+
+def test_frames_hold_every_trial_and_every_failure(tmp_path):
+    folder_with_a_failure(tmp_path)
+    summary, trials = frames(folders.read_many(tmp_path))
+    assert summary["status"].tolist() == ["ok", "failed"] and len(trials) == 20
+    assert trials["latency_ns"].tolist() == planted(8).columns["latency_ns"].tolist()
+    summary, trials = frames([item for item in folders.read_many(tmp_path) if isinstance(item, schema.Failure)])
+    assert len(summary) == 1 and trials.empty
+
+
+# Intervals
+
+
+@pytest.mark.parametrize("n", [5, 6, 35, 36, 299, 368, 1000, 3688])
+def test_intervals_are_exact_order_statistics_or_none(n):
+    told = statistics(np.random.default_rng(n).permutation(np.arange(1, n + 1)) * 1000)
+    for name, share in (("median_us", "0.5"), ("p90_us", "0.9"), ("p99_us", "0.99"), ("p999_us", "0.999")):
+        low, high, p = told[f"{name}_low"], told[f"{name}_high"], Fraction(share)
+        # Latencies are their ranks: the percentile lies below rank k with P(B >= k), above with P(B <= k - 1).
+        below = [math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)] if n < 400 else None
+        assert low is None or low <= told[name]
+        assert high is None or high >= told[name]
+        assert (high is None) == (p**n > Fraction(1, 40)), name
+        assert (low is None) == ((1 - p) ** n > Fraction(1, 40)), name
+        if below is not None and None not in (low, high):
+            assert sum(below[: int(low)]) <= Fraction(1, 40) < sum(below[: int(low) + 1])
+            assert sum(below[int(high) :]) <= Fraction(1, 40) < sum(below[int(high) - 1 :])
+
+
+def test_a_row_has_each_interval_right_after_its_percentile():
+    for name in ("median_us", "p90_us", "p99_us", "p999_us"):
+        place = ROW_FIELDS.index(name)
+        assert ROW_FIELDS[place + 1 : place + 3] == (f"{name}_low", f"{name}_high")
+    (row,) = summarize([planted(rows=1003)])
+    assert row.median_us_low < row.median_us < row.median_us_high and row.p99_us_high is not None
+    assert row.p999_us_low < row.p999_us and row.p999_us_high is None
+
+
+# Groups, also of latencies from elsewhere
+
+
+def elsewhere(name, *rounds, **group) -> Group:
+    samples = tuple(Sample.of(1000 * np.asarray(one), round=number) for number, one in enumerate(rounds))
+    return Group(name, samples, group)
+
+
+def test_what_was_measured_elsewhere_has_no_shape():
+    generator = np.random.default_rng()
+    latency = generator.lognormal(5, 0.01, 2000)
+    latency[generator.permutation(2000)[:40]] *= 1.5
+    (row,) = summarize_groups([elsewhere("model a", latency, model="a", batch=4)])
+    assert (row.layers, row.hidden, row.runtime, row.arrival, row.graph, row.config_id) == (None,) * 6
+    assert row.group == {"model": "a", "batch": 4} and row.status == "ok" and row.n == 2000
+    assert row.median_us == pytest.approx(percentile(np.sort(latency), Fraction("0.5")))
+    assert row.steady_state == "flat"
+    (cluster,) = row.clusters
+    assert cluster["multiplier"] == pytest.approx(1.5, abs=0.02) and 27 <= cluster["count"] <= 60
+    assert json.loads(json.dumps(row.as_dict(), allow_nan=False))["clusters"][0]["share"] == cluster["share"]
+
+
+def test_groups_stay_in_their_order_and_rounds_are_pooled_or_told_apart():
+    groups = [elsewhere("b", range(1, 101), range(101, 201)), elsewhere("a", [5.0] * 10)]
+    first, second = summarize_groups(groups)
+    assert (first.n, first.rounds, first.median_us, first.median_us_rounds) == (200, 2, 100.0, (50.0, 150.0))
+    assert (first.max_us_rounds, first.round, second.n, second.group) == ((100.0, 200.0), None, 10, {})
+    assert [(row.n, row.round) for row in summarize_groups(groups, by_round=True)] == [(100, 0), (100, 1), (10, 0)]
+
+
+def test_a_group_without_trials_is_a_failed_row():
+    failed, empty = summarize_groups(
+        [Group("x", (), {"model": "x"}, failure="failed at memory: too large"), elsewhere("y", [])]
+    )
+    assert (failed.status, failed.stage, failed.reason, failed.n) == ("failed", "memory", "too large", 0)
+    assert (empty.status, empty.stage, empty.reason) == ("failed", None, "no trials after warm-up")
+    assert failed.clusters == () and failed.steady_state is None and failed.median_us_low is None
+    assert "failed at memory: too large" in text_table([failed]) and "failed: no trials" in text_table([empty])
+
+
+def test_a_failure_has_its_row_in_its_round(tmp_path):
+    good, bad = planted(8), schema.Failure(planted(8).configuration, 1, "time", "too slow")
+    assert [row.status for row in summarize([good, bad])] == ["ok"]
+    assert [(row.round, row.stage) for row in summarize([bad, good], by_round=True)] == [(0, None), (1, "time")]
+    assert [(row.round, row.status) for row in summarize([bad])] == [(None, "failed")]
+
+
+def test_a_recording_given_twice_counts_once():
+    (row,) = summarize([planted(), planted()])
+    assert (row.n, row.rounds) == (17, 1)
+
+
+# The table
+
+
+def test_a_star_marks_what_has_no_upper_bound():
+    table = text_table(summarize_groups([elsewhere("a", range(1, 1001)), elsewhere("b", range(1, 5001))]))
+    caption, header, few, many = table.splitlines()
+    assert "* no upper bound at this n" in caption
+    assert few.split()[2] == "999.0*" and "*" not in many
+    place = header.index("p99.9") + len("p99.9")
+    assert few[place] == "*" and few[place - 5 : place] == "999.0" and many[place - 6 : place] == "4995.0"
+    assert "*" not in text_table(summarize_groups([elsewhere("b", range(1, 5001))]))
+
+
+def test_the_table_names_groups_from_elsewhere_and_stays_narrow():
+    rows = summarize_groups(
+        [elsewhere("x", np.arange(1, 101) * 1e5, model="network-" * 30, hidden=hidden) for hidden in (64, 128)]
+    )
+    lines = text_table(rows).splitlines()
+    assert lines[1].split()[:3] == ["model", "hidden", "n"] and "…" in lines[2]
+    assert lines[2].split()[1] == "64" and lines[3].split()[1] == "128"
+    assert max(map(len, lines)) <= WIDTH
+
+
+def test_a_recording_with_everything_stays_narrow():
+    recording = planted(rows=1003, latency_ns=np.random.default_rng(0).integers(10**9, 2 * 10**9, 1003))
+    recording.provenance["floor_ns"] = 123456789
+    (row,) = summarize([recording])
+    clusters = tuple({"multiplier": 1.25 * k, "share": 0.02, "count": 20} for k in range(1, 9))
+    row = type(row)(**{name: getattr(row, name) for name in ROW_FIELDS} | {"clusters": clusters, "directions": 2})
+    lines = text_table([row, row]).splitlines()
+    assert max(map(len, lines)) <= WIDTH and lines[1].endswith("clusters")
+    assert lines[2].rstrip().endswith(("8", "8 clusters")) or "+" in lines[2]
+
+
+def test_clusters_in_words():
+    clusters = [{"multiplier": 2.011, "share": 0.01}, {"multiplier": 1.25, "share": 0.0204}]
+    assert clusters_text(clusters) == "1.25x 2.0 %, 2.01x 1.0 %"
+    assert clusters_text(clusters, 1) == "1.25x 2.0 %, +1" and clusters_text(clusters, 0) == "2 clusters"
+    assert clusters_text([]) == "none" and clusters_text([{"multiplier": 3, "share": 0.0002}]) == "3.00x 0.02 %"
+
+
+def test_a_sweep_is_summarized_with_and_without_clusters():
+    items = list(folders.read_many(GRID))
+    rows = summarize(items)
+    assert len(rows) == 160
+    assert max(map(len, text_table(rows).splitlines())) <= WIDTH
+    bare = summarize(items, clusters=False)
+    assert bare[0].clusters is bare[0].steady_state is None
+    assert [row.median_us_low for row in bare] == [row.median_us_low for row in rows]

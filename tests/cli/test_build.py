@@ -1,0 +1,193 @@
+"""`lstm-trt build`: what it writes, shows and refuses; wheels without libraries."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+
+import onnx
+import pytest
+
+from lstm_trt.config.errors import RuntimeUnavailable
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.export import engine as export_engine
+from lstm_trt.export import trt
+from lstm_trt.export.build import build_for_shape
+from lstm_trt.export.engine import EngineOptions
+from lstm_trt.export.to_onnx import export_network
+from lstm_trt.store import cache
+from tests.conftest import ROOT
+from tests.support.planted_graphs import lstm, relu
+
+RTX = "tensorrt-rtx"
+try:
+    trt.load_module(RTX)
+except RuntimeUnavailable as missing:
+    pytest.skip(str(missing), allow_module_level=True)
+
+BUILD = ("build", "--layers", 3, "--hidden", 72, "--sequence", 24, "--batch", 4, "--compute-capability", "sm86")
+
+
+def test_the_command_writes_an_engine_and_what_there_is_to_tell(tmp_path, lab):
+    result = lab(*BUILD, "--runtime", RTX, "--out", tmp_path)
+    assert result.returncode == 0 and result.stderr == ""
+    stem = tmp_path / "3x72-s24-b4-fp32-rtx-sm86"
+    assert sorted(tmp_path.iterdir()) == [stem.with_suffix(".engine"), stem.with_suffix(".json")]
+    told = json.loads(stem.with_suffix(".json").read_text())
+    assert told["engine"]["sha256"] == cache.sha256(stem.with_suffix(".engine").read_bytes())
+    assert told["layers"]["launches"] > 0 and told["options"]["compute_capability"] == "sm86"
+    answer = json.loads(lab(*BUILD, "--out", tmp_path, "--format", "json").stdout)
+    assert answer["cached"] and answer["engine"] == told["engine"] and len(answer["files"]) == 2
+
+
+def test_the_command_builds_a_users_own_file_and_ranges(tmp_path, lab):
+    onnx.save(lstm(), tmp_path / "mine.onnx")
+    arguments = ("build", "--onnx", tmp_path / "mine.onnx", "--precision", "fp16", "--out", tmp_path / "out")
+    assert lab(*arguments, "--compute-capability", "SM120").returncode == 0
+    (tmp_path / "symbolic.onnx").write_bytes(export_network(LstmShape(1, 8, 4)).path.read_bytes())
+    ranges = ("--sequence-range", 2, 8, 16, "--batch-range", 1, 1, 4, "--compute-capability", "sm89")
+    result = lab("build", "--onnx", tmp_path / "symbolic.onnx", *ranges, "--out", tmp_path / "out")
+    assert result.returncode == 0, result
+    shape = ("build", "--layers", 1, "--hidden", 8, "--sequence-range", 2, 8, 16, "--compute-capability", "sm89")
+    assert lab(*shape, "--out", tmp_path / "out").returncode == 0
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.engine")) == [
+        "1x8-s2to16-b1-fp32-rtx-sm89.engine",
+        "mine-fp16-rtx-sm120.engine",
+        "symbolic-fp32-rtx-sm89.engine",
+    ]
+
+
+def test_the_command_shows_the_layer_table(lab):
+    shape = ("--layers", 2, "--hidden", 64, "--sequence", 32, "--compute-capability", "sm89")
+    text = lab("build", *shape, "--layers-table").stdout
+    assert "network as parsed (read): 2 loops, 4 recurrences, 5 matrix products" in text
+    assert "engine (read from the builder's log)" in text and "/lstm/LSTM_1" in text
+    assert "launches an inference (derived, one a kernel and turn): " in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--compute-capability", "sm90"), "unknown compute capability 'sm90'"),
+        (("--compute-capability", "sm75"), "no float32 matrix products for sm75"),
+        (("--optimization-level", 9), "optimization_level must be from 0 to 5, not 9"),
+        (("--precision", "bf16"), "bf16: ONNX's LSTM has no bfloat16"),
+        (("--workspace-mb", -1), "workspace_bytes must be from 1"),
+        (("--runtime", "onnxruntime"), "unknown flavour of TensorRT 'onnxruntime'"),
+        (("--sequence-range", 4, 2, 8), "1 <= min <= opt <= max, not 4 2 8"),
+        (("--onnx", "bad.onnx"), "bad is no ONNX file, or is cut short"),
+        (("--onnx", "none.onnx"), "none holds no LSTM operator"),
+        (("--onnx", "missing.onnx"), "cannot read"),
+        (("--onnx", "layout.onnx"), "LSTM operator 'my_lstm': layout=1"),
+        (("--onnx", "layout.onnx", "--batch", 2), "--onnx names a network, --batch another"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, refused, arguments, words):
+    (tmp_path / "bad.onnx").write_bytes(lstm().SerializeToString()[:500])
+    (tmp_path / "none.onnx").write_bytes(relu())
+    onnx.save(lstm(layout=1, states=False), tmp_path / "layout.onnx")
+    given = [tmp_path / word if str(word).endswith(".onnx") else word for word in arguments]
+    home = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    shape = () if "--onnx" in arguments else ("--layers", 1, "--hidden", 8, "--sequence", 4)
+    assert words in refused("build", *shape, *given, "--out", tmp_path / "out", **home)
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+    assert not list((tmp_path / "cache").glob("**/engine/*"))
+
+
+def test_what_is_missing_is_said(refused, tmp_path):
+    assert "--hidden is missing" in refused("build", "--layers", 1, "--out", tmp_path)
+    assert "--out is missing" in refused("build", "--layers", 1, "--hidden", 8, "--sequence", 4)
+
+
+def test_the_command_checks_engines(tmp_path, lab, refused):
+    engine = build_for_shape(LstmShape(1, 8, 4), EngineOptions(RTX, compute_capability="sm86"))
+    files = {name.rpartition(".")[2]: content for name, content in export_engine.files(engine)}
+    path = tmp_path / "some.engine"
+    path.write_bytes(files["engine"])
+    if trt.gpu() is None:
+        assert f"{path} cannot be loaded here: no NVIDIA GPU is visible" in refused("build", "--check", path)
+    path.with_suffix(".json").write_bytes(files["json"])
+    middle = len(engine.plan) // 2
+    path.write_bytes(engine.plan[:middle] + b"damage" + engine.plan[middle + 6 :])
+    assert "it is damaged: its SHA-256" in refused("build", "--check", path)
+    path.write_bytes(engine.plan[:middle])
+    assert "it is damaged: " in refused("build", "--check", path)
+    path.write_bytes(engine.plan[:25] + b"\x09" + engine.plan[26:])
+    assert "it was built by TensorRT for RTX 1.9.1.116, installed is" in refused("build", "--check", path)
+    path.write_bytes(b"text")
+    assert "it is no engine of TensorRT" in refused("build", "--check", path)
+    path.with_suffix(".json").write_text("[]")
+    assert "is not what lstm-trt build writes" in refused("build", "--check", path)
+    assert "cannot read" in refused("build", "--check", tmp_path / "absent.engine")
+    path.with_suffix(".json").unlink()
+    answer = lab("build", "--check", path, "--format", "json")
+    assert answer.returncode == 2 and json.loads(answer.stdout)["loadable"] is False
+
+
+def test_the_readme_tells_of_the_command_and_its_lines_run(tmp_path):
+    readme = (ROOT / "README.md").read_text()
+    assert "| `build` |" in readme
+    section = readme.split("## TensorRT engines without a GPU")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("lstm-trt build ")]
+    assert len(lines) >= 3
+    for line in lines:
+        result = subprocess.run(
+            [sys.executable, "-m", "lstm_trt", *shlex.split(line)[1:]],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+        assert result.returncode == 0 and result.stdout, (line, result)
+
+
+def test_the_command_has_help_with_examples(lab):
+    assert "lstm-trt build" in lab("build", "--help").stdout.split("example:")[1]
+
+
+@pytest.mark.parametrize(
+    ("stub", "words"),
+    [
+        (
+            "raise ImportError('libnvinfer.so.11: cannot open shared object file: No such file or directory')",
+            "libnvinfer",
+        ),
+        ("import tensorrt_libs_that_are_not_there", "without its part 'tensorrt_libs_that_are_not_there'"),
+        ("__version__ = '11.4.0'", "has no Builder: a stub"),
+    ],
+)
+def test_a_wheel_without_libraries_is_one_clear_line(tmp_path, refused, stub, words):
+    (tmp_path / "tensorrt").mkdir()
+    (tmp_path / "tensorrt" / "__init__.py").write_text(stub + "\n")
+    line = refused(
+        *("build", "--layers", 1, "--hidden", 8, "--sequence", 4, "--runtime", "tensorrt", "--out", tmp_path / "out"),
+        PYTHONPATH=str(tmp_path),
+    )
+    assert words in line and "tensorrt: " in line and "see NVIDIA's installation guide" in line
+
+
+def test_tensorrt_that_is_not_installed_says_how_to_install_it():
+    code = (
+        (
+            "import sys; sys.modules['tensorrt_rtx'] = None\n"
+            "from lstm_trt import engines\n"
+            "try: engines.load_module('tensorrt-rtx')\n"
+            "except engines.tensorrt_module.RuntimeUnavailable as e: print(e)\n"
+        )
+        .replace("engines.tensorrt_module", "errors")
+        .replace("import engines", "import engines, errors")
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert result.stdout == "tensorrt-rtx: not installed; pip install tensorrt-rtx\n", result
+
+
+def test_importing_it_loads_nothing_heavy():
+    code = (
+        "import sys, lstm_trt.export.engine; print([n for n in ('torch', 'onnx', 'tensorrt_rtx') if n in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert result.stdout == "[]\n", result

@@ -1,0 +1,270 @@
+"""`lstm-trt literature`: what it lists, records, tells and refuses, and the plan of the whole set."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lstm_trt.cli.main import main
+from lstm_trt.literature import implementations, plan
+from lstm_trt.literature.task import devices
+from lstm_trt.literature.workloads import VARIANTS, WORKLOADS
+from lstm_trt.recorder.pool import WorkerPool
+from lstm_trt.store import folders, schema
+from lstm_trt.store.schema import Failure
+
+#: ONNX Runtime does not train: one recording and one failure.
+COMMAND = (
+    *("literature", "ptb-lm", "--implementation", "pytorch-one-call-eager", "onnxruntime", "--mode", "training"),
+    *("--scale", "1/16", "--batches", "3", "--quiet"),
+)
+
+
+@pytest.fixture
+def told(capsys):
+    """Run a command in this process: (exit status, standard output, standard error)."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = main([str(argument) for argument in arguments])
+        answer = capsys.readouterr()
+        return status, answer.out, answer.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Recorded once; standard output and error of that are thrown away."""
+    out = tmp_path_factory.mktemp("literature")
+    assert main([*COMMAND, "--out", str(out)]) == 0
+    return out
+
+
+def recorded(folder) -> tuple[schema.Recording, Failure]:
+    items = sorted(folders.read_many(folder), key=lambda item: isinstance(item, Failure))
+    assert [isinstance(item, Failure) for item in items] == [False, True]
+    return tuple(items)
+
+
+def test_the_list_has_every_workload_and_every_implementation(told):
+    status, out, err = told("literature", "--list")
+    assert status == 0 and err == ""
+    for name, workload in WORKLOADS.items():
+        assert f"{name}  (document {workload.document}; {', '.join(workload.modes)})" in out
+        assert f"{workload.parameters} parameters" in out
+    assert all(f"\n  {name} " in out for name in implementations.REGISTRY)
+    status, out, _ = told("literature", "speech-ctc-long", "--list", "--format", "json")
+    (one,) = json.loads(out)["workloads"]
+    assert (one["parameters"], one["lengths"], one["modes"]) == (8_565_120, [500, 1000], ["training"])
+    assert "tensorrt" not in one["implementations"]["training"]  # forward alone
+    assert "pytorch-one-call-compiled" not in one["implementations"]["training"]  # the CTC loss
+
+
+def test_what_is_recorded_is_told_in_the_documents_metrics(folder, told):
+    recording, failure = recorded(folder)
+    status, out, _ = told("literature", "--table", "--out", folder, "--format", "csv")
+    rows = {(row["implementation"], row["statistic"]): row for row in csv.DictReader(io.StringIO(out))}
+    assert status == 0
+    ns = recording.timed_ns
+    figures = {name: rows["pytorch-one-call-eager", name] for name in ("elapsed", "wall", "sequences_per_s")}
+    assert len(ns) == 3 and {row["n"] for row in figures.values()} == {"3"}
+    expected = {"elapsed": ns.sum() / 1e9, "wall": ns.mean() / 1e9, "sequences_per_s": 8 / (ns.mean() / 1e9)}
+    assert {name: float(row["value"]) for name, row in figures.items()} == pytest.approx(expected)
+    # 1/16 of the document's batch of 128 and sequence of 50, of which both are told.
+    sizes = {(row["scale"], row["batch"], row["sequence"], row["published_batch"]) for row in figures.values()}
+    assert sizes == {("1/16", "8", "3", "128")} and {row["document_n"] for row in figures.values()} == {"50"}
+    for cost in ("build", "first_call"):
+        assert float(rows["pytorch-one-call-eager", cost]["value"]) == recording.provenance["costs_s"][f"{cost}_s"]
+    failed = rows["onnxruntime", "wall"]
+    assert (failed["value"], failed["status"], failed["reason"]) == ("", "failed", "didn't run")
+    assert failed["detail"] == failure.reason and "it does not train" in failure.reason
+    assert Counter(name for name, _ in rows)["onnxruntime"] == 1
+
+
+def test_the_table_and_json_say_the_same(folder, told):
+    _, table, _ = told("literature", "--table", "--out", folder)
+    header, *lines = table.splitlines()[1:]
+    assert header.split()[:8] == ["workload", "scale", "mode", "implementation", "n", "elapsed", "s", "wall"]
+    failed, good = sorted(lines, key=lambda line: "onnxruntime" not in line)
+    assert "didn't run (onnxruntime does not do ptb-lm@1/16 (training): it does not train)" in failed
+    assert good.startswith("ptb-lm@1/16  1/16   training  pytorch-one-call-eager  3  ")
+    _, out, _ = told("literature", "--table", "--out", folder, "--format", "json")
+    found = {row["statistic"]: row for row in json.loads(out) if row["status"] == "ok"}
+    assert f"{found['elapsed']['value']:.4f}" in good and f"{found['wall']['value']:.4f}" in good
+
+
+def test_the_table_is_of_what_was_asked_for(folder, told):
+    _, out, _ = told("literature", "--table", "--implementation", "onnxruntime", "--out", folder, "--format", "json")
+    assert {row["implementation"] for row in json.loads(out)} == {"onnxruntime"}
+    for arguments in (("cell",), ("ptb-lm", "--mode", "forward")):
+        status, out, err = told("literature", *arguments, "--table", "--out", folder)
+        assert (status, out) == (2, "") and "holds no such recording" in err
+
+
+def test_the_same_command_goes_on(folder, told):
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.suffix != ".lock"}
+    status, out, err = told(*COMMAND, "--out", folder)
+    assert status == 0 and "0 recorded, 0 failed, 1 were there already, 1 had failed before" in err
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.suffix != ".lock"} == before
+    assert "pytorch-one-call-eager" in out and "didn't run" in out
+
+
+def test_names_of_the_literature_stay_whole_in_the_labs_tables(folder, told):
+    _, out, _ = told("summarize", folder)
+    assert "pytorch-one-call-eager" in out and "ptb-lm@1/16" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("ptb", "--implementation", "onnxruntime", "--out", "x"), "unknown workload 'ptb': choose from cell"),
+        (("cell", "--implementation", "nobody", "--out", "x"), "unknown implementation 'nobody'"),
+        (("cell", "--out", "x"), "--implementation is missing"),
+        (("--implementation", "onnxruntime", "--out", "x"), "which workload?"),
+        (("cell", "--implementation", "onnxruntime"), "--out is missing"),
+        (("cell", "--implementation", "onnxruntime", "--mode", "training", "--out", "x"), "cell is for forward"),
+        (("cell", "--implementation", "onnxruntime", "--scale", "3", "--out", "x"), "at most 1"),
+        (("cell", "--implementation", "onnxruntime", "--hidden", "8", "--out", "x"), "cell has one size"),
+        (("layer", "--implementation", "onnxruntime", "--variants", "--hidden", "8", "--out", "x"), "--variants"),
+        (("cell", "--implementation", "onnxruntime", "--batches", "0", "--out", "x"), "batches must be at least 1"),
+        (("cell", "--implementation", "onnxruntime", "--rounds", "0", "--out", "x"), "rounds must be at least 1"),
+        (("--list", "--format", "csv"), "text or json"),
+        (("--table", "--out", "x"), "there is no file or folder"),
+        (("--dry-run",), "--dry-run goes with --plan"),
+        (("--plan",), "--out is missing"),
+        (("--plan", "cell", "--out", "x"), "--plan is the whole set"),
+        (("--plan", "--scale", "1/2", "--out", "x"), "leave --scale out"),
+        (("--plan", "--threads", "2", "--out", "x"), "leave --threads out"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_mistake_is_one_line(tmp_path, told, arguments, words):
+    status, out, err = told("literature", *(tmp_path / "x" if word == "x" else word for word in arguments))
+    assert status == 2 and out == ""
+    *before, last = err.splitlines()  # a plan is printed before it is begun
+    assert last.startswith("lstm-trt: ") and words in last
+    assert not before or arguments == ("--plan",)
+    assert not (tmp_path / "x").exists() or not list((tmp_path / "x").glob("*.*"))
+
+
+def test_what_is_not_installed_is_refused_with_its_remedy(told, tmp_path):
+    if implementations.load("tensorrt").availability().ready:
+        pytest.skip("TensorRT is ready here")
+    status, out, err = told("literature", "cell", "--implementation", "tensorrt", "--out", tmp_path)
+    assert status == 2 and out == "" and err.startswith("lstm-trt: tensorrt: ") and err.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def entries():
+    return plan.entries()
+
+
+def on_a_cpu(entries):
+    return [entry for entry in entries if devices(implementations.load(entry.implementation))[0] == "cpu"]
+
+
+def test_the_whole_set_takes_less_than_45_minutes(entries):
+    seconds = plan.total_s(on_a_cpu(entries))
+    assert 20 * 60 < seconds <= plan.LIMIT_S == 45 * 60
+    assert all(0 < entry.estimate_s < plan.TIME_LIMIT_S / 2 for entry in entries)
+
+
+def test_the_plan_has_every_implementation_workload_and_document(entries):
+    assert {entry.implementation for entry in entries} == set(implementations.REGISTRY)
+    modes = {(entry.workload.name, entry.mode) for entry in entries}
+    assert modes == {(name, mode) for name, workload in WORKLOADS.items() for mode in workload.modes}
+    # Documents 000 and 001 stand beside published times: all of their sizes, whole.
+    for name in ("cell", "layer", "stack", "ptb-lm"):
+        whole = {entry.workload for entry in entries if entry.workload.name == name and entry.workload.scale == "1"}
+        assert whole == set(VARIANTS[name])
+    hidden = {entry.workload.hidden for entry in entries if entry.workload.name == "text-classifier"}
+    assert hidden == {128, 256, 512, 1024, 2048}
+    assert len({(entry.workload, entry.mode, entry.implementation) for entry in entries}) == len(entries)
+
+
+def test_what_can_be_recorded_here_is_the_row(entries):
+    for entry in entries:
+        module = implementations.load(entry.implementation)
+        assert (entry.configuration is not None) == module.availability().ready, entry
+        assert entry.configuration is not None or entry.reason
+        if entry.configuration is not None:
+            one = entry.configuration
+            assert replace(one.workload, note="") == replace(entry.workload, note="")
+            assert (one.runtime, one.mode, one.options.threads) == (entry.implementation, entry.mode, 1)
+            assert (one.protocol.trials, one.protocol.warmup) == (entry.batches, entry.warmup)
+        assert plan.FEWEST <= entry.batches <= entry.workload.batches and entry.warmup >= 1
+        assert module.supports(entry.workload, entry.mode) is None
+
+
+def test_the_dry_run_prints_each_row_and_records_nothing(entries, told, tmp_path):
+    status, out, err = told("literature", "--plan", "--dry-run", "--out", tmp_path / "x")
+    assert status == 0 and out == "" and not (tmp_path / "x").exists()
+    _, *lines, last = err.splitlines()
+    assert len(lines) == len(entries)
+    for line, entry in zip(lines, entries, strict=True):
+        assert line.startswith(entry.workload.label) and f" {entry.implementation} " in line and " s" in line
+        assert ("not recorded here" in line) == (entry.configuration is None)
+    here = [entry for entry in entries if entry.configuration is not None]
+    assert last.startswith(f"{len(here)} of {len(entries)} rows can be recorded here, in about")
+    assert f"about {plan.total_s(here) / 60:.0f} min" in last
+
+
+def test_an_estimate_grows_with_the_work():
+    ptb = WORKLOADS["ptb-lm"]
+    for name in implementations.REGISTRY:
+        if implementations.load(name).supports(ptb, "training") is None:
+            forward, training = (plan.step_ms(ptb, name, mode) for mode in ptb.modes)
+            assert training > forward > plan.step_ms(ptb.scaled("1/2"), name, "forward")
+    cells, millions = plan.counts(WORKLOADS["speech-bidirectional-ce-long"])
+    # 8.53 million trained numbers less dense and biases, each touched at each of 1000 steps
+    assert cells == 8000 and millions == pytest.approx(1000 * (8_533_760 - 6_400 - 8 * 2 * 4 * 320) / 1e6)
+    assert plan.batches_of(ptb, "pytorch-one-call-eager", "forward", 1e9) == (50, 10)
+    assert plan.batches_of(ptb, "pytorch-one-call-eager", "forward", 0) == (3, 1)
+
+
+def test_rows_of_a_plan_record_and_go_on(entries, tmp_path, monkeypatch, told):
+    """Two cheap rows of the real plan, by the real command."""
+    cheap = [e for e in entries if e.workload == VARIANTS["layer"][0] and e.implementation in plan.TWO]
+    assert len(cheap) == 2
+    monkeypatch.setattr(plan, "entries", lambda: cheap)
+    status, _, err = told("literature", "--plan", "--quiet", "--out", tmp_path)
+    assert status == 0 and "2 recorded, 0 failed, of 2" in err
+    items = list(folders.read_many(tmp_path))
+    assert {item.configuration.id for item in items} == {entry.configuration.id for entry in cheap}
+    assert all(len(item.timed_ns) == 100 for item in items)
+    status, _, err = told("literature", "--plan", "--quiet", "--out", tmp_path)
+    assert status == 0 and "2 were there already" in err
+
+
+def test_answers_are_kept_up_to_a_size(tmp_path, monkeypatch):
+    """The gate's answers of many workloads are small and stay; beyond the limit the oldest go."""
+    from lstm_trt.recorder import pool
+
+    asked = []
+
+    class Preparer:
+        def call(self, job, **limits):
+            asked.append(job["workload"]["batch"])
+            np.save(job["answers_path"], np.zeros(1000, np.float32))
+
+    layers = [entry.configuration for entry in plan.entries() if entry.workload.name == "layer" and entry.configuration]
+    some = list({one.workload: one for one in layers}.values())[:6]
+    with WorkerPool() as crew:
+        monkeypatch.setattr(crew, "_prepare_process", Preparer)
+        first = [crew._reference(one, 0, {}) for one in some]
+        assert [crew._reference(one, 0, {}) for one in some] == first and len(asked) == 6
+        monkeypatch.setattr(pool, "ANSWERS_KEPT_BYTES", 9000)  # two of them
+        crew._reference(some[-1], 0, {})
+        assert len(crew._literature) == 2 and len(asked) == 6
+        crew._reference(some[0], 0, {})
+        assert len(asked) == 7 and len(crew._literature) == 2
+        monkeypatch.setattr(pool, "ANSWERS_KEPT_BYTES", 1)
+        one = crew._reference(some[1], 0, {})
+        assert len(crew._literature) == 1 and np.load(one["answers_path"]).size == 1000  # the one in use stays

@@ -1,0 +1,142 @@
+"""Bad input: one clear line, exit status 2, nothing lost, nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import lstm_trt
+from tests.conftest import ROOT, wait_for
+
+SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
+COMMANDS = ("watch", "scaling", "rerun", "doctor", "cache", "export", "record", "sweep", "consolidate", "summarize")
+COMMANDS += ("verdict", "outliers", "compare", "replay", "literature", "versions")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "COMMAND"),
+        (("recrod",), "invalid choice: 'recrod'"),
+        (("record", "--layers", 1, "--hidden", 8, "--out", "x"), "--sequence"),
+        (("record", "--layers", 0, "--hidden", 8, "--sequence", 4, "--out", "x"), "layers must be at least 1"),
+        (("record", "--layers", "two", "--hidden", 8, "--sequence", 4, "--out", "x"), "invalid int value: 'two'"),
+        (
+            ("record", *SHAPE, "--runtime", "tensorflo", "--out", "x"),
+            "unknown runtime 'tensorflo': choose from onnxruntime",
+        ),
+        (("record", *SHAPE, "--runtime", "a.b.c", "--out", "x"), "cannot be imported"),
+        (("record", *SHAPE, "--precision", "fp8", "--out", "x"), "unknown precision 'fp8'"),
+        (("record", *SHAPE, "--precision", "tf32", "--out", "x"), "offers no tf32: choose from"),
+        (("record", *SHAPE, "--device", "tpu", "--out", "x"), "unknown device 'tpu'"),
+        (("record", *SHAPE, "--device-clocks", "all", "--out", "x"), "no device clocks"),
+        (("record", *SHAPE, "--graph", "--out", "x"), "no CUDA graph"),
+        (("record", *SHAPE, "--threads", 4096, "--out", "x"), "lower --threads"),
+        (("record", *SHAPE, "--trials", 0, "--out", "x"), "trials must be at least 1"),
+        (("record", *SHAPE, "--warmup", -1, "--out", "x"), "warmup must be at least 0"),
+        (("record", *SHAPE, "--seed", -1, "--out", "x"), "seed must be at least 0"),
+        (("record", *SHAPE, "--directions", 3, "--out", "x"), "directions must be 1 or 2"),
+        (("sweep", "--layers", 1, "--hidden", 8, "--out", "x"), "--sequence is missing"),
+        (("sweep", "--grid", "funding", "--out", "x"), "unknown grid 'funding': choose from founding"),
+        (("sweep", *SHAPE, "--rounds", 0, "--out", "x"), "rounds must be at least 1"),
+        (("sweep", *SHAPE, "--time-limit", 0, "--out", "x"), "time limit must be above 0"),
+        (("sweep", *SHAPE, "--memory-limit-gb", -1, "--out", "x"), "--memory-limit-gb must be above 0"),
+        (("sweep", *SHAPE, "--batch", 1, 0, "--out", "x"), "batch must be at least 1"),
+        (("sweep", *SHAPE, "--runtime", "onnxruntime", "nope", "--out", "x"), "unknown runtime 'nope'"),
+        (("consolidate", "nowhere-at-all"), "no folder nowhere-at-all"),
+        (("summarize", "nowhere-at-all"), "no file or folder nowhere-at-all"),
+        (("export", "--layers", 1, "--hidden", 8, "--sequence", 0, "--out", "x"), "sequence must be at least 1"),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else None,
+)
+def test_a_mistake_is_one_line(tmp_path, refused, arguments, words):
+    before = sorted(path.name for path in ROOT.iterdir())
+    assert words in refused(*(tmp_path / "x" if argument == "x" else argument for argument in arguments))
+    assert not (tmp_path / "x").exists() or not list((tmp_path / "x").iterdir())
+    assert sorted(path.name for path in ROOT.iterdir()) == before
+
+
+@pytest.mark.parametrize("command", ["export", "record", "sweep"])
+def test_a_folder_that_cannot_be_written(tmp_path, refused, command):
+    blocked = tmp_path / "file"
+    blocked.write_text("kept")
+    assert str(blocked) in refused(command, *SHAPE, "--out", blocked)
+    assert str(blocked) in refused(command, *SHAPE, "--out", blocked / "below")
+    assert blocked.read_text() == "kept"
+
+
+def test_a_read_only_folder(tmp_path, refused):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("mounting is not permitted here")
+    try:
+        assert "Read-only file system" in refused("sweep", *SHAPE, "--out", disk)
+        assert "Read-only file system" in refused("record", *SHAPE, "--out", disk / "new")
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(lab, command):
+    result = lab(command, "--help")
+    assert result.returncode == 0 and result.stderr == ""
+    assert f"lstm-trt {command}" in result.stdout.split("example:")[1] or command == "doctor"
+    assert command in lab("--help").stdout
+
+
+def test_a_bug_keeps_its_traceback_and_has_a_status_of_its_own():
+    code = (
+        "import lstm_trt.store.cache, lstm_trt.cli.main as main; lstm_trt.store.cache.entries = lambda: 1 / 0;"
+        "import sys; sys.exit(main.main(['cache']))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 70 and "ZeroDivisionError" in result.stderr and "bug" in result.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path, lab):
+    command = f"{sys.executable} -m lstm_trt doctor --format json | head -c 10"
+    result = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 0 and result.stderr == ""
+
+
+def test_the_cache_is_shown_and_cleared(tmp_path, lab):
+    home = {"XDG_CACHE_HOME": str(tmp_path)}
+    assert lab("export", *SHAPE, "--out", tmp_path / "out", **home).returncode == 0
+    shown = json.loads(lab("cache", "--format", "json", **home).stdout)
+    assert shown["kinds"]["onnx"]["files"] == 1 and shown["bytes"] > 0
+    assert "removed 1 files" in lab("cache", "--clear", **home).stdout
+    assert json.loads(lab("cache", "--format", "json", **home).stdout)["bytes"] == 0
+
+
+def test_terminate_is_a_clean_stop(tmp_path):
+    arguments = ["record", *map(str, SHAPE), "--trials", "10000000", "--out", str(tmp_path)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lstm_trt", *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    assert wait_for(lambda: any(tmp_path.iterdir()), 300), "it didn't begin"
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 130 and "Traceback" not in errors
+    assert [path for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == []
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    heavy = "('torch', 'pandas', 'matplotlib', 'numpy', 'onnx', 'onnxruntime', 'pyarrow', 'scipy')"
+    for start in ("import lstm_trt", "import lstm_trt.cli.main as main; main.build_parser()"):
+        code = f"import sys; {start}; print([name for name in {heavy} if name in sys.modules])"
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=os.environ)
+        assert result.stdout.strip() == "[]", result.stdout + result.stderr
+
+
+def test_the_names_of_the_package_all_resolve():
+
+    for name in lstm_trt.__all__:
+        assert getattr(lstm_trt, name) is not None
+    with pytest.raises(AttributeError):
+        lstm_trt.no_such_name  # noqa: B018

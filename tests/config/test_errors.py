@@ -1,0 +1,55 @@
+"""What frameworks raise becomes one line: out of memory, not built, or not run."""
+
+from __future__ import annotations
+
+import pytest
+
+from lstm_trt.config.errors import (
+    BuildFailed,
+    MemoryExhausted,
+    RunFailed,
+    UsageError,
+    building,
+    first_line,
+    is_memory_error,
+    run_failure,
+)
+
+
+def wrapped(inner: str) -> RuntimeError:
+    error = RuntimeError("backend='inductor' raised:")
+    error.__cause__ = RuntimeError(inner)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (MemoryError(), MemoryExhausted),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory\nmore"), MemoryExhausted),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), MemoryExhausted),
+        (RuntimeError("OOM when allocating tensor with shape[1]"), MemoryExhausted),
+        (wrapped("CUDA out of memory. Tried to allocate 2.00 GiB"), MemoryExhausted),
+        (wrapped("no such thing"), BuildFailed),
+        (ValueError("no\nsuch thing"), BuildFailed),
+    ],
+)
+def test_what_goes_wrong_is_one_line_of_its_kind(error, kind):
+    with pytest.raises(kind) as caught, building("some", "cell (forward)"):
+        raise error
+    assert "\n" not in str(caught.value) and "some" in str(caught.value) and "cell (forward)" in str(caught.value)
+    assert caught.value.__cause__ is error
+    assert is_memory_error(error) == (kind is MemoryExhausted)
+    failure = run_failure("some", error)
+    assert type(failure) is (MemoryExhausted if kind is MemoryExhausted else RunFailed)
+    assert str(failure) == f"some: {first_line(error)}"
+
+
+def test_errors_of_this_lab_pass_as_they_are():
+    with pytest.raises(UsageError, match="passes as it is"), building("some", "cell"):
+        raise UsageError("passes as it is")
+
+
+def test_the_first_line_goes_on_after_a_colon():
+    assert first_line(RuntimeError("raised:\n\n  CppCompileError: no g++\nmore")) == "raised: CppCompileError: no g++"
+    assert first_line(RuntimeError("no\nmore")) == "no" and first_line(KeyError()) == "KeyError"

@@ -1,0 +1,421 @@
+"""Real engines, built by TensorRT for RTX without a GPU from networks that PyTorch exported."""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+
+import onnx
+import pytest
+
+from lstm_trt.config.errors import BuildFailed, ExportFailed, RuntimeUnavailable, UsageError
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.export import build, onnx_checks
+from lstm_trt.export import engine as export_engine
+from lstm_trt.export import layers as export_layers
+from lstm_trt.export import trt as export_trt
+from lstm_trt.export.build import build_engine, build_for_shape
+from lstm_trt.export.engine import EngineOptions, Profile, check_engine
+from lstm_trt.export.to_onnx import export_network, static_model
+from lstm_trt.store import cache
+from tests.support.network_in_numpy import parse
+from tests.support.planted_graphs import lstm
+
+RTX = "tensorrt-rtx"
+try:
+    trt = export_trt.load_module(RTX)
+except RuntimeUnavailable as missing:
+    pytest.skip(str(missing), allow_module_level=True)
+
+#: With a GPU the builder's default may be that GPU, of which TensorRT for RTX knows not every one.
+everywhere = pytest.mark.skipif(export_trt.gpu() is not None, reason="there is a GPU here, the default is its own")
+
+#: shape, precision, target: stacked, bidirectional, half, several sizes, the four targets of today's GPUs.
+BUILT = [
+    *((LstmShape(1, 32, 16), "fp32", target) for target in ("sm80", "sm86", "sm89", "sm120")),
+    *((LstmShape(3, 72, 24, 4), "fp32", target) for target in ("sm80", "sm86", "sm89", "sm120")),
+    *((LstmShape(2, 64, 20, 2, directions=2), "fp32", target) for target in ("sm80", "sm89", "sm120")),
+    *((LstmShape(2, 48, 12, 3), "fp16", target) for target in ("sm80", "sm86", "sm89", "sm120")),
+    (LstmShape(2, 48, 12, 3), "fp16", "sm75"),
+    (LstmShape(1, 40, 18, 2, directions=2), "fp16", "sm89"),
+    (LstmShape(2, 48, 12, 3), "tf32", "sm86"),
+    (LstmShape(1, 200, 128), "tf32", "sm89"),
+    (LstmShape(1, 16, 1), "fp32", "sm89"),
+    (LstmShape(1, 16, 7, 5, features=3), "fp32", "sm89"),
+    (LstmShape(4, 20, 33, 1), "fp32", "sm121"),
+    (LstmShape(6, 32, 32, 8), "fp32", "sm89"),
+    (LstmShape(2, 128, 256, 1), "fp32", "sm86"),
+    (LstmShape(1, 400, 64, 16), "fp32", "sm120"),
+    (LstmShape(1, 256, 50, 64, features=40), "fp32", "sm80"),
+    (LstmShape(2, 100, 100, 2), "fp16", "sm120"),
+]
+
+
+def spelled(value) -> str | None:
+    return value.name if isinstance(value, LstmShape) else None
+
+
+def options(**given) -> EngineOptions:
+    return EngineOptions(RTX, **{"compute_capability": "sm89", **given})
+
+
+@pytest.mark.parametrize(("shape", "precision", "target"), BUILT, ids=spelled)
+def test_engines_are_built_and_tell_what_they_are(shape, precision, target):
+    engine = build_for_shape(shape, options(precision=precision, compute_capability=target, detailed=True))
+    header, told = export_engine.read_header(engine.plan), engine.information
+    assert (header.flavour, header.targets, header.size) == (RTX, (target,), len(engine.plan))
+    assert header.version == trt.__version__ == told["engine"]["version"] == told["versions"][RTX]
+    assert told["engine"] == {"sha256": engine.sha256, "bytes": len(engine.plan), "version": trt.__version__}
+    assert told["name"] == shape.name and told["tf32"] == (precision == "tf32")
+    assert told["onnx"]["opset"] == 18 and len(told["onnx"]["lstms"]) == shape.layers
+    assert told["warnings"] == [] and told["build_seconds"] > 0
+    network = told["layers"]["network"]
+    assert (network["loops"], network["recurrences"]) == (shape.layers, 2 * shape.layers)
+    assert network["matrix_products"] == 2 * shape.layers + 1  # X W', H R' a layer, and the dense layer
+    operators = {name for kernel in told["layers"]["kernels"] for name in kernel["onnx"]}
+    assert ("inputs_to_half" in operators) == (precision == "fp16") and "/dense/Add" in operators
+    assert told["layers"]["launches"] >= min(shape.sequence, 16)
+    assert sum(loop["steps"] for loop in told["layers"]["loops"]) in (0, shape.layers * (shape.sequence // 8 * 8))
+
+
+# --- options, symbolic sizes, caches
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "words"),
+    [
+        ({"compute_capability": "sm90"}, UsageError, "unknown compute capability 'sm90': choose from sm75, sm80"),
+        ({"optimization_level": 9}, UsageError, "optimization_level must be from 0 to 5, not 9"),
+        ({"optimization_level": -1}, UsageError, "optimization_level must be from 0 to 5"),
+        ({"optimization_level": 2.5}, UsageError, "must be a whole number"),
+        ({"max_aux_streams": -1}, UsageError, "max_aux_streams must be from 0"),
+        ({"workspace_bytes": 0}, UsageError, "workspace_bytes must be from 1"),
+        ({"precision": "bf16"}, ExportFailed, "bf16: ONNX's LSTM has no bfloat16"),
+        ({"precision": "int8"}, UsageError, "offers no 'int8'"),
+        ({"flavour": "tensorrt"}, UsageError, "only tensorrt-rtx takes a target"),
+        ({"flavour": "tensorflow"}, UsageError, "unknown flavour"),
+    ],
+    ids=str,
+)
+def test_options_that_no_builder_has(given, kind, words):
+    with pytest.raises(kind, match=words):
+        EngineOptions(**{"flavour": RTX, "compute_capability": "sm89", **given})
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_turing_has_no_float32_and_says_so(precision):
+    with pytest.raises(BuildFailed, match=f"no float32 matrix products for sm75, {precision}"):
+        build_for_shape(LstmShape(1, 8, 4), options(compute_capability="sm75", precision=precision))
+
+
+def test_every_option_has_an_engine_of_its_own_in_the_cache():
+    shape = LstmShape(1, 8, 4)
+    variants = [
+        options(),
+        options(compute_capability="sm86"),
+        options(precision="tf32"),
+        options(precision="fp16"),
+        options(optimization_level=0),
+        options(max_aux_streams=0),
+        options(workspace_bytes=10**9),
+        options(detailed=True),
+        options(capturable=True),
+        options(profile=Profile((1, 4, 8), (1, 1, 2))),
+        options(profile=Profile((1, 4, 8), (1, 2, 2))),
+    ]
+    paths = {build_for_shape(shape, variant).path for variant in variants}
+    paths |= {build_for_shape(LstmShape(1, 8, 5), options()).path, build_for_shape(shape, options(), seed=1).path}
+    assert len(paths) == len(variants) + 2
+    assert all(build_for_shape(shape, variant).cached for variant in variants)
+
+
+@everywhere
+def test_without_a_target_the_engine_is_for_all_of_them():
+    engine = build_for_shape(LstmShape(1, 8, 4), options(compute_capability=None))
+    targets = set(engine.information["target"]["compute_capabilities"])
+    assert {"sm80", "sm86", "sm89", "sm120", "sm121"} < targets  # and one without a name
+    hopper = {"name": "NVIDIA H200", "compute_capability": "sm90"}
+    assert export_engine.judge(engine.plan, RTX, trt.__version__, hopper) == ("", "")  # TensorRT has to say
+    assert [name for name, _ in export_engine.files(engine)] == [
+        "1x8-s4-b1-fp32-rtx-all.json",
+        "1x8-s4-b1-fp32-rtx-all.engine",
+    ]
+
+
+def test_tf32_is_decided_and_not_left_to_the_builder():
+    config = trt.Builder(export_trt.logger(RTX)).create_builder_config()
+    assert config.get_flag(trt.BuilderFlag.TF32)  # its own choice
+    shape = LstmShape(1, 16, 8)
+    off, on = (build_for_shape(shape, options(precision=precision)) for precision in ("fp32", "tf32"))
+    assert b"\n  tf32=0\n" in off.plan and b"\n  tf32=1\n" not in off.plan
+    assert b"\n  tf32=1\n" in on.plan and b"\n  tf32=0\n" not in on.plan
+    assert not off.information["tf32"] and on.information["tf32"]
+
+
+def test_a_cached_engine_is_the_one_that_was_built_and_a_damaged_one_is_built_again():
+    shape = LstmShape(1, 12, 4)
+    first = build_for_shape(shape, options())
+    again = build_for_shape(shape, options())
+    assert not first.cached and again.cached and again.plan == first.plan
+    assert again.information == first.information  # the seconds of the build too: nothing was built
+    beside = first.path.with_suffix(".json")
+    for path, content in (
+        (first.path, first.plan[:1000]),
+        (first.path, b""),
+        (beside, b"{"),
+        (beside, b""),
+    ):
+        path.write_bytes(content)
+        if path == first.path:
+            with pytest.raises(BuildFailed, match="changed since it was built"):
+                _ = again.plan
+        mended = build_for_shape(shape, options())
+        assert not mended.cached and mended.plan == first.plan
+        assert json.loads(beside.read_bytes())["engine"]["sha256"] == mended.sha256
+    first.path.unlink()
+    with pytest.raises(BuildFailed, match="gone from the cache"):
+        _ = first.plan
+    # A JSON file that is whole, but of another engine, does not pass for this one's.
+    other = build_for_shape(LstmShape(1, 13, 4), options()).path.with_suffix(".json")
+    for suffix in ("", ".sha256"):
+        (beside.parent / f"{beside.name}{suffix}").write_bytes((other.parent / f"{other.name}{suffix}").read_bytes())
+    mended = build_for_shape(shape, options())
+    assert not mended.cached and mended.plan == first.plan and mended.information["engine"]["sha256"] == first.sha256
+
+
+def test_a_cache_that_is_too_small_still_gives_the_engine(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("LSTM_TRT_CACHE_MB", "1")
+    engine = build_for_shape(LstmShape(3, 72, 24, 4), options())
+    assert len(engine.plan) > 1_000_000 and engine.information["engine"]["sha256"] == engine.sha256
+
+
+def test_symbolic_sizes_need_ranges_and_get_them():
+    path = export_network(LstmShape(1, 16, 3)).path
+    content = path.read_bytes()
+    with pytest.raises(UsageError, match=r"symbolic sizes .*give --sequence-range and --batch-range"):
+        build_engine(content, options())
+    with pytest.raises(UsageError, match="give --batch-range as well"):
+        build_engine(content, options(profile=Profile((1, 8, 16), None)))
+    with pytest.raises(UsageError, match="has no symbolic size"):
+        build_engine(static_model(path, LstmShape(1, 16, 3)), options(profile=Profile((1, 8, 16), (1, 1, 1))))
+    for sizes in ((0, 1, 2), (3, 2, 4), (1, 5, 4)):
+        with pytest.raises(UsageError, match="1 <= min <= opt <= max"):
+            Profile(sizes, (1, 1, 1))
+    renamed = onnx.load_from_string(content)
+    renamed.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    renamed.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    with pytest.raises(UsageError, match="size 'n': call it sequence or batch"):
+        build_engine(renamed.SerializeToString(), options(profile=Profile((1, 8, 16), (1, 1, 1))))
+    engine = build_engine(content, options(profile=Profile((1, 8, 16), (1, 2, 4)), detailed=True), name="symbolic")
+    assert engine.information["options"]["profile"] == {"sequence": [1, 8, 16], "batch": [1, 2, 4]}
+    assert engine.information["layers"]["sequence"] == 8
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # RTX: "timing cache operations are no-ops"
+def test_a_timing_cache_is_kept_and_given_to_the_next_build(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    full = EngineOptions("tensorrt")
+    builder = trt.Builder(export_trt.logger(RTX))
+    network, keep = parse(trt, export_trt.logger(RTX), lstm().SerializeToString())
+    found = []
+    for _ in range(2):
+        config = builder.create_builder_config()
+        timing = build._read_timing_cache(trt, config, full, {"name": "a GPU"})
+        assert keep and builder.build_serialized_network(network, config) is not None
+        build._write_timing_cache(config, timing)
+        found.append(timing[1])
+    assert found[0] == b"" and len(found[1]) > 50
+    assert build._read_timing_cache(trt, config, options(), None) is None  # RTX times nothing
+    assert build._read_timing_cache(trt, config, full, {"name": "another GPU"})[1] == b""
+
+
+# --- what the builder says
+
+
+def test_the_builder_is_silent_and_its_reason_is_one_line(capfd):
+    build_for_shape(LstmShape(1, 14, 4), options())
+    with pytest.raises(BuildFailed) as refusal:
+        build_for_shape(LstmShape(1, 64, 32), options(workspace_bytes=1000))
+    assert "no tactics to implement the operation within workspace limit" in str(refusal.value)
+    assert "\n" not in str(refusal.value) and "cuda" not in str(refusal.value).lower()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_parsers_reason_names_the_operator():
+    with pytest.raises(BuildFailed, match=r"TensorRT's parser refuses mine: LSTM operator 'my_lstm': inputForget == 0"):
+        build.build_plan(lstm(input_forget=1), options(), "mine", None)
+
+
+def test_there_is_one_logger_a_process_and_it_hears_every_build():
+    logger = export_trt.logger(RTX)
+    for hidden in (9, 10):
+        build.build_plan(lstm(sizes=(4, 1, 6, hidden)), options(), "mine", None)
+        assert export_trt.logger(RTX) is logger
+        assert any(severity == "VERBOSE" and "my_lstm [LSTM] inputs" in text for severity, text in logger.lines)
+
+
+# --- the layer table
+
+
+def exported(hidden: int, batch: int, directions: int) -> bytes:
+    """What shared/tensorrt.md counted: batch first, 32 features, 32 steps, a dense layer."""
+    import torch
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = torch.nn.LSTM(32, hidden, bidirectional=directions == 2, batch_first=True)
+            self.dense = torch.nn.Linear(hidden * directions, 1)
+
+        def forward(self, inputs):
+            return self.dense(self.lstm(inputs)[0])
+
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(Network().eval(), (torch.zeros(batch, 32, 32),), buffer, dynamo=False, opset_version=18)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("hidden", "batch", "directions", "launches", "kernels_a_step"),
+    [
+        (64, 1, 1, 42, 9 / 8),
+        (128, 1, 1, 42, 9 / 8),
+        (160, 1, 1, 70, 2),
+        (64, 2, 1, 70, 2),
+        (64, 1, 2, 107, 25 / 8),
+        (128, 1, 2, 135, 4),
+        (64, 2, 2, 135, 4),
+    ],
+)
+def test_the_launches_are_those_that_are_known(hidden, batch, directions, launches, kernels_a_step):
+    table = build_engine(exported(hidden, batch, directions), options(detailed=True)).information["layers"]
+    assert table["launches"] == launches
+    (loop,) = table["loops"]
+    assert (loop["steps"], loop["steps_a_turn"], loop["turns"]) == (32, 8, 4)
+    assert loop["kernels_a_step"] == kernels_a_step and loop["onnx"] == ["/lstm/LSTM"]
+
+
+@pytest.mark.parametrize(
+    ("sequence", "turns", "launches"), [(1, None, 2), (15, None, 19), (16, 2, 23), (37, 4, 47), (256, 32, 293)]
+)
+def test_short_sequences_are_unrolled_and_steps_left_over_too(sequence, turns, launches):
+    table = build_for_shape(LstmShape(1, 64, sequence), options(detailed=True)).information["layers"]
+    assert [loop["turns"] for loop in table["loops"]] == ([] if turns is None else [turns])
+    assert table["launches"] == launches
+    text = "\n".join(export_layers.render(table))
+    assert f"launches an inference (derived, one a kernel and turn): {launches} = " in text
+    assert ("all time steps are unrolled" in text) == (turns is None)
+
+
+def test_dynamic_sequences_are_counted_for_the_steps_that_the_profile_is_best_at():
+    def table(steps: int, directions: int = 1) -> dict:
+        profile = Profile((1, steps, 128), (1, 1, 1))
+        shape = LstmShape(1, 64, 1, directions=directions)
+        return build_for_shape(shape, options(profile=profile, detailed=True)).information["layers"]
+
+    assert [(loop["turns"], loop["steps_a_turn"]) for loop in table(33)["loops"]] == [(4, 8), (1, 1)]
+    assert table(40)["launches"] - table(32)["launches"] == 9
+    assert table(33)["launches"] - table(32)["launches"] == 3
+    assert "counted for 33 time steps" in "\n".join(export_layers.render(table(33)))
+    both = table(33, directions=2)
+    assert [(loop["turns"], loop["steps_a_turn"]) for loop in both["loops"]] == [(33, 1)]  # not unrolled
+
+
+def test_the_structure_is_what_the_builders_log_says():
+    shape = LstmShape(2, 20, 10, 2, directions=2)
+    build.build_plan(onnx_checks.read(static_model(export_network(shape).path, shape)), options(), "it", None)
+    log = [text for _, text in export_trt.logger(RTX).lines]
+    told = build_for_shape(shape, options(detailed=True)).information["layers"]["network"]
+    for name, kind in (("loops", "TRIP_LIMIT"), ("recurrences", "RECURRENCE"), ("matrix_products", "MATRIX_MULTIPLY")):
+        assert sum(text.startswith(f"{kind} ") for text in log) == told[name] > 0
+    assert f"Original: {told['layers']} layers" not in log  # the log counts without constants
+
+
+def test_without_details_there_is_no_table_and_the_engine_is_the_same_but_for_one_byte():
+    shape = LstmShape(1, 64, 32)
+    plain, detailed = (build_for_shape(shape, options(detailed=wanted)) for wanted in (False, True))
+    assert plain.information["layers"] is None
+    assert sum(a != b for a, b in zip(plain.plan, detailed.plan, strict=True)) == 1
+
+
+def test_an_engine_for_capture_has_the_same_kernels():
+    shape = LstmShape(1, 64, 32)
+    plain, capturable = (build_for_shape(shape, options(detailed=True, capturable=wanted)) for wanted in (False, True))
+    assert capturable.plan != plain.plan, "the flag did not reach the builder"
+    assert capturable.information["layers"]["launches"] == plain.information["layers"]["launches"]
+
+
+def test_the_inspectors_json_gives_the_same_table():
+    """Its keys are taken to be those of the log's rows: no inspector on a GPU has confirmed that yet."""
+    _, facts = build.build_plan(lstm(sizes=(32, 1, 6, 8)), options(detailed=True), "it", None)
+    rows = export_layers.rows_from_log(export_trt.logger(RTX).lines)
+    layers = [
+        {
+            "Name": row.name,
+            "LayerType": row.kind,
+            "Inputs": [{"Name": name} for name in row.inputs],
+            "Outputs": [
+                {"Name": n, "Dimensions": [1] if row.scalar else [2, 3], "Datatype": "Int32"} for n in row.outputs
+            ],
+            "Metadata": "".join(f"[ONNX Layer: {name}]" for name in row.onnx),
+            **({"JumpTargetThen": row.then} if row.then else {}),
+        }
+        for row in rows
+    ]
+    again = export_layers.rows_from_inspector(json.dumps({"Layers": layers}))
+    assert export_layers.layer_table(again, facts["layers"]["network"], "the builder's log") == facts["layers"]
+    assert export_layers.rows_from_inspector(json.dumps({"Layers": ["a name", "another"]})) is None
+    assert export_layers.rows_from_log([("VERBOSE", "nothing of the kind")]) is None
+    assert len(export_layers.render(None)) == 1
+
+
+# --- can an engine be loaded here?
+
+CARD = {"name": "NVIDIA GeForce RTX 3090", "compute_capability": "sm86"}
+
+
+@pytest.fixture
+def plan():
+    return build_for_shape(LstmShape(1, 8, 4), options(compute_capability="sm86")).plan
+
+
+def test_a_plan_is_judged_by_its_header(plan):
+    judge, version = export_engine.judge, trt.__version__
+    assert judge(plan, RTX, version, CARD) == ("", "")
+    assert judge(plan, RTX, version, None) == ("", "")
+    reason, remedy = judge(plan, RTX, version, {"name": "NVIDIA L4", "compute_capability": "sm89"})
+    assert reason == "it was built for sm86, the GPU here (NVIDIA L4) is sm89" and "--compute-capability sm89" in remedy
+    older = plan[:25] + bytes([plan[25] - 1]) + plan[26:]
+    assert "it was built by TensorRT for RTX 1.6.1.116, installed is 1.7.1" in judge(older, RTX, version, CARD)[0]
+    assert "damaged" in judge(plan[:-1], RTX, version, CARD)[0]
+    assert "damaged" in judge(plan[:40], RTX, version, CARD)[0]
+    assert "no engine" in judge(b"", RTX, version, CARD)[0]
+    assert "no engine" in judge(lstm().SerializeToString(), RTX, version, CARD)[0]
+    assert "an engine of TensorRT, not of TensorRT for RTX" in judge(b"ftrt" + plan[4:], RTX, version, CARD)[0]
+
+
+def test_a_report_tells_what_can_be_told_here(plan):
+    whole = check_engine(plan, RTX)
+    assert (whole.flavour, whole.version, whole.targets) == (RTX, trt.__version__, ("sm86",))
+    assert whole.sha256 == cache.sha256(plan) and whole.bytes == len(plan)
+    if export_trt.gpu() is None:
+        assert not whole.loadable and whole.reason.startswith("no NVIDIA GPU is visible here")
+    middle = len(plan) // 2
+    damaged = plan[:middle] + bytes([plan[middle] ^ 255]) + plan[middle + 1 :]
+    report = check_engine(damaged, expected_sha256=whole.sha256)
+    assert not report.loadable and "its SHA-256 is not the one that it was built with" in report.reason
+    assert not check_engine(plan, "tensorrt").loadable
+
+
+def test_without_a_gpu_tensorrt_itself_gives_no_reason(plan):
+    """Why the header is read here: its own answer is the same for whole and for damaged plans."""
+    if export_trt.gpu() is not None:
+        pytest.skip("there is a GPU here")
+    runtime = trt.Runtime(export_trt.logger(RTX))
+    answers = {runtime.get_engine_validity(content) for content in (plan, plan[: len(plan) // 2], plan[:100])}
+    assert answers == {(trt.EngineValidity.INVALID, 0)}
+    assert runtime.deserialize_cuda_engine(plan) is None

@@ -1,0 +1,212 @@
+"""The gate for ONNX graphs and float16, held against what TensorRT's own parser makes of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, numpy_helper
+
+from lstm_trt.config.errors import BuildFailed, ExportFailed, LabError, RuntimeUnavailable
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.export import onnx_checks, onnx_fp16
+from lstm_trt.export import trt as export_trt
+from lstm_trt.export.build import build_engine
+from lstm_trt.export.engine import EngineOptions
+from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.export.to_onnx import INPUT, OUTPUT, export_network, static_model
+from lstm_trt.store import cache
+from tests.support.network_in_numpy import evaluate, parse
+from tests.support.planted_graphs import REFUSED, lstm, relu, unknown_attribute
+
+RTX = "tensorrt-rtx"
+try:
+    trt = export_trt.load_module(RTX)
+except RuntimeUnavailable as missing:
+    pytest.skip(str(missing), allow_module_level=True)
+
+
+def spelled(value) -> str | None:
+    return value.name if isinstance(value, LstmShape) else None
+
+
+def options(**given) -> EngineOptions:
+    return EngineOptions(RTX, **{"compute_capability": "sm89", **given})
+
+
+def entries() -> list[str]:
+    return [entry.path.name for entry in cache.entries() if entry.kind == "engine"]
+
+
+def relative(found: np.ndarray, right: np.ndarray) -> float:
+    return float(np.linalg.norm(found.astype(np.float64) - right) / np.linalg.norm(right))
+
+
+@pytest.mark.parametrize(
+    ("shape", "precision", "bound"),
+    [
+        *((shape, "fp32", 1e-5) for shape in (LstmShape(1, 8, 5, 3, features=6), LstmShape(3, 72, 24, 4))),
+        *((shape, "fp16", 1e-2) for shape in (LstmShape(1, 8, 5, 3, features=6), LstmShape(3, 72, 24, 4))),
+        (LstmShape(2, 24, 9, 2, directions=2), "fp32", 1e-5),
+        (LstmShape(2, 24, 9, 2, directions=2), "fp16", 1e-2),
+    ],
+    ids=spelled,
+)
+@pytest.mark.parametrize("symbolic", [False, True], ids=["static", "symbolic"])
+def test_what_tensorrt_reads_computes_what_pytorch_does(shape, precision, bound, symbolic):
+    weights = make_weights(shape, 3)
+    path = export_network(shape, 3, weights).path
+    model = onnx_checks.read(path.read_bytes() if symbolic else static_model(path, shape))
+    onnx_checks.check(model)
+    if precision == "fp16":
+        model = onnx_fp16.to_half(model)
+    network, keep = parse(trt, export_trt.logger(RTX), model.SerializeToString())
+    inputs, _, _ = make_inputs(shape, 1)
+    outputs = evaluate(trt, network, {INPUT: inputs})[OUTPUT]
+    assert keep and outputs.dtype == np.float32
+    error = relative(outputs, reference_outputs(build_module(shape, weights), inputs))
+    assert error < bound
+    assert precision == "fp32" or error > 1e-5  # half precision that errs like float32 is none
+
+
+def test_half_is_half_all_through_and_the_buffers_stay_float32():
+    import onnxruntime
+
+    shape = LstmShape(2, 16, 6, 2)
+    weights = make_weights(shape, 0)
+    half = onnx_fp16.to_half(onnx_checks.read(static_model(export_network(shape, 0, weights).path, shape)))
+    onnx.checker.check_model(half, full_check=True)
+    assert {tensor.data_type for tensor in onnx_checks.tensors(half.graph)} <= {
+        TensorProto.FLOAT16,
+        TensorProto.INT64,
+        TensorProto.UNDEFINED,  # attributes that hold no tensor
+    }
+    for value in (half.graph.input[0], half.graph.output[0]):
+        assert value.type.tensor_type.elem_type == TensorProto.FLOAT
+    inputs, _, _ = make_inputs(shape, 1)
+    session = onnxruntime.InferenceSession(half.SerializeToString(), providers=["CPUExecutionProvider"])
+    (outputs,) = session.run(None, {INPUT: inputs})
+    assert relative(outputs, reference_outputs(build_module(shape, weights), inputs)) < 1e-2
+    onnx_checks.check(half, "fp16")
+    with pytest.raises(BuildFailed, match="the graph computes in float16, tf32 was asked for"):
+        onnx_checks.check(half, "tf32")
+    half.graph.initializer.append(numpy_helper.from_array(np.full(3, 1e6, np.float32), "large"))
+    with pytest.raises(BuildFailed, match=r"1e\+06 in 'large'"):
+        onnx_fp16.to_half(half)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_graphs_are_refused_by_the_name_of_their_operator(case):
+    plant, words = REFUSED[case]
+    before = entries()
+    with pytest.raises(BuildFailed) as refusal:
+        build_engine(plant().SerializeToString(), options())
+    assert words in str(refusal.value) and "\n" not in str(refusal.value)
+    assert "'my_lstm" in str(refusal.value) or "no name" in case  # inlining a function adds to the name
+    assert entries() == before
+
+
+def answers(model, seed: int = 1) -> tuple[dict, dict]:
+    """(inputs, what the network that TensorRT reads answers)."""
+    random = np.random.default_rng(seed)
+    feeds = {}
+    for value in model.graph.input:
+        sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        feeds[value.name] = (2 * random.standard_normal(sizes)).astype(np.float32)
+    network, keep = parse(trt, export_trt.logger(RTX), model.SerializeToString())
+    assert keep
+    return feeds, evaluate(trt, network, feeds)
+
+
+def in_onnxruntime(model, feeds: dict) -> dict:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return dict(zip((value.name for value in model.graph.output), session.run(None, feeds), strict=True))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"states": False},
+        {"directions": 2},
+        {"direction": "reverse"},
+        {"peepholes": True},
+        {"peepholes": True, "directions": 2},
+        {"lengths": [2, 5, 3]},
+        {"lengths": [2, 5, 3], "direction": "reverse"},
+        {"lengths": [2, 5, 3], "directions": 2},
+        {"lengths": [2, 5, 3], "peepholes": True},
+        *({"activations": [name, "Tanh", "Tanh"]} for name in onnx_checks.ACTIVATIONS if name != "Sigmoid"),
+        *({"activations": ["Sigmoid", name, name]} for name in onnx_checks.ACTIVATIONS if name != "Tanh"),
+        {"activations": ["Sigmoid", "LeakyRelu", "Tanh"], "activation_alpha": [0.3]},
+        {
+            "activations": ["HardSigmoid", "LeakyRelu", "Tanh"],
+            "activation_alpha": [0.3, 0.1],
+            "activation_beta": [0.4],
+        },
+    ],
+    ids=str,
+)
+def test_what_the_gate_lets_pass_is_read_rightly_and_builds(given):
+    model = lstm(**given)
+    onnx_checks.check(model)
+    feeds, read = answers(model)
+    for name, right in in_onnxruntime(model, feeds).items():
+        np.testing.assert_allclose(read[name], right, rtol=1e-5, atol=1e-6, err_msg=name)
+    assert len(build_engine(model.SerializeToString(), options()).plan) > 100_000
+
+
+@pytest.mark.parametrize(
+    ("case", "right"),
+    [
+        ("layout", lambda feeds: in_onnxruntime(lstm(states=False), {"X": feeds["X"].swapaxes(0, 1)})["Y"]),
+        ("clip", lambda feeds: in_onnxruntime(lstm(clip=0.5), feeds)["Y"]),
+        ("softplus", lambda feeds: in_onnxruntime(lstm(activations=["Sigmoid", "Softplus", "Tanh"]), feeds)["Y"]),
+    ],
+)
+def test_the_gate_is_needed(case, right):
+    """TensorRT takes these without a word, and its network answers something else."""
+    model = REFUSED[case][0]()
+    feeds, read = answers(model)
+    expected = right(feeds)
+    if case == "layout":
+        expected = expected.transpose(2, 0, 1, 3)  # batch first
+    assert read["Y"].shape != expected.shape or np.abs(read["Y"] - expected).max() > 1e-2
+    assert builds_without_the_gate(model.SerializeToString())
+
+
+@pytest.mark.parametrize("case", ["float64", "bfloat16"])
+def test_the_gate_is_needed_for_types(case):
+    assert builds_without_the_gate(REFUSED[case][0]().SerializeToString())
+
+
+def builds_without_the_gate(content: bytes, level: int | None = None) -> bool:
+    network, (builder, _) = parse(trt, export_trt.logger(RTX), content)
+    config = builder.create_builder_config()
+    if level is not None:
+        config.builder_optimization_level = level
+    return builder.build_serialized_network(network, config) is not None
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is no ONNX file, or an empty one"),
+        (b"no protobuf at all", "is no ONNX file, or is cut short"),
+        (lstm().SerializeToString()[:-9], "is no ONNX file, or is cut short"),
+        (relu(), "holds no LSTM operator, only Relu"),
+        (unknown_attribute(), "is not valid ONNX: Unrecognized attribute: nonsense for operator LSTM"),
+    ],
+)
+def test_files_that_are_no_lstm(content, words):
+    before = entries()
+    with pytest.raises(LabError, match="my file") as refusal:
+        build_engine(content, options(), name="my file")
+    assert words in str(refusal.value) and isinstance(refusal.value, ExportFailed | BuildFailed)
+    assert entries() == before
+
+
+def test_the_builder_would_take_level_9_for_5_without_a_word():
+    assert builds_without_the_gate(lstm().SerializeToString(), level=9)

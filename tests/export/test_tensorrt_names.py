@@ -1,0 +1,263 @@
+"""Every name that the code uses of TensorRT exists in the versions where it is used.
+
+The full TensorRT cannot be loaded without a GPU machine, so the names are held against
+`data/tensorrt_api_names.json`: the public classes and members of the bindings of tensorrt 10.13.3,
+10.16.1, 11.4.0 and tensorrt_rtx 1.7.1, as `dir()` lists them. What the code uses is found in its
+syntax trees: `trt` is the module, and the type of an object follows from the call that made it
+(MADE_BY), or from the tables below where a function is handed one.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+
+import pytest
+
+from tests.conftest import ROOT
+
+PACKAGE = ROOT / "lstm_trt"
+NAMES = {
+    version: {name: set(members.split()) for name, members in classes.items()}
+    for version, classes in json.loads((ROOT / "tests/data/tensorrt_api_names.json").read_text()).items()
+}
+RTX = "tensorrt_rtx 1.7.1"
+MODULE = "module"
+
+#: The files that touch TensorRT's objects.
+FILES = (
+    "tensorrt_module.py",
+    "engines.py",
+    "engine_build.py",
+    "engine_check.py",
+    "engine_layers.py",
+    "cuda.py",
+    *sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("runtimes/*tensorrt*.py")),
+)
+
+#: (class, method or attribute) -> class of what it gives.
+MADE_BY = {
+    ("Builder", "create_network"): "INetworkDefinition",
+    ("Builder", "create_builder_config"): "IBuilderConfig",
+    ("Builder", "create_optimization_profile"): "IOptimizationProfile",
+    ("Builder", "build_serialized_network"): "IHostMemory",
+    ("INetworkDefinition", "get_input"): "ITensor",
+    ("INetworkDefinition", "get_layer"): "ILayer",
+    ("ILayer", "type"): "LayerType",
+    ("OnnxParser", "get_error"): "ParserError",
+    ("IBuilderConfig", "create_timing_cache"): "ITimingCache",
+    ("IBuilderConfig", "get_timing_cache"): "ITimingCache",
+    ("Runtime", "deserialize_cuda_engine"): "ICudaEngine",
+    ("ICudaEngine", "create_engine_inspector"): "EngineInspector",
+    ("ICudaEngine", "create_execution_context"): "IExecutionContext",
+    ("ICudaEngine", "create_runtime_config"): "IRuntimeConfig",
+    ("IRuntimeConfig", "create_runtime_cache"): "IRuntimeCache",
+}
+
+#: Names of parameters and attributes that hold such an object, in any of the files.
+HELD_IN = {
+    "trt": MODULE,
+    "network": "INetworkDefinition",
+    "parser": "OnnxParser",
+    "builder": "Builder",
+    "self._engine": "ICudaEngine",
+    "self._runtime": "Runtime",
+    "self._opened.context": "IExecutionContext",
+}
+#: And those that do so in one file only.
+HELD_IN_FILE: dict[str, dict[str, str | None]] = {
+    "engines.py": {"network": None},  # an exported network, not TensorRT's
+    "engine_build.py": {"config": "IBuilderConfig"},
+    "runtimes/tensorrt.py": {"engine": "ICudaEngine"},
+    "runtimes/tensorrt_rtx.py": {"engine": "ICudaEngine", "config": "IRuntimeConfig", "self._kernels": "IRuntimeCache"},
+}
+#: Members that the stored lists leave out of every class, since pybind11's enumerations all have them.
+UNLISTED = ("name", "value")
+#: Calls that give the module.
+MODULE_CALLS = ("load_module", "engines.load_module", "tensorrt_module.load_module")
+
+#: What is only ever reached with TensorRT for RTX, and is not in every version of the other flavour.
+ONLY_RTX = {
+    ("BuilderFlag", "REQUIRE_USER_ALLOCATION"),
+    (MODULE, "ComputeCapability"),
+    (MODULE, "CudaGraphStrategy"),
+    (MODULE, "DynamicShapesKernelSpecializationStrategy"),
+    (MODULE, "EngineInvalidityDiagnostics"),
+    ("CudaGraphStrategy", "DISABLED"),
+    ("DynamicShapesKernelSpecializationStrategy", "EAGER"),
+    ("IBuilderConfig", "num_compute_capabilities"),
+    ("IBuilderConfig", "set_compute_capability"),
+    ("IExecutionContext", "is_stream_capturable"),
+    ("IRuntimeCache", "deserialize"),
+    ("IRuntimeCache", "serialize"),
+    ("IRuntimeConfig", "create_runtime_cache"),
+    ("IRuntimeConfig", "cuda_graph_strategy"),
+    ("IRuntimeConfig", "dynamic_shapes_kernel_specialization_strategy"),
+    ("IRuntimeConfig", "set_runtime_cache"),
+    ("Runtime", "get_engine_validity"),
+}
+
+
+class Uses(ast.NodeVisitor):
+    """Collects (class, member) of every access to an object of TensorRT; `found` maps them to line numbers."""
+
+    def __init__(self, held: dict[str, str]) -> None:
+        self.held, self.found = dict(held), {}
+
+    def type_of(self, node: ast.AST) -> str | None:
+        """The class of an expression; `type X` for the class X itself, `list X` for several of it."""
+        if isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) in self.held:
+            return self.held[ast.unparse(node)]
+        if isinstance(node, ast.Attribute):
+            owner = self.type_of(node.value)
+            if owner == MODULE:
+                return f"type {node.attr}"
+            return MADE_BY.get((owner, node.attr))
+        if isinstance(node, ast.Call):
+            if ast.unparse(node.func) in MODULE_CALLS:
+                return MODULE
+            made = self.type_of(node.func)
+            return made.removeprefix("type ") if made else None
+        if isinstance(node, ast.ListComp):
+            made = self.type_of(node.elt)
+            return f"list {made}" if made else None
+        return None
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        owner = self.type_of(node.value)
+        known = node.attr in UNLISTED or node.attr.startswith("__")
+        if owner and not owner.startswith("list ") and not known:
+            self.found.setdefault((owner.removeprefix("type "), node.attr), node.lineno)
+        self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self.generic_visit(node)
+        for target in node.targets:
+            pairs = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(target.elts, node.value.elts, strict=True))
+            for left, right in pairs:
+                made = self.type_of(right)
+                if made and isinstance(left, ast.Name | ast.Attribute):
+                    self.held[ast.unparse(left)] = made
+
+    def _each(self, target: ast.AST, values: ast.AST) -> None:
+        made = self.type_of(values) or ""
+        if made.startswith("list ") and isinstance(target, ast.Name):
+            self.held[target.id] = made.removeprefix("list ")
+
+    def visit_For(self, node: ast.For) -> None:
+        self._each(node.target, node.iter)
+        self.generic_visit(node)
+
+    def visit_ListComp(self, node: ast.ListComp) -> None:
+        for part in node.generators:
+            self._each(part.target, part.iter)
+        self.generic_visit(node)
+
+
+def uses(source: str, held: dict[str, str]) -> dict[tuple[str, str], int]:
+    """(class, member) -> a line; functions are walked one by one, what they call `x` is not another's `x`."""
+    tree = ast.parse(source)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    found = {}
+    for function in functions:
+        walk = Uses(held)
+        # Twice: a function inside may use, further up, what is assigned further down.
+        walk.visit(function)
+        walk.visit(function)
+        found |= walk.found
+    return found
+
+
+def lacking(used: dict[tuple[str, str], int]) -> list[str]:
+    """Which of the used names are missing from a version where they are used."""
+    missing = []
+    for (owner, member), line in sorted(used.items()):
+        for version, names in NAMES.items():
+            if (owner, member) in ONLY_RTX and version != RTX:
+                continue
+            if owner != MODULE and owner not in names and version != RTX and (MODULE, owner) in ONLY_RTX:
+                continue
+            if member not in names.get(owner, ()):
+                missing.append(f"{owner}.{member} (line {line}) is not in {version}")
+    return missing
+
+
+def of_file(name: str) -> dict[tuple[str, str], int]:
+    return uses((PACKAGE / name).read_text(), {**HELD_IN, **HELD_IN_FILE.get(name, {})})
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_name_exists_where_it_is_used(name):
+    assert lacking(of_file(name)) == []
+
+
+def test_the_walk_is_not_blind():
+    everything = {use for name in FILES for use in of_file(name)}
+    assert {
+        (MODULE, "Builder"),
+        (MODULE, "ILogger"),
+        ("NetworkDefinitionCreationFlag", "STRONGLY_TYPED"),
+        ("Builder", "build_serialized_network"),
+        ("INetworkDefinition", "get_layer"),
+        ("ILayer", "type"),
+        ("ITensor", "shape"),
+        ("IBuilderConfig", "clear_flag"),
+        ("BuilderFlag", "TF32"),
+        ("IBuilderConfig", "create_timing_cache"),
+        ("ITimingCache", "serialize"),
+        ("ParserError", "node_operator"),
+        ("IOptimizationProfile", "set_shape"),
+        ("EngineInspector", "get_engine_information"),
+        ("Runtime", "deserialize_cuda_engine"),
+    } <= everything
+    if any("runtimes" in name for name in FILES):
+        assert {
+            ("IExecutionContext", "execute_async_v3"),
+            ("IExecutionContext", "set_tensor_address"),
+            ("ICudaEngine", "get_tensor_name"),
+        } <= everything
+        assert everything >= ONLY_RTX, sorted(ONLY_RTX - everything)
+    assert len(everything) > 40
+    for owner, member in ONLY_RTX:  # an exception that nothing needs would hide a mistake
+        others = [names for version, names in NAMES.items() if version != RTX]
+        assert any(member not in names.get(owner, ()) for names in others), (owner, member)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("builder.build_engine(network, config)", "Builder.build_engine (line 2) is not in tensorrt 10.13.3"),
+        ("config = trt.Builder(0).create_builder_config(); config.set_flag(trt.BuilderFlag.FP16)", "BuilderFlag.FP16"),
+        (
+            "trt.Runtime(0).deserialize_cuda_engine(b'').create_execution_context().execute_async_v2()",
+            "execute_async_v2",
+        ),
+        ("trt.Runtime(0).get_validity(b'')", "Runtime.get_validity"),
+        ("trt.NoSuchThing", "module.NoSuchThing"),
+        ("[network.get_layer(i).kind for i in range(3)]", "ILayer.kind"),
+        ("parser.get_error(0).operator()", "ParserError.operator"),
+        ("engine = trt.Runtime(0).deserialize_cuda_engine(b''); engine.num_bindings", "ICudaEngine.num_bindings"),
+    ],
+)
+def test_a_wrong_name_is_found(line, words):
+    source = f"def function(trt, network, builder, parser):\n    {line}\n"
+    assert any(words in text for text in lacking(uses(source, HELD_IN)))
+
+
+def test_the_stored_names_are_those_of_the_installed_version():
+    trt = pytest.importorskip("tensorrt_rtx", exc_type=ImportError)
+    if not trt.__version__.startswith("1.7.1."):
+        pytest.skip(f"the stored names are of 1.7.1, installed is {trt.__version__}")
+    for owner, members in NAMES[RTX].items():
+        found = set(dir(trt)) if owner == MODULE else set(dir(getattr(trt, owner)))
+        assert members <= found, owner
+
+
+def test_names_that_are_looked_up_as_text_exist_too():
+    from lstm_trt.export.engine import COMPUTE_CAPABILITIES
+
+    assert {name.upper() for name in COMPUTE_CAPABILITIES} <= NAMES[RTX]["ComputeCapability"]
+    for version, names in NAMES.items():
+        assert {"TRIP_LIMIT", "RECURRENCE", "MATRIX_MULTIPLY"} <= names["LayerType"], version

@@ -1,0 +1,136 @@
+"""Real exports: what is in the file, what ONNX's own reference says to it, the cache."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import onnx.reference
+import pytest
+
+from lstm_trt.config.errors import ExportFailed, UsageError
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.export import to_onnx
+from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.store import cache
+
+SHAPES = [
+    LstmShape(1, 8, 1),
+    LstmShape(3, 16, 7, 2),
+    LstmShape(2, 12, 5, 3, directions=2),
+    LstmShape(1, 6, 4, 1, features=3, directions=2),
+]
+
+
+def sizes(value) -> list:
+    return [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+
+
+def test_one_file_serves_every_sequence_and_batch():
+    first = to_onnx.export_network(LstmShape(2, 24, 3, 1))
+    second = to_onnx.export_network(LstmShape(2, 24, 500, 64))
+    assert first.path == second.path and not first.cached and second.cached
+    graph = onnx.load(first.path).graph
+    assert sizes(graph.input[0]) == ["sequence", "batch", 12]
+    assert sizes(graph.output[0])[:2] == ["sequence", "batch"]
+    assert [node.op_type for node in graph.node].count("LSTM") == 2
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_the_static_graph_is_valid_and_computes_what_pytorch_does(shape):
+    weights = make_weights(shape, 5)
+    exported = to_onnx.export_network(shape, 5, weights)
+    model = onnx.load_from_string(to_onnx.static_model(exported.path, shape))
+    onnx.checker.check_model(model, full_check=True)
+    assert sizes(model.graph.input[0]) == [shape.sequence, shape.batch, shape.features]
+    assert sizes(model.graph.output[0]) == [shape.sequence, shape.batch, 1]
+    if shape.directions == 2:
+        return  # ONNX's reference evaluator has no reverse direction; ONNX Runtime's test covers it
+    inputs, _, _ = make_inputs(shape, 1)
+    (outputs,) = onnx.reference.ReferenceEvaluator(model).run(None, {to_onnx.INPUT: inputs})
+    np.testing.assert_allclose(outputs, reference_outputs(build_module(shape, weights), inputs), rtol=0, atol=1e-6)
+
+
+def test_a_size_frozen_inside_the_graph_does_not_get_through(tmp_path):
+    """What the dynamo exporter of PyTorch 2.13 does: symbolic outside, a constant in a Reshape."""
+    shape = LstmShape(1, 8, 3, 2)
+    model = onnx.load(to_onnx.export_network(shape).path)
+    graph = model.graph
+    output = graph.output[0].name
+    last = next(node for node in graph.node if output in node.output)
+    last.output[0] = "unshaped"
+    graph.initializer.append(onnx.helper.make_tensor("frozen", onnx.TensorProto.INT64, [3], [3, -1, 1]))
+    graph.node.append(onnx.helper.make_node("Reshape", ["unshaped", "frozen"], [output]))
+    onnx.save(model, tmp_path / "frozen.onnx")
+    assert to_onnx.static_model(tmp_path / "frozen.onnx", shape)  # at the size of the example it is right
+    with pytest.raises(ExportFailed, match=r"gives outputs of|cannot be made static"):
+        to_onnx.static_model(tmp_path / "frozen.onnx", LstmShape(1, 8, 6, 2))
+
+
+@pytest.mark.parametrize("content", [b"", b"no protobuf at all", b"\x08\x07"])
+def test_files_that_are_no_network_are_refused(tmp_path, content):
+    path = tmp_path / "bad.onnx"
+    path.write_bytes(content)
+    with pytest.raises(ExportFailed, match=r"bad\.onnx"):
+        to_onnx.static_model(path, LstmShape(1, 8, 3))
+
+
+def test_a_file_cut_short_is_refused_and_a_damaged_cache_is_mended(tmp_path):
+    shape = LstmShape(1, 20, 3)
+    exported = to_onnx.export_network(shape)
+    whole = exported.path.read_bytes()
+    cut = tmp_path / "cut.onnx"
+    cut.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ExportFailed, match=r"cut\.onnx"):
+        to_onnx.static_model(cut, shape)
+    exported.path.write_bytes(whole[: len(whole) // 2])
+    again = to_onnx.export_network(shape)
+    assert not again.cached and again.sha256 == exported.sha256 and again.path.read_bytes() == whole
+
+
+def test_seeds_and_sizes_have_files_of_their_own():
+    paths = {
+        to_onnx.export_network(LstmShape(layers, hidden, 4, directions=directions), seed).path
+        for layers in (1, 2)
+        for hidden in (5, 6)
+        for directions in (1, 2)
+        for seed in (0, 1)
+    }
+    assert len(paths) == 16
+
+
+def test_the_command_writes_what_it_says(tmp_path, lab):
+    arguments = ("export", "--layers", 2, "--hidden", 10, "--sequence", 6, "--batch", 3, "--out", tmp_path)
+    answer = json.loads(lab(*arguments, "--format", "json").stdout)
+    model = onnx.load(answer["path"])
+    onnx.checker.check_model(model, full_check=True)
+    assert sizes(model.graph.input[0]) == [6, 3, 12]
+    assert answer["sha256"] == cache.sha256((tmp_path / "2x10-s6-b3.onnx").read_bytes())
+    assert lab(*arguments, "--symbolic").returncode == 0
+    assert sizes(onnx.load(tmp_path / "2x10-symbolic.onnx").graph.input[0]) == ["sequence", "batch", 12]
+
+
+def test_the_cache_is_bounded_and_drops_what_was_used_longest_ago(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("LSTM_TRT_CACHE_MB", "3")
+    for number in range(5):
+        path, _, there = cache.fetch("kind", f"key{number}", ".bin", lambda: bytes(900_000))
+        assert not there and path.exists()
+        cache.fetch("kind", "key0", ".bin", lambda: bytes(900_000))  # in use all the time
+    left = {entry.path.name for entry in cache.entries()}
+    assert left == {"key0.bin", "key3.bin", "key4.bin"}
+    assert cache.clear() == (3, 2_700_000) and cache.entries() == []
+    monkeypatch.setenv("LSTM_TRT_CACHE_MB", "much")
+    with pytest.raises(UsageError, match="LSTM_TRT_CACHE_MB"):
+        cache.limit_bytes()
+
+
+def test_an_unwritable_cache_is_one_line(tmp_path, refused):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    line = refused(
+        *("export", "--layers", 1, "--hidden", 4, "--sequence", 2, "--out", tmp_path / "out"),
+        XDG_CACHE_HOME=str(blocked),
+    )
+    assert "XDG_CACHE_HOME" in line

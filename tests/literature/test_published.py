@@ -1,0 +1,440 @@
+"""Published figures: all are there once, what can be recomputed agrees, corrections and failures are marked."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lstm_trt.config.errors import UsageError
+from lstm_trt.literature import implementations, published, workloads
+from tests.conftest import ROOT
+
+#: (source, table, statistic) -> cells with a figure, cells without, sum of the figures in the table's own unit.
+TABLES = {
+    ("000", "cell", "time"): (2, 0, 1.0722),
+    ("000", "layer", "time"): (8, 19, 61.3490),
+    ("000", "layer", "mean"): (25, 2, 135.6850),
+    ("000", "layer", "std"): (25, 0, 9.1953),
+    ("000", "layer", "schedule"): (25, 2, 18676.1790),
+    ("000", "layer", "tuning"): (25, 2, 7681.0480),
+    ("000", "layer", "build"): (25, 2, 15106.5870),
+    ("000", "stack", "mean"): (11, 0, 306.4036),
+    ("000", "stack", "median"): (11, 0, 305.4891),
+    ("000", "stack", "max"): (11, 0, 342.4988),
+    ("000", "stack", "min"): (11, 0, 304.1501),
+    ("000", "stack", "std"): (11, 0, 5.7148),
+    ("000", "stack summary", "mean"): (1, 0, 1.0292),
+    ("000", "stack summary", "median"): (1, 0, 0.9687),
+    ("000", "stack summary", "max"): (1, 0, 1.1352),
+    ("000", "stack summary", "min"): (1, 0, 0.9444),
+    ("000", "stack summary", "std"): (1, 0, 0.0813),
+    ("001", "fine-grained operators CPU", "wall"): (6, 4, 10.6394),
+    ("001", "fine-grained operators CPU", "elapsed"): (6, 4, 531.9692),
+    ("001", "fine-grained operators CPU", "sequences_per_s"): (6, 4, 777.1548),
+    ("001", "fine-grained operators GPU", "wall"): (6, 4, 8.0329),
+    ("001", "fine-grained operators GPU", "elapsed"): (6, 4, 401.6429),
+    ("001", "fine-grained operators GPU", "sequences_per_s"): (6, 4, 8287.2939),
+    ("001", "static CPU", "wall"): (4, 4, 6.4851),
+    ("001", "static CPU", "elapsed"): (4, 4, 324.2618),
+    ("001", "static CPU", "sequences_per_s"): (4, 4, 446.0428),
+    ("001", "static GPU", "wall"): (4, 4, 4.6115),
+    ("001", "static GPU", "elapsed"): (4, 4, 230.5762),
+    ("001", "static GPU", "sequences_per_s"): (4, 4, 5793.2338),
+    ("001", "cuDNN", "wall"): (4, 2, 0.8593),
+    ("001", "cuDNN", "elapsed"): (4, 2, 42.9690),
+    ("001", "cuDNN", "sequences_per_s"): (4, 2, 9369.5711),
+    ("002", "framework x hidden size", "mean"): (23, 7, 4656.4),
+    ("004", "results", "parameters"): (4, 0, 18244480),
+    ("004", "remarks", "mean"): (0, 1, 0),
+    ("stac-ml", "STAC-ML Markets (Inference) 2023", "p99"): (6, 0, 786.66),
+    ("stac-ml", "STAC-ML Markets (Inference) 2023", "max_over_median"): (1, 0, 2.3),
+    ("stac-ml", "STAC-ML Markets (Inference) 2026", "p99_low"): (1, 0, 4.61),
+    ("stac-ml", "STAC-ML Markets (Inference) 2026", "p99_high"): (1, 0, 4.70),
+    ("vollo", "ladder", "mean"): (4, 0, 13.4),
+    ("vollo", "ladder", "p99"): (4, 0, 14.0),
+    ("flashrnn", "H100", "time"): (3, 0, 25.28),
+    ("flashrnn", "H100", "time_per_step"): (1, 0, 1.96),
+    ("deepbench", "LSTM", "time"): (2, 0, 1.699),
+}
+
+#: SHA-256 of what each cell is and holds, taken when every cell was compared with its document.
+#: It finds two figures that changed places, which no sum does. After a wanted change, compare again.
+DIGESTS = {
+    "000": "bb4ce7bf2ed81f9c",
+    "001": "d4eed78a686d06e5",
+    "002": "7f3b12b04d348765",
+    "004": "541cf04610b1bf57",
+    "further": "ebff18170668ea52",
+}
+
+#: Read in the documents, by hand: value as carried, and what names the row.
+SPOTS = [
+    (0.8607, dict(source="000", workload="cell", implementation="tvm", unit="ms")),
+    (0.2115, dict(source="000", workload="cell", implementation="cudnn", unit="ms")),
+    (0.4493, dict(workload="layer", batch=32, sequence=8, hidden=32, implementation="tvm-untuned", unit="ms")),
+    (0.182, dict(workload="layer", batch=32, sequence=8, features=32, statistic="mean", unit="ms")),
+    (0.001, dict(workload="layer", batch=32, sequence=8, features=32, statistic="std", unit="ms")),
+    (18.512, dict(workload="layer", batch=32, sequence=8, features=32, statistic="schedule", unit="s")),
+    (259.080, dict(workload="layer", batch=32, sequence=8, features=32, statistic="tuning", unit="s")),
+    (11.191, dict(workload="layer", batch=32, sequence=8, features=32, statistic="build", unit="s")),
+    (16.0620, dict(workload="layer", shape="layers 1 hidden 128 input 128 sequence 128 batch 128", statistic="time")),
+    (10.202, dict(workload="layer", shape="layers 2 hidden 128 input 128 sequence 128 batch 128(2)", statistic="mean")),
+    (642.105, dict(workload="layer", batch=1024, statistic="build")),
+    (2.9105, dict(table="stack", layers=1, statistic="median")),
+    (59.7667, dict(table="stack", layers=20, statistic="max")),
+    (0.9444, dict(table="stack summary", batch=32, sequence=32, hidden=32, statistic="min")),
+    (0.5243, dict(table="fine-grained operators CPU", mode="forward", implementation="tensorflow-while-graph", unit="s",
+                  statistic="wall")),
+    (0.0435, dict(table="fine-grained operators GPU", mode="forward", implementation="tensorflow-basic-graph",
+                  statistic="wall")),
+    (3236.9244, dict(table="static GPU", mode="forward", implementation="tensorflow-static-graph", unit="sequences/s")),
+    (1.6069, dict(table="cuDNN", mode="training", implementation="tensorflow-one-call-graph", statistic="elapsed")),
+    (27.1, dict(source="002", implementation="theano", hidden=128, unit="ms")),
+    (204.3, dict(source="002", implementation="torch7", hidden=1024, unit="ms")),
+    (443.3, dict(source="002", implementation="keras-tensorflow", hidden=1024, unit="ms")),
+    (640, dict(source="stac-ml", workload="stac-ml-lstm-c", hardware="A100", statistic="p99", unit="us")),
+    (4.4, dict(source="vollo", layers=3, hidden=480, statistic="p99", unit="us")),
+    (0.441, dict(source="deepbench", hardware="V100", batch=16, precision="fp16", unit="ms")),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def rows() -> tuple[published.Row, ...]:
+    return published.load_all()
+
+
+def select(rows, **columns) -> list[published.Row]:
+    return [row for row in rows if all(getattr(row, name) == value for name, value in columns.items())]
+
+
+def one(rows, **columns) -> published.Row:
+    found = select(rows, **columns)
+    assert len(found) == 1, (columns, found)
+    return found[0]
+
+
+def as_printed(row: published.Row) -> published.Row:
+    return replace(row, value=float(row.published_value)) if row.corrected else row
+
+
+def digest(rows) -> str:
+    sizes = [[getattr(row, size) for size in published.SIZES] for row in rows]
+    cells = [(*row.key, *size, row.value, row.unit, row.status) for row, size in zip(rows, sizes, strict=True)]
+    return hashlib.sha256("\n".join(sorted(map(repr, cells))).encode()).hexdigest()[:16]
+
+
+def test_every_table_has_all_its_cells(rows):
+    cells = defaultdict(list)
+    for row in rows:
+        cells[row.source, row.table, row.statistic].append(row.value)
+    assert cells.keys() == TABLES.keys()
+    for name, (figures, without, total) in TABLES.items():
+        values = [value for value in cells[name] if value is not None]
+        assert (len(values), len(cells[name]) - len(values)) == (figures, without), name
+        assert sum(values) == pytest.approx(total, abs=1e-6), name
+
+
+@pytest.mark.parametrize("document", DIGESTS)
+def test_no_figure_changed(document):
+    assert digest(published.load(document)) == DIGESTS[document]
+
+
+@pytest.mark.parametrize(("value", "columns"), SPOTS)
+def test_spot_values(rows, value, columns):
+    assert one(rows, **columns).value == value
+
+
+def test_no_figure_stands_twice(rows):
+    assert max(Counter(row.key for row in rows).values()) == 1
+    # Each configuration has one typical time: nothing to choose between when it is drawn.
+    assert max(Counter(row.key[:-1] for row in published.typical(rows)).values()) == 1
+
+
+# 001: elapsed time of 50 batches, time a batch, sequences a second
+
+
+def triples(rows) -> dict[tuple, dict[str, published.Row]]:
+    found = defaultdict(dict)
+    for row in select(rows, source="001"):
+        if row.status == "ok":
+            found[row.table, row.mode, row.implementation][row.statistic] = row
+    return found
+
+
+def disagreement(triple: dict[str, published.Row]) -> bool:
+    wall, elapsed, rate = (triple[name].value for name in ("wall", "elapsed", "sequences_per_s"))
+    digit = 1.0001e-4  # the last printed one of the wall time, which is cut off in places
+    return not (
+        abs(elapsed / 50 - wall) <= digit
+        and abs(rate * wall / 128 - 1) <= digit / wall
+        and abs(rate * elapsed / (50 * 128) - 1) <= 0.5e-4 / elapsed + 0.5e-4 / rate  # both rounded to 4 places
+    )
+
+
+def test_wall_time_elapsed_time_and_throughput_agree(rows):
+    found = triples(rows)
+    assert len(found) == 24 and all(len(triple) == 3 for triple in found.values())
+    assert [name for name, triple in found.items() if disagreement(triple)] == []
+
+
+def test_the_printed_figures_of_the_corrected_rows_do_not_agree(rows):
+    found = triples(map(as_printed, select(rows, source="001")))
+    assert {name for name, triple in found.items() if disagreement(triple)} == {
+        ("static CPU", "training", "tensorflow-static-eager"),
+        ("static CPU", "training", "tensorflow-static-graph"),
+        ("static GPU", "forward", "tensorflow-static-eager"),
+        ("fine-grained operators CPU", "training", "tensorflow-while-graph"),
+    }
+
+
+def test_wall_times_are_never_corrected(rows):
+    assert not any(row.corrected for row in select(rows, source="001", statistic="wall"))
+
+
+def test_corrected_figures_are_marked_and_keep_what_was_printed(rows):
+    found = {
+        (row.source, row.table, row.implementation or row.workload, row.statistic): (row.published_value, row.value)
+        for row in rows
+        if row.corrected
+    }
+    cpu, gpu, loop = "static CPU", "static GPU", "fine-grained operators CPU"
+    expected = {
+        ("001", cpu, "tensorflow-static-eager", "elapsed"): ("161.7546", 50 * 3.0750),
+        ("001", cpu, "tensorflow-static-eager", "sequences_per_s"): ("39.5661", round(128 / 3.0750, 4)),
+        ("001", cpu, "tensorflow-static-graph", "elapsed"): ("2.6479", 50 * 1.6191),
+        ("001", cpu, "tensorflow-static-graph", "sequences_per_s"): ("2417.0494", round(128 / 1.6191, 4)),
+        ("001", gpu, "tensorflow-static-eager", "sequences_per_s"): ("9.6939", round(6400 / 64.1965, 4)),
+        ("001", loop, "tensorflow-while-graph", "elapsed"): ("46.4985", 50 * 0.9210),
+        ("001", loop, "tensorflow-while-graph", "sequences_per_s"): ("137.6386", round(128 / 0.9210, 4)),
+        ("002", "framework x hidden size", "mxnet", "mean"): ("90.2", 490.2),
+        ("004", "results", "speech-ce-short", "parameters"): ("433k", 572_800),
+        ("004", "results", "speech-ce-long", "parameters"): ("576k", 572_800),
+    }
+    assert {name: text for name, (text, _) in found.items()} == {name: text for name, (text, _) in expected.items()}
+    assert [name for name in found if found[name][1] != pytest.approx(expected[name][1], rel=1e-12)] == []
+    assert all(row.note for row in rows if row.corrected)
+
+
+# 000, 002, 004 and further: what the figures say of one another
+
+
+def test_the_stack_is_linear_in_depth(rows):
+    stack = select(rows, table="stack", statistic="mean")
+    depth = np.array([row.layers for row in stack])
+    mean_ms = np.array([row.value for row in stack])
+    assert depth.tolist() == [1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20]
+    slope, intercept = np.polyfit(depth, mean_ms, 1)
+    residual = mean_ms - (slope * depth + intercept)
+    assert 1 - residual.var() / mean_ms.var() > 0.9999
+    assert 2.70 < slope < 2.80 and abs(intercept) < 0.3
+    a_layer = [float(f"{each:.2f}") for each in mean_ms / depth]
+    assert (min(a_layer), max(a_layer)) == (2.74, 2.98)
+
+
+def test_statistics_of_one_configuration_are_in_order(rows):
+    configurations = defaultdict(dict)
+    for row in select(rows, workload="stack"):
+        configurations[row.key[:-1]][row.statistic] = row.value
+    assert len(configurations) == 12
+    for of in configurations.values():
+        assert of["min"] <= of["median"] <= of["max"] and of["min"] <= of["mean"] <= of["max"]
+        assert of["std"] < of["max"] - of["min"]
+
+
+def test_tuning_made_every_layer_faster(rows):
+    untuned = {row.shape: row.value for row in select(rows, implementation="tvm-untuned", status="ok")}
+    tuned = {row.shape: row.value for row in select(rows, implementation="tvm-tuned", statistic="mean", status="ok")}
+    assert len(untuned) == 8 and len(tuned) == 25
+    assert all(tuned[shape] < untuned[shape] for shape in untuned)
+
+
+def test_wider_text_classifiers_take_longer_once_corrected(rows):
+    def steps(rows) -> dict[str, list[float]]:
+        times = defaultdict(list)
+        for row in sorted(select(rows, source="002", status="ok"), key=lambda row: row.hidden):
+            times[row.implementation].append(row.value)
+        return {name: np.diff(of).tolist() for name, of in times.items()}
+
+    assert all(min(of) > 0 for of in steps(rows).values()) and len(steps(rows)) == 6
+    assert [name for name, of in steps(map(as_printed, select(rows, source="002"))).items() if min(of) < 0] == ["mxnet"]
+
+
+def test_parameters_are_those_of_the_networks(rows):
+    found = select(rows, statistic="parameters")
+    assert [row.value for row in found] == [572_800, 572_800, 8_533_760, 8_565_120]
+    for row in found:
+        directions, outputs = 2 if "bidirectional" in row.shape else 1, int(re.search(r"outputs (\d+)", row.shape)[1])
+        widths = [row.features] + [directions * row.hidden] * (row.layers - 1)
+        lstm = directions * sum(4 * row.hidden * (width + row.hidden + 2) for width in widths)
+        assert row.value == lstm + outputs * directions * row.hidden == workloads.find(row.workload).parameters
+
+
+def test_flashrnns_time_a_step_is_its_time_over_the_steps(rows):
+    row = one(rows, source="flashrnn", implementation="cudnn", statistic="time")
+    step = one(rows, source="flashrnn", statistic="time_per_step")
+    assert round(row.seconds / row.sequence * 1e6, 2) == step.value == round(step.seconds * 1e6, 2)
+
+
+# Cells without a figure
+
+
+def test_failures_dashes_and_empty_cells_are_told_apart(rows):
+    assert Counter((row.source, row.status, row.reason) for row in rows if row.value is None) == {
+        ("000", "failed", "stack overflow"): 2,
+        ("000", "no figure", "stack overflow"): 3,
+        ("000", "empty", ""): 22,
+        ("001", "empty", ""): 54,
+        ("002", "failed", "out of mem"): 3,
+        ("002", "failed", "didn't run"): 3,
+        ("002", "failed", "recursion depth"): 1,
+        ("004", "failed", "not carried out"): 1,
+    }
+    assert {row.published_value for row in rows if row.status == "no figure"} == {"-"}
+    assert {row.published_value for row in rows if row.status == "empty"} == {""}
+    assert all(row.published_value for row in rows if row.status == "failed")
+    assert one(rows, workload="layer", features=1024, statistic="mean").published_value == "[1]"
+    assert one(rows, workload="layer", sequence=512, statistic="schedule").published_value == "stack overflow"
+    assert {row.framework for row in select(rows, source="001", status="empty")} == {"PyTorch"}
+
+
+# The lab's own names
+
+
+def test_every_row_is_about_one_workload_of_the_lab_and_none_is_left_out(rows):
+    variants = [variant for family in workloads.VARIANTS.values() for variant in family]
+    documents = [row for row in rows if row.source.isdigit()]
+    for row in documents:
+        (workload,) = (variant for variant in variants if row.matches(variant))
+        assert workload.document == row.source
+    for variant in variants:
+        assert any(row.matches(variant) for row in documents), variant.label
+    assert not any(row.matches(variant) for row in rows if not row.source.isdigit() for variant in variants)
+    assert not any(row.matches(workloads.find("ptb-lm").scaled("1/2")) for row in documents)
+
+
+def test_the_language_models_implementations_have_the_names_of_the_registry(rows):
+    names = {row.implementation for row in select(rows, source="001")}
+    registered = {name.split("-")[0] for name in implementations.REGISTRY}
+    here = {name for name in names if name.split("-")[0] in registered}
+    assert here and here <= implementations.REGISTRY.keys()
+    assert {name.split("-")[0] for name in names} == {"pytorch", "tensorflow"}
+
+
+# Reading
+
+
+def test_a_document_is_found_by_number_and_by_name_from_anywhere(monkeypatch, tmp_path):
+    assert published.load("001") == published.load("ptb-language-model")
+    for folder in (ROOT, ROOT / "notebooks", tmp_path):
+        monkeypatch.chdir(folder)
+        assert len(published.load("000")) == 222
+    # Installed elsewhere, the package finds them in the checkout that it is used in, and only there.
+    monkeypatch.setattr(published, "__file__", str(tmp_path / "site-packages/lstm_trt/literature/published.py"))
+    monkeypatch.chdir(ROOT / "notebooks")
+    assert len(published.load("000")) == 222
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"^there is no data/published/tvm-cudnn\.csv here.*checkout.*$"):
+        published.load("000")
+
+
+@pytest.mark.parametrize("name", ["003", "", "ptb-lm", "../published/speech", "speech.csv"])
+def test_unknown_documents_are_refused_in_one_line(name):
+    with pytest.raises(UsageError, match=r"^no published figures of .*: choose from 000 or tvm-cudnn, .* or speech"):
+        published.load(name)
+
+
+def test_a_table_for_pandas(rows):
+    table = published.frame(rows)
+    assert tuple(table.columns) == (*published.COLUMNS, "seconds") and len(table) == len(rows)
+    assert {str(table[size].dtype) for size in published.SIZES} == {"Int64"}
+    assert table["value"].isna().sum() == sum(row.status != "ok" for row in rows)
+    walls = table[(table.source == "001") & (table.statistic == "wall") & (table.status == "ok")]
+    assert len(walls) == 24 and (walls.seconds == walls.value).all()
+    assert table[table.unit == "ms"].seconds.sum() == pytest.approx(table[table.unit == "ms"].value.sum() / 1e3)
+    assert table[table.unit.isin(["sequences/s", "count", "ratio"])].seconds.isna().all()
+    assert published.frame([]).empty
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """A copy of a table with some cells of its second line changed; None takes the last cell away."""
+
+    def write(changes: dict[str, str] | None, twice: bool = False):
+        with published.find("002").open(newline="") as file:
+            header, *lines = csv.reader(file)
+        for column, text in (changes or {}).items():
+            lines[0][header.index(column)] = text
+        if changes is None:
+            lines[0].pop()
+        path = tmp_path / "damaged.csv"
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([header, lines[0], *lines[0 if twice else 1 :]])
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"value": ""}, "a row has a value where its status is ok"),
+        ({"status": "failed"}, "a row has a value where its status is ok"),
+        ({"status": "failed", "value": ""}, "a failure needs its reason"),
+        ({"status": "broken"}, "status is 'broken': write one of ok, failed, no figure, empty"),
+        ({"unit": "minutes"}, "unit is 'minutes': write one of s, ms, us"),
+        ({"statistic": "mode"}, "statistic is 'mode'"),
+        ({"corrected": "yes"}, "corrected is 'yes'"),
+        ({"corrected": "true"}, "a corrected figure needs its published_value"),
+        ({"value": "27,1"}, "value is '27,1': write a number"),
+        ({"value": "nan"}, "value is nan: it must be above 0"),
+        ({"value": "-27.1"}, "value is -27.1: it must be above 0"),
+        ({"hidden": "128.0"}, "hidden is '128.0': write a number"),
+        (None, "23 cells where there are 24 columns"),
+    ],
+)
+def test_damaged_tables_are_refused_with_file_and_line(damaged, changes, told):
+    path = damaged(changes)
+    with pytest.raises(UsageError, match=rf"^{re.escape(str(path))} line 2: {re.escape(told)}[^\n]*$"):
+        published.read(path)
+
+
+def test_a_figure_that_stands_twice_and_files_of_another_kind_are_refused(damaged, tmp_path):
+    assert len(published.read(damaged({}))) == 30
+    with pytest.raises(UsageError, match=r"line 3: this figure stands twice"):
+        published.read(damaged({}, twice=True))
+    for name, content in (("other.csv", b"layers,latency_us\n1,2\n"), ("empty.csv", b""), ("binary.csv", b"\xff\xfe")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UsageError, match=rf"{name} (is no table of published figures|cannot be read)"):
+            published.read(tmp_path / name)
+    with pytest.raises(UsageError, match="cannot be read"):
+        published.read(tmp_path / "missing.csv")
+
+
+def test_importing_it_loads_nothing_heavy():
+    heavy = {"numpy", "pandas", "torch", "pyarrow"}
+    code = f"import sys, lstm_trt.literature.published; print({heavy} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert result.stdout.strip() == "set()"
+
+
+def test_the_readme_counts_what_the_tables_hold(rows):
+    text = (ROOT / "data/published/README.md").read_text()
+    for document, name in published.DOCUMENTS.items():
+        status = Counter(row.status for row in published.load(document))
+        counts = (status.total(), *(status[word] for word in published.STATUSES))
+        (line,) = re.findall(rf"^\| `{name}\.csv` \|[^|]*\|(.*)\|$", text, re.MULTILINE)
+        assert tuple(int(cell.strip() or 0) for cell in line.split("|")) == counts, name
+    assert not [column for column in published.COLUMNS if f"`{column}`" not in text and column != "framework_version"]
+    assert not [word for word in published.STATISTICS if f"`{word}`" not in text]
+    corrected = [row for row in rows if row.corrected]
+    section = text.split("## Corrections")[1].split("##")[0]
+    assert [row.published_value for row in corrected if row.published_value not in section] == []
+    assert {path.stem for path in (ROOT / published.FOLDER).glob("*.csv")} == set(published.DOCUMENTS.values())

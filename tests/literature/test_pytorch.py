@@ -1,0 +1,517 @@
+"""The PyTorch, ONNX Runtime and TensorRT implementations of the literature's workloads, at small sizes on the CPU.
+
+What is true comes from numpy, written down here from the formulas: the LSTM with its gates in
+the order i, f, g, o and two bias vectors, cross-entropy, CTC's forward recursion, SGD and Adam.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lstm_trt.config import errors
+from lstm_trt.export import engine, onnx_checks
+from lstm_trt.export import trt as export_trt
+from lstm_trt.export.to_onnx import INPUT, OUTPUT
+from lstm_trt.literature import implementations
+from lstm_trt.literature.data import Batch, make_batch, make_weights
+from lstm_trt.literature.implementations.onnxruntime import export_workload
+from lstm_trt.literature.workloads import WORKLOADS
+from lstm_trt.runtimes.base import Availability
+from tests.support.network_in_numpy import evaluate, parse
+
+STYLES = ("basic", "fused", "one-call")
+QUICK = [f"pytorch-{style}-{execution}" for style in STYLES for execution in ("eager", "scripted")]
+needs_compiler = pytest.mark.skipif(
+    shutil.which(os.environ.get("CXX", "g++").split()[0]) is None, reason="torch.compile needs a C++ compiler"
+)
+
+
+def small(name, **sizes):
+    """A workload with its structure whole and its sizes small; every size differs from every other."""
+    workload = WORKLOADS[name]
+    sizes = {"batch": 5, "sequence": 7, "hidden": 6, "features": 4, "layers": min(workload.layers, 3)} | sizes
+    if workload.vocabulary:
+        sizes |= {"vocabulary": 13}
+    if workload.outputs:
+        sizes |= {"outputs": min(workload.outputs, 11)}
+    if workload.lengths:
+        sizes = {"lengths": (3, sizes["sequence"]), "labels": 2} | sizes
+    return replace(workload, **sizes)
+
+
+FORWARD = [
+    small("cell", sequence=1),
+    small("layer"),
+    small("stack", layers=3),
+    small("ptb-lm"),
+    replace(small("speech-bidirectional-ce-long"), modes=("forward",), name="bidirectional"),
+]
+TRAINING = [small(name) for name, workload in WORKLOADS.items() if "training" in workload.modes]
+label = {"ids": lambda workload: workload.name}
+
+
+def prepare(name, workload, mode, seed=1, weights=None, batch=None, threads=1):
+    weights = make_weights(workload, seed) if weights is None else weights
+    batch = make_batch(workload, seed) if batch is None else batch
+    return implementations.load(name).prepare(workload, mode, weights, batch, threads)
+
+
+def difference(found, expected):
+    """Relative, by the norm over all numbers; absolute where nothing but zeros is expected.
+
+    (The last reverse layer gives its first step to `output[-1]`, so its recurrent weights have no gradient.)
+    """
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        found, expected = (
+            np.concatenate([side[name].ravel() for name in sorted(expected)]) for side in (found, expected)
+        )
+    found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+    assert found.shape == expected.shape
+    return np.linalg.norm(found - expected) / (np.linalg.norm(expected) or 1.0)
+
+
+def lstm_in_numpy(workload, weights, batch):
+    """Answers of the network in float64, zero beyond a sequence's length."""
+    weights = {name: array.astype(np.float64) for name, array in weights.items()}
+    lengths = batch.lengths if batch.lengths is not None else np.full(workload.batch, workload.sequence)
+    read = weights["embedding.weight"][batch.inputs] if workload.vocabulary else batch.inputs.astype(np.float64)
+    for layer in range(workload.layers):
+        answers = np.zeros((workload.sequence, workload.batch, workload.width))
+        for direction, suffix in enumerate(("", "_reverse")[: workload.directions]):
+            w, r, b, c = (
+                weights[f"lstm.{part}_l{layer}{suffix}"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            )
+            place = slice(direction * workload.hidden, (direction + 1) * workload.hidden)
+            for one in range(workload.batch):
+                hidden = memory = np.zeros(workload.hidden)
+                steps = range(lengths[one])
+                for step in reversed(steps) if suffix else steps:
+                    gates = (w @ read[step, one] + b + r @ hidden + c).reshape(4, -1)
+                    enter, forget, leave = (1 / (1 + np.exp(-gates[gate])) for gate in (0, 1, 3))
+                    memory = forget * memory + enter * np.tanh(gates[2])
+                    hidden = leave * np.tanh(memory)
+                    answers[step, one, place] = hidden
+        read = answers
+    if workload.head == "none":
+        return read
+    answers = (read[-1] if workload.head == "last-step" else read) @ weights["dense.weight"].T
+    return answers + weights.get("dense.bias", 0)
+
+
+def loss_in_numpy(workload, answers, batch):
+    logs = answers - np.log(np.exp(answers).sum(-1, keepdims=True))
+    if workload.loss == "cross-entropy":
+        return -np.take_along_axis(logs, batch.targets[..., None], -1).mean()
+    losses = []
+    for one, labels in enumerate(batch.targets):
+        padded = np.zeros(2 * len(labels) + 1, dtype=int)
+        padded[1::2] = labels
+        ways = np.zeros(len(padded))
+        ways[:2] = np.exp(logs[0, one, padded[:2]])
+        for step in range(1, batch.lengths[one]):
+            more = ways.copy()
+            more[1:] += ways[:-1]
+            skips = (padded[2:] != 0) & (padded[2:] != padded[:-2])
+            more[2:] += ways[:-2] * skips
+            ways = more * np.exp(logs[step, one, padded])
+        losses.append(-np.log(ways[-2:].sum()) / len(labels))
+    return np.mean(losses)
+
+
+@pytest.mark.parametrize("workload", FORWARD, **label)
+@pytest.mark.parametrize("name", [*QUICK, "onnxruntime"])
+def test_forward_agrees_with_numpy_and_with_one_call(name, workload):
+    weights, batch = make_weights(workload, 2), make_batch(workload, 3)
+    reference = prepare("pytorch-one-call-eager", workload, "forward", weights=weights)
+    prepared = prepare(name, workload, "forward", weights=weights)
+    for step in (reference, prepared):
+        step.load_batch(batch)  # which it has not seen while it was built
+        step.step()
+    answer = prepared.outputs()
+    assert answer.dtype == np.float32 and answer.shape == workload.output_shape
+    assert difference(answer, reference.outputs()) < 1e-5
+    assert difference(answer, lstm_in_numpy(workload, weights, batch)) < 1e-5
+    prepared.close()
+
+
+@pytest.mark.parametrize("workload", TRAINING, **label)
+def test_loss_of_one_call_is_numpys(workload):
+    weights, batch = make_weights(workload, 2), make_batch(workload, 3)
+    prepared = prepare("pytorch-one-call-eager", workload, "training", weights=weights, batch=batch)
+    prepared.step()
+    expected = loss_in_numpy(workload, lstm_in_numpy(workload, weights, batch), batch)
+    assert prepared.loss() == pytest.approx(expected, rel=1e-5)
+
+
+def test_gradients_of_one_call_are_differences_of_the_loss():
+    """Along a random direction of all weights, in float64 numpy: (f(w + e) - f(w - e)) / 2e."""
+    for workload in (small("ptb-lm"), small("speech-ctc-long", layers=2)):
+        weights, batch = make_weights(workload, 2), make_batch(workload, 3)
+        gradients = prepare("pytorch-one-call-eager", workload, "training", weights=weights, batch=batch).gradients()
+        generator = np.random.default_rng(4)
+        along = {name: generator.standard_normal(array.shape) for name, array in weights.items()}
+
+        def loss_at(distance, workload=workload, weights=weights, batch=batch, along=along):
+            moved = {name: array.astype(np.float64) + distance * along[name] for name, array in weights.items()}
+            return loss_in_numpy(workload, lstm_in_numpy(workload, moved, batch), batch)
+
+        slope = (loss_at(1e-5) - loss_at(-1e-5)) / 2e-5
+        assert sum((gradients[name] * along[name]).sum() for name in along) == pytest.approx(slope, rel=1e-4)
+
+
+def assert_trains_like_one_call(name, workload):
+    weights, batch = make_weights(workload, 2), make_batch(workload, 3)
+    reference = prepare("pytorch-one-call-eager", workload, "training", weights=weights, batch=batch)
+    prepared = prepare(name, workload, "training", weights=weights, batch=batch)
+    expected, found = reference.gradients(), prepared.gradients()
+    assert difference(found, expected) < 1e-4
+    for tensor in expected:
+        assert found[tensor].dtype == np.float32
+        assert difference(found[tensor], expected[tensor]) < 1e-4, tensor
+    for _ in range(3):  # an update after an update: the optimizer's state counts as well
+        reference.step()
+        prepared.step()
+        assert prepared.loss() == pytest.approx(reference.loss(), rel=1e-4)
+    assert difference(prepared.gradients(), reference.gradients()) < 1e-3
+    prepared.close()
+
+
+@pytest.mark.parametrize("workload", TRAINING, **label)
+@pytest.mark.parametrize("name", [name for name in QUICK if name != "pytorch-one-call-eager"])
+def test_training_agrees_with_one_call(name, workload):
+    assert_trains_like_one_call(name, workload)
+
+
+def reordered(array, order, hidden):
+    return array.reshape(4, hidden, -1)[list(order)].reshape(array.shape)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_wrong_order_of_gates_or_a_lost_bias_is_found_out(style):
+    workload = small("ptb-lm", layers=2)
+    weights, batch = make_weights(workload, 2), make_batch(workload, 3)
+    expected = lstm_in_numpy(workload, weights, batch)
+
+    def error(changed):
+        prepared = prepare(f"pytorch-{style}-eager", workload, "forward", weights=weights | changed, batch=batch)
+        prepared.step()
+        return difference(prepared.outputs(), expected)
+
+    assert error({}) < 1e-5
+    lstm = [name for name in weights if name.startswith("lstm.")]
+    for order in ((0, 3, 1, 2), (0, 1, 3, 2), (0, 2, 1, 3)):  # ONNX's i, o, f, c; o for g; i, c, f, o
+        assert error({name: reordered(weights[name], order, workload.hidden) for name in lstm}) > 1e-3
+    for name in lstm:
+        if "bias" in name:
+            assert error({name: np.zeros_like(weights[name])}) > 1e-4
+            other = name.replace("bias_ih", "bias_xx").replace("bias_hh", "bias_ih").replace("bias_xx", "bias_hh")
+            assert error({name: weights[other]}) > 1e-4  # one of them used twice
+            assert error({name: weights[other], other: weights[name]}) < 1e-5  # their sum is what counts
+
+
+def test_both_directions_have_weights_of_their_own():
+    workload = replace(small("speech-bidirectional-ce-long", layers=2), modes=("forward",))
+    weights, batch = make_weights(workload, 2), make_batch(workload, 3)
+    swapped = {
+        name: weights[name[:-8] if name.endswith("_reverse") else f"{name}_reverse"]
+        for name in weights
+        if "lstm" in name
+    }
+    for style in STYLES:
+        prepared = prepare(f"pytorch-{style}-eager", workload, "forward", weights=weights | swapped, batch=batch)
+        prepared.step()
+        assert difference(prepared.outputs(), lstm_in_numpy(workload, weights, batch)) > 1e-2
+
+
+def test_weights_that_do_not_fit_are_refused():
+    workload = small("ptb-lm")
+    weights = make_weights(workload, 1)
+    for changed in (
+        {name: array for name, array in weights.items() if name != "dense.bias"},
+        weights | {"lstm.bias_ih_l9": weights["lstm.bias_ih_l0"]},
+        weights | {"dense.weight": weights["dense.weight"].T.copy()},
+    ):
+        with pytest.raises(errors.UsageError, match="weights do not fit the network: "):
+            prepare("pytorch-basic-eager", workload, "forward", weights=changed)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_what_lies_beyond_a_sequence_counts_for_nothing(style):
+    workload = small("speech-ctc-long", layers=2)
+    batch = make_batch(workload, 3)
+    assert len(set(batch.lengths)) > 1
+    prepared = prepare(f"pytorch-{style}-eager", workload, "training", batch=batch)
+    expected = prepared.gradients()
+    noise = batch.inputs.copy()
+    noise[np.arange(workload.sequence)[:, None] >= batch.lengths] = 9.0
+    prepared.load_batch(replace(batch, inputs=noise))
+    assert difference(prepared.gradients(), expected) == 0
+    noise[batch.lengths[-1] - 1, -1] = 9.0  # the last step that counts
+    prepared.load_batch(replace(batch, inputs=noise))
+    assert difference(prepared.gradients(), expected) > 1e-3
+    other = replace(batch, lengths=np.full_like(batch.lengths, workload.sequence))
+    prepared.load_batch(other)
+    prepared.step()
+    weights = make_weights(workload, 1)
+    assert prepared.loss() == pytest.approx(
+        loss_in_numpy(workload, lstm_in_numpy(workload, weights, other), other), rel=1e-5
+    )
+
+
+def test_lengths_and_shapes_that_no_network_takes_are_refused():
+    workload = small("speech-ctc-long")
+    batch = make_batch(workload, 3)
+    prepared = prepare("pytorch-basic-eager", workload, "training", batch=batch)
+    for wrong in (batch.lengths[::-1], batch.lengths - 1, batch.lengths[:3], np.array([7, 7, 7, 7, 0])):
+        with pytest.raises(errors.UsageError, match="lengths must fall"):
+            prepared.load_batch(replace(batch, lengths=wrong))
+    with pytest.raises(errors.UsageError, match="inputs must be"):
+        prepared.load_batch(Batch(batch.inputs[:-1], batch.targets, batch.lengths))
+
+
+@pytest.mark.parametrize("workload", TRAINING, **label)
+@pytest.mark.parametrize("name", QUICK)
+def test_the_loss_falls_over_twenty_steps(name, workload):
+    prepared = prepare(name, replace(workload, learning_rate=workload.learning_rate * 5), "training")
+    losses = []
+    for _ in range(20):
+        prepared.step()
+        losses.append(prepared.loss())
+    assert np.isfinite(losses).all()
+    assert losses[1] != losses[0], "no update"
+    assert losses[-1] < losses[0]
+    assert all(later < earlier for earlier, later in itertools.pairwise(losses))
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_first_step_begins_with_the_weights_that_were_given(name):
+    workload = small("ptb-lm", layers=2)
+    weights, batch = make_weights(workload, 2), make_batch(workload, 3)
+    prepared = prepare(name, workload, "training", weights=weights, batch=batch)
+    with pytest.raises(errors.RunFailed, match="no loss yet"):
+        prepared.loss()
+    prepared.step()
+    assert prepared.loss() == pytest.approx(
+        loss_in_numpy(workload, lstm_in_numpy(workload, weights, batch), batch), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+@pytest.mark.parametrize("style", STYLES)
+def test_two_updates_are_the_optimizers_formula(style, kind):
+    """SGD: w - r g. Adam (Kingma and Ba, algorithm 1): moments 0.9 and 0.999, bias corrected, epsilon 1e-8."""
+    rate = 0.01
+    workload = replace(small("speech-ce-short"), optimizer=kind, learning_rate=rate)
+    prepared = prepare(f"pytorch-{style}-eager", workload, "training")
+    weights = {name: array.astype(np.float64) for name, array in make_weights(workload, 1).items()}
+    first = {name: np.zeros_like(array) for name, array in weights.items()}
+    second = {name: np.zeros_like(array) for name, array in weights.items()}
+    for count in (1, 2):
+        gradients = prepared.gradients()
+        prepared.step()
+        for name in weights:
+            gradient = gradients[name].astype(np.float64)
+            if kind == "sgd":
+                weights[name] -= rate * gradient
+                continue
+            first[name] = 0.9 * first[name] + 0.1 * gradient
+            second[name] = 0.999 * second[name] + 0.001 * gradient**2
+            scale = np.sqrt(second[name] / (1 - 0.999**count)) + 1e-8
+            weights[name] -= rate * first[name] / (1 - 0.9**count) / scale
+    for name, parameter in prepared._parameters.items():
+        np.testing.assert_allclose(parameter.detach().numpy(), weights[name], rtol=1e-4, atol=2e-6, err_msg=name)
+
+
+def test_gradients_leave_everything_as_it_was():
+    workload = small("ptb-lm")
+    asked, not_asked = (prepare("pytorch-fused-eager", workload, "training") for _ in range(2))
+    for _ in range(3):
+        asked.gradients()
+        asked.step()
+        not_asked.step()
+        assert asked.loss() == not_asked.loss()
+
+
+@pytest.mark.parametrize("mode", ["forward", "training"])
+@pytest.mark.parametrize("name", QUICK)
+def test_a_step_takes_longer_with_more_work(name, mode):
+    """32 times the steps take more than 3 times as long, at their fastest: nothing is undone when a step returns."""
+    workload = small("ptb-lm", hidden=48, batch=64, layers=1)  # little for the weights alone: packing, the update
+    tasks = [prepare(name, replace(workload, sequence=sequence), mode) for sequence in (4, 128)]
+    times = [[], []]
+    for _ in range(7):  # in turns, so that a busy machine is busy for both
+        for prepared, taken in zip(tasks, times, strict=True):
+            began = time.perf_counter()
+            prepared.step()
+            taken.append(time.perf_counter() - began)
+    few, many = map(min, times)
+    assert many > 3 * few
+
+
+def test_the_answer_is_the_last_steps_and_a_copy():
+    workload = small("layer")
+    for name in ("pytorch-one-call-eager", "pytorch-basic-scripted", "onnxruntime"):
+        prepared = prepare(name, workload, "forward")
+        prepared.step()
+        before = prepared.outputs()
+        prepared.load_batch(make_batch(workload, 8))
+        prepared.step()
+        after = prepared.outputs()
+        assert difference(after, before) > 0.1
+        after[:] = 0
+        assert prepared.outputs().any()
+        prepared.close()
+        prepared.close()
+        with pytest.raises(errors.RunFailed, match="closed"):
+            prepared.step()
+
+
+def test_costs_and_facts_tell_what_was_done():
+    workload = small("ptb-lm")
+    for name, mode in (
+        ("pytorch-one-call-eager", "forward"),
+        ("pytorch-basic-scripted", "training"),
+        ("onnxruntime", "forward"),
+    ):
+        prepared = prepare(name, workload, mode, threads=1)
+        expected = {"build_s", "first_call_s"} | ({"export_s"} if name == "onnxruntime" else set())
+        assert prepared.costs.keys() == expected and all(cost > 0 for cost in prepared.costs.values())
+        facts = prepared.facts()
+        if name.startswith("pytorch"):
+            assert (facts["threads"], facts["interop_threads"]) == (1, 1)
+        if name == "pytorch-one-call-eager":
+            assert facts["operators"]["aten.mkldnn_rnn_layer"] == workload.layers
+        if mode == "training":
+            assert facts["gradients"] == "on" and facts["optimizer"] == "Adam, eager" and "scripted" in facts
+
+
+def test_threads_are_those_that_were_asked_for():
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        assert prepare("pytorch-basic-eager", small("layer"), "forward", threads=2).facts()["threads"] == 2
+        assert prepare("pytorch-basic-eager", small("layer"), "forward", threads=1).facts()["threads"] == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_what_an_implementation_does_not_do_is_refused_with_its_reason():
+    load = implementations.load
+    for name, workload, mode, reason in (
+        ("pytorch-basic-eager", WORKLOADS["cell"], "training", "cell is for forward"),
+        ("onnxruntime", WORKLOADS["ptb-lm"], "training", "does not train"),
+        ("tensorrt", WORKLOADS["ptb-lm"], "training", "does not train"),
+        ("pytorch-basic-compiled", WORKLOADS["speech-ce-long"], "training", "1000 cells would compile for minutes"),
+        ("pytorch-one-call-compiled", WORKLOADS["ptb-lm"], "training", "150 cells would compile for minutes"),
+        ("pytorch-fused-compiled", WORKLOADS["speech-ctc-long"].scaled("1/100"), "training", "CTC"),
+    ):
+        assert reason in load(name).supports(workload, mode)
+        with pytest.raises((errors.BuildFailed, errors.RuntimeUnavailable)):
+            small_batch = Batch(np.zeros(workload.input_shape[:2], np.int64))
+            load(name).prepare(workload, mode, {}, small_batch, 1)
+    assert load("pytorch-one-call-compiled").supports(WORKLOADS["ptb-lm"], "forward") is None
+    assert load("pytorch-basic-compiled").supports(WORKLOADS["ptb-lm"], "training") is None
+    assert load("tensorrt").supports(WORKLOADS["ptb-lm"], "forward") is None
+
+
+def test_a_failure_while_it_runs_is_one_line():
+    workload = small("ptb-lm")
+    prepared = prepare("pytorch-basic-eager", workload, "training")
+    prepared._arguments = (prepared._arguments[0] + 1000, *prepared._arguments[1:])
+    with pytest.raises(errors.RunFailed, match="pytorch-basic-eager: ") as caught:
+        prepared.step()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.heavy
+@needs_compiler
+@pytest.mark.parametrize("style", STYLES)
+def test_compiled_forward_agrees(style):
+    workload = replace(FORWARD[-1], sequence=2, layers=1)
+    weights, batch = make_weights(workload, 2), make_batch(workload, 3)
+    prepared = prepare(f"pytorch-{style}-compiled", workload, "forward", weights=weights)
+    prepared.load_batch(batch)
+    prepared.step()
+    assert difference(prepared.outputs(), lstm_in_numpy(workload, weights, batch)) < 1e-5
+    facts = prepared.facts()
+    assert facts["compiled"]["graphs"] == 1 and facts["compiled"]["inductor_cached"] == 0
+    assert facts["recompiled_later"] == 0
+    prepared.close()
+
+
+@pytest.mark.heavy
+@needs_compiler
+@pytest.mark.parametrize("name", ["pytorch-basic-compiled", "pytorch-one-call-compiled"])
+def test_compiled_training_agrees(name):
+    assert_trains_like_one_call(name, small("text-classifier", sequence=2))
+
+
+@needs_compiler
+def test_a_name_that_says_compiled_is_refused_where_nothing_is():
+    import torch
+
+    with torch.compiler.set_stance("force_eager"), pytest.raises(errors.BuildFailed, match="compiled nothing"):
+        prepare("pytorch-one-call-compiled", small("layer"), "forward")
+
+
+@pytest.mark.parametrize("workload", FORWARD, **label)
+def test_tensorrt_reads_the_exported_workloads_rightly(workload):
+    """What the parser of TensorRT for RTX made of the file, computed in numpy: no GPU is needed for that."""
+    trt = pytest.importorskip("tensorrt_rtx")
+    weights, batch = make_weights(workload, 2), make_batch(workload, 3)
+    model = export_workload(workload, weights, make_batch(workload, 4).inputs)
+    onnx_checks.check(onnx_checks.read(model))
+    network, keep = parse(trt, export_trt.logger("tensorrt-rtx"), model)
+    answer = evaluate(trt, network, {INPUT: batch.inputs})[OUTPUT]
+    assert keep and difference(answer, lstm_in_numpy(workload, weights, batch)) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["tensorrt", "tensorrt-rtx"])
+def test_tensorrt_gets_the_workloads_sizes(name, monkeypatch):
+    """All but the GPU: the engine's build and the prepared step are stand-ins that note what they are asked."""
+    from lstm_trt.runtimes import _tensorrt
+
+    workload = small("ptb-lm")
+    batch, implementation, asked = make_batch(workload, 3), implementations.load(name), {}
+
+    class Step:
+        def __init__(self, name, request, built, open_context, sizes):
+            asked.update(name=name, inputs=request.inputs, sizes=sizes, device=request.options.device)
+            self.load_inputs, self.facts = None, dict
+
+        def step(self):
+            asked["steps"] = asked.get("steps", 0) + 1
+
+    def build_engine(onnx, options, *, name):
+        asked.update(options=options, inputs_of_onnx=len(onnx_checks.lstms(onnx_checks.read(onnx))))
+        return SimpleNamespace(information={"build_seconds": 2.5})
+
+    monkeypatch.setattr(implementation.runtime, "availability", lambda device: Availability(True))
+    monkeypatch.setattr(_tensorrt, "TensorRtStep", Step)
+    monkeypatch.setattr(engine, "build_engine", build_engine)
+    prepared = prepare(name, workload, "forward", batch=batch)
+    prepared.step()
+    assert asked["steps"] == 1 and asked["name"] == name and asked["device"] == "cuda"
+    assert asked["sizes"] == {INPUT: (7, 5), OUTPUT: (7, 5, 11)} and asked["inputs"].dtype == np.int64
+    assert (asked["options"].flavour, asked["options"].precision, asked["inputs_of_onnx"]) == (name, "fp32", 3)
+    assert prepared.costs["build_s"] == 2.5 and prepared.costs.keys() == {"export_s", "build_s", "first_call_s"}
+
+
+@pytest.mark.parametrize("name", ["tensorrt", "tensorrt-rtx"])
+def test_tensorrt_without_a_gpu_says_what_is_missing(name):
+    implementation = implementations.load(name)
+    state = implementation.availability()
+    if state.ready:
+        pytest.skip("there is a GPU")
+    with pytest.raises(errors.RuntimeUnavailable, match=state.reason):
+        prepare(name, small("layer"), "forward")

@@ -1,0 +1,284 @@
+"""The literature's workloads as numbers, their weights and batches, and the registry of implementations."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lstm_trt.config.errors import BuildFailed, UsageError
+from lstm_trt.config.workload import Workload
+from lstm_trt.literature import data, implementations, task
+from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, find
+
+SPEECH = {
+    "speech-ce-short": 572_800,
+    "speech-ce-long": 572_800,
+    "speech-bidirectional-ce-long": 8_533_760,
+    "speech-ctc-long": 8_565_120,
+}
+EVERY_VARIANT = [workload for variants in VARIANTS.values() for workload in variants]
+
+
+@pytest.mark.parametrize("name", SPEECH)
+def test_parameters_are_those_of_document_004(name):
+    assert WORKLOADS[name].parameters == SPEECH[name]
+
+
+def test_parameters_of_the_language_model_by_hand():
+    embedding = 10001 * 128
+    lstm = 4 * 256 * (128 + 256 + 2) + 2 * 4 * 256 * (256 + 256 + 2)
+    assert WORKLOADS["ptb-lm"].parameters == embedding + lstm + 256 * 10001 + 10001
+
+
+@pytest.mark.parametrize("workload", EVERY_VARIANT, ids=lambda workload: workload.label)
+def test_weights_are_as_many_as_the_parameters(workload):
+    shapes = data.weight_shapes(workload)
+    assert sum(int(np.prod(shape)) for shape in shapes.values()) == workload.parameters
+
+
+def test_every_size_and_protocol_is_the_documents():
+    found = {
+        name: (w.document, w.batch, w.sequence, w.features, w.hidden, w.layers, w.directions, w.warmup, w.batches)
+        for name, w in WORKLOADS.items()
+    }
+    assert found == {
+        "cell": ("000", 128, 1, 512, 512, 1, 1, 10, 100),
+        "layer": ("000", 32, 8, 32, 32, 1, 1, 10, 100),
+        "stack": ("000", 1, 100, 64, 64, 1, 1, 10, 100),
+        "ptb-lm": ("001", 128, 50, 128, 256, 3, 1, 10, 50),
+        "text-classifier": ("002", 128, 64, 128, 128, 1, 1, 2, 50),
+        "speech-ce-short": ("004", 64, 100, 123, 320, 1, 1, 100, 400),
+        "speech-ce-long": ("004", 32, 1000, 123, 320, 1, 1, 100, 400),
+        "speech-bidirectional-ce-long": ("004", 32, 1000, 123, 320, 4, 2, 100, 400),
+        "speech-ctc-long": ("004", 32, 1000, 123, 320, 4, 2, 100, 400),
+    }
+    assert {name: (w.vocabulary, w.head, w.outputs, w.loss, w.optimizer) for name, w in WORKLOADS.items()} == {
+        "cell": (None, "none", None, None, None),
+        "layer": (None, "none", None, None, None),
+        "stack": (None, "none", None, None, None),
+        "ptb-lm": (10001, "every-step", 10001, "cross-entropy", "adam"),
+        "text-classifier": (10000, "last-step", 5, "cross-entropy", "sgd"),
+        "speech-ce-short": (None, "last-step", 10, "cross-entropy", "adam"),
+        "speech-ce-long": (None, "last-step", 10, "cross-entropy", "adam"),
+        "speech-bidirectional-ce-long": (None, "last-step", 10, "cross-entropy", "adam"),
+        "speech-ctc-long": (None, "every-step", 59, "ctc", "adam"),
+    }
+    assert {name for name, w in WORKLOADS.items() if "forward" in w.modes} == {"cell", "layer", "stack", "ptb-lm"}
+    assert {name for name, w in WORKLOADS.items() if "training" in w.modes} == {"ptb-lm", "text-classifier", *SPEECH}
+    assert (WORKLOADS["speech-ctc-long"].lengths, WORKLOADS["speech-ctc-long"].labels) == ((500, 1000), 100)
+
+
+def test_variants_are_the_documents_tables():
+    assert len(VARIANTS["layer"]) == 27
+    assert [w.layers for w in VARIANTS["stack"]][:-1] == [1, *range(2, 21, 2)]
+    assert [w.hidden for w in VARIANTS["text-classifier"]] == [128, 256, 512, 1024, 2048]
+    assert all(w.features == w.hidden for name in ("layer", "stack", "text-classifier") for w in VARIANTS[name])
+    assert all(WORKLOADS[name] in variants for name, variants in VARIANTS.items())
+    labels = [workload.label for workload in EVERY_VARIANT]
+    assert len(set(labels)) == len(labels)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_flops_are_what_pytorch_counts_of_the_cell_written_out(name):
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from lstm_trt.literature.implementations.pytorch_networks import build_network
+
+    labels = WORKLOADS[name].labels and 2
+    workload = replace(WORKLOADS[name], batch=3, sequence=6, hidden=8, features=5, lengths=None, labels=labels)
+    network = build_network(workload, "basic")
+    for parameter in network.parameters():
+        parameter.data.zero_()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        network(torch.from_numpy(data.make_batch(workload, 0).inputs), None, None, None)
+    assert counter.get_total_flops() == workload.flops
+
+
+def test_flops_of_variable_lengths_are_those_of_the_mean():
+    ctc = WORKLOADS["speech-ctc-long"]
+    assert ctc.flops / replace(ctc, lengths=None).flops == 0.75
+
+
+def test_scale_shrinks_the_batch_and_leaves_the_network():
+    eighth = WORKLOADS["ptb-lm"].scaled("1/8")
+    assert (eighth.label, eighth.batch, eighth.sequence) == ("ptb-lm@1/8", 16, 6)
+    assert eighth.parameters == WORKLOADS["ptb-lm"].parameters
+    ctc = WORKLOADS["speech-ctc-long"].scaled(Fraction(1, 50))
+    assert (ctc.batch, ctc.sequence, ctc.lengths, ctc.labels) == (1, 20, (10, 20), 2)
+    assert WORKLOADS["stack"].scaled(0.25).scaled("1/2").scale == "1/8"
+    assert WORKLOADS["cell"].scaled(1) == WORKLOADS["cell"]
+    smallest = WORKLOADS["layer"].scaled("1/1000")
+    assert (smallest.batch, smallest.sequence, smallest.hidden) == (1, 1, 32)
+
+
+def test_every_scale_leaves_ctc_enough_steps_for_its_labels():
+    for denominator in range(1, 1200):
+        workload = WORKLOADS["speech-ctc-long"].scaled(Fraction(1, denominator))
+        assert workload.lengths[0] >= 2 * workload.labels - 1
+
+
+@pytest.mark.parametrize("fraction", [0, -1, "3/2", "0", "half", float("nan"), float("inf"), 1e-9, None, "1/0"])
+def test_a_scale_that_is_no_fraction_is_refused(fraction):
+    with pytest.raises(UsageError, match="scale must be"):
+        WORKLOADS["cell"].scaled(fraction)
+
+
+def test_variants_of_other_sizes():
+    layer = WORKLOADS["layer"].variant(batch=7, sequence=3, hidden=40)
+    assert (layer.features, layer.hidden, layer.label) == (40, 40, "layer-7x3x40")
+    assert WORKLOADS["stack"].variant(depth=5) == WORKLOADS["stack"].variant(layers=5)
+    for name, sizes in (("cell", {"hidden": 3}), ("text-classifier", {"batch": 3}), ("stack", {"features": 3})):
+        with pytest.raises(UsageError, match=f"^{name} "):
+            WORKLOADS[name].variant(**sizes)
+
+
+@pytest.mark.parametrize("workload", [*EVERY_VARIANT, WORKLOADS["speech-ctc-long"].scaled("1/8")])
+def test_a_workload_survives_json(workload):
+    plain = json.loads(json.dumps(workload.as_dict()))
+    assert plain["kind"] == "literature"
+    assert Workload.from_dict(plain) == workload
+
+
+def test_what_is_no_workload_is_refused():
+    plain = WORKLOADS["cell"].as_dict()
+    for wrong in (
+        plain | {"kind": "stacked-lstm"},
+        plain | {"colour": "red"},
+        plain | {"batch": 0},
+        plain | {"batch": 2.5},
+        plain | {"batch": True},
+        plain | {"modes": ["sleep"]},
+        plain | {"modes": []},
+        plain | {"modes": ["training"]},
+        plain | {"head": "every-step"},
+        plain | {"outputs": 3},
+        plain | {"directions": 3},
+        plain | {"lengths": [1, 1]},
+        WORKLOADS["speech-ctc-long"].as_dict() | {"lengths": [500, 900]},
+        WORKLOADS["speech-ctc-long"].as_dict() | {"labels": 300},
+        {name: value for name, value in plain.items() if name != "hidden"},
+    ):
+        with pytest.raises(UsageError) as refusal:
+            Workload.from_dict(wrong)
+        assert "\n" not in str(refusal.value)
+    with pytest.raises(UsageError, match="choose from cell, layer"):
+        find("ptb")
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_batches_have_the_shapes_and_types_that_are_promised(name):
+    workload = WORKLOADS[name].scaled("1/10")
+    batch, again, other = (data.make_batch(workload, seed) for seed in (3, 3, 4))
+    assert batch.inputs.shape == workload.input_shape
+    np.testing.assert_array_equal(batch.inputs, again.inputs)
+    assert not np.array_equal(batch.inputs, other.inputs)
+    if workload.vocabulary:
+        assert batch.inputs.dtype == np.int64
+        assert batch.inputs.min() >= 0 and batch.inputs.max() < workload.vocabulary
+    else:
+        assert batch.inputs.dtype == np.float32
+    if workload.loss is None:
+        assert batch.targets is None
+        return
+    labels = (workload.batch, workload.labels)
+    shapes = {"none": None, "every-step": (workload.sequence, workload.batch), "last-step": (workload.batch,)}
+    assert batch.targets.dtype == np.int64
+    assert batch.targets.shape == (labels if workload.loss == "ctc" else shapes[workload.head])
+    assert batch.targets.min() >= (1 if workload.loss == "ctc" else 0) and batch.targets.max() < workload.outputs
+
+
+def test_lengths_fall_and_what_lies_beyond_them_is_zero():
+    workload = WORKLOADS["speech-ctc-long"].scaled("1/4")
+    batch = data.make_batch(workload, 5)
+    assert batch.lengths.dtype == np.int64 and batch.lengths.shape == (8,)
+    assert batch.lengths[0] == workload.sequence and (np.diff(batch.lengths) <= 0).all()
+    assert batch.lengths[-1] >= workload.lengths[0] and len(set(batch.lengths)) > 1
+    for place, length in enumerate(batch.lengths):
+        assert not batch.inputs[length:, place].any() and batch.inputs[:length, place].any(1).all()
+
+
+def test_weights_belong_to_the_network_and_the_seed():
+    workload = WORKLOADS["text-classifier"]
+    weights = data.make_weights(workload, 1)
+    assert {name: array.shape for name, array in weights.items()} == data.weight_shapes(workload)
+    assert {array.dtype for array in weights.values()} == {np.dtype(np.float32)}
+    for name, array in data.make_weights(workload.scaled("1/8"), 1).items():
+        np.testing.assert_array_equal(array, weights[name])
+    assert not np.array_equal(data.make_weights(workload, 2)["dense.weight"], weights["dense.weight"])
+    assert not np.array_equal(weights["lstm.bias_ih_l0"], weights["lstm.bias_hh_l0"])
+    bound = 1 / np.sqrt(workload.hidden)
+    largest = np.abs(weights["lstm.weight_hh_l0"]).max()
+    assert 0.99 * bound < largest <= bound
+
+
+def test_the_registry_holds_what_the_contract_asks_and_imports_no_framework():
+    code = """
+import sys
+from lstm_trt.literature import implementations, task, workloads
+for name in implementations.REGISTRY:
+    implementation = implementations.load(name)
+    assert implementation.NAME == name, (name, implementation.NAME)
+    for part in ("TITLE", "FRAMEWORK", "STYLE", "EXECUTION", "DISTRIBUTION"):
+        assert getattr(implementation, part), (name, part)
+    state = implementation.availability()
+    assert state.ready or (state.reason and state.remedy), (name, state)
+    assert set(task.devices(implementation)) <= {"cpu", "cuda"}, name
+    for workload in workloads.WORKLOADS.values():
+        for mode in workloads.MODES:
+            reason = implementation.supports(workload, mode)
+            assert reason is None or (0 < len(reason) < 160 and "\\n" not in reason), (name, reason)
+            assert reason is not None or mode in workload.modes, (name, workload.name, mode)
+heavy = {"torch", "tensorflow", "keras", "tvm", "onnx", "jax"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)
+    assert result.returncode == 0, result.stderr
+
+
+def test_titles_tell_implementations_apart():
+    titles = [implementations.load(name).TITLE for name in implementations.REGISTRY]
+    assert len(set(titles)) == len(titles)
+
+
+def test_an_implementation_of_ones_own_is_a_name_with_a_dot(tmp_path, monkeypatch):
+    (tmp_path / "mine_for_literature.py").write_text(
+        "class Mine:\n    pass\n"
+        f"for name in {task.CONTRACT!r}:\n    setattr(Mine, name, name)\n"
+        "Mine.NAME = 'mine'\nclass Lacking:\n    NAME = 'lacking'\n"
+    )
+    package = tmp_path / "my_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (tmp_path / "mine_for_literature.py").rename(package / "mine.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert implementations.load("my_package.mine:Mine").NAME == "mine"
+    for name, words in (
+        ("my_package.mine:Lacking", "it lacks TITLE"),
+        ("my_package.mine:Absent", "cannot be imported"),
+        ("my_package.absent", "cannot be imported"),
+        ("pytorch", "unknown implementation 'pytorch': choose from"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            implementations.load(name)
+
+
+def test_what_is_not_supported_is_refused_with_the_reason():
+    stub = SimpleNamespace(NAME="some", supports=lambda workload, mode: "it has no hands")
+    batch = data.make_batch(WORKLOADS["cell"], 0)
+    with pytest.raises(BuildFailed, match=r"some does not do cell \(forward\): it has no hands"):
+        task.check(stub, WORKLOADS["cell"], "forward", batch)
+    stub.supports = lambda workload, mode: None
+    task.check(stub, WORKLOADS["cell"], "forward", batch)
+    with pytest.raises(UsageError, match="takes inputs of"):
+        task.check(stub, WORKLOADS["layer"], "forward", batch)
+    assert task.mode_reason(WORKLOADS["cell"], "training") == "cell is for forward"
+    assert task.mode_reason(WORKLOADS["cell"], "sleep") == "unknown mode 'sleep'"
+    assert task.mode_reason(WORKLOADS["ptb-lm"], "training") is None

@@ -1,0 +1,591 @@
+"""machine, system, watcher, nvml and host: against planted machines, and against this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import pytest
+
+from lstm_trt.machine import checks as machine_checks
+from lstm_trt.machine import facts, gpu, linux
+from lstm_trt.machine.counters import COUNTERS, LARGEST_TABLE_BYTES, Watcher, difference
+
+STAT = """cpu  100 0 50 1000 5 0 3 30 0 0
+cpu0 60 0 20 500 5 0 1 10 0 0
+cpu1 40 0 30 500 0 0 2 20 0 0
+intr 5000 0 1 2 3
+ctxt 7777
+btime 1
+"""
+INTERRUPTS = """           CPU0       CPU1
+ 24:          1          5  IO-APIC   5-edge      ACPI:Ged
+LOC:        100        200   Local timer interrupts
+ERR:          9
+MIS:          0
+"""
+SOFTIRQS = """                    CPU0       CPU1
+          HI:          1          2
+       TIMER:         10         40
+"""
+CPUINFO = """processor	: 0
+model name	: Planted  CPU @ 3 GHz
+cpu MHz		: 3000.500
+flags		: fpu avx2 fma {extra}
+
+processor	: 1
+model name	: Planted  CPU @ 3 GHz
+cpu MHz		: 2500.250
+"""
+
+
+def plant(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return plant(
+        tmp_path,
+        {
+            "/proc/stat": STAT,
+            "/proc/interrupts": INTERRUPTS,
+            "/proc/softirqs": SOFTIRQS,
+            "/proc/cpuinfo": CPUINFO.format(extra="aperfmperf"),
+            "/sys/devices/system/cpu/online": "0-1\n",
+        },
+    )
+
+
+TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
+
+
+# --- readings on a planted machine ---
+
+
+def test_counters_of_the_pinned_cores(tree):
+    with Watcher((1,), "cpu", root=tree) as watcher:
+        reading = watcher.read()
+    assert reading["steal_ns"] == 20 * TICK_NS
+    assert reading["interrupts"] == 205
+    assert reading["softirqs"] == 42
+    assert reading["interrupts_total"] == 5000
+    assert reading["context_switches_total"] == 7777
+    assert reading["cpu_khz"] == 2500250
+    assert reading["throttled_ns"] is None and reading["throttled_periods"] is None
+    with Watcher((0, 1), "cpu", root=tree) as watcher:
+        reading = watcher.read()
+    assert (reading["steal_ns"], reading["interrupts"], reading["softirqs"]) == (30 * TICK_NS, 306, 53)
+    assert (reading["cpu_khz"], reading["cpu_khz_0"], reading["cpu_khz_1"]) == (2500250, 3000500, 2500250)
+
+
+def test_a_second_reading_is_fresh(tree):
+    with Watcher((1,), "cpu", root=tree) as watcher:
+        before = watcher.read()
+        (tree / "proc/stat").write_text(STAT.replace("20 0 0\nintr 5000", "25 0 0\nintr 5600"))
+        after = watcher.read()
+    changed = difference(before, after)
+    assert changed["steal_ns"] == 5 * TICK_NS
+    assert changed["interrupts_total"] == 600
+    assert changed["cpu_khz"] == 2500250  # a gauge stays what it is
+
+
+def test_what_is_not_counted_is_none(tmp_path):
+    with Watcher((0,), "cuda", root=tmp_path) as watcher:
+        reading = watcher.read()
+        assert set(reading) == set(watcher.names)
+        # the GPU of the machine that runs the tests may answer, the planted root may not
+        assert all(value is None for name, value in reading.items() if not name.startswith("gpu_"))
+    # a core without a row, rows of zeros as sandboxes print them, a core without a column
+    plant(tmp_path, {"/proc/stat": "cpu 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\nintr 0\nctxt 0\n"})
+    plant(tmp_path, {"/proc/interrupts": INTERRUPTS})
+    for cores in ((0,), (7,)):
+        with Watcher(cores, "cpu", root=tmp_path) as watcher:
+            reading = watcher.read()
+        assert reading["steal_ns"] is reading["interrupts_total"] is reading["context_switches_total"] is None
+        assert reading["interrupts"] == (101 if cores == (0,) else None)
+
+
+def test_a_nominal_clock_is_no_reading(tree):
+    plant(tree, {"/proc/cpuinfo": CPUINFO.format(extra="")})
+    with Watcher((1,), "cpu", root=tree) as watcher:
+        assert watcher.read()["cpu_khz"] is None
+    plant(tree, {"/sys/devices/system/cpu/cpu1/cpufreq/scaling_cur_freq": "1234000\n"})
+    with Watcher((1,), "cpu", root=tree) as watcher:
+        assert watcher.read()["cpu_khz"] == 1234000
+
+
+def test_a_table_too_large_to_read_quickly_is_left_out(tree):
+    plant(tree, {"/proc/interrupts": INTERRUPTS + " 25: 1 1 x\n" * (LARGEST_TABLE_BYTES // 10)})
+    with Watcher((1,), "cpu", root=tree) as watcher:
+        reading = watcher.read()
+    assert reading["interrupts"] is None and reading["softirqs"] == 42
+
+
+def test_difference_of_counters_and_gauges():
+    before = {"steal_ns": 5, "interrupts": None, "softirqs": 9, "throttled_ns": 1, "cpu_khz": 1}
+    after = {"steal_ns": 7, "interrupts": 3, "softirqs": 8, "throttled_ns": None, "cpu_khz": 2, "interrupts_total": 4}
+    assert difference(before, after) == {
+        "steal_ns": 2,
+        "interrupts": None,
+        "softirqs": None,  # went backwards
+        "throttled_ns": None,
+        "cpu_khz": 2,
+        "interrupts_total": None,
+    }
+    assert after["steal_ns"] == 7  # the readings themselves are left alone
+
+
+# --- cgroups ---
+
+
+def cgroup_v1(root: Path, path: str, mount_root: str = "/") -> Path:
+    return plant(
+        root,
+        {
+            "/proc/self/cgroup": f"9:name=systemd:/x\n3:cpuset:/y\n2:cpu,cpuacct:{path}\n0::/z\n",
+            "/proc/self/mountinfo": (
+                f"32 31 0:29 {mount_root} /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
+                "34 31 0:31 / /sys/fs/cgroup/cpuset rw,relatime - cgroup cgroup rw,cpuset\n"
+            ),
+        },
+    )
+
+
+def cgroup_v2(root: Path, path: str) -> Path:
+    return plant(
+        root,
+        {
+            "/proc/self/cgroup": f"0::{path}\n",
+            "/proc/self/mountinfo": "31 23 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n",
+        },
+    )
+
+
+def reading_of(root: Path) -> tuple:
+    with Watcher((0,), "cpu", root=root) as watcher:
+        reading = watcher.read()
+    return reading["throttled_ns"], reading["throttled_periods"]
+
+
+def test_cgroup_v1_own_path(tmp_path):
+    base = "/sys/fs/cgroup/cpu,cpuacct/jobs/a"
+    cgroup_v1(tmp_path, "/jobs/a")
+    plant(
+        tmp_path,
+        {
+            f"{base}/cpu.stat": "nr_periods 10\nnr_throttled 4\nthrottled_time 123456\n",
+            f"{base}/cpu.cfs_quota_us": "150000\n",
+            f"{base}/cpu.cfs_period_us": "100000\n",
+            f"{base}/../cpu.cfs_quota_us": "-1\n",
+            f"{base}/../cpu.cfs_period_us": "100000\n",
+        },
+    )
+    assert reading_of(tmp_path) == (123456, 4)
+    assert linux.cpu_quota_cores(tmp_path) == 1.5
+
+
+def test_cgroup_v1_in_a_container_falls_back_to_the_mount_point(tmp_path):
+    cgroup_v1(tmp_path, "/docker/0123abc")
+    plant(tmp_path, {"/sys/fs/cgroup/cpu,cpuacct/cpu.stat": "nr_throttled 2\nthrottled_time 77\n"})
+    assert reading_of(tmp_path) == (77, 2)
+    # the mount shows only /docker/0123abc, and the process sits in a folder of it
+    cgroup_v1(tmp_path, "/docker/0123abc/inner", mount_root="/docker/0123abc")
+    plant(tmp_path, {"/sys/fs/cgroup/cpu,cpuacct/inner/cpu.stat": "nr_throttled 1\nthrottled_time 3\n"})
+    assert reading_of(tmp_path) == (80, 3)
+
+
+def test_cgroup_v2_counts_its_own_and_its_parents_quota(tmp_path):
+    cgroup_v2(tmp_path, "/user.slice/session.scope")
+    base = "/sys/fs/cgroup/user.slice"
+    plant(
+        tmp_path,
+        {
+            "/sys/fs/cgroup/cpu.stat": "usage_usec 5\n",  # the root is never throttled
+            f"{base}/cpu.stat": "usage_usec 5\nnr_periods 9\nnr_throttled 2\nthrottled_usec 1500\n",
+            f"{base}/cpu.max": "50000 100000\n",
+            f"{base}/session.scope/cpu.stat": "usage_usec 5\nnr_periods 0\nnr_throttled 1\nthrottled_usec 500\n",
+            f"{base}/session.scope/cpu.max": "max 100000\n",
+        },
+    )
+    assert reading_of(tmp_path) == (2_000_000, 3)
+    assert linux.cpu_quota_cores(tmp_path) == 0.5
+    check = machine_checks.cgroup_quota(tmp_path)
+    assert check.verdict == "attention" and check.value == "0.5 cores, 3 stops so far" and check.remedy
+
+
+def test_cgroup_v2_above_a_namespace_and_without_mountinfo(tmp_path):
+    plant(
+        tmp_path,
+        {
+            "/proc/self/cgroup": "0::/../../other\n",
+            "/sys/fs/cgroup/cgroup.controllers": "cpu\n",
+            "/sys/fs/cgroup/cpu.max": "max 100000\n",
+            "/sys/fs/cgroup/cpu.stat": "nr_throttled 0\nthrottled_usec 0\n",
+        },
+    )
+    assert reading_of(tmp_path) == (0, 0)
+    assert linux.cpu_quota_cores(tmp_path) is None
+    assert machine_checks.cgroup_quota(tmp_path).verdict == "good"
+    assert machine_checks.cgroup_quota(tmp_path / "nothing").verdict == "unknown"
+
+
+def test_throttling_between_two_readings(tmp_path):
+    cgroup_v2(tmp_path, "/")
+    stat = "nr_periods 9\nnr_throttled {}\nthrottled_usec {}\n"
+    plant(tmp_path, {"/sys/fs/cgroup/cpu.stat": stat.format(2, 100)})
+    with Watcher((0,), "cpu", root=tmp_path) as watcher:
+        before = watcher.read()
+        plant(tmp_path, {"/sys/fs/cgroup/cpu.stat": stat.format(5, 350)})
+        changed = watcher.difference(before, watcher.read())
+    assert (changed["throttled_ns"], changed["throttled_periods"]) == (250_000, 3)
+
+
+# --- this machine ---
+
+
+def test_counters_of_this_machine_grow():
+    core = linux.allowed_cores()[-1]
+    with Watcher((core,), "cpu") as watcher:
+        first = watcher.read()
+        time.sleep(0.05)  # at least one timer interrupt, and a context switch away and back
+        second = watcher.read()
+        assert set(watcher.names.values()) <= {"counter", "gauge"}
+        assert {name for name, kind in watcher.names.items() if kind == "counter"} == set(COUNTERS)
+    changed = difference(first, second)
+    for name in COUNTERS:
+        assert (first[name] is None) == (second[name] is None)
+        if first[name] is not None:
+            assert changed[name] is not None and changed[name] >= 0
+    if first["context_switches_total"] is not None:
+        assert changed["context_switches_total"] > 0
+    json.dumps(first)
+
+
+def test_reading_is_quick_and_leaks_no_file():
+    handles = set(os.listdir("/proc/self/fd"))
+    with Watcher((linux.allowed_cores()[-1],), "cpu") as watcher:
+        costs = []
+        for _ in range(100):
+            start = time.perf_counter_ns()
+            watcher.read()
+            costs.append(time.perf_counter_ns() - start)
+    # 0.1 ms on an idle guest with two cores; the bound only catches a reading of another order, at its fastest
+    assert min(costs) < 10_000_000
+    assert len(os.listdir("/proc/self/fd")) == len(handles)
+
+
+def test_description_is_json_and_names_no_host_user_or_path():
+    told = facts.describe("cuda")
+    text = json.dumps({**told, **facts.versions(["numpy", "no-such-package"])}, allow_nan=False)
+    for private in (socket.gethostname(), os.path.expanduser("~"), str(Path.cwd())):
+        if len(private) > 1:
+            assert not re.search(rf"(?<!\w){re.escape(private)}(?!\w)", text)
+    assert told["cpu"] and told["logical_cores"] >= 1 and told["memory_bytes"] > 2**20
+    assert isinstance(told["gpus"], list)
+    assert facts.versions(["no-such-package"])["no-such-package"] is None
+    assert "gpus" not in facts.describe("cpu")
+
+
+def test_importing_the_machine_loads_nothing_heavy():
+    code = "import sys; from lstm_trt import machine, doctor, rates; machine.describe('cpu'); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "pandas", "numpy", "pynvml", "psutil"} & set(loaded)
+
+
+def test_fingerprint_tells_unlike_machines_apart_and_nothing_else():
+    told = facts.describe("cpu")
+    print_ = facts.fingerprint(told)
+    assert re.fullmatch("[0-9a-f]{16}", print_)
+    assert facts.fingerprint(facts.describe("cpu")) == print_
+    assert facts.fingerprint({**told, "kernel": "9.9", "governor": "x", "allowed_cores": "0"}) == print_
+    card = {"name": "NVIDIA H200", "power_limit_mw": 700000}
+    others = [{"cpu": "another"}, {"logical_cores": 4096}, {"gpus": [card]}, {"gpus": [card], "driver": "1.2"}]
+    prints = {print_, *(facts.fingerprint({**told, **other}) for other in others)}
+    assert len(prints) == 5
+    # a value in a recording of this version must mean the same in the next
+    assert facts.fingerprint({"cpu": "AMD EPYC", "logical_cores": 2}) == "8a7baee2fa236f61"
+
+
+def test_clock_cost_is_that_of_the_clock():
+    cost = facts.clock_cost(2000)
+    assert set(cost) == {"overhead_ns", "step_ns", "resolution_ns"}
+    assert cost["step_ns"] > 0
+    assert 0 <= cost["overhead_ns"] < 1_000_000
+    assert cost["resolution_ns"] >= 1
+
+
+# --- descriptions of planted machines ---
+
+
+def test_description_of_a_planted_machine(tree):
+    core = linux.allowed_cores()[-1]
+    cpu = "/sys/devices/system/cpu"
+    plant(
+        tree,
+        {
+            **{
+                f"{cpu}/cpu{core}/cache/index0/{k}": v for k, v in {"type": "Data", "level": "1", "size": "48K"}.items()
+            },
+            **{f"{cpu}/cpu{core}/cache/index1/{k}": v for k, v in {"type": "Instruction", "level": "1"}.items()},
+            **{
+                f"{cpu}/cpu{core}/cache/index2/{k}": v
+                for k, v in {"type": "Unified", "level": "2", "size": "2M"}.items()
+            },
+            **{f"{cpu}/cpu{n}/topology/thread_siblings_list": "0-1\n" for n in (0, 1)},
+            f"{cpu}/isolated": "\n",
+            f"{cpu}/nohz_full": "(null)\n",
+            f"{cpu}/intel_pstate/no_turbo": "1\n",
+            f"{cpu}/cpu{core}/cpufreq/scaling_governor": "powersave\n",
+            "/proc/meminfo": "MemTotal:       1024 kB\n",
+            "/proc/version": "Linux version 6.1.0 (someone@build-host) (gcc 12) #1 SMP PREEMPT_RT Debian\n",
+        },
+    )
+    told = facts.describe("cpu", tree)
+    assert told["cpu"] == "Planted CPU @ 3 GHz"
+    assert (told["logical_cores"], told["physical_cores"], told["smt"]) == (2, 1, True)
+    assert told["caches"] == {"L1d": 48 * 1024, "L2": 2 * 2**20}
+    assert (told["turbo"], told["governor"], told["memory_bytes"]) == (False, "powersave", 2**20)
+    assert (told["isolated_cores"], told["nohz_full"], told["hypervisor"]) == ("", "", "none")
+    assert told["preemption"] == "PREEMPT_RT"
+    assert "build-host" not in json.dumps(told)
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [
+        ("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n", "Arm Neoverse-V2"),
+        ("processor\t: 0\nCPU implementer\t: 0x61\nCPU part\t: 0x022\n", "implementer 0x61 part 0x022"),
+        ("processor\t: 0\n\nModel\t: Raspberry Pi 5 Model B\n", "Raspberry Pi 5 Model B"),
+    ],
+)
+def test_cpu_name_on_arm(tmp_path, cpuinfo, name):
+    assert facts.cpu_name(plant(tmp_path, {"/proc/cpuinfo": cpuinfo})) == name
+
+
+@pytest.mark.parametrize(
+    ("version", "model"),
+    [
+        ("Linux version 6.18 #1 SMP PREEMPT_DYNAMIC @0", "PREEMPT_DYNAMIC"),
+        ("Linux version 5.4 #1 SMP PREEMPT RT Tue", "PREEMPT_RT"),
+        ("Linux version 5.4 #1 SMP PREEMPT Tue", "PREEMPT"),
+        ("Linux version 4.4.0 #1 SMP Sun Jan 10", "none or voluntary"),
+    ],
+)
+def test_preemption_models(tmp_path, version, model):
+    assert linux.preemption(plant(tmp_path, {"/proc/version": version})) == model
+
+
+def test_core_lists():
+    assert linux.cpu_list("0-3,8\n") == (0, 1, 2, 3, 8)
+    assert linux.cpu_list("") == linux.cpu_list(" (null)") == ()
+    assert linux.cpu_list(None) is None and linux.cpu_list("what") is None
+    assert linux.list_text((8, 0, 1, 2, 3)) == "0-3,8" and linux.list_text(()) == ""
+
+
+# --- GPUs, through a planted pynvml ---
+
+
+def planted_nvml(monkeypatch, **functions):
+    library = types.SimpleNamespace(
+        NVML_CLOCK_SM=1,
+        NVML_CLOCK_MEM=2,
+        NVML_TEMPERATURE_GPU=0,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetHandleByUUID=lambda uuid: {"GPU-b": 1}[uuid],
+        nvmlDeviceGetName=lambda handle: [b"NVIDIA A", "NVIDIA B"][handle],
+        nvmlSystemGetDriverVersion=lambda: "580.65.06",
+        nvmlSystemGetCudaDriverVersion=lambda: 13010,
+        nvmlDeviceGetMemoryInfo=lambda handle: types.SimpleNamespace(total=1 << 30),
+        nvmlDeviceGetClockInfo=lambda handle, kind: 1000 * kind + handle,
+        nvmlDeviceGetTemperature=lambda handle, kind: 40 + handle,
+        nvmlDeviceGetPowerUsage=lambda handle: 123456,
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x44,
+        **functions,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    facts.gpu_name.cache_clear()
+    return library
+
+
+@pytest.fixture(autouse=True)
+def forget_gpu_name():
+    yield
+    facts.gpu_name.cache_clear()
+
+
+def test_gpus_are_described_and_read(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    planted_nvml(monkeypatch)
+    told = facts.describe("cuda")
+    assert [card["name"] for card in told["gpus"]] == ["NVIDIA A", "NVIDIA B"]
+    assert (told["driver"], told["cuda_driver"]) == ("580.65.06", "13.1")
+    assert told["gpus"][0]["memory_bytes"] == 1 << 30
+    assert told["gpus"][0]["persistence_mode"] is None  # this driver does not answer that
+    assert facts.gpu_name() == "NVIDIA A"
+    with Watcher((0,), "cuda") as watcher:
+        reading = watcher.read()
+    assert (reading["gpu_sm_mhz"], reading["gpu_memory_mhz"]) == (1000, 2000)
+    assert (reading["gpu_temperature_c"], reading["gpu_power_mw"]) == (40, 123456)
+    assert gpu.throttle_reasons(reading["gpu_throttle_reasons"]) == [
+        "software power cap",
+        "hardware thermal slowdown",
+    ]
+
+
+@pytest.mark.parametrize(("visible", "name"), [("1,0", "NVIDIA B"), ("GPU-b", "NVIDIA B"), ("", None), ("7", None)])
+def test_the_gpu_is_the_one_that_cuda_sees(monkeypatch, visible, name):
+    planted_nvml(monkeypatch)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert facts.gpu_name() == name
+
+
+def test_no_driver_no_gpus(monkeypatch):
+    def refuse():
+        raise RuntimeError("driver not loaded")
+
+    planted_nvml(monkeypatch).nvmlInit = refuse
+    assert facts.gpu_name() is None
+    assert gpu.gpus() == ([], {"driver": None, "cuda_driver": None})
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
+    assert gpu.gpus()[0] == []
+    assert gpu.throttle_reasons(None) == [] and gpu.throttle_reasons(0x1001) == ["gpu idle", "0x1000"]
+
+
+@pytest.mark.gpu
+def test_the_gpu_of_this_machine_answers():
+    name = facts.gpu_name()
+    if name is None:
+        pytest.skip("no NVIDIA GPU")
+    with Watcher((linux.allowed_cores()[-1],), "cuda") as watcher:
+        reading = watcher.read()
+    assert reading["gpu_sm_mhz"] > 0 and 0 < reading["gpu_temperature_c"] < 120
+
+
+# --- the host's checks ---
+
+
+def found(check, files: dict[str, str], root: Path) -> machine_checks.Check:
+    return check(plant(root, files))
+
+
+CPU = "/sys/devices/system/cpu"
+CLOCKS = "/sys/devices/system/clocksource/clocksource0"
+LAST = linux.allowed_cores()[-1]
+
+
+@pytest.mark.parametrize(
+    ("check", "files", "verdict", "remedy"),
+    [
+        ("governor", {f"{CPU}/cpu{LAST}/cpufreq/scaling_governor": "performance\n"}, "good", ""),
+        ("governor", {f"{CPU}/cpu{LAST}/cpufreq/scaling_governor": "schedutil\n"}, "attention", "scaling_governor"),
+        ("turbo", {f"{CPU}/cpufreq/boost": "1\n"}, "attention", "echo 0 | sudo tee"),
+        ("turbo", {f"{CPU}/intel_pstate/no_turbo": "0\n"}, "attention", "echo 1 | sudo tee"),
+        ("turbo", {f"{CPU}/cpufreq/boost": "0\n"}, "good", ""),
+        ("smt", {f"{CPU}/smt/active": "1\n"}, "attention", "smt/control"),
+        ("smt", {f"{CPU}/smt/active": "0\n", "/proc/cpuinfo": "flags: fpu\n"}, "good", ""),
+        ("smt", {f"{CPU}/smt/active": "0\n", "/proc/cpuinfo": "flags: fpu hypervisor\n"}, "unknown", ""),
+        ("isolated", {f"{CPU}/isolated": "\n", f"{CPU}/online": "0-7"}, "attention", "isolcpus=domain,managed_irq,7"),
+        ("isolated", {f"{CPU}/isolated": "\n", f"{CPU}/online": "0"}, "attention", ""),
+        ("isolated", {f"{CPU}/isolated": f"{LAST}\n"}, "good", ""),
+        ("isolated", {f"{CPU}/isolated": "4094-4095\n"}, "attention", "taskset -c 4094-4095"),
+        ("nohz_full", {f"{CPU}/nohz_full": "(null)\n", f"{CPU}/online": "0-3"}, "attention", "nohz_full=3"),
+        ("nohz_full", {f"{CPU}/nohz_full": "1-3\n"}, "good", ""),
+        ("rcu_nocbs", {"/proc/cmdline": "quiet\n", f"{CPU}/online": "0-3"}, "attention", "rcu_nocbs=3"),
+        ("rcu_nocbs", {"/proc/cmdline": "quiet rcu_nocbs=1-3\n"}, "good", ""),
+        ("rcu_nocbs", {"/proc/cmdline": "nohz_full=1\n", f"{CPU}/nohz_full": "1\n"}, "good", ""),
+        ("clock_source", {f"{CLOCKS}/current_clocksource": "tsc\n"}, "good", ""),
+        (
+            "clock_source",
+            {f"{CLOCKS}/current_clocksource": "hpet\n", f"{CLOCKS}/available_clocksource": "tsc hpet acpi_pm"},
+            "attention",
+            "echo tsc",
+        ),
+        (
+            "clock_source",
+            {f"{CLOCKS}/current_clocksource": "kvm-clock\n", f"{CLOCKS}/available_clocksource": "kvm-clock"},
+            "attention",
+            "invtsc",
+        ),
+        ("preemption", {"/sys/kernel/realtime": "1\n"}, "good", ""),
+        ("preemption", {"/proc/version": "Linux 6.1 #1 SMP PREEMPT_DYNAMIC x"}, "attention", "PREEMPT_RT"),
+        (
+            "idle_states",
+            {
+                **{f"{CPU}/cpu{LAST}/cpuidle/state1/{k}": v for k, v in {"name": "C1", "latency": "2"}.items()},
+                **{f"{CPU}/cpu{LAST}/cpuidle/state2/{k}": v for k, v in {"name": "C6", "latency": "170"}.items()},
+            },
+            "attention",
+            "cpupower idle-set -D 11",
+        ),
+        (
+            "idle_states",
+            {
+                **{f"{CPU}/cpu{LAST}/cpuidle/state1/{k}": v for k, v in {"name": "C1", "latency": "2"}.items()},
+                f"{CPU}/cpu{LAST}/cpuidle/state2/latency": "170",
+                f"{CPU}/cpu{LAST}/cpuidle/state2/disable": "1",
+            },
+            "good",
+            "",
+        ),
+        ("idle_states", {f"{CPU}/cpuidle/current_driver": "haltpoll"}, "unknown", "idle=poll"),
+        ("swap", {"/proc/meminfo": "SwapTotal: 2048 kB\nSwapFree: 1024 kB\n"}, "attention", "swapoff"),
+        ("swap", {"/proc/meminfo": "SwapTotal: 0 kB\nSwapFree: 0 kB\n"}, "good", ""),
+        ("huge_pages", {"/sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never"}, "attention", "tee"),
+        ("huge_pages", {"/sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never"}, "good", ""),
+        ("virtual_machine", {"/proc/cpuinfo": "flags: fpu\n"}, "good", ""),
+        (
+            "virtual_machine",
+            {f"{CLOCKS}/available_clocksource": "tsc kvm-clock", "/proc/stat": STAT},
+            "attention",
+            "vcpupin",
+        ),
+        ("irqbalance", {"/proc/12/comm": "irqbalance\n"}, "attention", "systemctl disable --now irqbalance"),
+        ("irqbalance", {"/proc/12/comm": "bash\n"}, "good", ""),
+        ("load", {"/proc/loadavg": "7.50 1 1 2/90 3", f"{CPU}/online": "0-7"}, "attention", "ps "),
+        ("load", {"/proc/loadavg": "0.10 1 1 2/90 3", f"{CPU}/online": "0-7"}, "good", ""),
+    ],
+)
+def test_host_checks(tmp_path, check, files, verdict, remedy):
+    if check == "irqbalance":
+        (tmp_path / "proc/self/ns").mkdir(parents=True)
+        os.symlink(machine_checks.INITIAL_PID_NAMESPACE, tmp_path / "proc/self/ns/pid")
+    told = found(getattr(machine_checks, check, None) or getattr(machine_checks, check), files, tmp_path)
+    assert told.verdict == verdict, told
+    assert remedy in told.remedy and bool(remedy) == bool(told.remedy), told
+    assert "\n" not in told.remedy
+
+
+def test_steal_is_told_in_percent(tmp_path):
+    told = found(
+        machine_checks.virtual_machine, {f"{CLOCKS}/available_clocksource": "kvm-clock", "/proc/stat": STAT}, tmp_path
+    )
+    assert told.value == f"kvm, {100 * 30 / 1188:.2g} % stolen since boot"
+
+
+def test_every_check_answers_on_an_empty_machine_and_on_this_one(tmp_path, monkeypatch):
+    for checks in (machine_checks.host_checks(tmp_path), machine_checks.host_checks()):
+        assert len(checks) == len(machine_checks.CHECKS) == len({check.name for check in checks})
+        for check in checks:
+            assert check.verdict in machine_checks.VERDICTS and check.value and check.meaning
+            assert check.verdict != "good" or not check.remedy
+
+    def broken(root):
+        raise ValueError("odd file")
+
+    monkeypatch.setattr(machine_checks, "CHECKS", (broken,))
+    assert machine_checks.host_checks()[0].verdict == "unknown"

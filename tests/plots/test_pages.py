@@ -1,0 +1,531 @@
+"""The pages for a review and the margin map hold the numbers that they judge; nothing is cut off."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.text import Text
+
+from lstm_trt.analysis import tables
+from lstm_trt.analysis.causes import Cause
+from lstm_trt.analysis.deadline import failed, judge
+from lstm_trt.analysis.outliers import examine
+from lstm_trt.analysis.text import causes_text as causes_words
+from lstm_trt.analysis.text import clusters_line, sentence
+from lstm_trt.config.configuration import Configuration, Protocol
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.shape import Grid, LstmShape
+from lstm_trt.plots import heat_map, pages, tail, trials
+from lstm_trt.plots import tables as plots_tables
+from lstm_trt.plots.style import multiple, percent, sheet
+from lstm_trt.store.samples import Group, Sample
+from tests.plots.test_plots import artists, only, png_size, words
+
+MEDIAN_NS = 100_000.0
+
+
+def sample(n: int, late: int = 0, far: float = 2.0, warmup: int = 10, seed: int = 0, **more) -> Sample:
+    """A body near 100 us, evenly spread within 1 %, with `late` trials at `far` times that; warm-up first."""
+    body = MEDIAN_NS * np.linspace(0.99, 1.01, max(n - late, 0))
+    timed = np.random.default_rng(seed).permutation(np.r_[body, np.full(late, far * MEDIAN_NS)])
+    warm = MEDIAN_NS * np.linspace(9, 3, warmup)
+    return Sample(np.r_[warm, timed], np.arange(warmup + n) < warmup, **more)
+
+
+SHAPE = LstmShape(2, 64, 64)
+
+
+def group(*samples: Sample, shape: LstmShape = SHAPE, **more) -> Group:
+    configuration = Configuration(shape, "onnxruntime", "1.31.1", "AMD EPYC", protocol=Protocol(**more))
+    return Group(f"{shape.name} on onnxruntime", samples, configuration=configuration)
+
+
+def control(n: int) -> np.ndarray:
+    return 200 + 100 * np.random.default_rng(n).exponential(size=n) ** 3
+
+
+def page(one: Group, deadline_us: float, percentile: str = "99", outliers=None):
+    verdict = judge(one.samples, deadline_us, percentile)
+    return verdict, pages.deadline_page(one, verdict, outliers)
+
+
+@pytest.mark.parametrize(
+    ("late", "expected"), [(0, "MET"), (5, "NOT ENOUGH EVIDENCE"), (60, "MISSED")], ids=["none", "few", "many"]
+)
+def test_the_page_says_the_verdict_and_its_numbers(late, expected):
+    verdict, figure = page(group(sample(1000, late)), 150)
+    assert verdict.verdict == expected
+    assert only(figure, "verdict").get_text().replace("\n", " ") == expected
+    color = only(figure, "badge").get_facecolor()
+    assert color == pytest.approx(pages.Rectangle((0, 0), 1, 1, fc=pages.VERDICT_COLORS[expected]).get_facecolor())
+    assert only(figure, "sentence").get_text().replace("\n", " ") == sentence(verdict).replace(" us", " µs")
+    value = {text.get_gid().removeprefix("card:"): text.get_text() for text in artists(figure, "card:")}
+    timed = sample(1000, late).timed_ns > 150_000
+    for k in (10, 100, 1000):
+        assert int(value[f"most of any {k} in a row"]) == max(timed[i : i + k].sum() for i in range(1001 - k))
+    assert int(value["of n = 1\u2009000"].split()[0]) in (late, round(verdict.max_us))
+    assert value["seen"] == f"{late / 10:g} %" and value["allowed"] == "1 %"
+    assert (value["seen after a late one"] == "–") == (late == 0)
+    assert ("fresh trials needed" in value) == (expected == "NOT ENOUGH EVIDENCE")
+    assert "n = 1\u2009000 trials after warm-up; maximum" in words(figure)
+    assert "onnxruntime 1.31.1 (fp32, 1 thread) on AMD EPYC; arrivals: closed" in words(figure)
+
+
+def test_the_tail_is_exact_and_its_lines_stand_where_they_should():
+    one = group(sample(1000, 7))
+    _, figure = page(one, 150)
+    us = one.samples[0].timed_ns / 1000
+    x, y = only(figure, "tail").get_data()
+    for level in (99.0, 99.5, 100.0, 101.0, 150.0, 199.9):
+        assert y[np.searchsorted(x, level, side="right") - 1] == np.mean(us > level)
+    assert only(figure, "max").get_data() == ([200.0], [1 / 1000])
+    assert only(figure, "allowed").get_ydata()[0] == pytest.approx(0.01)
+    level = only(figure, "evidence").get_ydata()[0]
+    assert (1 - level) ** 1000 == pytest.approx(0.05)  # at this rate no miss in 1000 has a chance of 5 %
+    ax = only(figure, "tail").axes
+    assert only(ax, "deadline").get_xdata()[0] == 150
+    figure.draw_without_rendering()
+    (above,) = ax.child_axes
+    median = np.quantile(us, 0.5, method="inverted_cdf")
+    assert list(above.get_xlim()) == pytest.approx([edge / median for edge in ax.get_xlim()])
+
+
+def band_at(figure, latency_us: float) -> tuple[float, float]:
+    """Lower and upper edge of the band at a latency."""
+    edge = only(figure, "band").get_paths()[0].vertices
+    pairs = itertools.pairwise(edge)
+    crossed = [one[1] for one, other in pairs if min(one[0], other[0]) <= latency_us < max(one[0], other[0])]
+    return min(crossed), max(crossed)
+
+
+@pytest.mark.parametrize("late", [0, 3, 4, 5, 12, 16, 17, 30])
+def test_the_band_at_the_deadline_is_the_verdict(late):
+    """MET where its upper edge lies below what is allowed, MISSED where its lower edge lies above."""
+    verdict, figure = page(group(sample(1000, late)), 150)
+    assert verdict.effective_n == 1000  # shuffled: independent
+    low, high = band_at(figure, 150)
+    assert verdict.verdict == ("MET" if high <= 0.01 else "MISSED" if low > 0.01 else "NOT ENOUGH EVIDENCE")
+
+
+def test_dependence_takes_back_no_missed():
+    """Late answers in one long run: few effective trials, and still the band lies above what is allowed."""
+    latency = np.full(3000, 1e5) * np.random.default_rng(5).uniform(0.99, 1.01, 3000)
+    latency[1000:1300] *= 2
+    verdict, figure = page(group(Sample.of(latency)), 150)
+    assert verdict.verdict == "MISSED" and verdict.effective_n < 300
+    low, high = band_at(figure, 150)
+    assert 0.01 < low < 0.1 < high
+
+
+def test_late_answers_in_bursts_widen_the_band():
+    latency = np.full(3000, 1e5) * np.random.default_rng(5).uniform(0.99, 1.01, 3000)
+    for start in (400, 1400, 2400):
+        latency[start : start + 4] = 2e5
+    burst = group(Sample.of(latency))
+    verdict, figure = page(burst, 150)
+    assert verdict.effective_n < 3000
+    level = only(figure, "evidence").get_ydata()[0]
+    assert (1 - level) ** verdict.effective_n == pytest.approx(0.05, rel=0.01)
+    assert "(worth" in words(figure) and "trials are worth" in words(figure)
+
+
+def test_rounds_are_drawn_apart_and_trials_one_after_the_other():
+    one = group(*(sample(500, 5, seed=number, round=number) for number in range(3)))
+    _, figure = page(one, 250)
+    assert len(artists(figure, "round:")) == 3 and "each of 3 rounds" in words(figure)
+    body = only(figure, "body").get_xdata()
+    assert len(body) == 3 * 495 and (np.diff(np.sort(body)) > 10).sum() >= 2  # gaps, and the warm-up of each round
+    assert [label.get_text() for label in only(figure, "body").axes.get_xticklabels()] == [
+        "round 0",
+        "round 1",
+        "round 2",
+    ]
+    assert "in 3 rounds" in words(figure) and "of each round" in words(figure)
+    assert len([patch for patch in artists(figure, "warm-up") if hasattr(patch, "get_x")]) >= 3
+
+
+def test_the_control_run_is_drawn_by_its_excess_in_us():
+    noise = np.full(1000, 500.0)
+    noise[3] = 60_500.0  # once 60 us later than usual
+    _, figure = page(group(sample(1000, control_ns=noise)), 1000)
+    x, _ = only(figure, "control").get_data()
+    median = np.quantile(sample(1000).timed_ns, 0.5, method="inverted_cdf") / 1000
+    assert x[0] == pytest.approx(median) and x[-1] == pytest.approx(median + 60)
+    assert "control" in words(figure)
+
+
+def test_a_configuration_that_failed_has_a_page_with_its_reason():
+    one = replace(group(), samples=(), failure="failed at memory: no memory left")
+    figure = pages.deadline_page(one, failed(one.failure, 1000.0))
+    assert "no memory left" in words(figure) and "NOT ENOUGH EVIDENCE" in words(figure)
+    assert_nothing_is_cut_off(figure)
+
+
+def test_a_million_trials_are_thinned_but_no_extreme_is_lost():
+    generator = np.random.default_rng(3)
+    latency = MEDIAN_NS * (1 + 0.01 * generator.standard_normal(1_000_000))
+    slow = generator.choice(1_000_000, 5000, replace=False)
+    latency[slow] *= 1.25
+    latency[123_456] = 9 * MEDIAN_NS
+    one = group(Sample.of(latency, control_ns=control(1_000_000)))
+    verdict = judge(one.samples, 1000, "99.99")
+    figure = pages.deadline_page(one, verdict)
+    figure._repr_png_()
+    assert only(figure, "max").get_xdata()[0] == pytest.approx(900)
+    outliers = only(figure, "outliers").get_ydata()
+    inside = plots_tables.spread(latency / 1000)
+    assert len(outliers) == inside.outliers and outliers.max() == pytest.approx(900)
+    body = only(figure, "body").get_ydata()
+    kept = inside.latency_us[~inside.is_outlier]
+    assert len(body) < 40_000 and (body.min(), body.max()) == (kept.min(), kept.max())
+    x, y = only(figure, "tail").get_data()
+    assert len(x) < 6000
+    for level in np.quantile(latency / 1000, [0.01, 0.3, 0.5, 0.9, 0.99, 0.996, 0.99999]):
+        drawn = y[np.searchsorted(x, level, side="right") - 1]
+        assert drawn == pytest.approx(np.mean(latency / 1000 > level), rel=0.02)
+
+
+def test_thinning_keeps_what_it_must():
+    values = np.random.default_rng(1).random(50_001)
+    kept = trials.thinned(values, 1000)
+    assert len(kept) <= 1300 and values[kept].max() == values.max() and values[kept].min() == values.min()
+    assert (np.diff(kept) > 0).all() and np.diff(kept).max() <= 200  # no stretch is left empty
+    assert list(trials.thinned(values[:10], 1000)) == list(range(10))
+    latency, above = tail.exceedance(values)
+    ordered = np.sort(values)
+    assert (ordered[len(values) - 1 - above] == latency).all() and list(above[-3:]) == [2, 1, 0]
+
+
+def sweep(n: int = 1000) -> list[Group]:
+    """Networks whose late trials grow with their size; one failed."""
+    groups = []
+    for shape in Grid((2,), (32, 64, 128), (16, 32)):
+        late = {32: 0, 64: 5, 128: 60}[shape.hidden]
+        one = group(sample(n, late, seed=shape.hidden + shape.sequence), shape=shape)
+        failing = (shape.hidden, shape.sequence) == (128, 32)
+        groups.append(replace(one, samples=(), failure="failed at build: none") if failing else one)
+    return groups
+
+
+def test_the_margin_map_draws_the_bounds_that_the_verdicts_rest_on():
+    groups = sweep()
+    figure = heat_map.margin_map(groups, 150, "99")
+    cells = {text.get_gid(): text for text in artists(figure, "cell:")}
+    kinds = {patch.get_gid() for patch in figure.axes[0].patches}
+    assert kinds == {"MET", "NOT ENOUGH EVIDENCE", "MISSED", "failed"}
+    for one in groups:
+        shape = one.configuration.workload
+        text = cells[f"cell:{shape.hidden},{shape.sequence}"]
+        if one.failure:
+            assert text.get_text() == "build"
+            continue
+        verdict = judge(one.samples, 150, "99")
+        told = text.get_text()
+        assert not told.startswith(">")
+        assert (float(told) <= 150) == (verdict.verdict == "MET")
+        assert (text.get_weight() == "bold") == (verdict.verdict == "MISSED")
+    hatches = {patch.get_gid(): patch.get_hatch() for patch in figure.axes[0].patches}
+    assert hatches["NOT ENOUGH EVIDENCE"] and hatches["failed"] and not hatches["MET"] and not hatches["MISSED"]
+    assert hatches["NOT ENOUGH EVIDENCE"] != hatches["failed"]
+    assert "NOT ENOUGH EVIDENCE" in words(figure) and "failed, at the stage named" in words(figure)
+
+
+@pytest.mark.parametrize("misses", [0, 1, 2, 3, 4, 5, 6])
+def test_the_bound_is_the_order_statistic_of_the_exact_test(misses):
+    """The bound meets a deadline between two latencies exactly where the verdict does."""
+    groups = [group(sample(1000, 0), shape=LstmShape(2, hidden, 64)) for hidden in (8, 16)]
+    ordered = np.sort(groups[0].samples[0].timed_ns) / 1000
+    deadline = float((ordered[999 - misses] + ordered[1000 - misses]) / 2) if misses else 1000.0
+    verdict = judge(groups[0].samples, deadline, "99")
+    assert verdict.misses == misses
+    (kind,) = {patch.get_gid() for patch in heat_map.margin_map(groups, deadline, "99").axes[0].patches}
+    assert kind == verdict.verdict == ("MET" if misses <= 4 else "NOT ENOUGH EVIDENCE")
+
+
+def test_what_so_many_trials_cannot_prove_is_not_a_number():
+    figure = heat_map.margin_map(sweep(), 150, "99.9")
+    told = {text.get_text() for text in artists(figure, "cell:32,")}
+    assert told == {">101"} and "the bound lies beyond it" in words(figure)
+    assert {patch.get_gid() for patch in figure.axes[0].patches[:1]} == {"NOT ENOUGH EVIDENCE"}
+
+
+def test_the_percentile_is_what_so_many_trials_can_prove():
+    shapes = [LstmShape(2, hidden, 64) for hidden in (8, 16, 32)]
+    groups = [group(sample(n), shape=shape) for n, shape in zip((298, 1000, 3000), shapes, strict=True)]
+    figure = heat_map.margin_map(groups, 150)
+    assert "p99 at n = 298 or 1\u2009000, p99.9 at n = 3\u2009000" in words(figure)
+    assert [text.get_text()[0] == ">" for text in artists(figure, "cell:")] == [True, False, False]
+    assert "p99.9" not in words(heat_map.margin_map(groups[:2], 150)).split("It is the highest")[0]
+
+
+def test_the_margin_map_needs_shapes_and_axes():
+    with pytest.raises(UsageError, match="recordings of this lab"):
+        heat_map.margin_map([Group("numbers", (sample(100),))], 100)
+    with pytest.raises(UsageError, match="must differ"):
+        heat_map.margin_map(sweep(), 100, x="hidden", y="hidden")
+    with pytest.raises(UsageError, match="unknown axis 'width'"):
+        heat_map.margin_map(sweep(), 100, x="width")
+    with pytest.raises(UsageError, match="deadline"):
+        heat_map.margin_map(sweep(), -1)
+
+
+def test_machines_are_told_apart_in_the_map():
+    groups = [group(sample(1000, machine=machine)) for machine in ("one", "other")]
+    told = words(heat_map.margin_map(groups, 150))
+    assert "AMD EPYC (one)" in told and "AMD EPYC (other)" in told
+
+
+def test_draw_verdicts_writes_a_page_each_and_the_maps(tmp_path):
+    groups = sweep()
+    verdicts = [judge(one.samples, 150, "99.9") if one.n else failed(one.failure, 150.0) for one in groups]
+    paths = pages.draw_verdicts(groups, verdicts, tmp_path)
+    assert [path.name for path in paths if "margin" in path.name] == [
+        "verdict-margin-p99.9.png",
+        "verdict-margin-proven.png",
+    ]
+    names = {
+        f"verdict-2x{hidden}-s{sequence}-b1-on-onnxruntime.png" for hidden in (32, 64, 128) for sequence in (16, 32)
+    }
+    assert {path.name for path in paths} >= names and len(paths) == 8
+    assert all(png_size(path)[0] == round(9.2 * 130) for path in paths)
+
+
+def test_the_same_page_is_the_same_file(tmp_path):
+    one = group(sample(300, 4))
+    verdict = judge(one.samples, 150, "99")
+    hashes = set()
+    for name in ("a", "b"):
+        (path,) = pages.draw_verdicts([one], [verdict], tmp_path / name)
+        hashes.add(hashlib.sha256(path.read_bytes()).digest())
+    assert len(hashes) == 1
+
+
+def test_of_many_the_worst_have_pages(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "PAGES", 3)
+    drawn = []
+    monkeypatch.setattr(pages, "deadline_page", lambda _, verdict, __: drawn.append(verdict) or sheet("", [], 1)[0])
+    groups = [Group("", (sample(40, 1, far=2 + late),)) for late in range(14)]
+    verdicts = [judge(one.samples, 150, "50") for one in groups]
+    verdicts[3] = judge(groups[3].samples, 50, "50")  # all of it is late
+    paths = pages.draw_verdicts(groups, verdicts, tmp_path)
+    assert [path.name for path in paths] == ["verdict.png", "verdict-2.png", "verdict-3.png"]
+    assert drawn == [verdicts[3], verdicts[13], verdicts[12]]  # MISSED first, then the largest maximum
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(UsageError, match="cannot write"):
+        pages.draw_verdicts(groups[:1], verdicts[:1], tmp_path / "taken")
+
+
+def test_arrivals_stand_side_by_side_with_the_machine_alone():
+    closed = group(sample(500, 3, control_ns=control(500)))
+    spin = group(sample(500, 9, control_ns=control(400)), arrival="periodic", period_us=1000.0)
+    paused = group(sample(500), arrival="paused", pause_ms=10.0)
+    figure = tail.arrival_tails([paused, spin, closed], 150)
+    told = [text for text in words(figure).splitlines() if "median" in text]
+    assert [text.split(":")[0] for text in told] == ["closed", "periodic every 1000 µs (spin)", "paused 10 ms (os)"]
+    assert "late 9 (1.8 %)" in told[1] and "late 0 (0 %)" in told[2]
+    assert len(artists(figure, "control:")) == 2 and len(figure.axes) == 2
+    x, y = only(figure, "network:closed").get_data()
+    assert y[np.searchsorted(x, 150, side="right") - 1] == 3 / 500
+    assert len(tail.arrival_tails([paused]).axes) == 1
+    with pytest.raises(UsageError, match="none of these"):
+        tail.arrival_tails([group()])
+
+
+def test_a_replay_is_drawn_beside_what_was_recorded():
+    latency = np.full(100, 100_000.0)
+    latency[10] = 2_000_000.0  # the ten calls after it are late too at a call each 200 us
+    one = group(Sample.of(latency))
+    figure = tail.replay_tails(one, 200, 250)
+    closed, due = (line.get_data() for line in artists(figure, "network:"))
+    assert [np.round(y[np.searchsorted(x, 250, side="right") - 1] * 100) for x, y in (closed, due)] == [1, 18]
+    with pytest.raises(UsageError, match="smallest period"):
+        tail.replay_tails(one, 100)
+
+
+EDGES = {
+    "one trial": (group(sample(1, warmup=0)), 150, "99"),
+    "one trial, deadline far": (group(sample(1)), 1e6, "99.99"),
+    "all equal": (group(Sample.of(np.full(50, 1e5))), 150, "99"),
+    "deadline far below": (group(sample(1000, 3)), 0.5, "99"),
+    "deadline just above": (group(sample(1000)), 101.5, "99"),
+    "three rounds": (group(*(sample(700, 9, seed=n, round=n) for n in range(3))), 150, "99"),
+    "a dozen rounds": (group(*(sample(60, 2, seed=n, round=n) for n in range(12))), 150, "90"),
+    "control": (group(sample(1000, 12, control_ns=control(1000))), 150, "99.9"),
+    "long tail": (group(sample(10_000, 30, far=300)), 1000, "99.99"),
+    "numbers from elsewhere": (Group("", (Sample.of([3e6, 5e6, 4e6]),), {"batch": 3}), 4500, "50"),
+    "a long name": (Group("a recording with a very long name " * 4, (sample(100),)), 150, "99"),
+}
+
+
+def assert_nothing_is_cut_off(figure) -> None:
+    figure.draw_without_rendering()
+    sheet = figure.bbox.padded(1)
+    notes = only(figure, "notes").get_window_extent()
+    assert notes.y1 <= only(figure, "title").get_window_extent().y0
+    parts = [*figure.subfigs]
+    while parts:
+        part = parts.pop()
+        parts += part.subfigs
+        for artist in [*part.texts, *part.legends]:
+            box = artist.get_window_extent()
+            assert sheet.contains(box.x0, box.y0) and sheet.contains(box.x1, box.y1), artist
+    for ax in figure.axes:
+        if ax.get_visible():
+            box = ax.get_tightbbox()
+            assert box.y1 <= notes.y0
+            assert sheet.contains(box.x0, box.y0) and sheet.contains(box.x1, box.y1), ax.get_xlabel()
+    assert all(text.get_size() >= 8 for text in figure.findobj(Text) if text.get_text())
+    card = [text.get_window_extent() for text in artists(figure, "card:") if text.get_text().strip()]
+    beside = [ax for ax in figure.axes if artists(ax, "tail")]
+    assert all(box.x0 >= ax.get_tightbbox().x1 for box in card for ax in beside)
+
+
+@pytest.mark.parametrize("name", EDGES)
+@pytest.mark.filterwarnings("error")
+def test_the_page_on_the_edges(name):
+    one, deadline_us, percentile = EDGES[name]
+    _, figure = page(one, deadline_us, percentile)
+    assert_nothing_is_cut_off(figure)
+    ax = only(figure, "tail").axes
+    assert bool(artists(ax, "deadline")) != bool(artists(ax, "outside"))  # drawn, or told at the edge
+
+
+def test_trials_in_order_of_a_group():
+    figure = trials.group_in_order(group(sample(300, 4)), deadline_us=150)
+    assert len(only(figure, "outliers").get_xdata()) == 4 and len(artists(figure, "deadline")) == 2
+    with pytest.raises(UsageError, match="no trials after warm-up"):
+        trials.group_in_order(group())
+
+
+def clustered(n: int = 2000, seed: int = 0, counts=((1.25, 40), (2.0, 20)), step: float = 1.0, **more) -> Sample:
+    """A normal body of 1 %, clusters by exact count, a step half way; warm-up first."""
+    generator = np.random.default_rng(seed)
+    ratios = 1 + 0.01 * generator.standard_normal(n)
+    places, first = generator.permutation(n), 0
+    for multiplier, count in counts:
+        ratios[places[first : first + count]] = multiplier * (1 + 0.002 * generator.standard_normal(count))
+        first += count
+    ratios[n // 2 :] *= step
+    warm = np.linspace(9, 3, 10)
+    return Sample(MEDIAN_NS * np.r_[warm, ratios], np.arange(n + 10) < 10, **more)
+
+
+def planted(**more) -> tuple[Group, object]:
+    one = group(clustered(**more))
+    return one, examine(one.samples)
+
+
+def test_clusters_have_colours_and_names_of_their_own():
+    one, found = planted(step=1.05)
+    figure = trials.group_in_order(one, found)
+    assert len(found.clusters) == 2
+    for index, cluster in enumerate(found.clusters):
+        assert len(only(figure, f"cluster:{index}").get_ydata()) == cluster.count
+        assert f"{multiple(cluster.multiplier)}: {cluster.count} trials, {percent(cluster.share)}" in words(figure)
+    colors = [only(figure, gid).get_color() for gid in ("body", "cluster:0", "cluster:1")]
+    assert len(set(map(str, colors))) == 3
+    others = sum(len(line.get_xdata()) for line in artists(figure, "outliers"))
+    late = sum(cluster.count for cluster in found.clusters)
+    assert len(only(figure, "body").get_xdata()) + late + others == 2000  # every trial has one colour
+    place, level = only(figure, "segments").get_data()
+    assert level[0] == pytest.approx(100, rel=0.01) and level[-1] == pytest.approx(105, rel=0.01)
+    jump = place[np.flatnonzero(np.diff(level) > 3)[0]]
+    assert abs(jump - 1010) < 30  # behind the ten of the warm-up
+
+
+def test_the_table_of_trials_is_coloured_alike():
+    one, found = planted()
+    config = one.configuration.id
+    rows = pd.DataFrame({"config_id": config, "round": 0, "trial": np.arange(2010), "warmup": one.samples[0].warmup})
+    rows["latency_ns"] = one.samples[0].latency_ns
+    figure = trials.trials_in_order(rows, config, outliers=found)
+    assert list(only(figure, "cluster:0").get_xdata()) == list(10 + np.flatnonzero(found.labels[0] == 0))
+    with pytest.raises(UsageError, match="findings are of 2000 trials, round 0 has 1990"):
+        trials.trials_in_order(rows[20:], config, outliers=found)
+    other = rows.assign(round=1)
+    with pytest.raises(UsageError, match="findings are of 1 rounds"):
+        trials.trials_in_order(pd.concat([rows, other]), config, outliers=found)
+
+
+def test_rounds_without_timed_trials_do_not_shift_the_findings():
+    empty = Sample(np.array([1e5]), np.array([True]), round=0)
+    one = group(empty, clustered(seed=1, round=1), clustered(seed=2, round=2))
+    found = examine(one.samples)
+    figure = pages.deadline_page(one, judge(one.samples, 250, "99"), found)
+    assert len(only(figure, "cluster:0").get_xdata()) == found.clusters[0].count > 60
+    assert_nothing_is_cut_off(figure)
+
+
+@pytest.mark.parametrize(
+    "counts", [(), ((1.5, 60),), ((1.25, 60), (1.6, 50), (2.2, 40), (3.5, 30))], ids=["none", "one", "four"]
+)
+@pytest.mark.filterwarnings("error")
+def test_the_page_of_outliers(counts):
+    """What is found stands on the page, whatever it is; and the counts are those of the findings."""
+    one, found = planted(counts=counts, control_ns=control(500))
+    figure = pages.outliers_page(one, found)
+    value = [(text.get_gid().removeprefix("card:"), text.get_text()) for text in artists(figure, "card:")]
+    told = [text for name, text in value if name == "trials"]
+    expected = [cluster.count for cluster in found.clusters] + ([found.tail.count] if found.tail else [])
+    assert [int(text.split(",")[0].replace("\u2009", "")) for text in told] == expected
+    assert len(artists(figure, "cluster:")) == len(found.clusters) == len(counts)
+    assert "nothing was counted" not in words(figure)  # the control run was
+    assert_nothing_is_cut_off(figure)
+    with pytest.raises(UsageError, match="no trials after warm-up"):
+        pages.outliers_page(group(), found)
+
+
+def test_draw_outliers_writes_a_page_each(tmp_path):
+    pairs = [planted(seed=seed) for seed in range(2)]
+    groups, findings = (
+        [one for one, _ in pairs] + [replace(group(), failure="failed at run: no")],
+        [f for _, f in pairs],
+    )
+    paths = pages.draw_outliers(groups, [*findings, None], tmp_path)
+    assert [path.name for path in paths] == [
+        "outliers-2x64-s64-b1-on-onnxruntime.png",
+        "outliers-2x64-s64-b1-on-onnxruntime-2.png",
+    ]
+    assert paths[0].read_bytes() != paths[1].read_bytes()
+
+
+def test_tables_of_verdicts_outliers_and_clusters():
+    groups = sweep()
+    verdicts = [judge(one.samples, 150, "99") if one.n else failed(one.failure, 150.0) for one in groups]
+    table = tables.verdict_frame(groups, verdicts)
+    assert table["max_us"].dropna().is_monotonic_decreasing and len(table) == 6
+    last = table.iloc[-1]
+    assert last["verdict"] == "NOT ENOUGH EVIDENCE" and last["because"] == "failed at build: none" and last["n"] == 0
+    assert table.set_index("network")["late"].to_dict()["2x64-s16-b1 on onnxruntime"] == 5
+    needed = table["trials_needed"].notna() & (table["n"] > 0)
+    assert set(table[needed]["verdict"]) == {"NOT ENOUGH EVIDENCE"}
+    one, found = planted()
+    (row,) = tables.outlier_frame([one], [found]).to_dict("records")
+    assert row["outliers"] == found.outliers and row["clusters"] == clusters_line(found.clusters)
+    clusters = tables.cluster_frame([one], [found])
+    assert clusters["trials"].tolist() == [cluster.count for cluster in found.clusters] and len(clusters) == 2
+    assert clusters["percent"].tolist() == pytest.approx([100 * cluster.share for cluster in found.clusters])
+    assert (clusters["percent_low"] < clusters["percent"]).all() and (
+        clusters["percent"] < clusters["percent_high"]
+    ).all()
+    assert tables.cluster_frame([], []).empty
+
+
+def test_a_cause_of_few_of_the_late_trials_is_told_as_part_of_it():
+    def told(share: float, by: str = "trial") -> str:
+        cause = Cause("major_faults", 12.0, 8.0, 20.0, 1e-6, share, 0.01, by)
+        late = SimpleNamespace(causes=(cause,))
+        return causes_words(late, SimpleNamespace(causes_counted=("major_faults",))).replace("\u00a0", " ")
+
+    assert told(0.9) == "major page faults (odds 12.0×)"
+    assert told(0.063) == "in part major page faults (6.3 % of these, odds 12.0×)"
+    assert "in part" not in told(0.2, "control")
+    nothing = SimpleNamespace(causes=()), SimpleNamespace(causes_counted=("major_faults",))
+    assert causes_words(*nothing) == "unexplained"
+    assert causes_words(nothing[0], SimpleNamespace(causes_counted=())) == "nothing was counted"

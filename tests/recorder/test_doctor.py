@@ -1,0 +1,166 @@
+"""doctor: every runtime has its row, broken ones too, and the page says what to type."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+
+import pytest
+
+from lstm_trt import runtimes
+from lstm_trt.machine import checks, facts
+from lstm_trt.machine.checks import Check
+from lstm_trt.recorder import doctor
+from lstm_trt.recorder.doctor import Report, Row
+
+CONTRACT = """
+from lstm_trt.config.errors import RuntimeUnavailable
+from lstm_trt.runtimes.base import Availability
+NAME = DISTRIBUTION = "numpy"
+DEVICES = ("cpu", "cuda")
+PRECISIONS = {"cpu": ("fp32",), "cuda": ("fp32",)}
+NEEDS_ONNX = False
+def prepare(request): ...
+def availability(device="cpu"):
+"""
+
+MODULES = {
+    "mixed": CONTRACT
+    + """
+    if device == "cpu":
+        return Availability(True, "1.2.3", "Planted CPU")
+    return Availability(False, "1.2.3", None, "no driver", "sudo apt install planted-driver")
+""",
+    "raises": CONTRACT + "    raise KeyError(device)\n",
+    "refuses": CONTRACT + "    raise RuntimeUnavailable('refuses', 'needs sm_90', 'use another card')\n",
+    "exits": "raise SystemExit('library wants to leave')\n",
+    "syntax": "def :\n",
+    "needs_package": "import a_package_that_nobody_has\n" + CONTRACT + "    ...\n",
+    "lacks": "NAME = 'lacks'\n",
+}
+
+
+@pytest.fixture
+def planted(tmp_path, monkeypatch):
+    folder = tmp_path / "planted_runtimes"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    for name, source in MODULES.items():
+        (folder / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield [f"planted_runtimes.{name}" for name in MODULES]
+    for name in [name for name in sys.modules if name.split(".")[0] == "planted_runtimes"]:
+        del sys.modules[name]
+
+
+def test_a_broken_runtime_is_a_row_and_hides_no_other(planted):
+    report = doctor.examine([*planted, "no-such-runtime"])
+    rows = {(row.runtime.removeprefix("planted_runtimes."), row.device): row for row in report.runtimes}
+    assert rows["mixed", "cpu"] == Row(planted[0], "cpu", "1.2.3", "Planted CPU", True)
+    assert rows["mixed", "cuda"].remedy == "sudo apt install planted-driver"
+    assert rows["raises", "cpu"].reason == "KeyError: 'cpu'" and not rows["raises", "cuda"].ready
+    assert (rows["refuses", "cpu"].reason, rows["refuses", "cpu"].remedy) == ("needs sm_90", "use another card")
+    assert rows["exits", None].reason == "SystemExit: library wants to leave"
+    assert rows["syntax", None].reason.startswith("SyntaxError")
+    assert "a_package_that_nobody_has" in rows["needs_package", None].remedy
+    assert "lacks" in rows["lacks", None].reason
+    assert "unknown runtime" in rows["no-such-runtime", None].reason
+    assert [row.runtime for row in report.runtimes if row.ready] == [planted[0]]
+
+
+def test_the_registry_is_examined_on_every_device():
+    report = doctor.examine()
+    assert {row.runtime for row in report.runtimes} == set(runtimes.REGISTRY)
+    for name in runtimes.REGISTRY:
+        devices = [row.device for row in report.runtimes if row.runtime == name]
+        assert devices == [None] or devices == list(runtimes.load(name).DEVICES)
+    for row in report.runtimes:
+        assert row.ready or row.reason
+    plain = json.loads(json.dumps(report.as_dict(), allow_nan=False))
+    assert len(plain["runtimes"]) == len(report.runtimes)
+    assert set(plain["checks"][0]) == {"name", "value", "verdict", "meaning", "remedy"}
+    assert plain["machine"]["cpu"] == facts.cpu_name()
+    assert plain["versions"]["torch"]
+
+
+@pytest.fixture
+def report():
+    long = "a reason that goes on and on, since libraries like to explain themselves at length when they fail " * 2
+    return Report(
+        runtimes=[
+            Row(
+                "broken-one", "cuda", None, None, False, long.strip(), "pip install 'one[two]' " + "and then some " * 12
+            ),
+            Row("mended-soon", "cuda", "1.0", None, False, "no driver", "apt install driver"),
+            Row("mended-too", "cuda", "1.0", None, False, "no driver", "apt install driver"),
+            Row("good-one", "cpu", "2.13.0+cpu", "Planted CPU", True),
+        ],
+        versions={
+            "lstm_trt": "0.1.0",
+            "python": "3.11.9",
+            "kernel": "6.1",
+            "libc": None,
+            "numpy": "2.4",
+            "scipy": None,
+        },
+        machine={"cpu": "Planted CPU", "logical_cores": 2, "allowed_cores": "0-1", "gpus": [{"name": "NVIDIA X"}]},
+        checks=[
+            Check("clock source", "tsc", "good", "fine"),
+            Check("turbo", "not visible", "unknown", "may move"),
+            Check("isolated cores", "none", "attention", "shared", "kernel command line: isolcpus=1"),
+            Check("tickless cores", "none", "attention", "ticks", "kernel command line: nohz_full=1"),
+        ],
+    )
+
+
+def test_the_page_shows_what_is_ready_and_what_to_type(report):
+    page = doctor.render(report)
+    lines = page.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert page.isascii() and "\033" not in page
+    assert "RUNTIMES: 1 of 4 ready" in lines
+    assert "HOST: 1 good, 2 need attention, 1 unknown" in lines
+    assert "not installed: scipy" in lines and "NVIDIA X" in page
+    rows = [line for line in lines if line.startswith(("  ready", "  not ready"))]
+    assert [row.split()[-1] for row in rows[:1]] == ["CPU"]  # what is ready comes first
+    columns = {row.index(name) for row, name in zip(rows, ("good-one", "broken-one", "mended-soon"), strict=False)}
+    assert len(columns) == 1  # aligned
+    arrow = lines.index(next(line for line in lines if line.strip().startswith("-> pip install 'one[two]'")))
+    assert lines[arrow + 1].startswith(" " * 16)  # a long remedy goes on below itself
+    assert page.count("-> apt install driver") == 1  # once for neighbours that share it
+    assert lines[lines.index("             -> apt install driver") - 1].startswith("  not ready  mended-too")
+    assert " isolcpus=1 nohz_full=1" in page
+    assert page.index("isolated cores") < page.index("turbo") < page.index("clock source")
+
+
+def test_colour_only_where_asked(report, monkeypatch):
+    plain = doctor.render(report, colour=False)
+    coloured = doctor.render(report, colour=True)
+    assert "\033[32mready\033[0m" in coloured
+
+    def stripped(text):
+        for code in {*doctor.COLOURS.values(), "0"}:
+            text = text.replace(f"\033[{code}m", "")
+        return text
+
+    assert stripped(coloured) == plain
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert doctor.render(report) == plain
+    monkeypatch.delenv("NO_COLOR")
+    assert doctor.render(report) == coloured
+
+
+def test_the_page_of_this_machine_fits():
+    report = doctor.examine()
+    lines = doctor.render(report, colour=False).splitlines()
+    assert max(map(len, lines)) <= 100, textwrap.shorten(max(lines, key=len), 200)
+    for check in report.checks:
+        assert check.verdict in checks.VERDICTS
+        assert any(check.name in line and check.value in line for line in lines)
+
+
+def test_nothing_at_all_can_still_be_rendered():
+    page = doctor.render(Report([], {"lstm_trt": "0", "python": "3", "kernel": "6"}, facts.describe("cpu"), []))
+    assert "0 of 0 ready" in page

@@ -1,0 +1,185 @@
+"""Recordings made for real, in fresh processes, through the package and the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import lstm_trt
+from lstm_trt.config.configuration import canonical_json
+from lstm_trt.config.errors import ConfigurationFailed, ParityFailed, UsageError
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.recorder.parity import PARITY_BOUNDS, Reference, check_parity
+from lstm_trt.recorder.session import describe_configuration
+from lstm_trt.runtimes.base import PreparedStep
+from lstm_trt.store import files, folders
+from tests.conftest import ROOT
+
+SHAPE = LstmShape(2, 16, 8, 2)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """One recording by each runtime that is ready on this machine's CPU."""
+    folder = tmp_path_factory.mktemp("recorded")
+    from lstm_trt.runtimes import REGISTRY, load
+
+    made = {}
+    for name in REGISTRY:
+        module = load(name)
+        if "cpu" in module.DEVICES and module.availability("cpu").ready:
+            made[name] = lstm_trt.record(SHAPE, runtime=name, trials=200, warmup=10, out=folder)
+    return folder, made
+
+
+def test_the_runtimes_of_the_core_are_all_there(recorded):
+    assert {"onnxruntime", "pytorch", "torchscript"} <= recorded[1].keys()
+
+
+def test_every_trial_is_there_and_the_file_says_the_same(recorded):
+    folder, made = recorded
+    by_id = {item.configuration.id: item for item in folders.read_many(folder)}
+    assert len(by_id) == len(made)
+    for name, recording in made.items():
+        assert recording.configuration.runtime == name
+        assert len(recording.timed_ns) == 200 and recording.columns["warmup"].sum() >= 10
+        assert (recording.columns["latency_ns"] > 0).all()
+        other = by_id[recording.configuration.id]
+        assert np.array_equal(other.columns["latency_ns"], recording.columns["latency_ns"])
+        for column in ("involuntary_switches", "minor_faults", "major_faults"):
+            assert (other.columns[column] >= 0).all()
+        assert "compute_ns" not in other.columns and "intended_ns" not in other.columns
+
+
+def test_the_provenance_says_how_it_was_made(recorded):
+    for recording in recorded[1].values():
+        told = recording.provenance
+        assert 0 <= told["parity"]["error"] <= told["parity"]["bound"] == PARITY_BOUNDS["fp32"]
+        check = told["self_check"]
+        assert check["clocks_differ_by"] == check["loop_ns"] / check["loop_raw_ns"] - 1
+        assert told["clock"]["overhead_ns"] > 0 and told["clock"]["step_ns"] > 0
+        assert told["threads"]["pinned_to"] == list(recording.configuration.options.cores)
+        assert len(told["threads"]["pinned_to"]) == 1
+        assert told["versions"]["python"] and told["versions"]["numpy"]
+        assert sum(block["rows"] for block in told["blocks"]) == len(recording.columns["trial"])
+        assert {"steal_ns", "throttled_ns", "cpu_khz"} <= told["blocks"][0].keys()
+        assert told["machine_fingerprint"]
+        assert told["network_sha256"] or recording.configuration.runtime != "onnxruntime"
+
+
+def test_recordings_can_be_published(recorded):
+    """No host name and no folder of this machine travels with them."""
+    for recording in recorded[1].values():
+        text = canonical_json(recording.provenance) + canonical_json(recording.configuration.as_dict())
+        # A host name that is an everyday word, as in a container, would be found anywhere.
+        if len(socket.gethostname()) > 5:
+            assert socket.gethostname() not in text
+        assert os.path.expanduser("~") + "/" not in text and os.getcwd() not in text
+
+
+def test_the_same_question_again_is_a_further_round(tmp_path):
+    first = lstm_trt.record(SHAPE, trials=20, out=tmp_path)
+    second = lstm_trt.record(SHAPE, trials=20, out=tmp_path)
+    assert first.configuration.id == second.configuration.id
+    assert (first.round, second.round) == (0, 1)
+    assert len(list(tmp_path.glob("*.parquet"))) == 2
+
+
+def test_parity_asks_anew_each_time(tmp_path):
+    seeds = {lstm_trt.record(SHAPE, trials=5, out=tmp_path).provenance["parity"]["inputs_seed"] for _ in range(2)}
+    assert len(seeds) == 2
+
+
+class _Planted(PreparedStep):
+    def __init__(self, answer):
+        self.answer = answer
+
+    def step(self):
+        pass
+
+    def load_inputs(self, inputs):
+        pass
+
+    def outputs(self):
+        return (self.answer,)
+
+
+@pytest.mark.parametrize(
+    ("factor", "passes"), [(1.0, True), (1 + 9e-6, True), (1 + 2e-5, False), (float("nan"), False), (0.0, False)]
+)
+def test_the_bound_of_the_gate(factor, passes):
+    configuration = describe_configuration(LstmShape(1, 4, 3), "onnxruntime")
+    answers = np.random.default_rng().standard_normal((3, 1, 1)).astype(np.float32)
+    planted = _Planted((answers.astype(np.float64) * factor).astype(np.float64))
+    if passes:
+        assert check_parity(planted, configuration, Reference(1, answers))["error"] <= 1e-5
+    else:
+        with pytest.raises(ParityFailed, match="fp32 allows"):
+            check_parity(planted, configuration, Reference(1, answers))
+
+
+def test_one_wrong_sequence_of_a_large_batch_is_found():
+    shape = LstmShape(1, 4, 3, batch=64)
+    configuration = describe_configuration(shape, "onnxruntime")
+    from lstm_trt.export.network import make_inputs
+
+    _, distinct, which = make_inputs(shape, 9)
+    answers = np.random.default_rng().standard_normal((3, distinct.shape[1], 1)).astype(np.float32)
+    right = answers[:, which]
+    check_parity(_Planted(right), configuration, Reference(9, answers))
+    wrong = right.copy()
+    wrong[:, 63] *= 1.01
+    with pytest.raises(ParityFailed):
+        check_parity(_Planted(wrong), configuration, Reference(9, answers))
+    with pytest.raises(ParityFailed, match="shape"):
+        check_parity(_Planted(right[:, :, 0]), configuration, Reference(9, answers))
+
+
+def test_a_failure_is_an_exception_with_its_stage(tmp_path):
+    with pytest.raises(ConfigurationFailed, match="parity") as caught:
+        lstm_trt.record(LstmShape(1, 8, 4), runtime="tests.support.faulty.wrong", trials=10, out=tmp_path)
+    assert caught.value.stage == "parity"
+    assert len(list(tmp_path.glob("*.failure.json"))) == 1
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_two_threads_are_pinned_to_two_cores(tmp_path):
+    recording = lstm_trt.record(SHAPE, threads=2, trials=20, out=tmp_path)
+    assert len(recording.provenance["threads"]["pinned_to"]) == 2
+
+
+def test_more_threads_than_cores_are_refused():
+    with pytest.raises(UsageError, match="lower --threads"):
+        lstm_trt.record(SHAPE, threads=len(os.sched_getaffinity(0)) + 1)
+
+
+def test_what_lies_in_the_working_folder_is_not_imported(tmp_path):
+    for name in ("onnx", "numpy", "torch", "onnxruntime", "random"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')")
+    arguments = ["record", "--layers", "1", "--hidden", "8", "--sequence", "4", "--trials", "10", "--out", "here"]
+    result = subprocess.run(
+        [sys.executable, "-P", "-m", "lstm_trt", *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_command_records_and_prints_what_it_stored(tmp_path, lab):
+    arguments = ("record", "--layers", 2, "--hidden", 16, "--sequence", 8, "--trials", 100, "--out", tmp_path)
+    result = lab(*arguments, "--format", "json")
+    assert result.returncode == 0, result.stderr
+    answer = json.loads(result.stdout)
+    timed = files.read(next(tmp_path.glob("*.parquet"))).timed_ns
+    assert answer["summary"]["n"] == len(timed) == 100
+    assert answer["summary"]["max_us"] == timed.max() / 1e3 and answer["summary"]["min_us"] == timed.min() / 1e3
+    text = lab(*arguments).stdout
+    assert "latencies in us" in text and "-r1.parquet" in text

@@ -1,0 +1,495 @@
+"""Soaks: parts that are whole, killed and continued, read as one, watched."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from lstm_trt import store
+from lstm_trt.config.configuration import Configuration, Protocol
+from lstm_trt.config.errors import StoreError, UsageError
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.recorder import soak
+from lstm_trt.recorder.loop import ends
+from lstm_trt.recorder.pool import WorkerPool
+from lstm_trt.recorder.session import PreparedRun, describe_configuration
+from lstm_trt.recorder.soak import PART_TRIALS, Rest, rest_of, seconds_of, soak_here, soak_protocol
+from lstm_trt.recorder.watch import Follower, LatencyHistogram, follow
+from lstm_trt.store import consolidated, folders, schema
+from lstm_trt.store import files as store_files
+from lstm_trt.store.folders import joined_checks, missing
+from lstm_trt.store.locks import LOCK_FILE, folder_in_use, folder_lock
+from tests.conftest import ROOT, ManualClock, wait_for
+from tests.store.test_store import same
+
+SHAPE = ("--layers", "1", "--hidden", "8", "--sequence", "4")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("3h", 10_800), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("1.5h", 5400), ("75", 75), ("1d2h3m4s", 93_784)],
+)
+def test_times_that_people_write(text, seconds):
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "3x", "-3", "3 h", "1m1h", "nan", "1e3", "3hh"])
+def test_times_that_mean_nothing(text):
+    with pytest.raises(UsageError, match="given as 3h"):
+        seconds_of(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--for", "3x"), "3h, 1h30m, 90s or plain seconds"),
+        (("--for", "0"), "for_s must be from 1 to"),
+        (("--for", "400d"), "for_s must be from 1 to"),
+        (("--for", "3h", "--trials", 10), "--for says how long it records, --trials"),
+        (("--for", "3h", "--tier", "look"), "--tier"),
+        (("--for", "3h", "--time-limit", 10), "--time-limit"),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else None,
+)
+def test_a_soak_that_contradicts_itself_is_one_line(tmp_path, refused, arguments, words):
+    assert words in refused("record", *SHAPE, *arguments, "--out", tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+# Parts
+
+
+def configuration_of(for_s: float = 3.0, **protocol) -> Configuration:
+    protocol = {"warmup": 4, "block_trials": 50, "block_ms": 20, "settle": 2, **protocol}
+    return Configuration(
+        LstmShape(1, 8, 4), "onnxruntime", "1", "a processor", protocol=soak_protocol(for_s, **protocol)
+    )
+
+
+class PlantedStep:
+    def __init__(self, step):
+        self.step = step
+
+    def facts(self):
+        return {"planted": True}
+
+
+@pytest.fixture
+def record_parts(monkeypatch, tmp_path):
+    """Soak with a planted step into `tmp_path`, in this process; returns what the worker would answer.
+
+    Each call takes `step_ns` by a clock set by hand, and storing a part takes none: how many parts and trials
+    there are doesn't depend on the machine.
+    """
+
+    def run(configuration, *, step_ns=50_000, asked_s=1.0, part_s=0.3, **more):
+        clock = ManualClock()
+
+        @contextmanager
+        def prepare(configuration, reference, stage, **prepared):
+            told = {"machine_fingerprint": "m", "pilot": None, "versions": {}}
+            seconds = {"build": 1.0, "parity": 2.0}
+            step = PlantedStep(lambda: clock.advance(step_ns))
+            yield PreparedRun(configuration, step, {}, told, seconds, lambda: None)
+
+        arguments = {"round": 0, "folder": tmp_path, "asked_s": asked_s, "part_s": part_s, **more}
+        with monkeypatch.context() as patched:
+            patched.setattr(soak, "prepare", prepare)
+            clock.replace_clocks(patched)
+            return soak_here(configuration, None, **arguments)
+
+    return run
+
+
+def parts_of(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*-p*.parquet"))
+
+
+def test_parts_are_whole_and_read_as_one(tmp_path, record_parts):
+    configuration = configuration_of()
+    seen = []
+    told = record_parts(configuration, control=True, progress=lambda **values: seen.append(values))
+    files = parts_of(tmp_path)
+    assert [path.name for path in files] == [f"{configuration.id}-r0-p{n:05d}.parquet" for n in range(len(files))]
+    assert told["parts"] == len(files) == 4 and told["path"] == str(files[-1])
+    parts = [store_files.read(path) for path in files]
+    for number, part in enumerate(parts):
+        schema.validate(part, number)
+        assert part.part == number and part.configuration == configuration
+        assert part.columns["warmup"][: 2 if number else 4].all() and part.provenance["runtime"] == {"planted": True}
+        assert sum(block["rows"] for block in part.provenance["blocks"]) == len(part.columns["trial"])
+        described = json.loads(pq.read_schema(files[number]).metadata[b"lstm_trt"])
+        assert (described["part"], described["last"]) == (number, number == len(files) - 1)
+        # The control run comes once, after the first part.
+        assert (part.control is None) == (part.provenance["control"] is None) == (number > 0)
+    (whole,) = folders.read_many(tmp_path)
+    schema.validate(whole, "the soak")
+    assert len(whole.timed_ns) == told["trials"] == sum(len(part.timed_ns) for part in parts)
+    for name in whole.columns:
+        if name != "trial":
+            assert np.array_equal(whole.columns[name], np.concatenate([part.columns[name] for part in parts]))
+    start = whole.columns["start_ns"]
+    assert (start[1:] >= ends(whole.columns)[:-1]).all() and start[0] >= 0
+    # One clock: the last trial ends when the time is over, the control run aside.
+    over_s = (start[-1] + whole.columns["latency_ns"][-1]) / 1e9 - whole.provenance["seconds"]["control"]
+    assert 0.9 < over_s < 1.1 and parts[-1].provenance["soak"]["elapsed_s"] >= 1.0
+    blocks = whole.provenance["blocks"]
+    assert [block["first_row"] for block in blocks] == np.cumsum([0, *(b["rows"] for b in blocks)])[:-1].tolist()
+    assert whole.columns["warmup"].sum() == 4 + 2 * (len(blocks) - 1)
+    assert whole.provenance["seconds"]["build"] == 1.0
+    assert not any("soak" in warning for warning in whole.provenance["warnings"])
+    assert whole.control is not None and whole.provenance["control"]["calls"] == len(whole.control["start_ns"])
+    assert [item["trials"] for item in seen] == sorted({item["trials"] for item in seen})
+    assert seen[-1]["trials"] == told["trials"] and seen[-1]["elapsed_s"] >= 1.0
+
+
+@pytest.mark.parametrize(
+    "arrival",
+    [{"arrival": "periodic", "period_us": 1000}, {"arrival": "paused", "pause_ms": 2}],
+    ids=lambda arrival: arrival["arrival"],
+)
+def test_soaks_of_other_arrivals(tmp_path, record_parts, arrival):
+    record_parts(configuration_of(**arrival))
+    (whole,) = folders.read_many(tmp_path)
+    start, end = whole.columns["start_ns"], ends(whole.columns)
+    assert len(parts_of(tmp_path)) >= 2 and (start[1:] >= end[:-1]).all()
+    if arrival["arrival"] == "periodic":
+        due = whole.columns["intended_ns"]
+        assert (start >= due).all() and (np.diff(due) >= 1_000_000).all()
+    else:
+        assert (start[1:] - end[:-1] >= 2_000_000).all()
+
+
+def test_a_part_ends_after_its_trials_and_has_one_trial_at_least(tmp_path, record_parts):
+    configuration = configuration_of()
+    short = replace(configuration, protocol=replace(configuration.protocol, trials=120))
+    record_parts(short, part_s=100.0, asked_s=0.05)  # about 900 trials of 52 us
+    counts = [len(store_files.read(path).timed_ns) for path in parts_of(tmp_path)]
+    assert set(counts[:-1]) == {120} and counts[-1] <= 120 and len(counts) > 2
+    slow = configuration_of(for_s=5.0)
+    record_parts(slow, step_ns=30_000_000, part_s=0.01, asked_s=0.2)
+    counts = [len(store_files.read(path).timed_ns) for path in parts_of(tmp_path) if path.name.startswith(slow.id)]
+    assert len(counts) >= 2 and set(counts) == {1}
+
+
+def test_only_the_columns_that_are_asked_for_are_loaded(tmp_path, record_parts):
+    record_parts(configuration_of())
+    (whole,) = folders.read_many(tmp_path)
+    wanted = ("latency_ns", "warmup", "start_ns", "intended_ns")
+    (some,) = folders.read_many(tmp_path, wanted)
+    assert set(some.columns) == set(wanted) - {"intended_ns"}
+    assert all(np.array_equal(some.columns[name], whole.columns[name]) for name in some.columns)
+    assert some.provenance == whole.provenance
+    (file,) = folders.read_many(parts_of(tmp_path)[1], ["latency_ns"])
+    assert list(file.columns) == ["latency_ns"]
+
+
+def test_what_is_missing_is_told(tmp_path, record_parts):
+    configuration = configuration_of()
+    record_parts(configuration, asked_s=1.0, part_s=0.1)
+    files = parts_of(tmp_path)
+    assert len(files) >= 3
+    files[-1].unlink()
+    (cut,) = folders.read_many(tmp_path)
+    left = len(files) - 1
+    assert re.fullmatch(rf"soak incomplete: {left} of about \d+ parts", cut.provenance["warnings"][-1])
+    assert cut.provenance["soak"] | {"elapsed_s": 0} == {
+        "part": left - 1,
+        "last": False,
+        "asked_s": 1.0,
+        "elapsed_s": 0,
+        "parts": left,
+    }
+    store_files.write_failure(schema.Failure(configuration, 0, "run", "it fell over"), tmp_path)
+    (cut,) = folders.read_many(tmp_path)
+    assert "(it fell over)" in cut.provenance["warnings"][-1]
+    files[0].write_bytes(files[0].read_bytes()[:-50])
+    with pytest.raises(StoreError, match="not a whole Parquet file"):
+        list(folders.read_many(tmp_path))
+    assert folders.set_aside_damaged(tmp_path) == [files[0]]
+    (cut,) = folders.read_many(tmp_path)
+    assert "soak with holes: part 0 missing" in cut.provenance["warnings"]
+    schema.validate(cut, "what is left")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "part", "elapsed_s", "told"),
+    [
+        (range(3), 2, 30.0, ["soak incomplete: 3 of about 18 parts"]),
+        ((0, 2), 2, 30.0, ["soak with holes: part 1 missing", "soak incomplete: 2 of about 18 parts"]),
+        ((0,), 0, 179.9, ["soak incomplete: 1 of about 2 parts"]),
+    ],
+)
+def test_how_many_parts_there_should_be(numbers, part, elapsed_s, told):
+    soak = {"part": part, "last": False, "asked_s": 180.0, "elapsed_s": elapsed_s}
+    assert list(missing(dict.fromkeys(numbers), soak, None)) == told
+    holes = list(missing(dict.fromkeys(numbers), soak | {"last": True}, None))
+    assert holes == told[:-1]
+
+
+def test_a_soak_counts_as_recorded_and_survives_consolidation(tmp_path, record_parts):
+    configuration = configuration_of()
+    record_parts(configuration, control=True)
+    record_parts(configuration, round=1)
+    assert folders.finished(tmp_path) == ({(configuration.id, 0), (configuration.id, 1)}, set())
+    before = {item.round: item for item in folders.read_many(tmp_path)}
+    (tmp_path / "pair").mkdir()
+    consolidated.consolidate(folders.read_many(tmp_path), tmp_path / "pair", group_rows=100)
+    after = {item.round: item for item in folders.read_many(tmp_path / "pair")}
+    assert before.keys() == after.keys() == {0, 1} and all(same(before[key], after[key]) for key in before)
+    assert np.array_equal(before[0].control["latency_ns"], after[0].control["latency_ns"])
+    assert before[1].control is None is after[1].control
+
+
+def test_a_part_with_other_columns_is_refused(tmp_path, record_parts):
+    record_parts(configuration_of())
+    path = parts_of(tmp_path)[1]
+    part = store_files.read(path)
+    store_files.write(replace(part, columns={**part.columns, "compute_ns": part.columns["latency_ns"]}), tmp_path)
+    with pytest.raises(StoreError, match="other columns"):
+        list(folders.read_many(tmp_path))
+
+
+def test_self_checks_of_parts_become_one():
+    checks = [
+        {"loop_ns": 100, "loop_raw_ns": 101, "clocks_differ_by": -0.5, "outside_share": 0.1},
+        {"loop_ns": 300, "loop_raw_ns": 299, "clocks_differ_by": 0.2, "outside_share": 0.3},
+    ]
+    joined = joined_checks(checks)
+    assert (joined["loop_ns"], joined["loop_raw_ns"], joined["clocks_differ_by"]) == (400, 400, -0.5)
+    assert joined["outside_share"] == pytest.approx(0.25)
+
+
+def test_what_is_left_of_a_soak_becomes_the_next_round(tmp_path, record_parts):
+    configuration = configuration_of(for_s=1.0)
+    assert rest_of(configuration, tmp_path) == Rest(0, 1.0)
+    record_parts(configuration)
+    assert rest_of(configuration, tmp_path) == Rest(1, 1.0)  # complete: from the beginning
+    for path in parts_of(tmp_path)[1:]:
+        path.unlink()
+    elapsed_s = store_files.read(parts_of(tmp_path)[-1]).provenance["soak"]["elapsed_s"]
+    rest = rest_of(configuration, tmp_path)
+    assert rest == Rest(1, 1.0 - elapsed_s, 0, elapsed_s) and 0 < rest.asked_s < 1
+    record_parts(configuration, round=1, asked_s=rest.asked_s)
+    assert rest_of(configuration, tmp_path) == Rest(2, 1.0)
+    # A round that failed before its first part does not hide what is left.
+    for path in parts_of(tmp_path):
+        if "-r1-" in path.name:
+            path.unlink()
+    store_files.write_failure(schema.Failure(configuration, 1, "build", "no"), tmp_path)
+    assert rest_of(configuration, tmp_path) == Rest(2, rest.asked_s, 0, elapsed_s)
+    assert rest_of(configuration_of(for_s=2.0), tmp_path) == Rest(0, 2.0)
+
+
+# For real
+
+
+def start_soak(folder: Path, *more: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "lstm_trt", "record", *SHAPE, *more, "--out", str(folder)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def descendants(pid: int) -> set[int]:
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except (OSError, IndexError, ValueError):
+                continue
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def test_a_soak_that_is_killed_keeps_its_parts_and_goes_on(tmp_path):
+    process = start_soak(tmp_path, "--for", "12s")
+    try:
+        workers: set[int] = set()  # looked for while waiting: the soak must not end before it is killed
+        assert wait_for(lambda: workers.update(descendants(process.pid)) or parts_of(tmp_path), 300), "no part came"
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert wait_for(lambda: not any(Path(f"/proc/{pid}/statm").exists() and running(pid) for pid in workers))
+    kept = parts_of(tmp_path)
+    assert all(0 < len(store_files.read(path).timed_ns) <= PART_TRIALS for path in kept)
+    (cut,) = folders.read_many(tmp_path)
+    assert cut.provenance["warnings"][-1].startswith(f"soak incomplete: {len(kept)} of about ")
+    again = start_soak(tmp_path, "--for", "12s", "--format", "text")
+    output, errors = again.communicate(timeout=600)
+    assert again.returncode == 0, errors
+    assert errors.count("become round 1") == 1 and "round 0 was stopped after" in errors
+    assert "round 1, " in output and "complete: lstm-trt verdict" in output and "control run" in output
+    first, second = sorted(folders.read_many(tmp_path), key=lambda item: item.round)
+    assert first.columns["latency_ns"].tolist() == cut.columns["latency_ns"].tolist()
+    soaks = [item.provenance["soak"] for item in (first, second)]
+    assert soaks[1]["last"] and soaks[1]["asked_s"] == pytest.approx(12 - soaks[0]["elapsed_s"])
+    assert second.provenance["warnings"] == [] or "outside the trials" in second.provenance["warnings"][0]
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"] == []
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_ctrl_c_leaves_the_parts_and_says_how_to_go_on(tmp_path):
+    process = start_soak(tmp_path, "--for", "1h", "--no-control")
+    assert wait_for(lambda: parts_of(tmp_path), 300)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 130 and output == "" and "Traceback" not in errors
+    assert "go on with: lstm-trt record" in errors and "--for 1h" in errors
+    assert all(store_files.read(path).part == number for number, path in enumerate(parts_of(tmp_path)))
+    assert not folder_in_use(tmp_path)
+
+
+def peak_bytes(pid: int) -> int:
+    (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return 1024 * int(line.split()[1])
+
+
+def test_memory_is_bounded(tmp_path):
+    """One worker: a short recording, then parts of 200 000 trials; the highest it ever held."""
+    shape = LstmShape(1, 8, 4)
+    short = describe_configuration(shape, "onnxruntime", protocol=Protocol(trials=1000))
+    long = describe_configuration(shape, "onnxruntime", protocol=soak_protocol(1.0))
+    peaks = []
+    with WorkerPool() as crew:
+        outcome = crew.record(short, 0, tmp_path, control=True)
+        assert outcome.failure is None, outcome.failure
+        (worker,) = crew._workers.values()
+        peaks.append(peak_bytes(worker._child.pid))
+        outcome = crew.record(long, 0, tmp_path, control=True, asked_s=8.0)
+        assert outcome.failure is None, outcome.failure
+        peaks.append(peak_bytes(worker._child.pid))
+    # Where the machine is fast these are several parts of 200 000 trials.
+    assert outcome.told["parts"] == len(parts_of(tmp_path)) >= 1
+    assert all(0 < len(store_files.read(path).timed_ns) <= PART_TRIALS for path in parts_of(tmp_path))
+    assert peaks[1] - peaks[0] < 200e6, peaks
+
+
+# Watching
+
+
+def test_a_tally_is_exact_where_it_says_so():
+    generator = np.random.default_rng()
+    tally, kept = LatencyHistogram(deadline_us=70.0), []
+    for _ in range(20):
+        latency = (60_000 * generator.lognormal(0, 0.2, 5_000)).astype(np.int64)
+        tally.add(latency)
+        kept.append(latency)
+    kept = np.sort(np.concatenate(kept))
+    assert (tally.n, tally.max_ns, tally.misses) == (len(kept), kept[-1], (kept > 70_000).sum())
+    for share in (Fraction(1, 2), Fraction(9, 10), Fraction(999, 1000)):
+        exact = kept[math.ceil(len(kept) * share) - 1] / 1e3
+        assert tally.percentile_us(share) == pytest.approx(exact, rel=1e-3)
+    assert tally.percentile_us(Fraction(1)) == kept[-1] / 1e3
+    size = tally._bins.nbytes
+    tally.add(np.array([1, 10**15, 0]))  # whatever comes
+    assert tally._bins.nbytes == size and tally.n == len(kept) + 3
+    at_deadline = LatencyHistogram(deadline_us=64.1)  # 1e3 * 64.1 is below 64100 in floating point
+    at_deadline.add(np.array([64_100, 64_101]))
+    assert at_deadline.misses == 1
+    empty = LatencyHistogram()
+    empty.add(np.array([], dtype=np.int64))
+    assert empty.n == 0 and empty.percentile_us(Fraction(1, 2)) is None
+
+
+def test_watching_reads_each_part_once_and_ends_with_the_last(tmp_path, record_parts, monkeypatch):
+    record_parts(configuration_of(for_s=1.0))
+    files = parts_of(tmp_path)
+    aside = [path.rename(path.with_suffix(".aside")) for path in files]
+    read, read_it = [], store_files.read
+    monkeypatch.setattr(store, "read", lambda path, columns: read.append(path) or read_it(path, columns))
+    with folder_lock(tmp_path):
+        follower = Follower(tmp_path, deadline_us=1e6)
+        assert follower.look().state == "nothing yet"
+        for count, (path, hidden) in enumerate(zip(files, aside, strict=True), 1):
+            hidden.rename(path)
+            sight = follower.look()
+            assert (sight.state, sight.files, sight.misses) == ("recording", count, 0)
+            assert 0 < sight.elapsed_s < 3 and "no verdict before the end" in sight.words()
+            assert follower.look().files == count
+    assert read == files
+    sights = list(follow(tmp_path, 1e6))
+    assert len(sights) == 1 and sights[0].state == "complete" and sights[0].left_s == 0
+    (whole,) = folders.read_many(tmp_path)
+    assert sights[0].n == len(whole.timed_ns) and sights[0].max_us == whole.timed_ns.max() / 1e3
+    assert "no verdict" not in sights[0].words()
+
+
+def test_watching_a_sweep_tells_of_the_last_configuration(tmp_path, record_parts):
+    from tests.store.test_store import planted
+
+    for place, hidden in enumerate((8, 9, 10)):
+        path = store_files.write(planted(hidden), tmp_path)
+        os.utime(path, (1e9 + place, 1e9 + place))
+    sight = Follower(tmp_path).look()
+    assert (sight.state, sight.files, sight.configurations, sight.n) == ("idle", 3, 3, 17)
+    assert sight.name.startswith("1x10") and sight.max_us == planted(10).timed_ns.max() / 1e3
+    assert "3 files of 3 configurations" in sight.words() and sight.misses is None and sight.left_s is None
+    (tmp_path / f"{planted(11).configuration.id}-r0.parquet").write_text("damaged")
+    assert "1 files cannot be read" in Follower(tmp_path).look().words()
+
+
+def test_a_recorder_that_is_gone_is_told(tmp_path, record_parts, monkeypatch):
+    record_parts(configuration_of(for_s=1.0))
+    parts_of(tmp_path)[-1].unlink()
+    monkeypatch.setattr("lstm_trt.recorder.watch.GONE_S", 0.3)
+    states = [sight.state for sight in follow(tmp_path, poll_s=0.1)]
+    assert states[0] == "idle" and states[-1] == "recorder gone" and len(states) < 20
+
+
+def test_the_command_that_watches(tmp_path, record_parts, lab, refused):
+    record_parts(configuration_of(for_s=1.0))
+    (whole,) = folders.read_many(tmp_path)
+    result = lab("watch", tmp_path, "--deadline-us", 1000)
+    line, command = result.stdout.splitlines()
+    assert result.returncode == 0 and f"n {len(whole.timed_ns)}," in line and "misses of 1000 us" in line
+    assert command == f"complete: lstm-trt verdict {tmp_path} --deadline-us 1000"
+    answer = json.loads(lab("watch", tmp_path, "--once", "--format", "json").stdout)
+    assert answer["n"] == len(whole.timed_ns) and answer["state"] == "complete" and answer["misses"] is None
+    (tmp_path / "empty").mkdir()
+    assert "nothing yet" in lab("watch", tmp_path / "empty", "--once").stdout
+    assert "no folder" in refused("watch", tmp_path / "nowhere")
+    assert "deadline must be above 0" in refused("watch", tmp_path, "--deadline-us", -1)
+
+
+def test_looking_at_the_lock_does_not_take_it(tmp_path):
+    assert not folder_in_use(tmp_path) and not (tmp_path / LOCK_FILE).exists()
+    with folder_lock(tmp_path):
+        assert folder_in_use(tmp_path)
+        with pytest.raises(UsageError, match="in use"), folder_lock(tmp_path):
+            pass
+    assert not folder_in_use(tmp_path)
+    code = (
+        "import sys, time; from pathlib import Path; from lstm_trt.store.locks import folder_in_use\n"
+        "end = time.monotonic() + 2\nwhile time.monotonic() < end: folder_in_use(Path(sys.argv[1]))"
+    )
+    looking = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT)
+    while looking.poll() is None:  # however often it is looked at
+        with folder_lock(tmp_path):
+            pass
+    assert looking.returncode == 0

@@ -1,0 +1,257 @@
+"""Sweeps that finish, fail, are killed, are stopped: real processes, real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lstm_trt.config.configuration import Protocol
+from lstm_trt.config.shape import Grid
+from lstm_trt.recorder.session import describe_configuration
+from lstm_trt.recorder.sweep import duration, order, run_sweep
+from lstm_trt.store import files as store_files
+from lstm_trt.store import folders, schema
+from lstm_trt.store.locks import LOCK_FILE, folder_lock
+from tests.conftest import ROOT, wait_for
+
+GRID = Grid(layers=(1, 2), hidden=(8,), sequence=(4, 6), batch=(1, 2))
+
+
+def plan(runtime="onnxruntime", grid=GRID, trials=50):
+    return [describe_configuration(shape, runtime, protocol=Protocol(trials=trials)) for shape in grid]
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name != LOCK_FILE)
+
+
+def test_every_configuration_once_and_resume_finds_nothing_to_do(tmp_path):
+    configurations = plan()
+    report = run_sweep(configurations, tmp_path, rounds=2, show_progress=False)
+    assert (report.recorded, report.failures, report.left) == (16, [], 0)
+    assert files(tmp_path) == sorted(f"{c.id}-r{number}.parquet" for c in configurations for number in range(2))
+    for recording in folders.read_many(tmp_path):
+        assert len(recording.timed_ns) == 50
+        assert recording.provenance["parity"]["error"] <= recording.provenance["parity"]["bound"]
+    again = run_sweep(configurations, tmp_path, rounds=2, show_progress=False)
+    assert (again.recorded, again.done_before, again.seconds.timing) == (0, 16, 0.0)
+
+
+def test_rounds_come_in_new_orders_and_new_processes():
+    configurations = plan(grid=Grid(layers=(1,), hidden=tuple(range(1, 31)), sequence=(2,)))
+    first, second = order(configurations, 2, seed=1)
+    assert sorted(c.id for c in first) == sorted(c.id for c in second) == sorted(c.id for c in configurations)
+    assert first != second and first != configurations
+    assert [first, second] == list(order(configurations, 2, seed=1))
+    assert first != next(iter(order(configurations, 1, seed=2)))
+
+
+@pytest.mark.parametrize(
+    ("runtime", "stage", "words", "limits"),
+    [
+        ("tests.support.faulty.segfault", "run", "SIGSEGV", {}),
+        ("tests.support.faulty.hungry", "memory", "--memory-limit-gb", {"memory_limit": 1_500_000_000}),
+        ("tests.support.faulty.hang", "time", "--time-limit", {"time_limit_s": 25}),
+    ],
+)
+def test_a_worker_that_dies_is_a_row_and_the_sweep_goes_on(tmp_path, runtime, stage, words, limits):
+    configurations = plan(runtime, grid=Grid(layers=(1,), hidden=(8,), sequence=(4, 5, 6, 7)), trials=200)
+    report = run_sweep(configurations, tmp_path, show_progress=False, **limits)
+    assert report.recorded == 3
+    (failure,) = store_failures(tmp_path)
+    assert failure.configuration.workload.sequence == 6
+    assert failure.stage == stage
+    assert words in failure.reason
+    assert orphans(configurations[0].id) == []
+    # It counts as done, until it is asked for again.
+    assert run_sweep(configurations, tmp_path, show_progress=False, **limits).failed_before == 1
+    # What is left fails whenever its time is over, so that this limit may be short.
+    limits = limits and {name: min(limit, 3) if name == "time_limit_s" else limit for name, limit in limits.items()}
+    again = run_sweep(configurations, tmp_path, retry_failed=True, show_progress=False, **limits)
+    assert len(again.failures) == 1 and again.done_before == 3
+
+
+@pytest.mark.parametrize(
+    ("runtime", "stage", "words"),
+    [
+        ("tests.support.faulty.wrong", "parity", "fp32 allows"),
+        ("tests.support.faulty.frozen", "parity", "fp32 allows"),
+        ("tests.support.faulty.bug", "build", "KeyError"),
+    ],
+)
+def test_what_answers_wrongly_is_never_timed(tmp_path, runtime, stage, words):
+    report = run_sweep(plan(runtime), tmp_path, show_progress=False)
+    assert report.recorded == 0 and len(report.failures) == len(GRID)
+    for failure in store_failures(tmp_path):
+        assert failure.stage == stage and words in failure.reason
+    assert not [name for name in files(tmp_path) if name.endswith(".parquet")]
+
+
+def store_failures(folder: Path) -> list[schema.Failure]:
+    return [item for item in folders.read_many(folder) if isinstance(item, schema.Failure)]
+
+
+def orphans(mark: str) -> list[int]:
+    """Processes that carry `mark` in their environment or command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            for name in ("environ", "cmdline"):
+                try:
+                    if mark.encode() in (entry / name).read_bytes():
+                        found.append(int(entry.name))
+                except OSError:
+                    pass
+    return found
+
+
+def start_sweep(folder: Path, mark: str, *more: str) -> subprocess.Popen:
+    arguments = ["sweep", "--layers", "1", "2", "--hidden", "8", "16", "--sequence", "4", "8", "--batch", "1", "2"]
+    arguments += ["--trials", "2000", "--out", str(folder), *more]
+    return subprocess.Popen(
+        [sys.executable, "-m", "lstm_trt", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "LSTM_TRT_TEST_MARK": mark},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_killed_at_random_moments_loses_at_most_what_was_under_way(tmp_path):
+    mark = f"mark-{random.getrandbits(64):x}"
+    seen: set[str] = set()
+    for _ in range(6):
+        sweep = start_sweep(tmp_path, mark)
+        time.sleep(random.uniform(0.05, 3.0))
+        sweep.kill()
+        sweep.communicate()
+        assert wait_for(lambda: not orphans(mark)), "a worker outlived its sweep"
+        now = {name for name in files(tmp_path) if name.endswith(".parquet")}
+        assert seen <= now, "a recording was lost"
+        for name in now:
+            assert len(store_files.read(tmp_path / name).timed_ns) == 2000
+        seen = now
+    sweep = start_sweep(tmp_path, mark)
+    output, errors = sweep.communicate(timeout=600)
+    assert sweep.returncode == 0, errors
+    assert len(files(tmp_path)) == 16, files(tmp_path)  # no temporary file is left either
+    keys = [(item.configuration.id, item.round) for item in folders.read_many(tmp_path)]
+    assert len(set(keys)) == 16
+    assert f"{len(seen)} were there already" in output or not seen
+
+
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):
+    mark = f"mark-{random.getrandbits(64):x}"
+    sweep = start_sweep(tmp_path, mark, "--rounds", "40")
+    assert wait_for(lambda: any(name.endswith(".parquet") for name in files(tmp_path)), 300)
+    sweep.send_signal(signal.SIGINT)
+    _, errors = sweep.communicate(timeout=300)
+    assert sweep.returncode == 130
+    assert "go on with: lstm-trt sweep" in errors and str(tmp_path) in errors and "Traceback" not in errors
+    assert wait_for(lambda: not orphans(mark))
+    assert all(isinstance(item, schema.Recording) for item in folders.read_many(tmp_path))
+
+
+def test_a_folder_in_use_is_refused(tmp_path, refused):
+    arguments = ("sweep", "--layers", 1, "--hidden", 8, "--sequence", 4, "--out", tmp_path)
+    with folder_lock(tmp_path):
+        for command in (arguments, ("record", *arguments[1:])):
+            line = refused(*command)
+            assert "in use" in line and str(os.getpid()) in line and str(tmp_path) in line
+    assert files(tmp_path) == []
+
+
+def test_a_damaged_recording_is_set_aside_and_recorded_again(tmp_path):
+    configurations = plan(grid=Grid(layers=(1,), hidden=(8,), sequence=(4,)))
+    run_sweep(configurations, tmp_path, show_progress=False)
+    path = tmp_path / f"{configurations[0].id}-r0.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    report = run_sweep(configurations, tmp_path, show_progress=False)
+    assert report.recorded == 1 and "damaged" in report.warnings[0]
+    assert store_files.read(path)
+    assert (tmp_path / f"{path.name}.damaged").stat().st_size == len(whole) // 2
+
+
+def test_a_full_disk_stops_the_sweep_in_one_line_and_loses_nothing(tmp_path, lab):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("mounting a small file system is not permitted here")
+    try:
+        result = lab(
+            "sweep",
+            "--layers",
+            1,
+            "--hidden",
+            8,
+            "--sequence",
+            *range(2, 10),
+            "--trials",
+            2000,
+            "--out",
+            disk,
+            "--quiet",
+        )
+        assert result.returncode == 2, result
+        assert result.stderr.count("\n") == 1 and "No space left" in result.stderr, result.stderr
+        kept = files(disk)
+        assert 0 < len(kept) < 8 and all(name.endswith(".parquet") for name in kept)
+        for recording in folders.read_many(disk):
+            assert len(recording.timed_ns) == 2000
+        # Whatever else writes there says so in one line as well.
+        shape = ("--layers", 1, "--hidden", 40, "--sequence", 4)
+        for command in (
+            ("record", *shape, "--trials", 5000, "--out", disk),
+            ("export", *shape, "--out", disk),
+            ("consolidate", disk),
+        ):
+            result = lab(*command)
+            assert result.returncode == 2 and result.stdout == "", result
+            assert "No space left" in result.stderr.splitlines()[-1], result.stderr
+        assert files(disk) == kept
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_failures_and_recordings_survive_consolidation(tmp_path, lab):
+    run_sweep(plan("tests.support.faulty.segfault"), tmp_path / "a", show_progress=False)
+    before = {(i.configuration.id, i.round): i for i in folders.read_many(tmp_path / "a")}
+    assert lab("consolidate", tmp_path / "a", "--out", tmp_path / "b").returncode == 0
+    after = {(i.configuration.id, i.round): i for i in folders.read_many(tmp_path / "b")}
+    assert before.keys() == after.keys()
+    for key, item in before.items():
+        assert type(after[key]) is type(item) and after[key].provenance == item.provenance
+        if isinstance(item, schema.Recording):
+            assert item.columns.keys() == after[key].columns.keys()
+            assert all((item.columns[name] == after[key].columns[name]).all() for name in item.columns)
+    # A consolidated folder counts as done, too.
+    report = run_sweep(plan("tests.support.faulty.segfault"), tmp_path / "b", show_progress=False)
+    assert report.recorded == 0 and report.done_before + report.failed_before == len(GRID)
+
+
+def test_the_report_in_json_adds_up(tmp_path, lab):
+    arguments = ("sweep", "--layers", 1, "--hidden", 8, "--sequence", 16, 32, "--trials", 500, "--out", tmp_path)
+    answer = json.loads(lab(*arguments, "--format", "json").stdout)
+    assert (answer["total"], answer["recorded"], answer["left"]) == (2, 2, 0)
+    assert 0 < answer["inside_trials_s"] <= answer["timing_s"]
+    accounted = answer["preparing_s"] + answer["timing_s"] + answer["storing_s"]
+    assert accounted <= answer["wall_s"]
+    assert answer["preparing_s_each"] == pytest.approx(answer["preparing_s"] / 2)
+    assert answer["efficiency"] == pytest.approx(answer["inside_trials_s"] / answer["timing_s"])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0, "0 s"), (59.6, "1 min 00 s"), (75, "1 min 15 s"), (7260, "2 h 01 min")]
+)
+def test_durations_read_well(seconds, words):
+    assert duration(seconds) == words

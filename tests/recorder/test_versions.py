@@ -1,0 +1,297 @@
+"""Versions of a library beside each other: real environments, made by pip, and real recordings in them."""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from lstm_trt.analysis.compare import compare
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.recorder import environments, versions
+from lstm_trt.recorder.environments import EnvironmentBroken, _needs, _why, same_version
+from lstm_trt.recorder.process import Interpreter
+from lstm_trt.store import folders
+from lstm_trt.store.samples import groups_of
+from tests.conftest import ROOT
+
+LIBRARY, OLD = "onnxruntime", "1.20.1"
+SHAPE = LstmShape(2, 8, 4, 1)
+SIZES = ("--layers", 2, "--hidden", 8, "--sequence", 4)
+ASKED = {"shape": asdict(SHAPE), "runtime": LIBRARY, "protocol": {"trials": 50}}
+
+
+@pytest.fixture(scope="module")
+def here() -> str:
+    """The version that is installed here; skips where pip cannot get both it and `OLD`."""
+    version = importlib.metadata.version(LIBRARY)
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--retries", "0"]
+    for asked in (OLD, version):
+        with_folder = [*command, "--dest", os.environ["XDG_CACHE_HOME"] + "/wheels", f"{LIBRARY}=={asked}"]
+        if subprocess.run(with_folder, capture_output=True, stdin=subprocess.DEVNULL).returncode:
+            pytest.skip(f"needs pip and an index that has {LIBRARY} {asked} for this Python")
+    assert version != OLD
+    return version
+
+
+@pytest.fixture(scope="module")
+def recorded(here, tmp_path_factory):
+    """Two versions in five rounds by the command line: the folder, and the answer as JSON."""
+    folder = tmp_path_factory.mktemp("versions")
+    before = files_of(LIBRARY)
+    command = ["versions", LIBRARY, OLD, here, *SIZES, "--trials", 60, "--format", "json", "--out", folder]
+    result = subprocess.run(
+        [sys.executable, "-m", "lstm_trt", *map(str, command)], capture_output=True, text=True, cwd=ROOT, timeout=900
+    )
+    assert result.returncode == 0, result.stderr
+    assert files_of(LIBRARY) == before  # what is installed here is what it was
+    return folder, json.loads(result.stdout)
+
+
+def files_of(distribution: str) -> dict[str, tuple[int, int]]:
+    paths = [Path(str(file.locate())) for file in importlib.metadata.distribution(distribution).files]
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.suffix != ".pyc"}
+
+
+@pytest.mark.heavy
+def test_each_version_is_recorded_under_itself_and_in_turns(recorded, here):
+    folder, answer = recorded
+    recordings = list(folders.read_many(folder))
+    assert {(one.configuration.runtime_version, one.round) for one in recordings} == {
+        (version, number) for version in (OLD, here) for number in range(5)
+    }
+    assert len(recordings) == 10 and len({one.configuration.id for one in recordings}) == 2
+    for one in recordings:
+        assert one.provenance["versions"][LIBRARY] == one.configuration.runtime_version
+        assert one.provenance["versions"]["numpy"] == importlib.metadata.version("numpy")
+        assert one.provenance["parity"]["error"] <= one.provenance["parity"]["bound"]
+        assert len(one.timed_ns) == 60
+    started = sorted((one.provenance["started_unix_ns"], one.round) for one in recordings)
+    assert [number for _, number in started] == [number for number in range(5) for _ in range(2)]
+    assert [side["version"] for side in answer["versions"]] == [OLD, here]
+    assert all(side["environment"]["packages"][LIBRARY] == side["version"] for side in answer["versions"])
+    assert all((side["rounds"], side["n"], side["failure"]) == (5, 300, None) for side in answer["versions"])
+
+
+@pytest.mark.heavy
+def test_the_answer_is_what_compare_says_of_the_recordings(recorded, here):
+    folder, answer = recorded
+    (told,) = answer["comparisons"]
+    groups = {group.configuration.runtime_version: group for group in groups_of(folders.read_many(folder))}
+    again = json.loads(json.dumps(compare(groups[OLD], groups[here]).as_dict()))
+    assert (told["a"], told["b"]) == (OLD, here)
+    assert {name: told[name] for name in again if name != "command"} == {
+        name: value for name, value in again.items() if name != "command"
+    }
+    assert told["median_ratio_low"] <= told["median_ratio"] <= told["median_ratio_high"]
+    if told["command"]:
+        assert told["command"].startswith(f"lstm-trt versions {LIBRARY} {OLD} {here} --layers 2 --hidden 8")
+    medians = {side["version"]: side["median_us"] for side in answer["versions"]}
+    assert medians[here] in told["median_us_rounds_b"] and medians[OLD] in told["median_us_rounds_a"]
+
+
+@pytest.mark.heavy
+def test_what_is_there_is_used_again_and_a_path_of_ones_own_does_not_hide_it(recorded, here, lab, tmp_path):
+    folder, _ = recorded
+    (tmp_path / f"{LIBRARY}.py").write_text("__version__ = '0.0.1'\n")  # on the path before any installed package
+    result = lab(
+        *("versions", LIBRARY, OLD, here, *SIZES, "--trials", 60, "--rounds", 6, "--format", "csv", "--out", folder),
+        PYTHONPATH=str(tmp_path),
+    )
+    assert result.returncode == 0, result.stderr
+    assert "installing" not in result.stderr
+    assert "2 recorded, 0 failed, 10 were there already, of 12" in result.stderr
+    old, new = csv.DictReader(io.StringIO(result.stdout))
+    assert (old["version"], old["rounds"], old["against"], old["median"]) == (OLD, "6", "", "")
+    assert (new["version"], new["rounds"], new["against"]) == (here, "6", OLD)
+    assert new["median"] in ("SAME", "FASTER", "SLOWER", "AMBIGUOUS") and float(new["median_ratio"]) > 0
+    words = lab("versions", LIBRARY, OLD, here, *SIZES, "--trials", 60, "--rounds", 6, "--out", folder)
+    assert f"median {new['median']}, tail {new['tail']}: B ({LIBRARY} {here}) against A ({LIBRARY} {OLD})" in (
+        words.stdout
+    )
+    assert f"{float(new['median_ratio']):.3f} ({float(new['median_ratio_low']):.3f} to " in words.stdout
+
+
+@pytest.mark.heavy
+def test_a_version_that_was_added_later_was_not_recorded_in_turns(recorded, here, lab, tmp_path):
+    one_more = "1.21.0" if here != "1.21.0" else "1.22.0"
+    command = ("versions", LIBRARY, OLD, "--rounds", 2, "--trials", 20, *SIZES, "--format", "json", "--out", tmp_path)
+    first = lab(*command[:3], here, *command[3:])
+    assert json.loads(first.stdout)["not_in_turns"] == [] and "in turns" not in first.stderr
+    more = lab(*command[:3], here, one_more, *command[3:])
+    assert more.returncode == 0, more.stderr
+    assert json.loads(more.stdout)["not_in_turns"] == [one_more]
+    assert f"warning: {one_more} and {OLD} were not recorded in turns" in more.stderr
+
+
+@pytest.mark.heavy
+def test_an_environment_that_loads_another_version_is_found_out_and_made_anew(recorded, here):
+    place = environments.environment(LIBRARY, OLD)
+    assert place.reused and environments.describe(place, ASKED).runtime_version == OLD
+    package = Path(place.interpreter.first[0]) / LIBRARY
+    start = package / "__init__.py"
+    text = start.read_text()
+    start.write_text(text.replace(OLD, "1.20.9"))
+    with pytest.raises(EnvironmentBroken, match=r"1\.20\.1 was asked for, its environment loads 1\.20\.9"):
+        environments.describe(place, ASKED)
+    start.write_text("raise ImportError('no such symbol: /home/someone/lib/a.so')\n")
+    with pytest.raises(EnvironmentBroken, match=r"cannot be imported .*ImportError: no such symbol: a\.so"):
+        environments.describe(place, ASKED)
+    package.rename(package.with_name("elsewhere"))  # now the one here is found behind it
+    with pytest.raises(EnvironmentBroken, match=f"loads {here} .installed: {OLD}. from elsewhere"):
+        environments.describe(place, ASKED)
+    again, configuration = versions._described(LIBRARY, OLD, ASKED, lambda line: None)
+    assert not again.reused and configuration.runtime_version == OLD
+    assert start.read_text() == text
+
+
+@pytest.mark.heavy
+def test_an_unknown_version_is_one_line_without_an_address(here, refused, tmp_path):
+    told = refused("versions", LIBRARY, OLD, "1.20.999", *SIZES, "--quiet", "--out", tmp_path)
+    assert "onnxruntime 1.20.999 cannot be installed: pip finds no such version" in told
+    assert here in told or "the latest are" in told
+    assert "://" not in told
+    assert not list(environments.folder().glob("*1.20.999*"))
+
+
+@pytest.mark.heavy
+def test_ctrl_c_while_recording_stops_and_the_same_command_goes_on(recorded, here, tmp_path):
+    command = [sys.executable, "-m", "lstm_trt", "versions", LIBRARY, OLD, here, *map(str, SIZES)]
+    command += ["--trials", "2000", "--out", str(tmp_path)]
+    process = subprocess.Popen([*command, "--rounds", "50"], stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    deadline = time.monotonic() + 300
+    while len(list(tmp_path.glob("*.parquet"))) < 3 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 130 and "Traceback" not in errors
+    assert "stopped; go on with: lstm-trt versions onnxruntime 1.20.1" in errors
+    done = {(one.configuration.id, one.round) for one in folders.read_many(tmp_path)}
+    assert len(done) >= 3
+    more = max(number for _, number in done) + 1
+    again = subprocess.run([*command, "--rounds", str(more)], capture_output=True, text=True, cwd=ROOT, timeout=600)
+    assert again.returncode == 0, again.stderr
+    assert f"{len(done)} were there already" in again.stderr
+    assert len(list(folders.read_many(tmp_path))) == 2 * more
+
+
+@pytest.mark.heavy
+def test_ctrl_c_while_installing_leaves_nothing(here, tmp_path):
+    cache, out = tmp_path / "cache", tmp_path / "out"
+    command = [sys.executable, "-m", "lstm_trt", "versions", LIBRARY, OLD, here, *map(str, SIZES), "--out", str(out)]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, "XDG_CACHE_HOME": str(cache)}
+    )
+    deadline = time.monotonic() + 300
+    while not list(cache.glob("lstm_trt/versions/*/pyvenv.cfg")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.3)  # pip works
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 130 and errors.splitlines()[-1] == "lstm-trt: stopped"
+    assert list(cache.glob("lstm_trt/versions/*")) == []
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(cache).encode() in read(path)]
+
+
+def read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.heavy
+def test_what_fails_under_every_version_is_told_and_compared_with_nothing(recorded, here, lab, tmp_path):
+    limit = ("--time-limit", 0.001, "--rounds", 1)
+    result = lab("versions", LIBRARY, OLD, here, *SIZES, *limit, "--out", tmp_path)
+    assert result.returncode == 1
+    assert f"{LIBRARY} {here}: not compared: {LIBRARY} {OLD}: failed at time: took longer than" in result.stdout
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("library", "asked", "more", "words"),
+    [
+        ("onnxruntime", ["1.20.1"], {}, "two versions or more"),
+        ("onnxruntime", ["1.20.1", "1.20.1"], {}, "two versions or more"),
+        ("onnxruntime", ["1.20.1", "latest"], {}, "no version"),
+        ("onnxruntime", ["1.20.1", "1.2 --pre"], {}, "no version"),
+        ("numpy", ["2.0", "2.1"], {}, "no runtime's library: choose from onnxruntime, tensorrt"),
+        ("onnxruntime", ["1.20.1", "1.21.0"], {"runtime": "pytorch"}, "pytorch loads torch, not onnxruntime"),
+        ("onnxruntime", ["1.20.1", "1.21.0"], {"rounds": 0}, "rounds must be at least 1"),
+        ("onnxruntime", ["1.20.1", "1.21.0"], {"effect": 1.5}, "the effect is a share"),
+        ("onnxruntime", ["1.20.1", "1.21.0"], {"time_limit_s": 0}, "the time limit must be above 0"),
+        ("onnxruntime", ["1.20.1", "1.21.0"], {"precision": "fp16"}, "offers no fp16"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_installed(monkeypatch, tmp_path, library, asked, more, words):
+    monkeypatch.setattr(versions, "environment", lambda *given: pytest.fail("installed something"))
+    with pytest.raises(UsageError, match=words):
+        versions.record_versions(library, asked, SHAPE, out=tmp_path, **more)
+
+
+def test_a_library_has_the_runtime_that_is_named_first_or_asked_for():
+    assert versions.runtime_of("torch").NAME == "pytorch"
+    assert versions.runtime_of("torch", "torchscript").NAME == "torchscript"
+    assert versions.runtime_of("tensorrt-rtx").NAME == "tensorrt-rtx"
+
+
+def test_versions_are_the_same_as_pip_sees_them():
+    assert same_version("1.20", "1.20.0") and same_version("1.20.0", "1.20")
+    assert same_version("2.13.0", "2.13.0+cpu") and not same_version("2.13.0+cpu", "2.13.0")
+    assert not same_version("1.20.1", "1.20.10") and not same_version("1.20", None)
+
+
+def test_pip_s_reason_is_shortened():
+    unknown = (
+        "WARNING: Retrying after connection broken by https://index.example/simple/onnxruntime/\n"
+        "ERROR: Could not find a version that satisfies the requirement onnxruntime==9 (from versions: 1.0, 1.1,"
+        " 1.2.dev3, 1.3, 1.4, 1.5, 1.6)\nERROR: No matching distribution found for onnxruntime==9\n"
+    )
+    assert _why(unknown, "onnxruntime", "9") == (
+        "pip finds no such version for this Python; the latest are 1.1, 1.3, 1.4, 1.5, 1.6"
+    )
+    nothing = "ERROR: Could not find a version that satisfies the requirement onnxruntime==9 (from versions: none)\n"
+    assert "does it reach an index?" in _why(nothing, "onnxruntime", "9")
+    other = "ERROR: HTTP error 500 while getting https://index.example/a.whl for /home/someone/x.whl\n"
+    assert _why(other, "onnxruntime", "9") == "HTTP error 500 while getting (address) for x.whl"
+    assert _why("", "onnxruntime", "9") == "pip does not say why"
+
+
+def test_an_older_library_must_not_replace_what_this_package_needs():
+    needs = list(_needs("onnxruntime"))
+    assert any(line.startswith("numpy>=") for line in needs)
+    assert not any(line.startswith("onnxruntime") or "extra" in line for line in needs)
+
+
+def test_a_child_has_the_modules_of_its_environment_before_those_here(tmp_path):
+    for name, value in (("first", 1), ("second", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "planted_module.py").write_text(f"value = {value}\n")
+    plain, own = Interpreter(), Interpreter(first=(str(tmp_path / "first"),))
+    code = f"sys.path.append({str(tmp_path / 'second')!r}); "
+    code += "import planted_module, lstm_trt; print(planted_module.value)"
+    for interpreter, value in ((plain, "2"), (own, "1")):
+        done = subprocess.run(interpreter.command(code), capture_output=True, text=True, cwd=tmp_path)
+        assert done.stdout.strip() == value, done.stderr
+
+
+def test_the_cache_command_tells_of_environments_and_clears_them(tmp_path, lab):
+    place = tmp_path / "lstm_trt" / "versions" / "onnxruntime-1.2-0"
+    place.mkdir(parents=True)
+    (place / "file").write_bytes(bytes(1000))
+    told = json.loads(lab("cache", "--format", "json", XDG_CACHE_HOME=str(tmp_path)).stdout)
+    assert told["environments"] == {"count": 1, "bytes": 1000} and told["kinds"] == {}
+    assert "1 environments of versions" in lab("cache", "--clear", XDG_CACHE_HOME=str(tmp_path)).stdout
+    assert not place.exists()

@@ -1,0 +1,108 @@
+"""ONNX Runtime behind the contract, for real."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from lstm_trt import runtimes
+from lstm_trt.config.configuration import Options
+from lstm_trt.config.errors import RuntimeUnavailable, UsageError
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.export import to_onnx
+from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
+from lstm_trt.runtimes import REGISTRY, load
+from lstm_trt.runtimes.base import Request
+from tests.conftest import ROOT
+
+SHAPES = [
+    LstmShape(1, 8, 1),
+    LstmShape(3, 32, 20, 2),
+    LstmShape(2, 24, 15, 5, directions=2),
+    LstmShape(1, 6, 4, 1, features=3, directions=2),
+]
+
+
+def prepared(shape: LstmShape, **options):
+    inputs, _, _ = make_inputs(shape, 0)
+    network = to_onnx.export_network(shape)
+    return load("onnxruntime").prepare(Request(shape, Options(**options), inputs, {}, network.path))
+
+
+def reference(shape: LstmShape, inputs: np.ndarray) -> np.ndarray:
+    return reference_outputs(build_module(shape, make_weights(shape, 0)), inputs)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_answers_follow_the_inputs_and_agree_with_pytorch(shape):
+    step = prepared(shape)
+    for seed in (1, 2):
+        inputs, _, _ = make_inputs(shape, seed)
+        step.load_inputs(inputs)
+        step.step()
+        (outputs,) = step.outputs()
+        assert outputs.shape == (shape.sequence, shape.batch, 1) and outputs.dtype == np.float32
+        assert relative_error(outputs, reference(shape, inputs)) < PARITY_BOUNDS["fp32"]
+    kept = outputs.copy()
+    step.load_inputs(np.zeros_like(inputs))
+    step.step()
+    assert (outputs == kept).all(), "outputs() must give a copy"
+    step.close()
+    step.close()
+
+
+def test_int8_really_quantizes():
+    shape = LstmShape(2, 64, 20)
+    step = prepared(shape, precision="int8")
+    inputs, _, _ = make_inputs(shape, 1)
+    step.load_inputs(inputs)
+    step.step()
+    error = relative_error(step.outputs()[0], reference(shape, inputs))
+    assert PARITY_BOUNDS["fp32"] < error < PARITY_BOUNDS["int8"]
+
+
+def test_cuda_is_refused_with_the_line_that_makes_it_ready():
+    state = load("onnxruntime").availability("cuda")
+    if state.ready:
+        pytest.skip("this machine has ONNX Runtime with CUDA")
+    assert state.reason and state.remedy
+    with pytest.raises(RuntimeUnavailable, match=state.reason.split()[0]):
+        prepared(LstmShape(1, 8, 2), device="cuda")
+
+
+def test_unknown_and_incomplete_runtimes_are_refused():
+    with pytest.raises(UsageError, match="onnxruntime"):
+        load("onnxrumtime")
+    with pytest.raises(UsageError, match="cannot be imported"):
+        load("no.such.module")
+    with pytest.raises(UsageError, match="lacks NAME"):
+        load("os.path")
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_registered_runtime_keeps_the_contract(name):
+    module = load(name)
+    assert name == module.NAME
+    assert set(module.PRECISIONS) == set(module.DEVICES)
+    assert all("fp32" in precisions for precisions in module.PRECISIONS.values())
+    for device in module.DEVICES:
+        state = module.availability(device)
+        assert (state.ready and state.version and state.device_name) or state.reason
+
+
+def test_naming_the_runtimes_loads_none_of_them():
+    code = (
+        "import sys; from lstm_trt.runtimes import REGISTRY, load; [load(name) for name in REGISTRY];"
+        "print([name for name in ('torch', 'onnxruntime', 'onnx', 'pandas', 'matplotlib') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=os.environ)
+    assert result.stdout.strip() == "[]", result.stderr
+
+
+def test_the_contract_names_what_load_demands():
+    assert all(name in runtimes.__doc__ for name in runtimes.CONTRACT)

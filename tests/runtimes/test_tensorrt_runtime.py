@@ -1,0 +1,735 @@
+"""The TensorRT runtimes and `cuda.py`: what can be shown without a GPU, and on one all the rest.
+
+Without a GPU `planted_cuda.py` stands for the driver and for what TensorRT needs a GPU
+for: it shows order and book-keeping. That they do what they say is for the tests marked gpu.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+import traceback
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lstm_trt import runtimes
+from lstm_trt.config.configuration import Options
+from lstm_trt.config.errors import BuildFailed, LabError, MemoryExhausted, RunFailed, RuntimeUnavailable, UsageError
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.export import build, engine
+from lstm_trt.export import trt as export_trt
+from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.export.to_onnx import INPUT, OUTPUT, export_network
+from lstm_trt.machine import counters, gpu
+from lstm_trt.recorder import doctor
+from lstm_trt.runtimes import _cuda, _tensorrt, tensorrt_rtx
+from lstm_trt.runtimes.base import Request
+from lstm_trt.store import cache
+from tests.support.planted_cuda import Door, PlantedTensorRt
+
+NAMES = ("tensorrt", "tensorrt-rtx")
+SMALL = LstmShape(2, 16, 12, 2)
+
+
+def request_of(shape, **options):
+    options = {"device": "cuda", **options}
+    return Request(shape, Options(**options), make_inputs(shape, 1)[0], {}, export_network(shape).path)
+
+
+def on_a_gpu():
+    return not any("GPU" in lack.what for lack in _cuda.missing())
+
+
+# Without a GPU: what is missing, in one line
+
+
+def test_importing_them_loads_nothing_heavy():
+    code = (
+        "import sys; from lstm_trt import runtimes, cuda\n"
+        f"for name in {NAMES}: runtimes.load(name)\n"
+        "heavy = ('torch', 'pycuda', 'cuda.bindings', 'tensorrt', 'tensorrt_rtx', 'onnx', 'pynvml')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ)
+    assert result.stdout.strip() == "[]", result.stderr
+
+
+@pytest.mark.skipif(on_a_gpu(), reason="there is a GPU")
+@pytest.mark.parametrize("name", NAMES)
+def test_each_says_in_one_line_what_is_missing(name):
+    module = runtimes.load(name)
+    state = module.availability("cuda")
+    assert not state.ready and state.reason.startswith("no ") and "GPU" in state.reason
+    assert "\n" not in state.reason + state.remedy and state.reason.isascii() and state.remedy
+    if importlib.util.find_spec(export_trt.FLAVOURS[name].module) is None:
+        assert f"no {module.DISTRIBUTION}, " in state.reason and "pip install -e '.[" in state.remedy
+    assert "on cpu" in module.availability("cpu").reason
+    page = doctor.render(doctor.examine([name]), width=10_000)
+    page = page.partition("THE LITERATURE'S BENCHMARKS")[0]
+    (row,) = [line for line in page.splitlines() if f"  {name}  " in line]
+    assert row.lstrip().startswith("not ready") and state.reason in row
+    with pytest.raises(RuntimeUnavailable, match=name):
+        module.prepare(request_of(SMALL))
+
+
+def test_every_package_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr(_cuda, "_is_installed", lambda module: False)
+    monkeypatch.setattr(_cuda, "_libcuda", raising(OSError("libcuda.so.1: cannot open shared object file")))
+    assert [lack.what for lack in _cuda.missing()] == ["pycuda", "cuda-bindings", "GPU driver"]
+    monkeypatch.setattr(_tensorrt, "find_spec", lambda module: None)
+    state = runtimes.load("tensorrt").availability("cuda")
+    assert state.reason == "no tensorrt, pycuda, cuda-bindings, GPU driver"
+    assert state.remedy.startswith("pip install -e '.[tensorrt]'; conda install -c conda-forge pycuda")
+    assert "nvidia-smi" in state.remedy and _cuda.BINDINGS_REMEDY not in state.remedy.split("; ")
+
+
+def test_a_driver_without_a_gpu_and_a_broken_package_are_told(door, monkeypatch):
+    assert _cuda.missing() == [] and _cuda.gpu_name() == "Planted GPU"
+    door.cu_init = 100
+    ((what, remedy),) = _cuda.missing()
+    assert what == "GPU that the driver sees (no CUDA-capable device is detected)" and "nvidia-smi" in remedy
+    door.cu_init = 0
+    monkeypatch.setattr(_cuda, "_driver", raising(RuntimeUnavailable("cuda", "no pycuda that loads (ABI)", "again")))
+    assert _cuda.missing() == [("pycuda that loads (ABI)", "again")]
+
+
+def raising(error):
+    def refuse(*arguments):
+        raise error
+
+    return refuse
+
+
+def test_names_used_on_cuda_bindings_are_there():
+    driver = pytest.importorskip("cuda.bindings.driver")
+    for name in Door.BINDINGS:
+        assert hasattr(driver, name), name
+    assert "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL" in driver.CUstreamCaptureMode.__members__
+    assert int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY) == _cuda._OUT_OF_MEMORY
+    assert int(driver.CUctx_flags.CU_CTX_SCHED_SPIN) == _cuda._SPIN
+    assert int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING) == _cuda._NON_BLOCKING
+    assert not driver.CUresult.CUDA_SUCCESS and driver.CUresult.CUDA_ERROR_UNKNOWN  # a status is asked for its truth
+
+
+def test_names_used_on_pycuda_are_there():
+    if importlib.util.find_spec("pycuda") is None:
+        pytest.skip("pycuda is not installed")
+    try:
+        import pycuda.driver as driver
+    except ImportError as error:
+        pytest.skip(f"pycuda.driver needs the NVIDIA driver: {error}")
+    for path in (*Door.PYCUDA, "Context.get_device", "Context.detach", "Context.push", "Device.compute_capability"):
+        found = driver
+        for name in path.split("."):
+            found = getattr(found, name)
+    assert issubclass(driver.MemoryError, driver.Error)
+
+
+NAMES_USED = {
+    "Runtime": ("deserialize_cuda_engine",),
+    "ICudaEngine": (
+        "create_execution_context",
+        "create_runtime_config",
+        "device_memory_size_v2",
+        "get_tensor_dtype",
+        "get_tensor_name",
+        "num_aux_streams",
+        "num_io_tensors",
+        "num_layers",
+    ),
+    "IExecutionContext": (
+        "execute_async_v3",
+        "get_tensor_shape",
+        "is_stream_capturable",
+        "nvtx_verbosity",
+        "set_input_shape",
+        "set_tensor_address",
+    ),
+    "IRuntimeConfig": (
+        "create_runtime_cache",
+        "cuda_graph_strategy",
+        "dynamic_shapes_kernel_specialization_strategy",
+        "set_runtime_cache",
+    ),
+    "CudaGraphStrategy": ("DISABLED",),
+    "DynamicShapesKernelSpecializationStrategy": ("EAGER",),
+    "ProfilingVerbosity": ("NONE",),
+}
+
+
+@pytest.mark.parametrize("module", ("tensorrt", "tensorrt_rtx"))
+def test_names_used_on_tensorrt_are_there(module):
+    trt = pytest.importorskip(module)
+    only_rtx = {"IRuntimeConfig", "CudaGraphStrategy", "DynamicShapesKernelSpecializationStrategy"}
+    for owner, members in NAMES_USED.items():
+        if module == "tensorrt_rtx" or owner not in only_rtx:
+            for member in members:
+                if module == "tensorrt_rtx" or member not in ("create_runtime_config", "is_stream_capturable"):
+                    assert hasattr(getattr(trt, owner), member), f"{owner}.{member}"
+    assert trt.nptype(trt.float16) is np.float16
+    if module == "tensorrt_rtx":
+        assert {"serialize", "deserialize"} <= set(dir(trt.IRuntimeCache))
+
+
+# Without a GPU: the driver's door, counted
+
+
+@pytest.fixture
+def door(monkeypatch):
+    door = Door()
+    driver, bindings = door.driver(), door.bindings()
+    monkeypatch.setattr(_cuda, "_is_installed", lambda module: True)
+    monkeypatch.setattr(_cuda, "_libcuda", door.libcuda)
+    monkeypatch.setattr(_cuda, "_driver", lambda: driver)
+    monkeypatch.setattr(_cuda, "_bindings", lambda: bindings)
+    monkeypatch.setattr(_cuda.atexit, "register", lambda function, *arguments: None)
+    monkeypatch.setattr(_cuda, "POOL_TRIALS", 4)
+    _cuda._primary.cache_clear()
+    yield door
+    _cuda._primary.cache_clear()
+    _cuda._open.clear()
+
+
+def a_whole_session(door):
+    """Everything that a session can hold, and one launch."""
+    session = _cuda.Session()
+    try:
+        array, address = session.pinned((3, 2), np.float32), session.device(24)
+        copy_in, copy_out = session.copies(address, array)
+        clocks = _cuda.EventClocks(session.new_event, session.stream, True, session.elapsed_ms)
+        session.hold(clocks.release)
+
+        def enqueue():
+            door.call("enqueue")
+            door.capturing.append(lambda: None) if door.capturing is not None else None
+
+        graph = session.capture(enqueue)
+        copy_in()
+        graph.launch()
+        copy_out()
+        session.stream.synchronize()
+        assert graph.nodes == 1 and _cuda.scheduling() == "spins" and session.compute_capability() == (9, 0)
+        del copy_in, copy_out, clocks
+    finally:
+        session.close()
+    session.close()
+
+
+def test_a_session_frees_in_the_reverse_order_and_once(door):
+    a_whole_session(door)
+    assert door.left() == {} and door.pushed == 0 and _cuda._open == []
+    freed = [call for call in door.calls if call.startswith("free") or call == "pop"]
+    events = ["free event"] * 16
+    assert freed == [
+        "free executable", "free graph", *events, "free device", "free pinned", "free stream", "pop",
+    ]  # fmt: skip
+    assert "scheduling 1" in door.calls and door.calls.count("retain") == 1
+    a_whole_session(door)
+    assert door.calls.count("retain") == 1  # the primary context stays
+
+
+STAGES = [
+    ("retain", 1), ("push", 1), ("Stream", 1), ("pinned", 1), ("device", 1), ("Event", 1), ("Event", 7),
+    ("begin capture", 1), ("enqueue", 1), ("end capture", 1), ("instantiate", 1), ("copy in", 1), ("launch", 1),
+    ("copy out", 1), ("wait", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("code", (2, 700))
+@pytest.mark.parametrize(("name", "nth"), STAGES)
+def test_a_session_frees_after_a_failure_at_any_stage(door, name, nth, code):
+    door.fails, door.code = (name, nth), code
+    error = failure_of(lambda: a_whole_session(door))
+    assert door.left() == {} and door.pushed == 0 and door.capturing is None
+    if code == 2 and name in ("retain", "push", "Stream", "pinned", "device", "Event", "begin capture", "instantiate"):
+        assert error is MemoryExhausted
+    elif name in ("begin capture", "enqueue", "end capture", "instantiate"):
+        assert error is _cuda.CaptureRefused or code == 2
+
+
+def failure_of(function):
+    """The class of what it raises; frames are let go of, since they hold what was acquired."""
+    with pytest.raises(Exception) as caught:
+        function()
+    traceback.clear_frames(caught.tb)
+    return caught.type
+
+
+def test_what_is_open_at_the_end_of_the_process_is_closed(door):
+    _cuda.Session().pinned((2,), np.float32)
+    second = _cuda.Session()
+    second.device(8)
+    _cuda._leave(SimpleNamespace(detach=lambda: door.calls.append("detach")))
+    assert door.left() == {} and door.pushed == 0 and door.calls[-1] == "detach"
+    second.close()
+
+
+# Without a GPU: the step, on an engine that is planted
+
+
+@pytest.fixture
+def planted(door, monkeypatch):
+    """`planted(name)` prepares a step on the planted engine."""
+    trt = door.trt = PlantedTensorRt(door, SMALL)
+    messages = []
+    monkeypatch.setattr(_tensorrt, "find_spec", lambda module: True)
+    monkeypatch.setattr(engine, "load_module", lambda name: trt)
+    monkeypatch.setattr(engine, "check_engine", lambda plan, name: SimpleNamespace(reason="of another GPU"))
+    monkeypatch.setattr(export_trt, "logger", lambda name: SimpleNamespace(lines=messages))
+    monkeypatch.setattr(export_trt, "load_module", lambda name: trt)
+    told = {"engine": {"bytes": 4}, "build_seconds": 0.5, "warnings": [], "layers": {"launches": 42, "loops": []}}
+    built = SimpleNamespace(sha256="ab" * 32, cached=True, plan=b"plan", information=told)
+    monkeypatch.setattr(engine, "build_engine", lambda onnx, options, *, name: built)
+    for kept in cache.entries():
+        if kept.kind == tensorrt_rtx.KERNELS:
+            cache.remove(kept)
+
+    def prepare(name="tensorrt", **options):
+        return runtimes.load(name).prepare(request_of(SMALL, **options))
+
+    prepare.messages = messages
+    return prepare
+
+
+def answer(step, seed=7, tolerance=1e-5):
+    inputs, _, _ = make_inputs(SMALL, seed)
+    step.load_inputs(inputs)
+    step.step()
+    (outputs,) = step.outputs()
+    assert outputs.dtype == np.float32 and np.allclose(outputs[..., 0], inputs.sum(2), atol=tolerance)
+    return outputs
+
+
+@pytest.mark.parametrize("device_clocks", ("off", "compute", "all"))
+@pytest.mark.parametrize("graph", (False, True))
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_copies_in_runs_copies_out_and_waits(planted, door, name, graph, device_clocks):
+    step = planted(name, graph=graph, device_clocks=device_clocks)
+    step.load_inputs(make_inputs(SMALL, 7)[0])
+    door.calls.clear()
+    for _ in range(6):
+        step.step()  # more trials than the pool holds
+    trial = ["copy in", "launch" if graph else "enqueue", "copy out", "wait"]
+    assert [call for call in door.calls if call != "Event"] == trial * 6
+    times = step.device_times()
+    columns = {"off": [], "compute": ["compute_ns"], "all": ["compute_ns", "d2h_ns", "h2d_ns"]}[device_clocks]
+    assert sorted(times) == (sorted([*columns, "enqueue_ns"]) if columns else [])
+    assert all(len(values) == 6 and values.dtype == np.int64 and (values > 0).all() for values in times.values())
+    answer(step)
+    assert json.loads(json.dumps(step.facts(), allow_nan=False))
+    facts = step.facts()
+    assert facts["graph_captured"] is graph and facts["graph_fallback"] is None
+    assert facts["graph_nodes"] == (1 if graph else None)
+    assert facts["engine_sha256"] == "ab" * 32 and facts["device_wait"] == "cuStreamSynchronize, spins"
+    assert facts.get("event_pool") == (None if device_clocks == "off" else 8)
+    door.calls.clear()
+    step.close()
+    assert door.left() == {} and door.pushed == 0
+    freed = list(dict.fromkeys(call for call in door.calls if call.startswith("free") or call == "pop"))
+    wanted = ["executable", "graph"] * graph + ["event"] * (device_clocks != "off")
+    wanted += ["device", "pinned", "context", "engine", "runtime", "stream"]
+    assert freed == [*(f"free {kind}" for kind in wanted), "pop"]
+    step.close()
+    for refused in (step.step, step.outputs, lambda: step.load_inputs(make_inputs(SMALL, 1)[0])):
+        with pytest.raises(RunFailed, match="closed"):
+            refused()
+    assert step.facts()["engine_sha256"] == "ab" * 32 and step.device_times() == {}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_refused_capture_falls_back_and_is_on_record(planted, door, name):
+    door.trt.waits_inside = True
+    step = planted(name, graph=True)
+    facts = step.facts()
+    assert not facts["graph_captured"] and "not permitted when stream is capturing" in facts["graph_fallback"]
+    plain = planted(name)
+    assert np.array_equal(answer(step), answer(plain))
+    step.close()
+    plain.close()
+    door.trt.waits_inside = False
+    for stage in ("begin capture", "end capture", "instantiate"):
+        door.fails, door.code = (stage, 1), 901
+        step = planted(name, graph=True)
+        assert "planted" in step.facts()["graph_fallback"], stage
+        answer(step)
+        step.close()
+    assert door.left() == {} and door.pushed == 0
+
+
+def test_rtx_is_asked_whether_it_can_be_captured(planted, door):
+    door.trt.capturable = False
+    step = planted("tensorrt-rtx", graph=True)
+    assert "cannot be captured" in step.facts()["graph_fallback"] and "begin capture" not in door.calls
+    step.close()
+
+
+def test_rtx_keeps_the_kernels_that_it_compiled(planted, door):
+    for state, takes in (("new, kept", True), ("loaded", True), ("refused, kept", False), ("loaded", True)):
+        door.trt.takes_kernels = takes
+        step = planted("tensorrt-rtx")
+        assert step.facts()["kernel_cache"] == state
+        assert (step.facts()["kernel_specialization"], step.facts()["engine_cuda_graphs"]) == ("eager", "disabled")
+        step.close()
+    assert door.trt.stored == [b"compiled kernels"] * 3
+
+
+@pytest.mark.parametrize("graph", (False, True))
+@pytest.mark.parametrize("code", (2, 700))
+@pytest.mark.parametrize(
+    ("name", "nth"),
+    [*STAGES, ("pinned", 2), ("device", 2), ("enqueue", 2), ("wait", 2), ("copy in", 2), ("copy out", 1)],
+)
+def test_a_step_frees_after_a_failure_at_any_stage(planted, door, name, nth, code, graph):
+    door.fails, door.code = (name, nth), code
+    try:
+        step = planted("tensorrt-rtx", graph=graph, device_clocks="all")
+    except LabError as error:
+        assert not door.live.get("device") and not door.live.get("pinned") and door.pushed == 0
+        assert isinstance(error, MemoryExhausted) or code != 2
+        assert "\n" not in str(error)
+        del error
+    else:  # the call is not made, or was one of a capture
+        assert not graph or door.fails or step.facts()["graph_fallback"]
+        answer(step)
+        step.close()
+    assert door.left() == {} and door.pushed == 0 and _cuda._open == []
+
+
+@pytest.mark.parametrize(
+    ("refuses", "messages", "error", "match"),
+    [
+        ("engine", [], BuildFailed, "of another GPU"),
+        ("engine", [("ERROR", "Cuda Runtime (out of memory)")], MemoryExhausted, "out of memory"),
+        ("context", [], BuildFailed, "does not say why"),
+        ("context", [("ERROR", "memory (9 bytes) could not be allocated")], MemoryExhausted, "could not be"),
+        ("context for want of memory", [], MemoryExhausted, "1099511627776 bytes"),
+        ("shape", [], BuildFailed, "refuses inputs"),
+        ("address", [], BuildFailed, "refuses the address"),
+        ("enqueue", [("ERROR", "illegal")], RunFailed, "illegal"),
+        ("enqueue", [("ERROR", "cudaError 2: out of memory")], MemoryExhausted, "out of memory"),
+    ],
+)
+def test_what_tensorrt_refuses_is_told(planted, door, monkeypatch, refuses, messages, error, match):
+    door.trt.refuses = refuses
+    forgetting = lambda name: planted.messages.extend(messages) or SimpleNamespace(lines=planted.messages)  # noqa: E731
+    monkeypatch.setattr(export_trt, "logger", forgetting)
+    with pytest.raises(error, match=match) as caught:
+        planted("tensorrt")
+    assert "\n" not in str(caught.value) and not door.live.get("pinned") and not door.live.get("device")
+    traceback.clear_frames(caught.tb)
+    del caught
+    assert door.left() == {} and door.pushed == 0
+
+
+def test_what_it_cannot_do_is_refused(planted, door, monkeypatch):
+    for options in ({"precision": "bf16"}, {"precision": "int8"}, {"device_clocks": "some"}):
+        with pytest.raises(UsageError):
+            planted("tensorrt", **options)
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    with pytest.raises(BuildFailed, match="TF32_OVERRIDE"):
+        planted("tensorrt", precision="tf32")
+    step = planted("tensorrt")
+    with pytest.raises(UsageError, match="inputs must be"):
+        step.load_inputs(np.zeros((1, 1, 12), np.float32))
+    step.close()
+
+
+def test_half_buffers_are_filled_outside_the_trial(planted, door):
+    door.trt.data_type = np.float16
+    step = planted("tensorrt")
+    assert step.facts()["tensor_types"] == {INPUT: "float16", OUTPUT: "float16"}
+    assert sorted(buffer.size for buffer in door.memory.values()) == [2 * 12 * 2, 2 * 12 * 2 * 12]
+    answer(step, tolerance=1e-2)
+    step.close()
+
+
+def test_event_clocks_ask_the_pool_for_their_times(door):
+    session = _cuda.Session()
+    clocks = _cuda.EventClocks(session.new_event, session.stream, False, session.elapsed_ms)
+    for _ in range(9):
+        _, before, after, _ = clocks.take()
+        before.record(session.stream)
+        after.record(session.stream)
+        clocks.enqueue_ns.append(5)
+    assert {name: list(values) for name, values in clocks.read().items()} == {
+        "enqueue_ns": [5] * 9,
+        "compute_ns": [1000] * 9,
+    }
+    assert clocks.size == 16 and door.live["event"] == 32
+    del before, after
+    clocks.release()
+    session.close()
+    assert door.left() == {}
+
+
+# Provenance
+
+
+def test_the_gpu_is_described_before_and_after(monkeypatch):
+    library = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: 1,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetName=lambda handle: "NVIDIA A",
+        nvmlSystemGetDriverVersion=lambda: "580.65.06",
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=1 << 34, used=1 << 20),
+        nvmlDeviceGetPersistenceMode=lambda handle: 1,
+        nvmlDeviceGetMigMode=lambda handle: [0, 0],
+        nvmlDeviceGetTemperature=lambda handle, kind: 40,
+        nvmlDeviceGetCurrentClocksEventReasons=lambda handle: 0x4,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with counters.Watcher((0,), "cuda") as watcher:
+        state = watcher.gpu_state()
+    assert state["name"] == "NVIDIA A" and state["driver"] == "580.65.06" and state["memory_used_bytes"] == 1 << 20
+    assert state["persistence_mode"] is True and state["mig_mode"] is False and state["gpu_temperature_c"] == 40
+    assert state["throttled_by"] == ["software power cap"] and state["gpu_sm_mhz"] is None
+    assert set(gpu.READINGS) <= set(state) and json.dumps(state)
+    with counters.Watcher((0,), "cpu") as watcher:
+        assert watcher.gpu_state() is None
+
+
+# Without a GPU, with TensorRT for RTX: a real plan that cannot be loaded here
+
+
+def with_plan(built, plan, folder):
+    """The engine with another plan in its place."""
+    (folder / "other.engine").write_bytes(plan)
+    return dataclasses.replace(built, path=folder / "other.engine", sha256=cache.sha256(plan))
+
+
+@pytest.mark.skipif(on_a_gpu(), reason="there is a GPU")
+def test_a_real_plan_is_refused_with_its_reason_and_all_is_freed(door, tmp_path):
+    pytest.importorskip("tensorrt_rtx")
+    built = build.build_for_shape(SMALL, engine.EngineOptions("tensorrt-rtx", "fp32", "sm86"))
+    request = request_of(SMALL)
+    for plan, match in ((built.plan, "takes the engine|not take the engine"), (built.plan[:-100], "damaged")):
+        with pytest.raises(BuildFailed, match=match) as caught:
+            _tensorrt.TensorRtStep("tensorrt-rtx", request, with_plan(built, plan, tmp_path), tensorrt_rtx._open)
+        assert "\n" not in str(caught.value)
+        traceback.clear_frames(caught.tb)
+        del caught
+        assert door.left() == {} and door.pushed == 0
+
+
+# A GPU
+
+
+BOUNDS = {"fp32": 1e-5, "tf32": 5e-3, "fp16": 1e-2}
+GPU_SHAPE = LstmShape(2, 256, 32, 3, 12, 2)
+
+
+@pytest.fixture(params=NAMES)
+def ready(request):
+    """The name of a flavour that can run here."""
+    state = runtimes.load(request.param).availability("cuda")
+    if not state.ready:
+        pytest.skip(f"{request.param}: {state.reason}")
+    return request.param
+
+
+@pytest.fixture
+def session():
+    lacks = _cuda.missing()
+    if lacks:
+        pytest.skip("no " + ", ".join(lack.what for lack in lacks))
+    with_session = _cuda.Session()
+    yield with_session
+    with_session.close()
+
+
+def prepare(name, shape=GPU_SHAPE, **options):
+    return runtimes.load(name).prepare(request_of(shape, **options))
+
+
+def real_answer(step, shape=GPU_SHAPE, seed=7):
+    step.load_inputs(make_inputs(shape, seed)[0])
+    step.step()
+    return step.outputs()[0]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("graph", (False, True))
+@pytest.mark.parametrize("precision", BOUNDS)
+def test_gpu_answers_are_those_of_the_reference(ready, precision, graph):
+    step = prepare(ready, precision=precision, graph=graph)
+    outputs = real_answer(step)
+    reference = reference_outputs(build_module(GPU_SHAPE, make_weights(GPU_SHAPE, 0)), make_inputs(GPU_SHAPE, 7)[0])
+    assert np.linalg.norm(outputs - reference) / np.linalg.norm(reference) < BOUNDS[precision]
+    facts = step.facts()
+    assert facts["graph_captured"] is graph or facts["graph_fallback"], facts
+    assert facts["tf32"] is (precision == "tf32") and facts["activation_bytes"] >= 0
+    assert set(facts["tensor_types"].values()) == {"float32"} and json.dumps(facts)
+    step.close()
+    step.close()
+
+
+@pytest.mark.gpu
+def test_gpu_graph_and_no_graph_give_equal_answers(ready):
+    answers = []
+    for graph in (False, True):
+        step = prepare(ready, graph=graph)
+        if graph and not step.facts()["graph_captured"]:
+            pytest.skip(f"{ready}: {step.facts()['graph_fallback']}")
+        for seed in (5, 6, 7):
+            outputs = real_answer(step, seed=seed)
+        answers.append(outputs)
+        step.close()
+    np.testing.assert_array_equal(*answers)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("graph", (False, True))
+def test_gpu_event_times_lie_within_the_host_time(ready, graph):
+    step = prepare(ready, graph=graph, device_clocks="all")
+    step.load_inputs(make_inputs(GPU_SHAPE, 3)[0])
+    host = np.empty(3000, np.int64)
+    for trial in range(len(host)):  # more trials than the pool holds at first
+        began = time.perf_counter_ns()
+        step.step()
+        host[trial] = time.perf_counter_ns() - began
+    times = step.device_times()
+    assert {len(column) for column in times.values()} == {len(host)}
+    device = times["h2d_ns"] + times["compute_ns"] + times["d2h_ns"]
+    assert (times["compute_ns"] > 0).all() and (times["h2d_ns"] >= 0).all() and (times["d2h_ns"] >= 0).all()
+    assert (times["enqueue_ns"] <= host).all()
+    assert np.mean(device <= host + 2_000) > 0.999  # events tick in half microseconds
+    assert all(len(column) == 0 for column in step.device_times().values())
+    step.close()
+
+
+@pytest.mark.gpu
+def test_gpu_memory_is_freed_after_100_engines(ready, session):
+    def one(device_clocks="off"):
+        step = prepare(ready, SMALL, graph=True, device_clocks=device_clocks)
+        step.step()
+        step.close()
+
+    one()  # what is loaded once stays: kernels, library handles
+    one("compute")
+    free_before, _ = session.memory_bytes()
+    for number in range(100):
+        one("off" if number % 10 else "compute")
+    free_after, _ = session.memory_bytes()
+    assert free_before - free_after < 16 << 20
+
+
+@pytest.mark.gpu
+def test_gpu_a_plan_that_does_not_fit_is_refused_with_its_reason(ready, session, tmp_path):
+    request = request_of(SMALL)
+    built = build.build_for_shape(SMALL, engine.EngineOptions(ready, "fp32"))
+    older = bytearray(built.plan)
+    older[24] -= 1 if older[24] else -1  # the major version in the header, see engine_check.py
+    free_before, _ = session.memory_bytes()
+    for plan in (built.plan[: len(built.plan) // 2], bytes(older), b"no plan at all" * 100, b""):
+        with pytest.raises((BuildFailed, MemoryExhausted)) as caught:
+            _tensorrt.TensorRtStep(ready, request, with_plan(built, plan, tmp_path), runtimes.load(ready)._open)
+        assert "does not say why" not in str(caught.value) and "\n" not in str(caught.value)
+        traceback.clear_frames(caught.tb)
+        del caught
+    assert free_before - session.memory_bytes()[0] < 16 << 20
+    step = prepare(ready, SMALL)  # and the context is as good as before
+    real_answer(step, SMALL)
+    step.close()
+
+
+@pytest.mark.gpu
+def test_gpu_the_context_is_pytorchs(session):
+    import torch
+
+    before = torch.arange(1000, device="cuda") * 2
+    torch.cuda.synchronize()
+    current = ctypes.c_void_p()
+    assert ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(current)) == 0
+    assert current.value == _cuda._primary().handle
+    inner = _cuda.Session()
+    inner.device(1 << 20)
+    inner.close()
+    session.close()
+    after = before + torch.ones_like(before)  # after every session is closed
+    assert int(after.sum()) == 2 * sum(range(1000)) + 1000
+
+
+@pytest.mark.gpu
+def test_gpu_runtimes_and_pytorch_take_turns(ready):
+    import torch
+
+    weights = torch.randn(64, 64, device="cuda")
+    product = (weights @ weights).cpu()
+    step = prepare(ready, SMALL, graph=True)
+    first = real_answer(step, SMALL)
+    assert torch.equal((weights @ weights).cpu(), product)
+    np.testing.assert_array_equal(real_answer(step, SMALL), first)
+    step.close()
+    assert torch.equal((weights @ weights).cpu(), product)
+
+
+@pytest.mark.gpu
+def test_gpu_buffers_streams_and_events(session):
+    sent, back = session.pinned((1024, 1024), np.float32), session.pinned((1024, 1024), np.float32)
+    address = session.device(sent.nbytes)
+    assert session.stream.handle and address % 256 == 0 and _cuda.scheduling() != "unknown"
+    copy_in, _ = session.copies(address, sent)
+    _, copy_out = session.copies(address, back)
+    first, middle, last = (session.new_event() for _ in range(3))
+    for seed in range(3):
+        sent[:] = np.random.default_rng(seed).random(sent.shape, np.float32)
+        began = time.perf_counter_ns()
+        first.record(session.stream)
+        copy_in()
+        middle.record(session.stream)
+        copy_out()
+        last.record(session.stream)
+        session.stream.synchronize()
+        host_ms = (time.perf_counter_ns() - began) / 1e6
+        np.testing.assert_array_equal(sent, back)
+        parts = session.elapsed_ms(first, middle) + session.elapsed_ms(middle, last)
+        assert 0 < parts <= host_ms + 0.002 and parts == pytest.approx(session.elapsed_ms(first, last), abs=0.01)
+    with pytest.raises(MemoryExhausted, match="out of memory"):
+        session.device(session.memory_bytes()[1] * 2)
+
+
+@pytest.mark.gpu
+def test_gpu_capture_and_its_refusal(session):
+    array, address = session.pinned((1000,), np.float32), session.device(4000)
+    copy_in, copy_out = session.copies(address, array)
+    array[:] = 1
+    copy_in()
+    session.stream.synchronize()
+
+    def waits():
+        copy_out()
+        session.stream.synchronize()  # not allowed inside a capture
+
+    with pytest.raises(_cuda.CaptureRefused, match="captur"):
+        session.capture(waits)
+    graph = session.capture(copy_out)  # the stream came out of it whole
+    assert graph.nodes == 1
+    array[:] = 2
+    graph.launch()
+    session.stream.synchronize()
+    assert (array == 1).all()
+
+
+@pytest.mark.gpu
+def test_gpu_a_recording_carries_the_gpu_before_and_after(ready, tmp_path):
+    import lstm_trt
+
+    recording = lstm_trt.record(
+        SMALL, runtime=ready, trials=50, warmup=5, device="cuda", graph=True, device_clocks="all", out=tmp_path
+    )
+    for name in ("gpu_before", "gpu_after"):
+        state = recording.provenance[name]
+        assert state is None or (state["name"] and state["driver"])
+    assert recording.provenance["runtime"]["device_clocks"] == "all"
+    assert (recording.columns["compute_ns"] > 0).all()

@@ -1,0 +1,439 @@
+"""The PyTorch runtimes: real runs on the CPU, dry runs of the GPU paths, and real ones where there is a GPU."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lstm_trt import runtimes
+from lstm_trt.config.configuration import Options
+from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, RuntimeUnavailable, UsageError
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.runtimes import _cuda, _torch
+from lstm_trt.runtimes.base import Request
+
+NAMES = ("pytorch", "pytorch-cudagraph", "torch-compile", "torchscript")
+SMALL = LstmShape(2, 16, 12)
+ALL_KINDS = [
+    LstmShape(layers, 16, 12, batch, 5, directions)
+    for layers, directions, batch in itertools.product((1, 2, 3), (1, 2), (1, 3))
+]
+SOME_KINDS = [LstmShape(1, 16, 12), LstmShape(2, 16, 12, 3, 5, 2), LstmShape(3, 16, 70, 1, 5, 1)]
+
+
+def request_of(shape, **options):
+    return Request(shape, Options(**options), make_inputs(shape, 1)[0], make_weights(shape, 0))
+
+
+def prepare(name, shape, **options):
+    return runtimes.load(name).prepare(request_of(shape, **options))
+
+
+def relative_error(outputs, shape, inputs):
+    reference = reference_outputs(build_module(shape, make_weights(shape, 0)), inputs)
+    assert outputs.shape == reference.shape and outputs.dtype == np.float32
+    return np.linalg.norm(outputs - reference) / np.linalg.norm(reference)
+
+
+def error_on_fresh_inputs(step, shape, seed=7):
+    """The step has never seen these inputs: an answer that was frozen into it would be found out."""
+    inputs, _, _ = make_inputs(shape, seed)
+    step.load_inputs(inputs)
+    step.step()
+    (outputs,) = step.outputs()
+    return relative_error(outputs, shape, inputs)
+
+
+def in_a_fresh_process(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, timeout=900
+    )
+
+
+# The contract
+
+
+def test_importing_a_runtime_imports_no_torch():
+    code = (
+        "import sys; from lstm_trt import runtimes\n"
+        f"for name in {NAMES}:\n"
+        "    runtimes.load(name).availability('cpu')\n"
+        "print('torch' in sys.modules)"
+    )
+    assert in_a_fresh_process(code).stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_availability_says_what_is_missing(name, monkeypatch):
+    module = runtimes.load(name)
+    assert name == module.NAME and module.DISTRIBUTION == "torch" and not module.NEEDS_ONNX
+    assert set(module.PRECISIONS) == set(module.DEVICES)
+    for device in ("cpu", "cuda"):
+        state = module.availability(device)
+        assert state.version and "\n" not in state.reason + state.remedy
+        assert state.device_name if state.ready else state.reason
+    monkeypatch.setattr(_torch, "installed_version", lambda distribution: None)
+    assert module.availability(module.DEVICES[0]).remedy == "pip install torch"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_it_cannot_do_is_refused(name):
+    if name == "pytorch-cudagraph":
+        with pytest.raises(RuntimeUnavailable, match="cuda"):
+            prepare(name, SMALL)
+        return
+    for options in ({"device_clocks": "compute"}, {"device_clocks": "all"}, {"graph": True}, {"precision": "int8"}):
+        with pytest.raises(UsageError):
+            prepare(name, SMALL, **options)
+
+
+def test_too_large_a_batch_is_a_matter_of_memory():
+    shape = LstmShape(1, 8, 1_000_000, 1_000_000)
+    inputs = np.broadcast_to(np.float32(0), (shape.sequence, shape.batch, shape.features))
+    with pytest.raises(MemoryExhausted, match="1x8"):
+        runtimes.load("pytorch").prepare(Request(shape, Options(), inputs, make_weights(shape, 0)))
+
+
+@pytest.mark.parametrize("name", ("pytorch", "torchscript"))
+def test_a_closed_step_refuses(name):
+    step = prepare(name, SMALL)
+    with pytest.raises(UsageError, match="inputs must be"):
+        step.load_inputs(np.zeros((1, 1, 12), np.float32))
+    step.close()
+    step.close()
+    with pytest.raises(RunFailed, match="closed"):
+        step.step()
+
+
+# The CPU
+
+
+@pytest.mark.parametrize("shape", ALL_KINDS, ids=lambda shape: shape.name)
+@pytest.mark.parametrize("name", ("pytorch", "torchscript"))
+def test_answers_are_those_of_the_reference(name, shape):
+    step = prepare(name, shape)
+    first = step.outputs()[0]
+    assert relative_error(first, shape, make_inputs(shape, 1)[0]) < 1e-6
+    assert error_on_fresh_inputs(step, shape) < 1e-6
+    assert not np.array_equal(first, step.outputs()[0])
+    step.outputs()[0][:] = 0  # a copy: the answer stays
+    assert step.outputs()[0].any()
+    facts = step.facts()
+    assert facts["threads"] == 1 and facts["operators"]["aten.mkldnn_rnn_layer"] == shape.layers * shape.directions
+    assert facts["precision_switches"]["mkldnn_rnn"] in ("none", "ieee")
+    step.close()
+
+
+def test_threads_are_those_asked_for():
+    for threads in (2, 1):
+        step = prepare("pytorch", SMALL, threads=threads)
+        assert step.facts()["threads"] == threads
+        step.close()
+
+
+@pytest.mark.parametrize(("name", "precision"), [("pytorch", "bf16"), ("pytorch", "fp16"), ("torchscript", "bf16")])
+def test_half_precisions_differ_and_stay_close(name, precision):
+    step = prepare(name, SMALL, precision=precision)
+    assert 1e-5 < error_on_fresh_inputs(step, SMALL) < 3e-2
+    assert step.facts()["operators"]["aten._to_copy"] == 2  # there and back, within the step
+    step.close()
+
+
+def test_torchscript_is_scripted_and_frozen(recwarn):
+    step = prepare("torchscript", SMALL)
+    facts = step.facts()
+    assert facts["scripted"] == "RecursiveScriptModule" and facts["frozen"]
+    assert not [warning for warning in recwarn if "torch.jit" in str(warning.message)]
+    step.close()
+
+
+# torch.compile on the CPU
+
+
+@pytest.mark.parametrize("shape", SOME_KINDS, ids=lambda shape: shape.name)
+def test_torch_compile_compiles_the_whole_network_once(shape):
+    step = prepare("torch-compile", shape)
+    assert error_on_fresh_inputs(step, shape) < 1e-6
+    facts = step.facts()
+    assert facts["compiled"]["graphs"] == 1 and facts["compiled"]["graph_breaks"] == 0
+    assert facts["compiled"]["inductor_graphs"] == 1
+    # One oneDNN call a layer and direction, and the dense layer: nothing was unrolled.
+    assert facts["compiled"]["external_calls"] >= shape.layers * shape.directions
+    assert not facts["unrolled"] and facts["recompiled_later"] == 0 and facts["compile_s"] > 0
+    step.close()
+    step.close()
+
+
+def test_torch_compile_in_bf16():
+    step = prepare("torch-compile", SMALL, precision="bf16")
+    assert 1e-5 < error_on_fresh_inputs(step, SMALL) < 3e-2
+    step.close()
+
+
+def test_torch_compile_refuses_where_compilation_is_disabled():
+    code = (
+        "import numpy as np; from lstm_trt import runtimes; from lstm_trt.config.configuration import Options\n"
+        "from lstm_trt.export.network import make_weights; from lstm_trt.runtimes.base import Request\n"
+        "from lstm_trt.config.shape import LstmShape; shape = LstmShape(1, 8, 4)\n"
+        "inputs = np.zeros((4, 1, 12), np.float32)\n"
+        "runtimes.load('torch-compile').prepare(Request(shape, Options(), inputs, make_weights(shape, 0)))"
+    )
+    done = in_a_fresh_process(code, TORCHDYNAMO_DISABLE="1")
+    assert done.returncode != 0 and "BuildFailed: torch.compile compiled nothing" in done.stderr
+
+
+def test_torch_compile_refuses_what_dynamo_leaves_alone(monkeypatch):
+    import torch
+
+    compile_module = torch.nn.Module.compile
+
+    def as_users_call_it(module, **kwargs):
+        torch._dynamo.config.allow_rnn = False
+        compile_module(module)
+
+    monkeypatch.setattr(torch.nn.Module, "compile", as_users_call_it)
+    with pytest.raises(BuildFailed, match=r"compiled (nothing|the network in pieces)"):
+        prepare("torch-compile", SMALL)
+
+
+def test_torch_compile_refuses_to_unroll_long_sequences(monkeypatch):
+    module = runtimes.load("torch-compile")
+    monkeypatch.setattr(module, "operators", lambda network, inputs: {"aten.addmm": 1})
+    for shape in (LstmShape(1, 8, 65), LstmShape(3, 8, 4), LstmShape(2, 8, 4, directions=2)):
+        with pytest.raises(BuildFailed, match="unrolls"):
+            prepare("torch-compile", shape)
+
+
+def test_torch_compile_needs_a_compiler(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    state = runtimes.load("torch-compile").availability("cpu")
+    assert not state.ready and "no-such-compiler" in state.reason and "apt install g++" in state.remedy
+    with pytest.raises(RuntimeUnavailable, match="apt install"):
+        prepare("torch-compile", SMALL)
+
+
+# GPU paths without a GPU
+
+
+@pytest.fixture
+def restored_switches():
+    yield
+    _torch.switch_tf32(False)
+
+
+@pytest.mark.parametrize("allow", (True, False, True))
+def test_both_tf32_interfaces_agree(allow, restored_switches):
+    import torch
+
+    _torch.switch_tf32(allow)
+    assert set(_torch.precision_switches("cuda").values()) == {"tf32" if allow else "ieee"}
+    # The old interface raises where it disagrees with the new one.
+    assert torch.backends.cuda.matmul.allow_tf32 is allow and torch.backends.cudnn.allow_tf32 is allow
+    assert torch.get_float32_matmul_precision() == ("high" if allow else "highest")
+
+
+class FakeEvent:
+    """Stands for a CUDA event: its clock ticks one microsecond a record."""
+
+    ticks = 0
+
+    def __init__(self, **kwargs):
+        self.at_ms = None
+
+    def record(self, stream):
+        FakeEvent.ticks += 1
+        self.at_ms = FakeEvent.ticks * 1e-3
+
+    def elapsed_time(self, later):
+        return later.at_ms - self.at_ms
+
+
+def test_event_clocks_give_one_row_a_trial_and_grow(monkeypatch):
+    monkeypatch.setattr(_cuda, "POOL_TRIALS", 2)
+    clocks = _cuda.EventClocks(FakeEvent, None, every=True)
+    for rows in (5, 1, 0):
+        for _ in range(rows):
+            for event in clocks.take():
+                event.record(None)
+            clocks.enqueue_ns.append(7)
+        columns = clocks.read()
+        assert sorted(columns) == ["compute_ns", "d2h_ns", "enqueue_ns", "h2d_ns"]
+        for name, column in columns.items():
+            assert column.dtype == np.int64 and column.tolist() == [7 if name == "enqueue_ns" else 1000] * rows
+    assert clocks.size == 8
+    inner = _cuda.EventClocks(FakeEvent, None, every=False)
+    assert inner.take()[0] is None and inner.take()[3] is None
+
+
+@pytest.fixture
+def pretended_gpu(monkeypatch):
+    """The CUDA steps with host tensors under them: finds slips of the pen, nothing else."""
+    import torch
+
+    calls = []
+    stream = SimpleNamespace(synchronize=lambda: calls.append("wait"))
+    empty, tensor_to = torch.empty, torch.Tensor.to
+
+    class Graph:
+        def replay(self):
+            calls.append("replay")
+
+        def reset(self):
+            calls.append("reset")
+
+    class Capture:
+        def __init__(self, graph, stream):
+            calls.append("capture")
+
+        def __enter__(self):
+            pass
+
+        def __exit__(self, *args):
+            pass
+
+    def unpinned(*sizes, pin_memory=False, **kwargs):
+        return empty(*sizes, **kwargs)
+
+    monkeypatch.setattr(torch, "empty", unpinned)
+    monkeypatch.setattr(
+        torch.Tensor, "to", lambda self, *args: self.clone() if args[0] == "cuda" else tensor_to(self, *args)
+    )
+    monkeypatch.setattr(_torch, "own_stream", lambda: stream)
+    for name in ("set_stream", "synchronize", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, lambda *args: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", Capture)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    return calls
+
+
+@pytest.mark.parametrize("device_clocks", ("off", "compute", "all"))
+@pytest.mark.parametrize("name", ("pytorch", "pytorch-cudagraph"))
+def test_dry_run_of_the_cuda_step(name, device_clocks, pretended_gpu):
+    request = request_of(SMALL, device="cuda", device_clocks=device_clocks)
+    module = build_module(SMALL, request.weights)
+    step = _torch.CudaStep(request, module, runtimes.load(name)._bind)
+    pretended_gpu.clear()
+    if name == "pytorch":
+        assert error_on_fresh_inputs(step, SMALL) < 1e-6
+        assert pretended_gpu == ["wait"]
+    else:
+        step.step()
+        assert pretended_gpu == ["replay", "wait"]
+    columns = {"off": [], "compute": ["compute_ns"], "all": ["compute_ns", "d2h_ns", "h2d_ns"]}[device_clocks]
+    times = step.device_times()
+    assert sorted(times) == (sorted([*columns, "enqueue_ns"]) if columns else [])
+    assert all(len(column) == 1 for column in times.values())
+    assert step.facts()["device_clocks"] == device_clocks and step.facts()["host_memory"] == "pinned"
+    step.close()
+    step.close()
+    assert pretended_gpu.count("reset") == (name == "pytorch-cudagraph")
+
+
+def test_a_refused_capture_is_no_graph(pretended_gpu, monkeypatch):
+    import torch
+
+    class Refusing:
+        def __init__(self, graph, stream):
+            pass
+
+        def __enter__(self):
+            raise RuntimeError("operation not permitted when stream is capturing\nat somewhere")
+
+        def __exit__(self, *args):
+            pass
+
+    monkeypatch.setattr(torch.cuda, "graph", Refusing)
+    request = request_of(SMALL, device="cuda")
+    with pytest.raises(BuildFailed, match="capture was refused: operation not permitted"):
+        _torch.CudaStep(request, build_module(SMALL, request.weights), runtimes.load("pytorch-cudagraph")._bind)
+
+
+# A GPU
+
+
+BOUNDS = {"fp32": 1e-5, "tf32": 5e-3, "fp16": 1e-2, "bf16": 3e-2}
+GPU_SHAPE = LstmShape(2, 256, 32, 3, 12, 2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", BOUNDS)
+@pytest.mark.parametrize("name", ("pytorch", "pytorch-cudagraph", "torchscript"))
+def test_gpu_answers_are_those_of_the_reference(name, precision):
+    step = prepare(name, GPU_SHAPE, device="cuda", precision=precision)
+    facts = step.facts()
+    assert error_on_fresh_inputs(step, GPU_SHAPE) < BOUNDS[precision]
+    assert set(facts["precision_switches"].values()) == {"tf32" if precision == "tf32" else "ieee"}
+    assert facts["weights_in_one_chunk"], "cuDNN would copy the weights at every call"
+    assert facts["operators"].get("aten._cudnn_rnn") == 1
+    assert facts["cudnn"] and facts["host_memory"] == "pinned"
+    step.close()
+    step.close()
+
+
+@pytest.mark.gpu
+def test_gpu_fp32_is_not_tf32():
+    errors = {}
+    for precision in ("tf32", "fp32"):
+        step = prepare("pytorch", GPU_SHAPE, device="cuda", precision=precision)
+        errors[precision] = error_on_fresh_inputs(step, GPU_SHAPE)
+        step.close()
+    assert errors["fp32"] < 1e-5 and errors["fp32"] < errors["tf32"]
+
+
+@pytest.mark.gpu
+def test_gpu_graph_and_eager_agree():
+    answers = []
+    inputs, _, _ = make_inputs(GPU_SHAPE, 11)
+    for name in ("pytorch", "pytorch-cudagraph"):
+        step = prepare(name, GPU_SHAPE, device="cuda")
+        step.load_inputs(inputs)
+        for _ in range(3):
+            step.step()
+        answers.append(step.outputs()[0])
+        step.close()
+    np.testing.assert_allclose(*answers, rtol=0, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ("pytorch", "pytorch-cudagraph"))
+def test_gpu_event_times_lie_within_the_host_time(name):
+    step = prepare(name, GPU_SHAPE, device="cuda", device_clocks="all")
+    step.load_inputs(make_inputs(GPU_SHAPE, 3)[0])
+    host = np.empty(3000, np.int64)
+    for trial in range(len(host)):  # more trials than the pool holds at first
+        began = time.perf_counter_ns()
+        step.step()
+        host[trial] = time.perf_counter_ns() - began
+    times = step.device_times()
+    assert {len(column) for column in times.values()} == {len(host)}
+    device = times["h2d_ns"] + times["compute_ns"] + times["d2h_ns"]
+    assert (times["compute_ns"] > 0).all() and (times["h2d_ns"] >= 0).all() and (times["d2h_ns"] >= 0).all()
+    assert (times["enqueue_ns"] <= host).all()
+    assert np.mean(device <= host + 2_000) > 0.999  # events tick in half microseconds
+    assert all(len(column) == 0 for column in step.device_times().values())
+    step.close()
+
+
+@pytest.mark.gpu
+def test_gpu_torch_compile():
+    state = runtimes.load("torch-compile").availability("cuda")
+    if not state.ready:
+        pytest.skip(state.reason)
+    shape = LstmShape(1, 32, 8)
+    step = prepare("torch-compile", shape, device="cuda")
+    assert error_on_fresh_inputs(step, shape) < 1e-5
+    assert step.facts()["unrolled"] and step.facts()["compiled"]["kernels"] > 0
+    step.close()
+    with pytest.raises(BuildFailed, match="unrolls"):
+        prepare("torch-compile", LstmShape(1, 32, 65), device="cuda")

@@ -1,0 +1,589 @@
+"""Reading latencies from anywhere: what a table says is what is judged, and what it does not say is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lstm_trt.config.errors import LabError, UsageError
+from lstm_trt.store import columns as store_columns
+from lstm_trt.store import consolidated, files, folders, schema
+from lstm_trt.store.columns import find_starts, find_times, mixes, names_configuration, split_unit
+from lstm_trt.store.foreign import read_groups
+from lstm_trt.store.samples import groups_of
+from tests.store.test_store import planted
+
+
+def put(path, columns: dict, separator: str = ","):
+    """A CSV file; cells as they are printed."""
+    rows = zip(*columns.values(), strict=True)
+    lines = [separator.join(columns), *(separator.join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def one(path, **options):
+    """The only sample of a file."""
+    (group,) = read_groups(path, **options).groups
+    (sample,) = group.samples
+    return sample
+
+
+def refusal(path, **options) -> str:
+    with pytest.raises(LabError) as told:
+        read_groups(path, **options)
+    text = str(told.value)
+    assert "\n" not in text and len(text) < 600
+    return text
+
+
+# Names and units
+
+
+@pytest.mark.parametrize(
+    ("name", "stem", "unit"),
+    [
+        ("latency_us", "latency", "us"),
+        ("latency_ns", "latency", "ns"),
+        ("latency_s", "latency", "s"),
+        ("Latency [us]", "latency", "us"),
+        ("latency (ms)", "latency", "ms"),
+        ("Latency (µs)", "latency", "us"),
+        ("latencyMs", "latency", "ms"),
+        ("startComputeMs", "start compute", "ms"),
+        ("startH2dMs", "start h2d", "ms"),
+        ("Average time (s)", "average time", "s"),
+        ("time in ms", "time", "ms"),
+        ("elapsed_seconds", "elapsed", "s"),
+        ("ms", "", "ms"),
+        ("latency", "latency", None),
+        ("times", "times", None),
+        ("focus", "focus", None),
+        ("status", "status", None),
+        ("bus", "bus", None),
+        ("items", "items", None),
+        ("TimeS", "times", None),
+    ],
+)
+def test_a_unit_is_believed_only_where_it_stands_apart(name, stem, unit):
+    assert split_unit(name) == (stem, unit) or (name == "TimeS" and split_unit(name)[1] is None)
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["startInMs", "endInMs", "inMs", "computeMs", "outMs", "latencyMs", "endToEndMs"], ["latencyMs"]),
+        (["trial", "x"], ["x"]),
+        (["trial", "temperature", "x_us"], ["x_us"]),
+        (["time_s", "latency_us"], ["latency_us"]),
+        (["time_us", "duration_us"], ["duration_us"]),
+        (["gpu_latency_us", "n"], ["gpu_latency_us"]),
+        (["hidden", "t"], ["t"]),
+        (["latency_us", "latency_ns"], ["latency_us", "latency_ns"]),
+        (["a", "b"], ["a", "b"]),
+        (["trial", "hidden_size"], []),
+    ],
+)
+def test_the_column_of_times_is_found_or_it_is_said_which_there_are(names, found):
+    assert find_times(names) == found
+
+
+def test_starts_are_found_the_intended_first():
+    assert find_starts(["latency_us", "start_ns", "intended_ns", "endInMs"]) == ["intended_ns", "start_ns"]
+
+
+@pytest.mark.parametrize(
+    "name", ["hidden", "Num LSTM layers", "hidden_size", "batchSize", "runtime", "config_id", "model"]
+)
+def test_names_of_configurations(name):
+    assert names_configuration(name)
+
+
+@pytest.mark.parametrize("name", ["gpu_temperature", "kernel_us", "network_ms", "trial", "cpu", "temperature", "load"])
+def test_names_of_what_happens_to_a_trial(name):
+    assert not names_configuration(name)
+    assert not mixes(name, "number", 3, 1000)
+
+
+# Numbers, exactly
+
+
+@pytest.mark.parametrize(
+    ("unit", "digits", "in_ns"), [("us", 3, 1), ("ms", 6, 1), ("s", 9, 1), ("ms", 3, 1000), ("s", 6, 1000)]
+)
+def test_decimals_become_whole_nanoseconds(tmp_path, unit, digits, in_ns):
+    """1.1 ms is 1100 us and not a hair more, whatever the unit that it was written in."""
+    whole = np.arange(1, 20_000, 7)
+    path = put(tmp_path / "t.csv", {f"latency_{unit}": [f"{value / 10**digits:.{digits}f}" for value in whole]})
+    assert (one(path).latency_ns == whole * in_ns).all()
+
+
+def test_without_rounding_some_would_be_off():
+    """What the test above guards against is there."""
+    values = np.arange(1, 20_000, 7)
+    assert (np.array([float(f"{value / 1000:.3f}") for value in values]) * 1e6 != values * 1000.0).any()
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64(), pa.decimal128(12, 6)])
+def test_single_precision_is_read_as_the_decimal_it_was(tmp_path, kind):
+    import decimal
+
+    values = [decimal.Decimal(k) / 1000 for k in range(900, 1200)]
+    column = pa.array(values if pa.types.is_decimal(kind) else [float(value) for value in values], kind)
+    pq.write_table(pa.table({"latency_ms": column}), tmp_path / "t.parquet")
+    assert (one(tmp_path / "t.parquet").latency_ns == np.arange(900, 1200) * 1000).all()
+
+
+def test_spans_of_time_say_their_unit(tmp_path):
+    pq.write_table(pa.table({"took": pa.array([5, 6, 7], pa.duration("ms"))}), tmp_path / "t.parquet")
+    read = read_groups(tmp_path / "t.parquet")
+    assert read.groups[0].samples[0].latency_ns.tolist() == [5e6, 6e6, 7e6] and read.unit == "ms"
+    assert "spans of time in ms" in refusal(tmp_path / "t.parquet", unit="us")
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_both_readers_read_the_same(tmp_path, separator):
+    """pyarrow, and cell by cell: a thousands separator leaves the file to the second."""
+    random = np.random.default_rng()
+    times = [f"{value:.3f}" for value in random.lognormal(7, 0.5, 500)]
+    others = {"trial": range(500), "label": random.permutation(500), "load": [f"{v:.2f}" for v in random.random(500)]}
+    fast = put(tmp_path / "fast.csv", {**others, "latency_us": times}, separator)
+    quoted = [f'"{float(value):,.3f}"' if float(value) > 1000 else value for value in times]
+    assert any(cell.startswith('"') for cell in quoted)
+    slow = put(tmp_path / "slow.csv", {**others, "latency_us": quoted}, separator)
+    assert store_columns.read_table(fast).again is not None
+    assert (one(fast).latency_ns == one(slow).latency_ns).all()
+    assert (one(fast).latency_ns == [round(float(value) * 1000) for value in times]).all()
+
+
+def test_rows_that_a_spreadsheet_leaves_are_no_trials(tmp_path):
+    path = tmp_path / "t.csv"
+    for end in (",\n", ",\r\n,\r\n", "\n\n , \n", ","):
+        path.write_text(f"trial,latency_us\n1,5\n2,6\n{end}")
+        assert store_columns.read_table(path).again is not None and one(path).latency_ns.tolist() == [5000, 6000], end
+    path.write_text("trial,latency_us\n1,5\n,\n2,6\n3,x")
+    assert "line 5: latency_us is 'x'" in refusal(path)
+    path.write_text("trial,latency_us,note\n1,5,\n2,6,\n")
+    assert one(path).latency_ns.tolist() == [5000, 6000]
+
+
+# Kinds of files
+
+
+def test_one_number_a_line(tmp_path):
+    path = tmp_path / "times.txt"
+    path.write_text("# from a logger\n\n500\n501.5  # late\n499.25\n\n# end\n")
+    read = read_groups(path)
+    assert read.unit == "us" and read.column == "" and not read.grouped
+    assert read.groups[0].samples[0].latency_ns.tolist() == [500_000, 501_500, 499_250]
+    assert "microseconds were taken" in read.warnings[0] and "--unit" in read.warnings[0]
+    read = read_groups(path, unit="ms")
+    assert read.groups[0].samples[0].latency_ns.tolist() == [500e6, 501.5e6, 499.25e6] and read.warnings == []
+
+
+def test_the_header_of_savetxt_tells_the_unit(tmp_path):
+    np.savetxt(tmp_path / "t.txt", [1.5, 2.5], header="latency_ms")
+    assert one(tmp_path / "t.txt").latency_ns.tolist() == [1.5e6, 2.5e6]
+    (tmp_path / "u.txt").write_text("# the deadline is 10 ms\n500\n501\n")
+    assert read_groups(tmp_path / "u.txt").unit == "us"
+
+
+OLD_TREXEC = ("startInMs", "endInMs", "startComputeMs", "endComputeMs", "startOutMs", "endOutMs", "inMs", "computeMs")
+NEW_TREXEC = (
+    "startEnqMs",
+    "endEnqMs",
+    "startH2dMs",
+    "endH2dMs",
+    "startComputeMs",
+    "endComputeMs",
+    "startD2hMs",
+    "endD2hMs",
+)
+
+
+@pytest.mark.parametrize("names", [OLD_TREXEC, NEW_TREXEC])
+def test_times_that_trexec_exports(tmp_path, names):
+    rows = [
+        {
+            **{name: 0.5 * place + 0.01 * k for k, name in enumerate(names)},
+            "computeMs": 0.3,
+            "latencyMs": 0.4 + place / 1000,
+        }
+        for place in range(50)
+    ]
+    (tmp_path / "times.json").write_text(json.dumps(rows))
+    read = read_groups(tmp_path / "times.json")
+    (sample,) = read.groups[0].samples
+    assert (read.column, read.unit) == ("latencyMs", "ms") and read.warnings == []
+    assert sample.latency_ns.tolist() == [400_000 + 1000 * place for place in range(50)]
+    assert sample.start_ns.tolist() == [500_000 * place for place in range(50)]
+    assert one(tmp_path / "times.json", column="computeMs").latency_ns.tolist() == [300_000] * 50
+
+
+def test_other_json(tmp_path):
+    (tmp_path / "a.json").write_text('{"latency_us": [5, 6.5], "tool": "x"}')
+    (tmp_path / "b.json").write_text("[5, 6.5]")
+    (tmp_path / "c.jsonl").write_text('{"latency_us": 5}\n{"latency_us": 6.5}\n')
+    for name in ("a.json", "b.json", "c.jsonl"):
+        assert one(tmp_path / name).latency_ns.tolist() == [5000, 6500]
+
+
+def test_a_table_of_pandas_with_categories_and_an_index(tmp_path):
+    import pandas as pd
+
+    frame = pd.DataFrame({"latency_us": [5.0, 6.0, 7.0, 8.0], "model": pd.Categorical(["b", "a", "b", "a"])})
+    frame.to_parquet(tmp_path / "t.parquet")
+    frame.to_csv(tmp_path / "t.csv")
+    for name in ("t.parquet", "t.csv"):
+        read = read_groups(tmp_path / name, group_by=["model"])
+        assert [(group.group, group.samples[0].latency_ns.tolist()) for group in read.groups] == [
+            ({"model": "b"}, [5000, 7000]),
+            ({"model": "a"}, [6000, 8000]),
+        ]
+
+
+# What stands beside the times
+
+
+def test_starts_warm_up_rounds_and_counts_are_taken_by_name(tmp_path):
+    rows = 60
+    columns = {
+        "round": [place % 3 for place in range(rows)],
+        "trial": [place // 3 for place in range(rows)],
+        "warmup": [str(place < 6).lower() for place in range(rows)],
+        "start_us": [100 * place for place in range(rows)],
+        "latency_us": [10 + place for place in range(rows)],
+        "minor_faults": [place % 2 for place in range(rows)],
+        "spikes": [int(place == 50) for place in range(rows)],
+    }
+    path = put(tmp_path / "t.csv", columns)
+    (group,) = read_groups(path).groups
+    assert [sample.round for sample in group.samples] == [0, 1, 2] and group.n == 54
+    for number, sample in enumerate(group.samples):
+        places = np.arange(number, rows, 3)
+        assert (sample.latency_ns == 1000 * (10 + places)).all()
+        assert (sample.start_ns == 100_000 * places).all()
+        assert (sample.warmup == (places < 6)).all()
+        assert (sample.causes["minor_faults"] == places % 2).all() and list(sample.causes) == ["minor_faults"]
+    (group,) = read_groups(path, causes=["spikes"]).groups
+    assert [sample.causes["spikes"].sum() for sample in group.samples] == [0, 0, 1]
+    assert "no column of counts" in refusal(put(path, {"latency_us": [1, 2], "load": [0.5, 1]}), causes=["load"])
+
+
+def test_rows_are_put_in_the_order_of_the_trials(tmp_path):
+    order = np.random.default_rng().permutation(100)
+    read = read_groups(put(tmp_path / "t.csv", {"trial": order, "start_us": 1000 * order, "latency_us": order + 1}))
+    assert (read.groups[0].samples[0].latency_ns == 1000 * np.arange(1, 101)).all()
+    assert (read.groups[0].samples[0].start_ns[1:] > read.groups[0].samples[0].start_ns[:-1]).all()
+    assert read.warnings == ["rows were put in the order of trial"]
+
+
+def test_starts_keep_their_precision(tmp_path):
+    """Nanoseconds since 1970 are above 2**53."""
+    starts = 1_700_000_000_000_000_000 + 1001 * np.arange(100)
+    sample = one(put(tmp_path / "t.csv", {"timestamp_ns": starts, "latency_us": np.arange(1, 101)}))
+    assert (sample.start_ns == 1001 * np.arange(100)).all()
+
+
+@pytest.mark.parametrize("starts", [[3, 2, 1], [1, 1, 2]])
+def test_starts_that_do_not_ascend_are_not_used(tmp_path, starts):
+    read = read_groups(put(tmp_path / "t.csv", {"start_us": starts, "latency_us": [5, 6, 7]}))
+    assert read.groups[0].samples[0].start_ns is None and "does not ascend" in read.warnings[0]
+
+
+def test_a_clock_without_unit_is_no_start(tmp_path):
+    assert one(put(tmp_path / "t.csv", {"start": [1, 2, 3], "latency_us": [5, 6, 7]})).start_ns is None
+
+
+@pytest.mark.parametrize("words", [("true", "false"), ("True", "False"), (1, 0), ("yes", "no")])
+def test_warm_up_in_all_spellings(tmp_path, words):
+    path = put(tmp_path / "t.csv", {"warm-up": [words[0]] * 2 + [words[1]] * 3, "latency_us": [9, 8, 5, 6, 7]})
+    assert one(path).warmup.tolist() == [True, True, False, False, False]
+
+
+# Groups
+
+
+def test_groups_have_the_values_of_the_table_in_the_order_of_the_rows(tmp_path):
+    columns = {
+        "hidden": [128, 64, 128, 64, 64, 128],
+        "scale": [0.5, 0.5, 0.5, 0.5, 0.5, 0.5],
+        "graph": ["true", "false"] * 3,
+        "runtime": ["ort ", "trt"] * 3,
+        "latency_us": [1, 2, 3, 4, 5, 6],
+    }
+    columns["graph"] = ["true", "false", "true", "false", "false", "true"]
+    columns["runtime"] = ["ort", "trt", "ort", "trt", "trt", "ort"]
+    read = read_groups(put(tmp_path / "t.csv", columns), group_by=["hidden", "scale", "graph", "runtime"])
+    assert read.grouped and [group.group for group in read.groups] == [
+        {"hidden": 128, "scale": 0.5, "graph": True, "runtime": "ort"},
+        {"hidden": 64, "scale": 0.5, "graph": False, "runtime": "trt"},
+    ]
+    assert type(read.groups[0].group["hidden"]) is int and type(read.groups[0].group["graph"]) is bool
+    assert [group.samples[0].latency_ns.tolist() for group in read.groups] == [[1000, 3000, 6000], [2000, 4000, 5000]]
+    assert json.loads(json.dumps(read.groups[0].group)) == read.groups[0].group
+
+
+def test_every_row_is_in_one_group(tmp_path):
+    random = np.random.default_rng()
+    a, b = random.integers(0, 5, 2000), random.integers(0, 7, 2000)
+    times = random.permutation(2000) + 1
+    read = read_groups(
+        put(tmp_path / "t.csv", {"layers": a, "hidden": b, "latency_ns": times}), group_by=("layers", "hidden")
+    )
+    assert len(read.groups) == len(set(zip(a.tolist(), b.tolist(), strict=True)))
+    for group in read.groups:
+        rows = (a == group.group["layers"]) & (b == group.group["hidden"])
+        assert (group.samples[0].latency_ns == times[rows]).all()
+
+
+CONFIGURED = [
+    {"hidden": [32, 64] * 100},
+    {"Num LSTM layers": [1] * 100 + [2] * 100},
+    {"batch_size": [1] * 198 + [4] * 2},
+    {"model": ["a", "b"] * 100},
+    {"what": ["quick"] * 100 + ["slow"] * 100},
+    {"graph": ["true", "false"] * 100},
+    {"config_id": ["9f", "a0"] * 100, "trial": list(range(100)) * 2},
+]
+OF_TRIALS = [
+    {"trial": range(200)},
+    {"temperature": [60 + place // 50 for place in range(200)]},
+    {"cpu": [0, 1] * 100},
+    {"start_ns": range(0, 2000, 10)},
+    {"status": ["ok"] * 199 + ["late"]},
+    {"gpu_clock_mhz": [1410, 1980] * 100},
+    {"load": [0.5, 0.25] * 100},
+    {"hidden": [64] * 200, "model": ["a"] * 200},
+    {"request": [f"r{place}" for place in range(200)]},
+    {"kernel_us": [5, 6] * 100},
+    {"round": [0, 1] * 100},
+]
+
+
+@pytest.mark.parametrize("columns", CONFIGURED, ids=lambda columns: next(iter(columns)))
+def test_configurations_that_are_mixed_are_refused(tmp_path, columns):
+    path = put(tmp_path / "t.csv", {**columns, "latency_us": range(1, 201)})
+    name = next(iter(columns))
+    told = refusal(path)
+    assert f"2 values of {name}" in told and "--group-by" in told and "--one-group" in told
+    assert len(read_groups(path, group_by=[name]).groups) == 2
+    assert read_groups(path, one_group=True).groups[0].n == 200
+
+
+@pytest.mark.parametrize("columns", OF_TRIALS, ids=lambda columns: next(iter(columns)))
+def test_what_happens_to_a_trial_is_no_configuration(tmp_path, columns):
+    assert read_groups(put(tmp_path / "t.csv", {**columns, "latency_us": range(1, 201)})).groups[0].n == 200
+
+
+def test_a_planned_column_of_unknown_name_is_warned_of(tmp_path):
+    path = put(tmp_path / "t.csv", {"k": [1, 2] * 100, "latency_us": range(1, 201)})
+    assert "--group-by k" in read_groups(path).warnings[0]
+    path = put(tmp_path / "t.csv", {"hidden": [1, 2] * 100, "layers": [1, 1, 2, 2] * 50, "latency_us": range(1, 201)})
+    assert "--group-by layers as well" in read_groups(path, group_by=["hidden"]).warnings[0]
+
+
+# Recordings of this lab
+
+
+def test_recordings_are_told_from_tables(tmp_path):
+    files.write(planted(8), tmp_path)
+    files.write(planted(8, round=1), tmp_path)
+    files.write(planted(16), tmp_path)
+    file = next(tmp_path.glob("*-r1.parquet"))
+    read = read_groups(file)
+    assert read.own and not read.grouped and read.groups[0].group == {} and len(read.groups[0].samples) == 1
+    read = read_groups(tmp_path)
+    assert read.grouped and [len(group.samples) for group in read.groups] == [2, 1]
+    assert [group.group["hidden"] for group in read.groups] == [8, 16]
+    consolidated.consolidate(
+        folders.read_many(tmp_path), tmp_path / "pair" if (tmp_path / "pair").mkdir() is None else None
+    )
+    for path in (
+        tmp_path / "pair",
+        tmp_path / "pair" / consolidated.TRIALS_FILE,
+        tmp_path / "pair" / consolidated.CONFIGS_FILE,
+    ):
+        again = read_groups(path)
+        assert again.grouped and [group.name for group in again.groups] == [group.name for group in read.groups]
+        assert (again.groups[0].samples[0].latency_ns == read.groups[0].samples[0].latency_ns).all()
+    for option in ({"column": "latency_ns"}, {"unit": "us"}, {"group_by": ["hidden"]}, {"causes": ["minor_faults"]}):
+        assert "leave --" in refusal(tmp_path, **option) and "leave --" in refusal(file, **option)
+
+
+def test_what_was_exported_as_csv_is_read_as_it_was_recorded(tmp_path):
+    items = [planted(8), planted(8, round=1), planted(16)]
+    consolidated.consolidate(items, tmp_path)
+    table = pq.read_table(tmp_path / consolidated.TRIALS_FILE).to_pandas()
+    table.to_csv(tmp_path / "trials.csv", index=False)
+    assert "values of config_id" in refusal(tmp_path / "trials.csv")
+    read = read_groups(tmp_path / "trials.csv", group_by=["config_id"])
+    for group, own in zip(read.groups, groups_of(items), strict=True):
+        assert group.group == {"config_id": own.configuration.id}
+        for sample, wanted in zip(group.samples, own.samples, strict=True):
+            assert sample.round == wanted.round
+            assert (sample.latency_ns == wanted.latency_ns).all() and (sample.warmup == wanted.warmup).all()
+            assert (np.diff(sample.start_ns) == np.diff(wanted.start_ns)).all()
+            assert sample.causes.keys() == wanted.causes.keys()
+
+
+def test_configurations_of_one_name_are_told_apart():
+    from dataclasses import replace
+
+    plain = planted(8)
+    graph = replace(plain.configuration, options=replace(plain.configuration.options, graph=True))
+    other = schema.Recording(graph, 0, plain.columns, plain.provenance)
+    names = {group.name for group in groups_of([plain, other])}
+    assert names == {"1x8-s4-b1 on onnxruntime, graph False", "1x8-s4-b1 on onnxruntime, graph True"}
+    assert [group.name for group in groups_of([plain])] == ["1x8-s4-b1 on onnxruntime"]
+    protocol = replace(plain.configuration.protocol, trials=99, arrival="periodic", wait="spin", period_us=1000.0)
+    paced = schema.Recording(replace(plain.configuration, protocol=protocol), 0, plain.columns, plain.provenance)
+    names = {group.name for group in groups_of([plain, paced])}
+    assert names == {"1x8-s4-b1 on onnxruntime, closed", "1x8-s4-b1 on onnxruntime, periodic every 1000 µs (spin)"}
+
+
+# What cannot be read or judged
+
+GOOD = "\n".join(f"{500 + place % 7}.25" for place in range(100))
+BAD = {
+    "empty": (b"", "is empty"),
+    "blanks": (b" \n\n", "is empty"),
+    "comments": (b"# a\n# b\n", "no numbers"),
+    "header": (b"latency_us\n", "no rows"),
+    "one trial": (b"latency_us\n500\n", "holds one time"),
+    "one number": (b"500\n", "holds one time"),
+    "nan": (
+        f"latency_us\n{GOOD}\nnan\n5\nNaN\n".encode(),
+        "of 103 times in latency_us, 2 blank or NaN, the first in line 102",
+    ),
+    "blank cell": (f"a,latency_us\n1,5\n2,\n3,{'5'}\n".encode(), "1 blank or NaN, the first in line 3"),
+    "infinite": (f"latency_us\ninf\n{GOOD}\n-inf".encode(), "2 infinite, the first in line 2"),
+    "negative": (f"latency_us\n{GOOD}\n-5\n0\n".encode(), "2 zero or negative, the first in line 102"),
+    "two kinds": (b"latency_us\n5\n-5\nnan\n", "1 blank or NaN and 1 zero or negative, the first in line 3"),
+    "negative number": (f"5\n-5\n{GOOD}".encode(), "1 zero or negative, the first in line 2"),
+    "nan number": (f"# x\nnan\n{GOOD}".encode(), "1 blank or NaN, the first in line 2"),
+    "text cell": (f"latency_us\n{GOOD}\nfailed\n".encode(), "line 102: latency_us is 'failed'"),
+    "text number": (f"{GOOD}\n\nfailed\n".encode(), "line 102: there stands 'failed'"),
+    "text behind comments": (b"# tool\n# x\n\nlatency_us,b\n5,1\nx,2\n", "line 6: latency_us is 'x'"),
+    "decimal comma": (b"trial;latency_us\n1;500,5\n2;501,25\n", "line 2: latency_us is '500,5', with a decimal comma"),
+    "thousands or not": (b"trial;latency_us\n1;1,500\n2;1,501\n", "may be 1500 or 1.500"),
+    "no unit": (f"latency\n{GOOD}".encode(), "does not say its unit: say --unit"),
+    "no times": (b"a,b\n1,2\n3,4\n", "several columns that may hold the times (a, b); say --column"),
+    "no numbers": (b"a,b\nx,y\nz,w\n", "no column known for its times"),
+    "twice": (b"latency_us,latency_us\n1,2\n3,4\n", "several columns named latency_us"),
+    "two units": (b"latency_us,latency_ms\n1,2\n3,4\n", "latency_us, latency_ms"),
+    "no header": (b"1,2\n3,4\n", "must hold the names of the columns"),
+    "spaces": (b"trial latency_us\n1 500\n2 501\n", "separates its columns by spaces"),
+    "wide row": (b"latency_us\n1\n2,3\n", "line 3: 2 cells under 1 names"),
+    "all warm-up": (b"warmup,latency_us\n1,5\n1,6\n", "0 times after warm-up"),
+    "one timed": (b"warmup,latency_us\n1,5\n0,6\n", "1 time after warm-up"),
+    "zeros": (b"\0" * 100, "no text, Parquet or JSON"),
+    "latin-1": ("Latency (µs)\n5\n6\n".encode("latin-1"), "no text in UTF-8"),
+    "huge cell": (b"latency_us\n" + b"9" * 300_000 + b"\n5\n", "line 2"),
+    "huge number": (b"5\n" + b"9" * 300_000 + b"\n", "line 2: 300000 letters are no number"),
+    "huge header": (b"x" * 300_000 + b"\n5\n6\n", "300000 letters"),
+    "out of range": (b"latency_s\n1e308\n5\n", "out of all range"),
+    "too small": (b"latency_ns\n1e-9\n5\n", "out of all range"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("suffix", [".csv", ".txt", ""])
+def test_bad_text_is_refused_in_one_line(tmp_path, name, suffix):
+    content, words = BAD[name]
+    path = tmp_path / f"times{suffix}"
+    path.write_bytes(content)
+    told = refusal(path)
+    assert words in told and told.startswith(str(path)), told
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[]", "no list of objects"),
+        ("{}", "no list of objects"),
+        ("3", "no list of objects"),
+        ("[{", "is not JSON"),
+        ('[{"latencyMs": "x"}, {"latencyMs": 1}]', "row 1: latencyMs is 'x'"),
+        ('[{"latencyMs": 1}, 3]', "row 2: '3' among objects"),
+        ('[{"latencyMs": NaN}, {"latencyMs": 1}]', "1 blank or NaN, the first in row 1"),
+        ('[{"latencyMs": 1}, {"latencyMs": 1}, {"a": 1}]', "1 blank or NaN, the first in row 3"),
+        ('[{"computeMs": 1, "latencyMs": 1}]', "holds one time"),
+        ("[5, [6]]", "row 2: there stands '[6]'"),
+        ("[" * 100_000, "is not JSON"),
+    ],
+)
+def test_bad_json_is_refused_in_one_line(tmp_path, text, words):
+    (tmp_path / "t.json").write_text(text)
+    assert words in refusal(tmp_path / "t.json")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".txt", ".json", ".parquet", ".jsonl", ""])
+def test_garbage_is_refused_in_one_line(tmp_path, suffix):
+    random = np.random.default_rng()
+    for content in (random.bytes(3000), b"PAR1" + random.bytes(3000), random.bytes(3000).replace(b"\0", b"\x01")):
+        (tmp_path / f"t{suffix}").write_bytes(content)
+        refusal(tmp_path / f"t{suffix}")
+
+
+def test_bad_parquet_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "t.parquet"
+    for column, words in (
+        (pa.array([], pa.float64()), "no rows"),
+        (pa.array([1.0, None, 3.0]), "1 blank or NaN, the first in row 2"),
+        (pa.array([None, None]), "latency_us holds no numbers"),
+        (pa.array([[1.0], [3.0]]), "latency_us holds no numbers"),
+        (pa.array(["5", "6"]), "latency_us holds no numbers"),
+        (pa.array([True, False]), "latency_us holds no numbers"),
+        (pa.array([1.0, float("inf")]), "1 infinite, the first in row 2"),
+    ):
+        pq.write_table(pa.table({"latency_us": column}), path)
+        assert words in refusal(path, column="latency_us"), column
+    path.write_bytes(path.read_bytes()[:-20])
+    assert "not a whole Parquet file" in refusal(path)
+
+
+def test_bad_options_are_refused_in_one_line(tmp_path):
+    path = put(tmp_path / "t.csv", {"layers": [1, 1, 1], "hidden": [32, 64, 64], "latency_us": [5, 6, 7]})
+    assert "no column 'hiden'; it has layers, hidden, latency_us" in refusal(path, group_by=["hiden"])
+    assert "no column 'latency'" in refusal(path, column="latency")
+    assert "names Hidden twice" in refusal(path, group_by=["hidden", "Hidden"])
+    assert "that column holds the times" in refusal(path, group_by=["latency_us"])
+    assert "hidden=32 has 1 time" in refusal(path, group_by=["hidden"])
+    assert "unknown unit" in refusal(path, unit="parsec")
+    assert "no column 'x'" in refusal(path, causes=["x"], one_group=True)
+    (tmp_path / "t.txt").write_text("5\n6\n")
+    for options in ({"column": "x"}, {"group_by": ["x"]}, {"causes": ["x"]}):
+        assert "without names of columns" in refusal(tmp_path / "t.txt", **options)
+    assert "no file or folder" in refusal(tmp_path / "nowhere")
+    (tmp_path / "nothing").mkdir()
+    assert "holds no recording" in refusal(tmp_path / "nothing")
+    wide = put(tmp_path / "wide.csv", {f"column{place}": [1, 2] for place in range(500)})
+    assert "and 480 more" in refusal(wide)
+
+
+@pytest.mark.parametrize(("unit", "absurd"), [("ns", True), ("us", False), ("ms", False), ("s", True)])
+def test_a_median_that_looks_like_a_wrong_unit_is_warned_of(tmp_path, unit, absurd):
+    read = read_groups(put(tmp_path / "t.csv", {"t": [500, 501, 502]}), unit=unit)
+    assert any("right unit" in warning for warning in read.warnings) == absurd
+
+
+def test_a_unit_against_the_name_is_warned_of(tmp_path):
+    path = put(tmp_path / "t.csv", {"latency_us": [5, 6, 7]})
+    read = read_groups(path, unit="ms")
+    assert read.unit == "ms" and "is in us by its name" in read.warnings[0]
+    assert read_groups(path, unit="us").warnings == []
+
+
+def test_averages_are_warned_of(tmp_path):
+    read = read_groups(put(tmp_path / "t.csv", {"Average time (s)": [0.005, 0.006]}))
+    assert "averages" in read.warnings[0]
+
+
+def test_errors_are_of_the_lab(tmp_path):
+    with pytest.raises(UsageError):
+        read_groups(tmp_path / "nowhere.csv")

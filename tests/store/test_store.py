@@ -1,0 +1,183 @@
+"""Recordings on disk: round trips, damage, foreign files, consolidation."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lstm_trt.config.configuration import Configuration, Protocol
+from lstm_trt.config.errors import StoreError
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.store import consolidated, folders, schema
+from lstm_trt.store import files as store_files
+
+
+def planted(hidden: int = 8, round: int = 0, rows: int = 20, **columns) -> schema.Recording:
+    generator = np.random.default_rng(hidden + 1000 * round)
+    latency = generator.integers(10_000, 20_000, rows)
+    whole = {
+        "trial": np.arange(rows),
+        "warmup": np.arange(rows) < 3,
+        "start_ns": np.cumsum(latency) + 100 * np.arange(rows),
+        "latency_ns": latency,
+        "minor_faults": np.zeros(rows, np.int64),
+        **columns,
+    }
+    configuration = Configuration(
+        LstmShape(1, hidden, 4), "onnxruntime", "1.0", "a processor", protocol=Protocol(trials=rows - 3)
+    )
+    return schema.Recording(configuration, round, whole, {"planted": hidden, "machine_fingerprint": "m"})
+
+
+def same(one: schema.Recording, other: schema.Recording) -> bool:
+    return (
+        (one.configuration, one.round, one.provenance) == (other.configuration, other.round, other.provenance)
+        and one.columns.keys() == other.columns.keys()
+        and all(np.array_equal(one.columns[name], other.columns[name]) for name in one.columns)
+    )
+
+
+def test_a_recording_comes_back_as_it_was(tmp_path):
+    recording = planted()
+    path = store_files.write(recording, tmp_path)
+    assert path.name == f"{recording.configuration.id}-r0.parquet"
+    assert same(store_files.read(path), recording)
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    # Readable by anyone with a Parquet reader; what was not measured is null.
+    frame = pq.read_table(path).to_pandas()
+    assert list(frame) == [*schema.COLUMNS, *schema.CONTROL_COLUMNS]
+    assert frame["compute_ns"].isna().all() and frame["warmup"].dtype == bool
+    described = json.loads(pq.read_schema(path).metadata[b"lstm_trt"])
+    assert described["schema_version"] == 1 and described["config_id"] == recording.configuration.id
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"trial": np.arange(1, 21)}, "missing or out of order"),
+        ({"latency_ns": np.full(20, -1)}, "negative"),
+        ({"warmup": np.zeros(19, bool)}, "19 rows"),
+        ({"colour": np.zeros(20)}, "unknown column"),
+    ],
+)
+def test_what_is_not_whole_is_not_written(tmp_path, change, words):
+    with pytest.raises(StoreError, match=words):
+        store_files.write(planted(**change), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def damaged_files(folder):
+    whole = store_files.write(planted(), folder).read_bytes()
+    pq.write_table(pa.table({"a": [1]}), folder / "foreign.parquet")
+    (folder / "short.parquet").write_bytes(whole[:-100])
+    (folder / "text.parquet").write_text("latency\n1\n2\n")
+    (folder / "empty.parquet").write_bytes(b"")
+    middle = bytearray(whole)
+    middle[4:60] = bytes(56)
+    (folder / "middle.parquet").write_bytes(middle)
+    table = pq.read_table(pa.BufferReader(whole))
+    described = json.loads(table.schema.metadata[b"lstm_trt"])
+    for name, value in (("newer", {**described, "schema_version": 99}), ("bare", {"schema_version": 1})):
+        pq.write_table(
+            table.replace_schema_metadata({b"lstm_trt": json.dumps(value).encode()}), folder / f"{name}.parquet"
+        )
+    return sorted(path for path in folder.glob("*.parquet") if len(path.stem) < 20)
+
+
+def test_damaged_and_foreign_files_are_one_line(tmp_path, refused):
+    files = damaged_files(tmp_path)
+    assert len(files) == 7
+    for path in files:
+        with pytest.raises(StoreError, match=path.name):
+            store_files.read(path)
+    words = {"foreign": "say --unit", "newer": "upgrade lstm_trt", "short": "not a whole Parquet file"}
+    for name, expected in words.items():
+        assert expected in refused("summarize", tmp_path / f"{name}.parquet")
+    assert any(str(path) in refused("summarize", tmp_path) for path in files)  # a folder with a bad file names it
+
+
+def test_one_flipped_bit_in_the_latencies_is_found(tmp_path):
+    path = store_files.write(planted(rows=5000), tmp_path)
+    column = pq.ParquetFile(path).metadata.row_group(0).column(list(schema.COLUMNS).index("latency_ns"))
+    content = bytearray(path.read_bytes())
+    content[column.data_page_offset + column.total_compressed_size // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match="not a whole Parquet file"):
+        store_files.read(path)
+
+
+def test_a_folder_without_recordings_says_how_to_make_one(tmp_path, refused):
+    assert "lstm-trt record" in refused("summarize", tmp_path)
+    assert "no file or folder" in refused("summarize", tmp_path / "nowhere")
+
+
+def test_failures_come_back_and_give_way_to_recordings(tmp_path):
+    recording = planted()
+    failure = schema.Failure(recording.configuration, 0, "time", "took longer")
+    path = store_files.write_failure(failure, tmp_path)
+    assert path.name == f"{recording.configuration.id}-r0.failure.json"
+    assert store_files.read_failure(path) == failure
+    assert list(folders.read_many(tmp_path)) == [failure]
+    store_files.write(recording, tmp_path)
+    assert [type(item) for item in folders.read_many(tmp_path)] == [schema.Recording]
+    path.write_text("{}")
+    with pytest.raises(StoreError, match=r"failure\.json"):
+        store_files.read_failure(path)
+
+
+@pytest.mark.parametrize("group_rows", [1, 50, 10**6])
+def test_consolidation_keeps_everything(tmp_path, group_rows):
+    items = [planted(hidden, round) for hidden in (8, 9, 10) for round in (0, 1)]
+    items.append(schema.Failure(planted(11).configuration, 0, "parity", "differs", {"detail": "x"}))
+    items.insert(2, planted(12, rows=5, compute_ns=np.arange(5)))
+    assert consolidated.consolidate(items, tmp_path, group_rows) == (7, 1)
+    for path in (tmp_path, tmp_path / "trials.parquet", tmp_path / "configs.parquet"):
+        back = {(item.configuration.id, item.round): item for item in folders.read_many(path)}
+        assert len(back) == 8
+        for item in items:
+            other = back[item.configuration.id, item.round]
+            assert other == item if isinstance(item, schema.Failure) else same(other, item)
+    frame = pq.read_table(tmp_path / "trials.parquet").to_pandas()
+    assert len(frame) == 6 * 20 + 5 and frame["config_id"].nunique() == 4
+
+
+def test_a_consolidated_folder_and_its_sources_are_read_once(tmp_path):
+    items = [planted(8), planted(9)]
+    for item in items:
+        store_files.write(item, tmp_path)
+    consolidated.consolidate(folders.read_many(tmp_path), tmp_path)
+    store_files.write(planted(10), tmp_path)
+    assert sorted(item.configuration.workload.hidden for item in folders.read_many(tmp_path)) == [8, 9, 10]
+    # And again, from the folder into itself.
+    assert consolidated.consolidate(folders.read_many(tmp_path), tmp_path) == (3, 0)
+    assert sorted(item.configuration.workload.hidden for item in folders.read_many(tmp_path / "trials.parquet")) == [
+        8,
+        9,
+        10,
+    ]
+
+
+def test_halves_of_two_consolidations_are_not_read_together(tmp_path):
+    consolidated.consolidate([planted(8)], tmp_path)
+    kept = (tmp_path / "configs.parquet").read_bytes()
+    consolidated.consolidate([planted(9)], tmp_path)
+    (tmp_path / "configs.parquet").write_bytes(kept)
+    with pytest.raises(StoreError, match="not of one consolidation"):
+        list(folders.read_many(tmp_path))
+
+
+def test_a_consolidation_that_breaks_off_leaves_the_old_pair(tmp_path):
+    consolidated.consolidate([planted(8)], tmp_path)
+
+    def broken():
+        yield planted(9)
+        raise StoreError("a damaged file")
+
+    with pytest.raises(StoreError):
+        consolidated.consolidate(broken(), tmp_path, group_rows=1)
+    assert [item.configuration.workload.hidden for item in folders.read_many(tmp_path)] == [8]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["configs.parquet", "trials.parquet"]

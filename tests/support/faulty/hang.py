@@ -1,0 +1,15 @@
+"""Never comes back from building, for sequences of 6 only."""
+
+import time
+
+from tests.support.faulty import RightStep, contract
+
+
+def prepare(request):
+    if request.shape.sequence == 6:
+        while True:
+            time.sleep(3600)
+    return RightStep(request)
+
+
+globals().update(contract("tests.support.faulty.hang", prepare))

@@ -1,0 +1,119 @@
+"""Latencies with a known truth: bodies of many shapes, clusters planted by exact count, beats of a timer, causes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from lstm_trt.store.samples import Sample
+
+MEDIAN_NS = 100_000.0
+
+#: Name -> latencies of n trials, in ns.
+BODIES = {
+    "normal 1 %": lambda g, n: MEDIAN_NS * (1 + 0.01 * g.standard_normal(n)),
+    "normal 5 %": lambda g, n: MEDIAN_NS * (1 + 0.05 * g.standard_normal(n)),
+    "lognormal 1 %": lambda g, n: lognormal(g, n, 0.01),
+    "lognormal 2 %": lambda g, n: lognormal(g, n, 0.02),
+    "lognormal 5 %": lambda g, n: lognormal(g, n, 0.05),
+    "lognormal 10 %": lambda g, n: lognormal(g, n, 0.10),
+    "exponential 5 %": lambda g, n: MEDIAN_NS + 0.05 * MEDIAN_NS * g.exponential(size=n),
+    "exponential 20 %": lambda g, n: MEDIAN_NS + 0.20 * MEDIAN_NS * g.exponential(size=n),
+    "Student-t 1 %": lambda g, n: np.abs(MEDIAN_NS * (1 + 0.01 * g.standard_t(2, size=n))),
+    "Student-t 5 %": lambda g, n: np.abs(MEDIAN_NS * (1 + 0.05 * g.standard_t(2, size=n))),
+    "uniform 5 %": lambda g, n: MEDIAN_NS * (1 + 0.05 * g.uniform(-1, 1, n)),
+    "gamma": lambda g, n: MEDIAN_NS * (0.9 + 0.025 * g.gamma(4, size=n)),
+}
+
+
+def lognormal(generator: np.random.Generator, n: int, sigma: float) -> np.ndarray:
+    return MEDIAN_NS * np.exp(sigma * generator.standard_normal(n))
+
+
+def plant(
+    generator: np.random.Generator,
+    latency_ns: np.ndarray,
+    clusters: tuple[tuple[float, float], ...],
+    *,
+    jitter: float | None = None,
+    periodic: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Latencies with clusters (multiplier, share) by exact count, and which trial is of which (-1: body).
+
+    A planted trial is its own draw times the multiplier, or with `jitter` the median times the
+    multiplier, with that relative spread. Places are random or every so many trials.
+    """
+    n = len(latency_ns)
+    latency_ns, planted = latency_ns.copy(), np.full(n, -1)
+    for k, (multiplier, share) in enumerate(clusters):
+        count, free = round(share * n), np.flatnonzero(planted < 0)
+        if periodic:
+            places = free[np.linspace(generator.integers(0, len(free) // count), len(free) - 1, count).astype(int)]
+        else:
+            places = generator.choice(free, count, replace=False)
+        planted[places] = k
+        median = float(np.median(latency_ns[planted < 0]))
+        own = latency_ns[places] if jitter is None else median * (1 + jitter * generator.standard_normal(count))
+        latency_ns[places] = multiplier * own
+    return latency_ns, planted
+
+
+def moving(latency_ns: np.ndarray, drift: float = 0.03, step: float = 0.05, at: float = 0.37) -> np.ndarray:
+    """The same with a drift over the recording and a step of the level."""
+    place = np.arange(len(latency_ns)) / len(latency_ns)
+    return latency_ns * (1 + drift * place) * np.where(place >= at, 1 + step, 1.0)
+
+
+def beats(
+    generator: np.random.Generator,
+    n: int,
+    period_ms: float,
+    *,
+    multiplier: float = 1.25,
+    sigma: float = 0.01,
+    missed: float = 0.0,
+    strays: int = 0,
+    median_ns: float = MEDIAN_NS,
+    outside_ns: float = 700.0,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Latencies, starts and hits of a closed loop in which a timer makes the trial under way late.
+
+    `missed`: the share of beats that do nothing; `strays`: late trials at random places.
+    """
+    latency_ns = median_ns * np.exp(sigma * generator.standard_normal(n))
+    strayed = np.zeros(n, dtype=bool)
+    strayed[generator.choice(n, strays, replace=False)] = True
+    start_ns, hit = np.empty(n), np.zeros(n, dtype=bool)
+    now, beat = 0.0, generator.uniform(0, period_ms * 1e6)
+    for trial in range(n):
+        start_ns[trial] = now
+        while beat < now:  # between two trials: nobody was hit
+            beat += period_ms * 1e6
+        if beat < now + latency_ns[trial]:
+            hit[trial] = generator.random() >= missed
+            beat += period_ms * 1e6
+        if hit[trial] or strayed[trial]:
+            latency_ns[trial] *= multiplier
+        now += latency_ns[trial] + outside_ns
+    return latency_ns, start_ns, hit
+
+
+def with_counts(
+    generator: np.random.Generator, latency_ns: np.ndarray, inside: np.ndarray, *, holds: float, else_: float, **more
+) -> Sample:
+    """A sample whose switches are planted: in `holds` of the trials inside, in `else_` of the others; faults in 1 %."""
+    n = len(latency_ns)
+    switches = generator.random(n) < np.where(inside, holds, else_)
+    faults = generator.random(n) < 0.01
+    causes = {"involuntary_switches": switches.astype(np.int64), "minor_faults": faults.astype(np.int64)}
+    return Sample.of(latency_ns, causes=causes, **more)
+
+
+def allowed_failures(samples: int, rate: float, chance: float = 1e-3) -> int:
+    """Failures that a program with this rate of failure exceeds in one of a thousand runs at most."""
+    total, failures = 0.0, -1
+    while total < 1 - chance:
+        failures += 1
+        total += math.comb(samples, failures) * rate**failures * (1 - rate) ** (samples - failures)
+    return failures
