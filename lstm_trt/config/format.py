@@ -1,0 +1,256 @@
+"""Numbers and tables as text: one formatter a unit, and the one text table.
+
+Used by the terminal's answers, by messages and by figures, so that a share is rounded the same wherever it is shown.
+Text is made here from numbers and never read back. What is not finite is shown as `?`.
+
+The terminal gets plain ASCII (`x`, `us`); figures pass `separator=THIN_SPACE` and `sign="×"`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Collection, Iterable, Sequence
+
+#: Between groups of three digits in figures.
+THIN_SPACE = "\u2009"
+
+#: A text column of a table is not narrowed below so many characters.
+LEAST_WIDTH = 6
+
+#: Names that one message lists; the others are counted.
+MOST_LISTED = 20
+
+#: What a column aligned to the right may hold: a number, with its mark or unit, or that there is none.
+_NUMBER = re.compile(r"([-+]?\d+(\.\d+)?(e[-+]?\d+)?[*x×%]?( (us|ms|s|min|MB|%))?)?|[-?]")
+
+
+def number(value: float, digits: int = 3, separator: str = "") -> str:
+    """`digits` significant digits, or all of the whole part: 1.23, 12.3, 123, 12345; zeros behind the point stay."""
+    if not math.isfinite(value):
+        return "?"
+    decimals = max(0, digits - 1 - _exponent(value, digits))
+    return f"{value:,.{decimals}f}".replace(",", separator)
+
+
+def short_number(value: float, digits: int = 10) -> str:
+    """As few digits as tell it, at most `digits`: 99.9, 1000, 0.5. For values that someone chose."""
+    return _without_zeros(f"{value:.{digits}f}") if 1e-4 <= abs(value) < 10.0**digits else f"{value:.{digits}g}"
+
+
+def microseconds(value_us: float | None) -> str:
+    """A latency in a column of microseconds, without unit: a tenth below 10 000 us, whole above, `-` for None."""
+    if value_us is None:
+        return "-"
+    return f"{value_us:.1f}" if value_us < 10_000 else f"{value_us:.0f}"
+
+
+def latency(value_us: float, digits: int = 4) -> str:
+    """A time given in microseconds, in the unit that suits it: 84.12 us, 1.235 ms, 2 s."""
+    for size_us, unit in ((1e6, "s"), (1e3, "ms")):
+        if value_us >= size_us:
+            return f"{value_us / size_us:.{digits}g} {unit}"
+    return f"{value_us:.{digits}g} us"
+
+
+def milliseconds(value_ms: float, digits: int = 3) -> str:
+    """A time given in milliseconds, in the unit that suits it: 20 ms, 50 us, 1.5 s."""
+    return latency(1e3 * value_ms, digits)
+
+
+def duration(seconds: float) -> str:
+    """A time that someone waits, in whole seconds: 8 s, 1 min 15 s, 2 h 05 min; none is negative."""
+    whole = max(0, round(seconds))
+    hours, minutes = whole // 3600, whole // 60 % 60
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {whole % 60:02d} s" if minutes else f"{whole} s"
+
+
+def rate(period_us: float) -> str:
+    """The frequency of a period in microseconds: 1000 -> 1 kHz."""
+    hertz = 1e6 / period_us
+    for size, unit in ((1e6, "MHz"), (1e3, "kHz")):
+        if hertz >= size:
+            return f"{hertz / size:.4g} {unit}"
+    return f"{hertz:.4g} Hz"
+
+
+def percent(share: float, separator: str = "") -> str:
+    """A share as percentage: one decimal from 1 % on, two significant digits below: 12.3 %, 2.0 %, 0.30 %, 0.0033 %."""
+    return f"{percent_number(share, separator)} %"
+
+
+def percent_number(share: float, separator: str = "") -> str:
+    """As `percent`, without the sign: for the first of two bounds, or a column whose head has it."""
+    if not math.isfinite(share):
+        return "?"
+    value = 100 * share
+    if value in (0, 100):
+        return f"{value:.0f}"
+    if abs(value) >= 1:
+        return f"{value:,.1f}".replace(",", separator)
+    return f"{value:.{1 - _exponent(value, 2)}f}" if abs(value) >= 1e-6 else f"{value:.1e}"
+
+
+def signed_percent(share: float) -> str:
+    """A relative difference: +3.0 %, -12.4 %."""
+    return f"{100 * share:+.1f} %"
+
+
+def percent_at_most(share: float) -> str:
+    """An upper bound, rounded up to three significant digits."""
+    return f"{_rounded(100 * share, math.ceil)} %"
+
+
+def percent_at_least(share: float) -> str:
+    """A lower bound, rounded down to three significant digits."""
+    return f"{_rounded(100 * share, math.floor)} %"
+
+
+def percent_certified(percentage: float) -> str:
+    """A percentage near 100, rounded down to two digits of what is missing: 99.7009 -> 99.7; without the sign."""
+    missing = 100 - percentage
+    if missing <= 0 or percentage <= 0:
+        return "0" if percentage <= 0 else "100"
+    digits = max(0, 1 - math.floor(math.log10(missing)))
+    scale = 10**digits
+    # A little up before rounding down: 99.9 itself is below 99.9 in floating point.
+    return _without_zeros(f"{math.floor(percentage * scale + 1e-9) / scale:.{digits}f}")
+
+
+def multiple(ratio: float, sign: str = "x", separator: str = "") -> str:
+    """A ratio: 1x, 1.004x, 1.13x, 9.98x, 12.3x, 134x."""
+    if not math.isfinite(ratio):
+        return "?"
+    if ratio == 1:
+        return f"1{sign}"
+    decimals = 3 if abs(ratio - 1) < 0.01 else 2 if ratio < 9.995 else 1 if ratio < 99.95 else 0
+    return f"{ratio:,.{decimals}f}{sign}".replace(",", separator)
+
+
+def count(number: int, noun: str, plural: str | None = None, separator: str = "") -> str:
+    """`1 trial`, `12 trials`, `no trials`; `plural` where it is not regular."""
+    if number != 1:
+        noun = plural or noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
+    return f"{f'{number:,}'.replace(',', separator) if number else 'no'} {noun}"
+
+
+def whole(number: int, separator: str = "") -> str:
+    """A count by itself: 12345, in figures 12 345."""
+    return f"{number:,}".replace(",", separator)
+
+
+def bytes_text(size: int) -> str:
+    """Decimal units, three significant digits: 512 B, 4.10 kB, 1.21 MB, 4.40 GB."""
+    for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= scale:
+            return f"{number(size / scale)} {unit}"
+    return f"{size} B"
+
+
+def listed(items: Iterable[object], most: int = MOST_LISTED) -> str:
+    """`a, b, c`; beyond `most` they are counted; `none` where there are none."""
+    items = [str(item) for item in items]
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(items[:most]) + more or "none"
+
+
+def table(
+    header: Sequence[str] | None,
+    rows: Sequence[Sequence[str]],
+    *,
+    left: Collection[str] = (),
+    right: Collection[str] = (),
+    width: int | None = None,
+    wrap: bool = False,
+    indent: int = 0,
+) -> str:
+    """Aligned columns with two spaces between them, one line a row; `table_lines` gives the lines and says the rest."""
+    return "\n".join(table_lines(header, rows, left=left, right=right, width=width, wrap=wrap, indent=indent))
+
+
+def table_lines(
+    header: Sequence[str] | None,
+    rows: Sequence[Sequence[str]],
+    *,
+    left: Collection[str] = (),
+    right: Collection[str] = (),
+    width: int | None = None,
+    wrap: bool = False,
+    indent: int = 0,
+) -> list[str]:
+    """The header (if any) and the rows as aligned text, one string each.
+
+    A column of numbers is aligned to the right, any other to the left; `left` and `right` name columns of the header
+    that are aligned otherwise. A `*` behind a number does not move it. A row with fewer cells than the header ends in
+    free text, which has no part in the widths: the reason of a failure.
+
+    `width` is that of the whole line. Where the columns need more, the widest text columns are narrowed, down to
+    `LEAST_WIDTH`, and their cells cut with `…`; with `wrap` the last column is wrapped instead, and its row has several
+    lines.
+    """
+    size = max((len(row) for row in ([header] if header else rows)), default=0)
+    columns = [[row[k] for row in rows if k < len(row) - (len(row) < size)] for k in range(size)]
+    names = list(header) if header else [""] * size
+    to_right = [
+        names[k] in right or (names[k] not in left and all(_NUMBER.fullmatch(cell) for cell in columns[k]))
+        for k in range(size)
+    ]
+    starred = [to_right[k] and any(cell.endswith("*") for cell in columns[k]) for k in range(size)]
+
+    def spaced(row: Sequence[str]) -> list[str]:
+        cells = [cell + " " * (starred[k] and not cell.endswith("*")) for k, cell in enumerate(row)]
+        return cells if len(row) == size else [*cells[:-1], row[-1]]
+
+    lines = [spaced(row) for row in ([header] if header else []) + list(rows)]
+    counted = [line if len(line) == size else line[:-1] for line in lines]
+    widths = [max((len(line[k]) for line in counted if k < len(line)), default=0) for k in range(size)]
+    if width is not None and not wrap:
+        _narrow(widths, [k for k in range(size) if not to_right[k]], width - indent - 2 * (size - 1))
+    start = indent + sum(widths[:-1]) + 2 * (size - 1)
+
+    def text(line: list[str]) -> str:
+        cells = [
+            cell if k == len(line) - 1 < size - 1 else _aligned(cell, widths[k], to_right[k])
+            for k, cell in enumerate(line)
+        ]
+        if wrap and width is not None and len(line) == size:
+            parts = textwrap.wrap(line[-1], max(LEAST_WIDTH, width - start), break_on_hyphens=False) or [""]
+            cells[-1] = f"\n{' ' * start}".join(parts)
+        return (" " * indent + "  ".join(cells)).rstrip()
+
+    return [text(line) for line in lines]
+
+
+def _narrow(widths: list[int], columns: list[int], room: int) -> None:
+    """Take characters from the widest of `columns`, in place, until all widths together fit into `room`."""
+    while columns and sum(widths) > room:
+        widest = max(columns, key=lambda column: widths[column])
+        if widths[widest] <= LEAST_WIDTH:
+            return
+        widths[widest] -= 1
+
+
+def _aligned(cell: str, width: int, to_right: bool) -> str:
+    cell = cell if len(cell) <= width else cell[: width - 1] + "…"
+    return cell.rjust(width) if to_right else cell.ljust(width)
+
+
+def _exponent(value: float, digits: int) -> int:
+    """The power of ten of the first digit, after rounding to `digits`: of 9.996 with three digits it is 1."""
+    return int(f"{value:.{digits - 1}e}".partition("e")[2])
+
+
+def _rounded(value: float, direction) -> str:
+    """Three significant digits, rounded by `math.ceil` or `math.floor`; shorter where that is exact."""
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(value)))
+    scale = 10.0**digits
+    return _without_zeros(f"{direction(value * scale) / scale:.{digits}f}")
+
+
+def _without_zeros(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text else text

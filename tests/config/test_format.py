@@ -1,0 +1,59 @@
+import pytest
+
+from lstm_trt.config import format
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (format.number(9.996), "10.0"),
+        (format.number(12345.6, separator=format.THIN_SPACE), "12\u2009346"),
+        (format.number(float("nan")), "?"),
+        (format.short_number(99.9), "99.9"),
+        (format.short_number(1000.0), "1000"),
+        (format.microseconds(61.44), "61.4"),
+        (format.microseconds(12345.6), "12346"),
+        (format.microseconds(None), "-"),
+        (format.latency(1234.5), "1.234 ms"),
+        (format.milliseconds(0.05), "50 us"),
+        (format.duration(75), "1 min 15 s"),
+        (format.rate(1000), "1 kHz"),
+        (format.percent(0.1234), "12.3 %"),
+        (format.percent(0.003), "0.30 %"),
+        (format.percent(0), "0 %"),
+        (format.percent(1), "100 %"),
+        (format.percent_at_most(0.00123456), "0.124 %"),
+        (format.percent_at_least(0.00123456), "0.123 %"),
+        (format.percent_certified(99.7009), "99.7"),
+        (format.percent_certified(99.9), "99.9"),
+        (format.multiple(2.011), "2.01x"),
+        (format.multiple(1), "1x"),
+        (format.count(0, "trial"), "no trials"),
+        (format.count(2, "miss"), "2 misses"),
+        (format.bytes_text(1_234_567), "1.23 MB"),
+        (format.listed(range(22), most=2), "0, 1 and 20 more"),
+        (format.listed([]), "none"),
+    ],
+)
+def test_one_rounding_a_unit(text, expected):
+    assert text == expected
+
+
+def test_a_table_aligns_numbers_to_the_right_and_ends_failed_rows_in_free_text():
+    rows = [("runtime a", "12.3*", "1.25x"), ("b", "9.0", "none"), ("c", "failed at memory: too large")]
+    assert format.table(("name", "max", "clusters"), rows).splitlines() == [
+        "name        max   clusters",
+        "runtime a  12.3*  1.25x",
+        "b           9.0   none",
+        "c          failed at memory: too large",
+    ]
+
+
+def test_a_table_narrows_text_columns_to_its_width_and_keeps_numbers_whole():
+    lines = format.table_lines(("name", "max"), [("a very long name of a network", "12345.6")], width=20)
+    assert lines[1] == "a very lon…  12345.6"
+
+
+def test_a_table_wraps_its_last_column():
+    lines = format.table_lines(("check", "found"), [("OK", "a text of several words")], width=20, wrap=True, indent=2)
+    assert lines[1].splitlines() == ["  OK     a text of", "         several", "         words"]
