@@ -32,6 +32,7 @@ from lstm_trt.config.labels import flags_of
 from lstm_trt.config.shape import AXES, Grid, LstmShape
 from lstm_trt.recorder.session import describe_configuration
 from lstm_trt.store import folders
+from lstm_trt.store.folders import find_folder, project_folder
 from lstm_trt.store.samples import Group, groups_of
 from lstm_trt.store.schema import Failure, Recording
 
@@ -129,7 +130,7 @@ def confirm(
         folder = project_folder(out)
     elif data is not None:
         try:
-            folder = find(data)
+            folder = find_folder(data)
         except UsageError:  # nothing was recorded there yet: the command says how
             folder = None
     fresh = _first_fresh(group, folder)
@@ -280,28 +281,6 @@ class Campaign:
         return f"{', '.join(told)}; {', '.join(systems)}; on {', '.join(devices)}; from {self.source.name}"
 
 
-def find(path: str | Path) -> Path:
-    """`path` as it stands, or below the first parent of the working folder that has it.
-
-    So a notebook finds `data/epyc` from its own folder in JupyterLab and from the top
-    folder under papermill. Raises `UsageError` where no parent has it.
-    """
-    path = Path(path).expanduser()
-    for folder in [Path(), *Path.cwd().parents]:
-        if (folder / path).exists():
-            return folder / path
-    raise UsageError(f"there is no {path} here or in a folder above: give the path of the recordings")
-
-
-def project_folder(path: str | Path) -> Path:
-    """Where new files of a notebook go: below the project's top folder if it runs inside one, else here."""
-    path = Path(path).expanduser()
-    for folder in [Path.cwd(), *Path.cwd().parents]:
-        if (folder / "pyproject.toml").exists() and (folder / "notebooks").is_dir():
-            return folder / path
-    return path
-
-
 def load(
     data: str | Path | Sequence[str | Path],
     *,
@@ -345,7 +324,7 @@ def load(
         keys = {configuration.id for configuration in configurations}
         items = tuple(item for item in folders.read_many(source) if item.configuration.id in keys)
         return Campaign(items, source)
-    sources = [find(path) for path in ([data] if isinstance(data, str | Path) else data)]
+    sources = [find_folder(path) for path in ([data] if isinstance(data, str | Path) else data)]
     source = sources[0]
     shapes = {shape for grid in wanted for shape in grid}
     unique = {(item.configuration.id, item.round): item for path in sources for item in folders.read_many(path)}

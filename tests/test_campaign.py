@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lstm_trt.campaign import Campaign, find, load, project_folder
+from lstm_trt.campaign import Campaign, load
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store import files, schema
+from lstm_trt.store.folders import find_folder, project_folder
 from tests.conftest import ROOT
 from tests.store.test_store import planted
 
@@ -96,7 +97,7 @@ def test_recording_here_goes_on_where_it_was(tmp_path, capsys):
 def test_data_is_found_from_the_notebooks_folder_and_from_the_top(monkeypatch):
     for start in (ROOT, ROOT / "notebooks", ROOT / "lstm_trt" / "analysis"):
         monkeypatch.chdir(start)
-        assert find("data/README.md").resolve() == ROOT / "data" / "README.md"
+        assert find_folder("data/README.md").resolve() == ROOT / "data" / "README.md"
         assert project_folder("data/local/x") == ROOT / "data" / "local" / "x"
     with pytest.raises(UsageError, match="no data/nothing"):
-        find("data/nothing")
+        find_folder("data/nothing")

@@ -20,7 +20,7 @@ from lstm_trt.analysis.quantiles import ONE_PROCESS_RATIO
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.labels import DEFAULTS, flags_of
-from lstm_trt.store.foreign import Read
+from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Group, Sample
 
 #: Tell recordings of one configuration apart; they count only where nothing else does.
@@ -38,7 +38,7 @@ class Pairs:
     differ: dict[str, tuple] = field(default_factory=dict)
 
 
-def pair(a: Read, b: Read) -> Pairs:
+def pair(a: Runs, b: Runs) -> Pairs:
     """The groups of B that answer the same question as those of A.
 
     One group a side is compared whatever it is called. Raises `UsageError` where nothing can be
@@ -47,7 +47,7 @@ def pair(a: Read, b: Read) -> Pairs:
     if len(a.groups) == len(b.groups) == 1:
         one, other = told(a.groups[0]), told(b.groups[0])
         shared = {name: value for name, value in one.items() if name in other and other[name] == value}
-        return Pairs(((shared, a.groups[0], b.groups[0]),), several=bool(a.keys or b.keys))
+        return Pairs(((shared, a.groups[0], b.groups[0]),), several=bool(a.group_by or b.group_by))
     sides = [[told(group) for group in read.groups] for read in (a, b)]
     names = [name for name in sides[0][0] if all(name in one for side in sides for one in side)]
     values = [{name: {repr(one[name]) for one in side} for name in names} for side in sides]

@@ -29,7 +29,7 @@ from lstm_trt.config.errors import UsageError
 
 if TYPE_CHECKING:
     from lstm_trt.analysis.outliers import Outliers
-    from lstm_trt.store.foreign import Read
+    from lstm_trt.store.runs import Runs
     from lstm_trt.store.samples import Group
 
 
@@ -110,14 +110,16 @@ def verdict(arguments: argparse.Namespace) -> int:
     return deadline.exit_status(one.verdict for one in verdicts)
 
 
-def _far_from(found: Read, deadline_us: float) -> list[str]:
+def _far_from(found: Runs, deadline_us: float) -> list[str]:
     """A warning where a median is so far from the deadline that one of the two has another unit."""
     import numpy as np
 
     for group in found.groups:
         ratio = float(np.median(np.concatenate([sample.timed_ns for sample in group.samples]))) / 1e3 / deadline_us
         if not FAR_BELOW <= ratio <= FAR_ABOVE:
-            return [f"the median of {group.name} is {ratio:.3g} times the deadline: is {found.unit} the right unit?"]
+            return [
+                f"the median of {group.name} is {ratio:.3g} times the deadline: is {found.how['unit']} the right unit?"
+            ]
     return []
 
 
@@ -262,7 +264,7 @@ def compare(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _side(found: Read, group: Group, several: bool) -> str:
+def _side(found: Runs, group: Group, several: bool) -> str:
     return f"{group.name} in {found.source}" if several else found.source
 
 

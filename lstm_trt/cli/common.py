@@ -21,7 +21,7 @@ from lstm_trt.config.errors import UsageError
 
 if TYPE_CHECKING:
     from lstm_trt.recorder.sweep import Report
-    from lstm_trt.store.foreign import Read
+    from lstm_trt.store.runs import Runs
 
 
 #: As `configuration.TIERS`, `.ARRIVALS` and `.WAITS`, which the parser need not load.
@@ -120,21 +120,21 @@ def reading_arguments(parser: argparse.ArgumentParser) -> None:
     add("--one-group", action="store_true", help="all rows are of one configuration, whatever else the table has")
 
 
-def read(arguments: argparse.Namespace, path: Path) -> Read:
+def read(arguments: argparse.Namespace, path: Path) -> Runs:
     """The groups under a path; warnings go to standard error."""
-    from lstm_trt.store.foreign import read_groups
+    from lstm_trt.store.runs import load
 
-    found = read_groups(path, **options(arguments))
+    found = load(path, **options(arguments))
     warn(found.warnings)
     return found
 
 
 def options(arguments: argparse.Namespace) -> dict:
-    """The options of `reading_arguments`, as `read_groups` takes them."""
+    """The options of `reading_arguments`, as `runs.load` takes them."""
     return {name: getattr(arguments, name) for name in ("column", "unit", "group_by", "causes", "one_group")}
 
 
-def judgeable(found: Read) -> None:
+def judgeable(found: Runs) -> None:
     """Raise `UsageError` where a configuration has one trial: nothing can be said of it."""
     for group in found.groups:
         if group.failure is None and group.n < 2:
@@ -142,7 +142,7 @@ def judgeable(found: Read) -> None:
             raise UsageError(f"{found.source}: {group.name} has {few}, at least 2 are needed")
 
 
-def grouped(found: Read, dicts: Iterable[dict]) -> dict | list[dict]:
+def grouped(found: Runs, dicts: Iterable[dict]) -> dict | list[dict]:
     """The JSON answer: an object, or a list of them where groups are told apart."""
     told = [
         {"group": group.group, "name": group.name, **found.how, "warnings": list(found.warnings), **one}

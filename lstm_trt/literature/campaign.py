@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lstm_trt.campaign import find as find_data
-from lstm_trt.campaign import project_folder
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.workload import Workload
 from lstm_trt.literature import metrics, published
 from lstm_trt.literature.workloads import VARIANTS, find
 from lstm_trt.store import folders
+from lstm_trt.store.folders import find_folder, project_folder
 from lstm_trt.store.schema import Failure, Recording
 
 
@@ -65,7 +64,7 @@ def load(
     if record:
         items, source = _recorded(variants, out, implementations, scale, batches, threads, show_progress)
     else:
-        source = find_data(data)
+        source = find_folder(data)
         items = tuple(
             item
             for item in folders.read_many(source)

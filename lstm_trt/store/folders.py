@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from lstm_trt.config.configuration import warnings_of
-from lstm_trt.config.errors import StoreError
+from lstm_trt.config.errors import StoreError, UsageError
 from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, read_pair
 from lstm_trt.store.files import opened, read, read_failure, wanted
 from lstm_trt.store.schema import Failure, Recording
@@ -215,3 +215,25 @@ def finished(folder: Path) -> tuple[set[Key], set[Key]]:
         for row in opened(folder / CONFIGS_FILE, lambda path: pq.read_table(path, columns=columns)).to_pylist():
             (recorded if row["status"] == "ok" else failed).add((row["config_id"], row["round"]))
     return recorded, failed - recorded
+
+
+def find_folder(path: str | Path) -> Path:
+    """`path` as it stands, or below the first parent of the working folder that has it.
+
+    So a notebook finds `data/epyc` from its own folder in JupyterLab and from the top
+    folder under papermill. Raises `UsageError` where no parent has it.
+    """
+    path = Path(path).expanduser()
+    for folder in [Path(), *Path.cwd().parents]:
+        if (folder / path).exists():
+            return folder / path
+    raise UsageError(f"there is no {path} here or in a folder above: give the path of the recordings")
+
+
+def project_folder(path: str | Path) -> Path:
+    """Where new files of a notebook go: below the project's top folder if it runs inside one, else here."""
+    path = Path(path).expanduser()
+    for folder in [Path.cwd(), *Path.cwd().parents]:
+        if (folder / "pyproject.toml").exists() and (folder / "notebooks").is_dir():
+            return folder / path
+    return path

@@ -12,7 +12,7 @@ Rows of several configurations are told apart by `group_by`, and refused where t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +37,7 @@ from lstm_trt.store.columns import (
     span_ns,
     split_unit,
 )
-from lstm_trt.store.samples import BLOCK_CAUSES, TRIAL_CAUSES, Group, Sample, groups_of
+from lstm_trt.store.samples import BLOCK_CAUSES, TRIAL_CAUSES, Group, Sample
 
 #: Times are rounded to this many decimals of a nanosecond, so that 1.1 ms is 1100 us.
 STEP_DECIMALS = 3
@@ -218,8 +218,6 @@ def ascending(table: Table, starts: Sequence[tuple], places: list, warnings: lis
 #: Medians below and above these are warned of: no call from a host takes less, no control loop waits for more.
 ABSURD_BELOW_NS, ABSURD_ABOVE_NS = 1e3, 1e9
 
-_RECORDED = ("latency_ns", "warmup", "start_ns", "intended_ns", *TRIAL_CAUSES)
-
 #: Whole numbers that count something a person would not group by.
 _NO_GROUPS = {"run", "rep", "repeat", "repetition", "block", "chunk", "part", "seed", "id", "row", "hour", "minute"}
 
@@ -227,48 +225,19 @@ _NO_GROUPS |= {"cpu", "core", "thread", "temperature", "temp", "clock", "frequen
 
 
 @dataclass(frozen=True)
-class Read:
-    """What was read. `grouped`: answers are a list, each with its group; else there is one group, {}.
-
-    `column`, `unit` and the `keys` that it was grouped by tell how a table from elsewhere was read;
-    None and nothing for recordings of this lab (`own`).
-    """
+class Foreign:
+    """What was read of a table from elsewhere: its column of times, their unit, and the `keys` it was grouped by."""
 
     groups: list[Group]
-    grouped: bool
-    warnings: list[str] = field(default_factory=list)
-    source: str = ""
-    column: str | None = None
-    unit: str | None = None
-    keys: tuple[str, ...] = ()
-    own: bool = False
+    warnings: list[str]
+    column: str
+    unit: str
+    keys: tuple[str, ...]
 
     @property
-    def how(self) -> dict:
-        """`column`, where it has a name, and `unit` of a table from elsewhere, for JSON answers."""
-        told = {"column": self.column or None, "unit": self.unit}
-        return {name: value for name, value in told.items() if value is not None}
-
-
-def read_groups(
-    path: str | Path,
-    column: str | None = None,
-    unit: str | None = None,
-    group_by: Sequence[str] = (),
-    causes: Sequence[str] | None = None,
-    one_group: bool = False,
-) -> Read:
-    """The latencies under a path: a file, folder or pair of this lab's, or a table from elsewhere.
-
-    Of a table: `column` holds the times (found by its name where it is not given) in `unit`
-    (of the name, where not given; microseconds for plain numbers, with a warning). Each
-    combination of values of the `group_by` columns is a group. `causes` are columns of
-    counts; those that this lab counts are known by name. `one_group` says that the rows (of a
-    group) are of one configuration, whatever their other columns look like. Raises `UsageError` or
-    `StoreError`, one line, for what cannot be read or judged.
-    """
-    found = read_foreign(path, column, unit, group_by, causes, one_group)
-    return _own(Path(path)) if found is None else found
+    def how(self) -> dict[str, str]:
+        """`column`, where it has a name, and `unit`, for JSON answers."""
+        return ({"column": self.column} if self.column else {}) | {"unit": self.unit}
 
 
 def read_foreign(
@@ -278,8 +247,8 @@ def read_foreign(
     group_by: Sequence[str] = (),
     causes: Sequence[str] | None = None,
     one_group: bool = False,
-) -> Read | None:
-    """As `read_groups`; None where the path holds recordings of this lab, to which the options do not apply."""
+) -> Foreign | None:
+    """As `runs.load`; None where the path holds recordings of this lab, to which the options do not apply."""
     path = Path(path)
     table = None if path.is_dir() or path.name.endswith(".failure.json") else read_table(path)
     if table is not None:
@@ -292,27 +261,6 @@ def read_foreign(
     return None
 
 
-def _own(path: Path) -> Read:
-    from lstm_trt.store import consolidated, folders
-
-    warnings: dict[str, None] = {}
-
-    def items() -> Iterator:
-        for item in folders.read_many(path, _RECORDED):
-            if "soak" in item.provenance:  # only these can lack a part
-                warnings.update({text: None for text in item.provenance["warnings"] if text.startswith("soak")})
-            yield item
-
-    groups = groups_of(items())
-    grouped = path.name in (consolidated.TRIALS_FILE, consolidated.CONFIGS_FILE)
-    if path.is_dir():
-        found = folders.contents(path)
-        grouped = not found.parts or bool(found.recordings or found.others or found.pair) or len(groups) > 1
-    if not grouped:
-        groups = [replace(group, group={}) for group in groups]
-    return Read(groups, grouped, list(warnings), str(path), own=True)
-
-
 def groups_of_table(
     table: Table,
     column: str | None = None,
@@ -320,8 +268,8 @@ def groups_of_table(
     group_by: Sequence[str] = (),
     causes: Sequence[str] | None = None,
     one_group: bool = False,
-) -> Read:
-    """The groups of a table from elsewhere, as `read_groups` reads them."""
+) -> Foreign:
+    """The groups of a table from elsewhere, as `runs.load` reads them."""
     warnings: list[str] = []
     if unit is not None and unit not in UNIT_NS:
         raise UsageError(f"unknown unit {unit!r}: choose from {', '.join(UNIT_NS)}")
@@ -369,7 +317,7 @@ def groups_of_table(
             raise UsageError(f"{which} has {few}, at least 2 are needed")
         groups.append(group)
     warnings += _absurd(table.where, groups, unit)
-    return Read(groups, bool(keys), warnings, table.where, name, unit, tuple(keys))
+    return Foreign(groups, warnings, name, unit, tuple(keys))
 
 
 def _tell_mixtures(table: Table, known: set, rows_of: list, keys: Sequence[str], warnings: list[str]) -> None:

@@ -13,7 +13,7 @@ from lstm_trt.config.errors import LabError, UsageError
 from lstm_trt.store import columns as store_columns
 from lstm_trt.store import consolidated, files, folders, schema
 from lstm_trt.store.columns import find_starts, find_times, mixes, names_configuration, split_unit
-from lstm_trt.store.foreign import read_groups
+from lstm_trt.store.runs import load
 from lstm_trt.store.samples import groups_of
 from tests.store.test_store import planted
 
@@ -28,14 +28,14 @@ def put(path, columns: dict, separator: str = ","):
 
 def one(path, **options):
     """The only sample of a file."""
-    (group,) = read_groups(path, **options).groups
+    (group,) = load(path, **options).groups
     (sample,) = group.samples
     return sample
 
 
 def refusal(path, **options) -> str:
     with pytest.raises(LabError) as told:
-        read_groups(path, **options)
+        load(path, **options)
     text = str(told.value)
     assert "\n" not in text and len(text) < 600
     return text
@@ -140,8 +140,8 @@ def test_single_precision_is_read_as_the_decimal_it_was(tmp_path, kind):
 
 def test_spans_of_time_say_their_unit(tmp_path):
     pq.write_table(pa.table({"took": pa.array([5, 6, 7], pa.duration("ms"))}), tmp_path / "t.parquet")
-    read = read_groups(tmp_path / "t.parquet")
-    assert read.groups[0].samples[0].latency_ns.tolist() == [5e6, 6e6, 7e6] and read.unit == "ms"
+    read = load(tmp_path / "t.parquet")
+    assert read.groups[0].samples[0].latency_ns.tolist() == [5e6, 6e6, 7e6] and read.how["unit"] == "ms"
     assert "spans of time in ms" in refusal(tmp_path / "t.parquet", unit="us")
 
 
@@ -177,19 +177,19 @@ def test_rows_that_a_spreadsheet_leaves_are_no_trials(tmp_path):
 def test_one_number_a_line(tmp_path):
     path = tmp_path / "times.txt"
     path.write_text("# from a logger\n\n500\n501.5  # late\n499.25\n\n# end\n")
-    read = read_groups(path)
-    assert read.unit == "us" and read.column == "" and not read.grouped
+    read = load(path)
+    assert read.how["unit"] == "us" and "column" not in read.how and not read.grouped
     assert read.groups[0].samples[0].latency_ns.tolist() == [500_000, 501_500, 499_250]
     assert "microseconds were taken" in read.warnings[0] and "--unit" in read.warnings[0]
-    read = read_groups(path, unit="ms")
-    assert read.groups[0].samples[0].latency_ns.tolist() == [500e6, 501.5e6, 499.25e6] and read.warnings == []
+    read = load(path, unit="ms")
+    assert read.groups[0].samples[0].latency_ns.tolist() == [500e6, 501.5e6, 499.25e6] and read.warnings == ()
 
 
 def test_the_header_of_savetxt_tells_the_unit(tmp_path):
     np.savetxt(tmp_path / "t.txt", [1.5, 2.5], header="latency_ms")
     assert one(tmp_path / "t.txt").latency_ns.tolist() == [1.5e6, 2.5e6]
     (tmp_path / "u.txt").write_text("# the deadline is 10 ms\n500\n501\n")
-    assert read_groups(tmp_path / "u.txt").unit == "us"
+    assert load(tmp_path / "u.txt").how["unit"] == "us"
 
 
 OLD_TREXEC = ("startInMs", "endInMs", "startComputeMs", "endComputeMs", "startOutMs", "endOutMs", "inMs", "computeMs")
@@ -216,9 +216,9 @@ def test_times_that_trexec_exports(tmp_path, names):
         for place in range(50)
     ]
     (tmp_path / "times.json").write_text(json.dumps(rows))
-    read = read_groups(tmp_path / "times.json")
+    read = load(tmp_path / "times.json")
     (sample,) = read.groups[0].samples
-    assert (read.column, read.unit) == ("latencyMs", "ms") and read.warnings == []
+    assert read.how == {"column": "latencyMs", "unit": "ms"} and read.warnings == ()
     assert sample.latency_ns.tolist() == [400_000 + 1000 * place for place in range(50)]
     assert sample.start_ns.tolist() == [500_000 * place for place in range(50)]
     assert one(tmp_path / "times.json", column="computeMs").latency_ns.tolist() == [300_000] * 50
@@ -239,7 +239,7 @@ def test_a_table_of_pandas_with_categories_and_an_index(tmp_path):
     frame.to_parquet(tmp_path / "t.parquet")
     frame.to_csv(tmp_path / "t.csv")
     for name in ("t.parquet", "t.csv"):
-        read = read_groups(tmp_path / name, group_by=["model"])
+        read = load(tmp_path / name, group_by=["model"])
         assert [(group.group, group.samples[0].latency_ns.tolist()) for group in read.groups] == [
             ({"model": "b"}, [5000, 7000]),
             ({"model": "a"}, [6000, 8000]),
@@ -261,7 +261,7 @@ def test_starts_warm_up_rounds_and_counts_are_taken_by_name(tmp_path):
         "spikes": [int(place == 50) for place in range(rows)],
     }
     path = put(tmp_path / "t.csv", columns)
-    (group,) = read_groups(path).groups
+    (group,) = load(path).groups
     assert [sample.round for sample in group.samples] == [0, 1, 2] and group.n == 54
     for number, sample in enumerate(group.samples):
         places = np.arange(number, rows, 3)
@@ -269,17 +269,17 @@ def test_starts_warm_up_rounds_and_counts_are_taken_by_name(tmp_path):
         assert (sample.start_ns == 100_000 * places).all()
         assert (sample.warmup == (places < 6)).all()
         assert (sample.causes["minor_faults"] == places % 2).all() and list(sample.causes) == ["minor_faults"]
-    (group,) = read_groups(path, causes=["spikes"]).groups
+    (group,) = load(path, causes=["spikes"]).groups
     assert [sample.causes["spikes"].sum() for sample in group.samples] == [0, 0, 1]
     assert "no column of counts" in refusal(put(path, {"latency_us": [1, 2], "load": [0.5, 1]}), causes=["load"])
 
 
 def test_rows_are_put_in_the_order_of_the_trials(tmp_path):
     order = np.random.default_rng().permutation(100)
-    read = read_groups(put(tmp_path / "t.csv", {"trial": order, "start_us": 1000 * order, "latency_us": order + 1}))
+    read = load(put(tmp_path / "t.csv", {"trial": order, "start_us": 1000 * order, "latency_us": order + 1}))
     assert (read.groups[0].samples[0].latency_ns == 1000 * np.arange(1, 101)).all()
     assert (read.groups[0].samples[0].start_ns[1:] > read.groups[0].samples[0].start_ns[:-1]).all()
-    assert read.warnings == ["rows were put in the order of trial"]
+    assert read.warnings == ("rows were put in the order of trial",)
 
 
 def test_starts_keep_their_precision(tmp_path):
@@ -291,7 +291,7 @@ def test_starts_keep_their_precision(tmp_path):
 
 @pytest.mark.parametrize("starts", [[3, 2, 1], [1, 1, 2]])
 def test_starts_that_do_not_ascend_are_not_used(tmp_path, starts):
-    read = read_groups(put(tmp_path / "t.csv", {"start_us": starts, "latency_us": [5, 6, 7]}))
+    read = load(put(tmp_path / "t.csv", {"start_us": starts, "latency_us": [5, 6, 7]}))
     assert read.groups[0].samples[0].start_ns is None and "does not ascend" in read.warnings[0]
 
 
@@ -318,7 +318,7 @@ def test_groups_have_the_values_of_the_table_in_the_order_of_the_rows(tmp_path):
     }
     columns["graph"] = ["true", "false", "true", "false", "false", "true"]
     columns["runtime"] = ["ort", "trt", "ort", "trt", "trt", "ort"]
-    read = read_groups(put(tmp_path / "t.csv", columns), group_by=["hidden", "scale", "graph", "runtime"])
+    read = load(put(tmp_path / "t.csv", columns), group_by=["hidden", "scale", "graph", "runtime"])
     assert read.grouped and [group.group for group in read.groups] == [
         {"hidden": 128, "scale": 0.5, "graph": True, "runtime": "ort"},
         {"hidden": 64, "scale": 0.5, "graph": False, "runtime": "trt"},
@@ -332,9 +332,7 @@ def test_every_row_is_in_one_group(tmp_path):
     random = np.random.default_rng()
     a, b = random.integers(0, 5, 2000), random.integers(0, 7, 2000)
     times = random.permutation(2000) + 1
-    read = read_groups(
-        put(tmp_path / "t.csv", {"layers": a, "hidden": b, "latency_ns": times}), group_by=("layers", "hidden")
-    )
+    read = load(put(tmp_path / "t.csv", {"layers": a, "hidden": b, "latency_ns": times}), group_by=("layers", "hidden"))
     assert len(read.groups) == len(set(zip(a.tolist(), b.tolist(), strict=True)))
     for group in read.groups:
         rows = (a == group.group["layers"]) & (b == group.group["hidden"])
@@ -371,20 +369,20 @@ def test_configurations_that_are_mixed_are_refused(tmp_path, columns):
     name = next(iter(columns))
     told = refusal(path)
     assert f"2 values of {name}" in told and "--group-by" in told and "--one-group" in told
-    assert len(read_groups(path, group_by=[name]).groups) == 2
-    assert read_groups(path, one_group=True).groups[0].n == 200
+    assert len(load(path, group_by=[name]).groups) == 2
+    assert load(path, one_group=True).groups[0].n == 200
 
 
 @pytest.mark.parametrize("columns", OF_TRIALS, ids=lambda columns: next(iter(columns)))
 def test_what_happens_to_a_trial_is_no_configuration(tmp_path, columns):
-    assert read_groups(put(tmp_path / "t.csv", {**columns, "latency_us": range(1, 201)})).groups[0].n == 200
+    assert load(put(tmp_path / "t.csv", {**columns, "latency_us": range(1, 201)})).groups[0].n == 200
 
 
 def test_a_planned_column_of_unknown_name_is_warned_of(tmp_path):
     path = put(tmp_path / "t.csv", {"k": [1, 2] * 100, "latency_us": range(1, 201)})
-    assert "--group-by k" in read_groups(path).warnings[0]
+    assert "--group-by k" in load(path).warnings[0]
     path = put(tmp_path / "t.csv", {"hidden": [1, 2] * 100, "layers": [1, 1, 2, 2] * 50, "latency_us": range(1, 201)})
-    assert "--group-by layers as well" in read_groups(path, group_by=["hidden"]).warnings[0]
+    assert "--group-by layers as well" in load(path, group_by=["hidden"]).warnings[0]
 
 
 # Recordings of this lab
@@ -395,9 +393,9 @@ def test_recordings_are_told_from_tables(tmp_path):
     files.write(planted(8, round=1), tmp_path)
     files.write(planted(16), tmp_path)
     file = next(tmp_path.glob("*-r1.parquet"))
-    read = read_groups(file)
+    read = load(file)
     assert read.own and not read.grouped and read.groups[0].group == {} and len(read.groups[0].samples) == 1
-    read = read_groups(tmp_path)
+    read = load(tmp_path)
     assert read.grouped and [len(group.samples) for group in read.groups] == [2, 1]
     assert [group.group["hidden"] for group in read.groups] == [8, 16]
     consolidated.consolidate(
@@ -408,7 +406,7 @@ def test_recordings_are_told_from_tables(tmp_path):
         tmp_path / "pair" / consolidated.TRIALS_FILE,
         tmp_path / "pair" / consolidated.CONFIGS_FILE,
     ):
-        again = read_groups(path)
+        again = load(path)
         assert again.grouped and [group.name for group in again.groups] == [group.name for group in read.groups]
         assert (again.groups[0].samples[0].latency_ns == read.groups[0].samples[0].latency_ns).all()
     for option in ({"column": "latency_ns"}, {"unit": "us"}, {"group_by": ["hidden"]}, {"causes": ["minor_faults"]}):
@@ -421,7 +419,7 @@ def test_what_was_exported_as_csv_is_read_as_it_was_recorded(tmp_path):
     table = pq.read_table(tmp_path / consolidated.TRIALS_FILE).to_pandas()
     table.to_csv(tmp_path / "trials.csv", index=False)
     assert "values of config_id" in refusal(tmp_path / "trials.csv")
-    read = read_groups(tmp_path / "trials.csv", group_by=["config_id"])
+    read = load(tmp_path / "trials.csv", group_by=["config_id"])
     for group, own in zip(read.groups, groups_of(items), strict=True):
         assert group.group == {"config_id": own.configuration.id}
         for sample, wanted in zip(group.samples, own.samples, strict=True):
@@ -568,22 +566,22 @@ def test_bad_options_are_refused_in_one_line(tmp_path):
 
 @pytest.mark.parametrize(("unit", "absurd"), [("ns", True), ("us", False), ("ms", False), ("s", True)])
 def test_a_median_that_looks_like_a_wrong_unit_is_warned_of(tmp_path, unit, absurd):
-    read = read_groups(put(tmp_path / "t.csv", {"t": [500, 501, 502]}), unit=unit)
+    read = load(put(tmp_path / "t.csv", {"t": [500, 501, 502]}), unit=unit)
     assert any("right unit" in warning for warning in read.warnings) == absurd
 
 
 def test_a_unit_against_the_name_is_warned_of(tmp_path):
     path = put(tmp_path / "t.csv", {"latency_us": [5, 6, 7]})
-    read = read_groups(path, unit="ms")
-    assert read.unit == "ms" and "is in us by its name" in read.warnings[0]
-    assert read_groups(path, unit="us").warnings == []
+    read = load(path, unit="ms")
+    assert read.how["unit"] == "ms" and "is in us by its name" in read.warnings[0]
+    assert load(path, unit="us").warnings == ()
 
 
 def test_averages_are_warned_of(tmp_path):
-    read = read_groups(put(tmp_path / "t.csv", {"Average time (s)": [0.005, 0.006]}))
+    read = load(put(tmp_path / "t.csv", {"Average time (s)": [0.005, 0.006]}))
     assert "averages" in read.warnings[0]
 
 
 def test_errors_are_of_the_lab(tmp_path):
     with pytest.raises(UsageError):
-        read_groups(tmp_path / "nowhere.csv")
+        load(tmp_path / "nowhere.csv")

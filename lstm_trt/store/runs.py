@@ -1,0 +1,195 @@
+"""Latencies from anywhere in the one form that analysis and plots take: `Runs`, groups of samples with their source.
+
+`load` reads recordings of this lab (a file, a folder, a consolidated pair) and tables made elsewhere;
+`as_runs` takes what is in memory already as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from lstm_trt.config.errors import UsageError
+from lstm_trt.store import consolidated, folders
+from lstm_trt.store.foreign import read_foreign
+from lstm_trt.store.samples import TRIAL_CAUSES, Group, groups_of
+from lstm_trt.store.schema import Failure, Recording
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: What analysis and plots read of a recording; clocks of the device stay on disk.
+_COLUMNS = ("trial", "latency_ns", "warmup", "start_ns", "intended_ns", *TRIAL_CAUSES)
+
+
+@dataclass(frozen=True, eq=False)
+class Runs(Sequence[Group]):
+    """Latencies by configuration, and where they came from: a sequence of its `groups`.
+
+    `grouped`: answers are a list, each with its group; else there is one group, whose `group` is {}.
+    `how` (column and unit) and `group_by` tell how a table from elsewhere was read; they are empty for
+    recordings of this lab (`own`), which stand in `recordings`, in the order they were read.
+    """
+
+    groups: tuple[Group, ...]
+    source: str = ""
+    warnings: tuple[str, ...] = ()
+    how: dict[str, str] = field(default_factory=dict)
+    group_by: tuple[str, ...] = ()
+    grouped: bool = True
+    own: bool = True
+    recordings: tuple[Recording | Failure, ...] = field(default=(), repr=False)
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self.groups)
+
+    @overload
+    def __getitem__(self, index: int) -> Group: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Runs: ...
+
+    def __getitem__(self, index):
+        return self._only(self.groups[index]) if isinstance(index, slice) else self.groups[index]
+
+    def __str__(self) -> str:
+        """A line a group: its name, rounds and trials, or why there are none."""
+        return "\n".join(
+            f"{group.name}: {group.failure}"
+            if group.failure is not None
+            else f"{group.name}: {group.n} trials in {len(group.samples)} round{'s' * (len(group.samples) != 1)}"
+            for group in self.groups
+        )
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """A DataFrame, a row a group: what was configured, `rounds`, `n` and `failure`."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                {**group_fields(group), "rounds": len(group.samples), "n": group.n, "failure": group.failure}
+                for group in self.groups
+            ]
+        )
+
+    def where(self, **wanted: Any) -> Runs:
+        """Only the groups with these values: `where(hidden=[64, 128], runtime="onnxruntime", arrival="closed")`.
+
+        Names are axes, runtime, mode, fields of options and protocol (`group_fields`); of a table from
+        elsewhere its `group_by` columns. A list, tuple, set or range stands for any of its values.
+        Raises `UsageError` for a name that no group has, and where nothing is left.
+        """
+        fields = [group_fields(group) for group in self.groups]
+        for name in wanted:
+            if not any(name in one for one in fields):
+                known = ", ".join(dict.fromkeys(known for one in fields for known in one)) or "nothing"
+                raise UsageError(f"{self.source or 'the runs'}: nothing is told by {name!r}; choose from {known}")
+        values = {
+            name: list(value) if isinstance(value, list | tuple | set | frozenset | range) else [value]
+            for name, value in wanted.items()
+        }
+        found = tuple(
+            group
+            for group, one in zip(self.groups, fields, strict=True)
+            if all(one.get(name) in several for name, several in values.items())
+        )
+        if not found:
+            asked = ", ".join(f"{name} {' or '.join(map(str, several))}" for name, several in values.items())
+            raise UsageError(f"{self.source or 'the runs'}: no recording or row has {asked}")
+        return self._only(found)
+
+    def _only(self, groups: tuple[Group, ...]) -> Runs:
+        ids = {group.configuration.id for group in groups if group.configuration is not None}
+        kept = tuple(item for item in self.recordings if item.configuration.id in ids)
+        return replace(self, groups=groups, recordings=kept)
+
+
+def group_fields(group: Group) -> dict:
+    """What a group is, flat: all that was configured and the machine, or the values of a table's group."""
+    configuration = group.configuration
+    if configuration is None:
+        return dict(group.group) or {"name": group.name}
+    plain = configuration.as_dict()
+    machine = group.samples[0].machine if group.samples else None
+    return {
+        **plain["workload"],
+        **configuration.shape.as_dict(),
+        **{name: plain[name] for name in ("mode", "runtime", "runtime_version", "device_name")},
+        **plain["options"],
+        **asdict(configuration.protocol),
+        "machine": machine,
+        "config_id": configuration.id,
+    }
+
+
+def as_runs(source: Runs | Group | Recording | Failure | str | Path | Iterable) -> Runs:
+    """`Runs` of what holds latencies: `Runs`, groups, recordings, one of these, or a path (see `load`)."""
+    if isinstance(source, Runs):
+        return source
+    if isinstance(source, str | Path):
+        return load(source)
+    items = [source] if isinstance(source, Group | Recording | Failure) else list(source)
+    groups = [item for item in items if isinstance(item, Group)]
+    if len(groups) == len(items):
+        own = all(group.configuration is not None for group in groups)
+        return Runs(tuple(groups), grouped=len(groups) > 1 or bool(groups and groups[0].group), own=own)
+    wrong = next((item for item in items if not isinstance(item, Recording | Failure)), None)
+    if wrong is not None:
+        raise UsageError(f"a path, Runs, groups or recordings are wanted, not {type(wrong).__name__}")
+    return Runs(tuple(groups_of(items)), grouped=len(items) > 1, recordings=tuple(items))
+
+
+def load(
+    path: str | Path,
+    *,
+    column: str | None = None,
+    unit: str | None = None,
+    group_by: Sequence[str] = (),
+    rename: Mapping[str, str] | None = None,
+    causes: Sequence[str] | None = None,
+    one_group: bool = False,
+    **where: Any,
+) -> Runs:
+    """The latencies under a path: a file, folder or consolidated pair of this lab's, or a table from elsewhere.
+
+    Of a table: `column` holds the times in `unit` (ns, us, ms or s). Each combination of values of the
+    `group_by` columns is a group. `rename` (the table's name -> another) is applied first. `causes` are
+    columns of counts. `one_group` says that all rows (of a group) are of one configuration. `where` keeps
+    some groups only, see `Runs.where`. Raises `UsageError` or `StoreError`, one line, for what cannot be read.
+    """
+    path = Path(path)
+    found = read_foreign(path, column, unit, group_by, causes, one_group)
+    if found is None:
+        runs = _recorded(path)
+    else:
+        runs = Runs(
+            groups=tuple(found.groups),
+            source=str(path),
+            warnings=tuple(found.warnings),
+            how=found.how,
+            group_by=found.keys,
+            grouped=bool(found.keys),
+            own=False,
+        )
+    return runs.where(**where) if where else runs
+
+
+def _recorded(path: Path) -> Runs:
+    items = tuple(folders.read_many(path, _COLUMNS))
+    soaks = [item.provenance["warnings"] for item in items if "soak" in item.provenance]  # only these can lack a part
+    warnings = dict.fromkeys(text for texts in soaks for text in texts if text.startswith("soak"))
+    groups = groups_of(items)
+    grouped = path.name in (consolidated.TRIALS_FILE, consolidated.CONFIGS_FILE)
+    if path.is_dir():
+        found = folders.contents(path)
+        grouped = not found.parts or bool(found.recordings or found.others or found.pair) or len(groups) > 1
+    if not grouped:
+        groups = [replace(group, group={}) for group in groups]
+    return Runs(tuple(groups), str(path), tuple(warnings), grouped=grouped, recordings=items)
