@@ -1,13 +1,9 @@
-"""Checks of cores, clocks and the kernel: what keeps other work off the timed core.
-
-Part of `host.py`, which describes how a check is read and calls them all.
-
-The host as a real-time engineer reads it: what makes late answers late before any network runs.
+"""The host as a real-time engineer reads it: what delays answers before any network runs.
 
 `host_checks` reads settings and changes none. Each check says what was found, whether
 that is good for a tail of latencies, and the one line that improves it. What a
-container or a guest cannot see is "unknown", not "good". Cores, clocks and the kernel
-are in `host_cpu.py`; memory, privileges and neighbours are here.
+container or a guest cannot see is "unknown", not "good". First come cores, clocks and
+the kernel, which keep other work off the timed core, then memory, privileges and neighbours.
 """
 
 from __future__ import annotations
@@ -22,7 +18,13 @@ from pathlib import Path
 from lstm_trt.machine import facts, linux
 from lstm_trt.machine.linux import ROOT, read_int, read_text
 
+VERDICTS = ("good", "attention", "unknown")
+
 CPU = "/sys/devices/system/cpu"
+
+CAP_IPC_LOCK, CAP_SYS_NICE = 14, 23  # linux/capability.h
+
+INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel
 
 KERNEL_LINE = "kernel command line: "
 
@@ -200,25 +202,16 @@ def idle_states(root: Path) -> Check:
     return Check(name, value, "attention", meaning, f"sudo cpupower idle-set -D {SHALLOW_IDLE_US + 1}")
 
 
-VERDICTS = ("good", "attention", "unknown")
-
-CAP_IPC_LOCK, CAP_SYS_NICE = 14, 23  # linux/capability.h
-
-INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel
-
-
 def swap(root: Path) -> Check:
-    name, sizes = "swap", {}
-    for line in (read_text("/proc/meminfo", root) or "").splitlines():
-        key, _, value = line.partition(":")
-        if key in ("SwapTotal", "SwapFree"):
-            sizes[key] = int(value.split()[0]) // 1024
-    if len(sizes) < 2:
+    name = "swap"
+    try:
+        memory = linux.psutil_at(root).swap_memory()
+    except OSError:
         return Check(name, "not visible", "unknown", "a page that was swapped out costs milliseconds")
-    if sizes["SwapTotal"] == 0:
+    if memory.total == 0:
         return Check(name, "none", "good", "no page of the process can be swapped out")
-    used = sizes["SwapTotal"] - sizes["SwapFree"]
-    value = f"{used} of {sizes['SwapTotal']} MiB used, swappiness {read_int('/proc/sys/vm/swappiness', root)}"
+    used, total = memory.used // 2**20, memory.total // 2**20
+    value = f"{used} of {total} MiB used, swappiness {read_int('/proc/sys/vm/swappiness', root)}"
     return Check(name, value, "attention", "a page that was swapped out costs milliseconds", "sudo swapoff -a")
 
 
@@ -239,9 +232,11 @@ def virtual_machine(root: Path) -> Check:
         return Check(name, "no", "good", "no hypervisor takes time from the cores")
     if kind is None:
         return Check(name, "not visible", "unknown", "a hypervisor may take time from the cores")
-    steal, ticks = "", (read_text("/proc/stat", root) or "").partition("\n")[0].split()[1:9]
-    if len(ticks) == 8 and sum(map(int, ticks)):
-        steal = f", {100 * int(ticks[7]) / sum(map(int, ticks)):.2g} % stolen since boot"
+    steal = ""
+    with suppress(OSError):
+        times = linux.psutil_at(root).cpu_times()
+        if total_s := sum(times) - times.guest - times.guest_nice:  # guests count as user time too
+            steal = f", {100 * times.steal / total_s:.2g} % stolen since boot"
     meaning = "the hypervisor can take the core at any time; recordings count it as steal"
     remedy = "record on the machine itself, or have each core of the guest pinned (virsh vcpupin DOMAIN VCPU CPU)"
     return Check(name, kind + steal, "attention", meaning, remedy)
@@ -292,11 +287,11 @@ def irqbalance(root: Path) -> Check:
 
 
 def load(root: Path) -> Check:
-    words, cores = (read_text("/proc/loadavg", root) or "").split(), len(linux.online_cores(root))
-    if not words:
+    averages, cores = (read_text("/proc/loadavg", root) or "").split(), len(linux.online_cores(root))
+    if not averages:
         return Check("load", "not visible", "unknown", "other programs may be running")
-    value = f"{words[0]} on {cores} cores"
-    if float(words[0]) <= max(0.25 * cores, cores - 1.5):
+    value = f"{averages[0]} on {cores} cores"
+    if float(averages[0]) <= max(0.25 * cores, cores - 1.5):
         return Check("load", value, "good", "the timed core has room")
     meaning = "other programs run now and will be in the recording"
     return Check(

@@ -1,8 +1,9 @@
-"""How the machine is doing: counters and gauges that are read between blocks of trials.
+"""What the machine counted: counters and gauges that are read between blocks of trials.
 
 Nothing here runs inside a timed trial. The files of /proc and /sys stay open and are
-read again at offset 0: 0.1 to 0.15 ms a reading on a guest with two cores. What the
-system does not count is None, so that a zero always means "counted, and none".
+read again at offset 0: 0.1 to 0.15 ms a reading on a guest with two cores. psutil is
+not used here: it opens each file anew, and does not say to which core a row belongs.
+What the system does not count is None, so that a zero always means "counted, and none".
 
 Counters (`difference` subtracts them):
   steal_ns                time that the hypervisor took from the pinned cores; /proc/stat
@@ -19,7 +20,7 @@ Gauges:
   cpu_khz                 clock of the slowest pinned core; with several pinned cores
                           also cpu_khz_<core> for each
   gpu_*                   with a GPU: clocks in MHz, temperature, power in mW, and the
-                          bit mask that `nvml.throttle_reasons` puts into words
+                          bit mask that `gpu.throttle_reasons` names
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the machine is: the provenance of a recording, and the cost of the clock that timed it.
 
-`describe` says once what the machine is; a `Watcher` (see `watcher.py`) is read between
-blocks and says what happened in the meantime. What the system does not tell is None.
-No host name, user or path is passed on, since recordings get published.
+`describe` says once what the machine is; a `counters.Watcher` is read between blocks
+and says what happened in the meantime. What the system does not say is None. No host
+name, user or path is passed on, since recordings get published.
 """
 
 from __future__ import annotations
@@ -60,6 +60,14 @@ def gpu_name() -> str | None:
         return None if handle is None else session.describe(handle)["name"]
 
 
+def installed_version(distribution: str) -> str | None:
+    """Version of an installed package without importing it, or None."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def versions(distributions: Iterable[str] = ()) -> dict[str, str | None]:
     """Python, kernel, C library and the given packages, none of them imported; None where not installed."""
     found: dict[str, str | None] = {"python": platform.python_version(), "kernel": os.uname().release}
@@ -67,12 +75,7 @@ def versions(distributions: Iterable[str] = ()) -> dict[str, str | None]:
         found["libc"] = os.confstr("CS_GNU_LIBC_VERSION")
     except (ValueError, OSError):  # musl
         found["libc"] = None
-    for name in distributions:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+    return found | {name: installed_version(name) for name in distributions}
 
 
 def _caches(core: int, root: Path) -> dict[str, int]:
@@ -86,18 +89,6 @@ def _caches(core: int, root: Path) -> dict[str, int]:
             if unit:
                 sizes[f"L{level}" + ("d" if kind == "Data" else "")] = int(size[:-1]) * unit
     return sizes
-
-
-def _physical_cores(online: Sequence[int], root: Path) -> int | None:
-    siblings = {read_text(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list", root) for core in online}
-    return len(siblings) if siblings and None not in siblings else None
-
-
-def _memory_bytes(root: Path) -> int | None:
-    for line in (read_text("/proc/meminfo", root) or "").splitlines():
-        if line.startswith("MemTotal:"):
-            return 1024 * int(line.split()[1])
-    return None
 
 
 def turbo(root: Path = ROOT) -> bool | None:
@@ -120,28 +111,28 @@ def simultaneous_threads(root: Path = ROOT) -> bool | None:
     active = read_int("/sys/devices/system/cpu/smt/active", root)
     if active is not None:
         return active == 1
-    online = linux.online_cores(root)
-    physical = _physical_cores(online, root)
-    return None if physical is None else len(online) > physical
+    physical = linux.psutil_at(root).cpu_count(logical=False)
+    return None if physical is None else len(linux.online_cores(root)) > physical
 
 
 def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, object]:
     """What the machine is, as JSON values; sizes in bytes, a quota in cores, core lists as "0-3,8".
 
-    With `device="cuda"` also `gpus` (see `nvml.Nvml.describe`), `driver` and `cuda_driver`.
+    With `device="cuda"` also `gpus` (see `gpu.Nvml.describe`), `driver` and `cuda_driver`.
     """
     online, allowed = linux.online_cores(root), linux.allowed_cores()
     isolated = linux.isolated_cores(root)
     nohz = linux.cpu_list(read_text("/sys/devices/system/cpu/nohz_full", root))
-    told: dict[str, object] = {
+    psutil = linux.psutil_at(root)
+    description: dict[str, object] = {
         "cpu": cpu_name(root),
         "architecture": platform.machine(),
         "logical_cores": len(online),
-        "physical_cores": _physical_cores(online, root),
+        "physical_cores": psutil.cpu_count(logical=False),
         "allowed_cores": linux.list_text(allowed),
         "smt": simultaneous_threads(root),
         "caches": _caches(allowed[-1], root),
-        "memory_bytes": _memory_bytes(root),
+        "memory_bytes": psutil.virtual_memory().total,
         "hypervisor": linux.hypervisor(root),
         "governor": governors(allowed, root),
         "turbo": turbo(root),
@@ -154,14 +145,14 @@ def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, object]:
     }
     if device != "cpu":
         found, driver = gpus()
-        told |= {"gpus": found, **driver}
-    return told
+        description |= {"gpus": found, **driver}
+    return description
 
 
 def fingerprint(description: Mapping[str, object]) -> str:
     """16 hexadecimal digits of what makes machines unlike: CPU, logical cores, GPUs, driver."""
-    cards = description.get("gpus") or ()
-    parts = [description.get("cpu"), description.get("logical_cores"), [card["name"] for card in cards]]
+    gpu_names = [described["name"] for described in description.get("gpus") or ()]
+    parts = [description.get("cpu"), description.get("logical_cores"), gpu_names]
     parts.append(description.get("driver"))
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
@@ -183,11 +174,3 @@ def clock_cost(samples: int = 20_000) -> dict[str, int]:
         "step_ns": next((cost for cost in costs if cost > 0), 0),
         "resolution_ns": round(time.clock_getres(time.CLOCK_MONOTONIC) * 1e9),
     }
-
-
-def installed_version(distribution: str) -> str | None:
-    """Version of an installed package without importing it, or None."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None

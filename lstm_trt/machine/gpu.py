@@ -1,4 +1,4 @@
-"""NVIDIA GPUs as NVML tells of them: what they are, and how they are doing. Read-only.
+"""NVIDIA GPUs through NVML: what they are, and their clocks, temperature and power now. Read-only.
 
 The package `nvidia-ml-py` (module pynvml) is optional: without it, or without a
 driver, there are no GPUs and every reading is None. Nothing here changes a setting.
@@ -74,10 +74,10 @@ class Nvml:
 
     def first(self) -> object | None:
         """The card that CUDA calls device 0: NVML itself does not heed CUDA_VISIBLE_DEVICES."""
-        word = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
-        if word.isdigit():
-            return self.devices[int(word)] if int(word) < len(self.devices) else None
-        handle = self._ask("nvmlDeviceGetHandleByUUID", word)
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+        if visible.isdigit():
+            return self.devices[int(visible)] if int(visible) < len(self.devices) else None
+        handle = self._ask("nvmlDeviceGetHandleByUUID", visible)
         return self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle) or handle
 
     def _ask(self, name: str, *arguments: object) -> object | None:
@@ -113,7 +113,7 @@ class Nvml:
         }
 
     def read(self, handle: object | None) -> dict[str, int | None]:
-        """How one GPU is doing now, by the names of `READINGS`."""
+        """The readings of one GPU now, by the names of `READINGS`."""
         if handle is None:
             return dict.fromkeys(READINGS)
         reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
@@ -129,8 +129,8 @@ class Nvml:
         }
 
     def state(self, handle: object) -> dict[str, object]:
-        """What one GPU is and how it is doing at this moment: `describe`, `read`, the versions of the driver,
-        `memory_used_bytes` by all processes, and the throttle reasons in words. Takes milliseconds.
+        """One GPU at this moment: `describe`, `read`, the versions of the driver, `memory_used_bytes` by all
+        processes, and the names of the throttle reasons. Takes milliseconds.
         """
         memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
         readings = self.read(handle)

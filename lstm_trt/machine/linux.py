@@ -1,32 +1,17 @@
-"""What Linux tells in small files: /proc, /sys and the cgroup of this process.
+"""What Linux says in small files: /proc, /sys and the cgroup of this process.
 
-Every function takes `root`, the folder that stands for `/`, so that tests can plant a
-machine. What the system does not tell is None or empty, never an exception.
+Functions take `root`, the folder that stands for `/`, so that tests can plant a
+machine. What the system does not say is None or empty, never an exception.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import warnings
 from pathlib import Path
 
 from lstm_trt.config.errors import UsageError
-
-
-def choose_cores(threads: int) -> tuple[int, ...]:
-    """The last `threads` cores that this process may use.
-
-    The last, because interrupts and what else the machine does gather on the first.
-    Raises `UsageError` where fewer are allowed: two threads pinned to one core make
-    the tail 30 times longer.
-    """
-    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    if threads > len(allowed):
-        raise UsageError(
-            f"{threads} threads need {threads} cores, this process may use {len(allowed)}: lower --threads"
-        )
-    return tuple(allowed[-threads:])
-
 
 ROOT = Path("/")
 
@@ -86,6 +71,21 @@ def allowed_cores() -> tuple[int, ...]:
     return tuple(range(os.cpu_count() or 1))
 
 
+def choose_cores(threads: int) -> tuple[int, ...]:
+    """The last `threads` cores that this process may use.
+
+    The last, because interrupts and what else the machine does gather on the first.
+    Raises `UsageError` where fewer are allowed: two threads pinned to one core make
+    the tail 30 times longer.
+    """
+    allowed = allowed_cores()
+    if threads > len(allowed):
+        raise UsageError(
+            f"{threads} threads need {threads} cores, this process may use {len(allowed)}: lower --threads"
+        )
+    return allowed[-threads:]
+
+
 def isolated_cores(root: Path = ROOT) -> tuple[int, ...] | None:
     """Cores that the scheduler leaves alone: isolcpus=, or an isolated cpuset partition (kernel 6.7)."""
     booted = cpu_list(read_text("/sys/devices/system/cpu/isolated", root))
@@ -106,37 +106,36 @@ def cpuinfo_flags(root: Path = ROOT) -> frozenset[str]:
 
 def kernel_argument(name: str, root: Path = ROOT) -> str | None:
     """Value of `name=value` on the kernel's command line, "" for a bare `name`, None without it."""
-    for word in (read_text("/proc/cmdline", root) or "").split():
-        key, _, value = word.partition("=")
+    for argument in (read_text("/proc/cmdline", root) or "").split():
+        key, _, value = argument.partition("=")
         if key == name:
             return value
     return None
 
 
-def _cgroup_mounts(root: Path) -> list[tuple[str, str, str]]:
-    """(version, folder inside the hierarchy, mount point) of each hierarchy that may hold `cpu`."""
+def _cgroup_mounts(controller: str, root: Path) -> list[tuple[str, str, str]]:
+    """(version, folder inside the hierarchy, mount point) of each hierarchy that may hold the controller."""
     found = []
     for line in (read_text("/proc/self/mountinfo", root) or "").splitlines():
         left, _, right = line.partition(" - ")
         fields, tail = left.split(), right.split()
         if len(fields) < 5 or len(tail) < 2:
             continue
-        options = tail[-1].split(",")
         if tail[0] == "cgroup2":
             found.append(("v2", fields[3], fields[4]))
-        elif tail[0] == "cgroup" and "cpu" in options:
+        elif tail[0] == "cgroup" and controller in tail[-1].split(","):
             found.append(("v1", fields[3], fields[4]))
     if not found:  # no mountinfo: the usual places
         if (Path(root) / "sys/fs/cgroup/cgroup.controllers").exists():
             found.append(("v2", "/", "/sys/fs/cgroup"))
-        found += [("v1", "/", "/sys/fs/cgroup/cpu"), ("v1", "/", "/sys/fs/cgroup/cpu,cpuacct")]
+        found += [("v1", "/", f"/sys/fs/cgroup/{name}") for name in (controller, f"{controller},cpuacct")]
     return found
 
 
-def cgroup_folders(root: Path = ROOT) -> list[Path]:
-    """Folders that can hold CPU limits of this process: its own cgroup first, then the parents.
+def cgroup_folders(root: Path = ROOT, controller: str = "cpu") -> list[Path]:
+    """Folders that can hold limits of this process ("cpu" or "memory"): its own cgroup first, then the parents.
 
-    A quota of any parent stops the process too. In a container the path that
+    A limit of any parent holds for the process too. In a container the path that
     /proc/self/cgroup gives may not exist below the mount point; what is left of it
     after going up, at last the mount point itself, is then the container's cgroup.
     """
@@ -146,10 +145,10 @@ def cgroup_folders(root: Path = ROOT) -> list[Path]:
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers:
             paths["v2"] = path
-        elif "cpu" in controllers.split(","):
+        elif controller in controllers.split(","):
             paths["v1"] = path
     folders: list[Path] = []
-    for version, inside, mount in _cgroup_mounts(root):
+    for version, inside, mount in _cgroup_mounts(controller, root):
         path = paths.get(version, "/")
         if inside != "/" and (path + "/").startswith(inside + "/"):
             path = path[len(inside) :]
@@ -165,12 +164,35 @@ def cpu_quota_cores(root: Path = ROOT) -> float | None:
     """The tightest CPU quota of the cgroup and its parents in cores; None without one."""
     quotas = []
     for folder in cgroup_folders(root):
-        words = (read_text("cpu.max", folder) or "").split()  # v2: "max 100000" or "150000 100000", microseconds
-        if len(words) < 2:  # v1: two files, -1 for no quota
-            words = [read_text("cpu.cfs_quota_us", folder) or "", read_text("cpu.cfs_period_us", folder) or ""]
-        if words[0].isdigit() and words[1].isdigit() and int(words[1]) > 0:
-            quotas.append(int(words[0]) / int(words[1]))
+        quota = (read_text("cpu.max", folder) or "").split()  # v2: "max 100000" or "150000 100000", microseconds
+        if len(quota) < 2:  # v1: two files, -1 for no quota
+            quota = [read_text("cpu.cfs_quota_us", folder) or "", read_text("cpu.cfs_period_us", folder) or ""]
+        if quota[0].isdigit() and quota[1].isdigit() and int(quota[1]) > 0:
+            quotas.append(int(quota[0]) / int(quota[1]))
     return min(quotas, default=None)
+
+
+def memory_limit_bytes(root: Path = ROOT) -> int | None:
+    """The smallest memory limit of the cgroup and its parents; None without one (v2 says "max")."""
+    names = ("memory.max", "memory.limit_in_bytes")
+    limits = [read_int(name, folder) for folder in cgroup_folders(root, "memory") for name in names]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def psutil_at(root: Path = ROOT):
+    """The module psutil, reading /proc below `root`; imported here, since it takes 20 ms."""
+    import psutil
+
+    warnings.filterwarnings("ignore", ".*stats couldn't be determined", RuntimeWarning)  # of values not asked for here
+    psutil.PROCFS_PATH = str(Path(root) / "proc")
+    return psutil
+
+
+def available_memory_bytes(root: Path = ROOT) -> int:
+    """What the system could give without swapping, at most the limit of this process's cgroup."""
+    available = psutil_at(root).virtual_memory().available
+    limit = memory_limit_bytes(root)
+    return available if limit is None else min(available, limit)
 
 
 def throttling(text: str) -> tuple[int | None, int | None]:

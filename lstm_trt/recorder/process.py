@@ -19,8 +19,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import psutil
+
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import STAGES, ConfigurationFailed, MemoryExhausted, TimeLimitReached
+from lstm_trt.machine import linux
 
 THREAD_ENVIRONMENT = (
     "OMP_NUM_THREADS",
@@ -43,23 +46,9 @@ MEMORY_SHARE = 0.8
 Listener = Callable[[dict], None]
 
 
-def available_memory_bytes() -> int | None:
-    """What the system could give without swapping, at most the cgroup's limit; None where unknown."""
-    available = None
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        available = 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):
-            limit = int(Path(path).read_text())
-            available = limit if available is None else min(available, limit)
-    return available
-
-
-def memory_limit_bytes() -> int | None:
-    """`MEMORY_SHARE` of the available memory."""
-    available = available_memory_bytes()
-    return None if available is None else int(MEMORY_SHARE * available)
+def memory_limit_bytes() -> int:
+    """What a worker may hold: `MEMORY_SHARE` of the memory that is available to this process now."""
+    return int(MEMORY_SHARE * linux.available_memory_bytes())
 
 
 class WorkerLost(ConfigurationFailed):
@@ -210,8 +199,8 @@ class Process:
 
     def _resident_bytes(self) -> int:
         try:
-            return int(Path(f"/proc/{self._child.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        except (OSError, ValueError, IndexError):
+            return psutil.Process(self._child.pid).memory_info().rss
+        except psutil.Error:  # it has ended
             return 0
 
     def kill(self) -> None:

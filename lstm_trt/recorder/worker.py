@@ -120,7 +120,7 @@ def _floor(shape, threads: int) -> dict | None:
     from lstm_trt.machine import floor as machine_floor
 
     try:
-        floor = machine_floor.floor_ns(shape, machine_floor.load_rates(threads))
+        floor = machine_floor.roofline_bound(shape, machine_floor.load_rates(threads))
     except (LabError, OSError):
         return None  # a cache that cannot be written: the export will say so
     return {"floor_ns": floor.total_ns, "limited_by": floor.limited_by}

@@ -12,6 +12,7 @@ import time
 import types
 from pathlib import Path
 
+import psutil
 import pytest
 
 from lstm_trt.machine import checks as machine_checks
@@ -43,6 +44,12 @@ flags		: fpu avx2 fma {extra}
 processor	: 1
 model name	: Planted  CPU @ 3 GHz
 cpu MHz		: 2500.250
+"""
+MEMINFO = """MemTotal:       1024 kB
+MemFree:         512 kB
+MemAvailable:    768 kB
+Buffers:           8 kB
+Cached:           64 kB
 """
 
 
@@ -241,6 +248,26 @@ def test_cgroup_v2_above_a_namespace_and_without_mountinfo(tmp_path):
     assert machine_checks.cgroup_quota(tmp_path / "nothing").verdict == "unknown"
 
 
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_available_memory_is_bounded_by_the_smallest_limit_along_the_own_cgroup(tmp_path, version):
+    plant(tmp_path, {"/proc/meminfo": MEMINFO.replace("1024", "9999999").replace("768", "8388608")})
+    assert linux.available_memory_bytes(tmp_path) == 2**33  # no cgroup, no limit
+    if version == "v2":
+        cgroup_v2(tmp_path, "/user.slice/jobs/one")
+        mount, name, unlimited = "/sys/fs/cgroup", "memory.max", "max"
+    else:
+        plant(tmp_path, {"/proc/self/cgroup": "5:memory:/user.slice/jobs/one\n2:cpu,cpuacct:/elsewhere\n"})
+        hierarchy = "36 31 0:33 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
+        plant(tmp_path, {"/proc/self/mountinfo": hierarchy})
+        mount, name, unlimited = "/sys/fs/cgroup/memory", "memory.limit_in_bytes", str(2**63 - 4096)
+    plant(tmp_path, {f"{mount}/{name}": f"{unlimited}\n", f"{mount}/other/{name}": "4096\n"})
+    assert linux.available_memory_bytes(tmp_path) == 2**33
+    plant(tmp_path, {f"{mount}/user.slice/jobs/one/{name}": f"{2**31}\n"})  # its own
+    assert linux.available_memory_bytes(tmp_path) == linux.memory_limit_bytes(tmp_path) == 2**31
+    plant(tmp_path, {f"{mount}/user.slice/{name}": f"{2**30}\n"})  # a parent's, which is smaller
+    assert linux.available_memory_bytes(tmp_path) == 2**30
+
+
 def test_throttling_between_two_readings(tmp_path):
     cgroup_v2(tmp_path, "/")
     stat = "nr_periods 9\nnr_throttled {}\nthrottled_usec {}\n"
@@ -299,9 +326,10 @@ def test_description_is_json_and_names_no_host_user_or_path():
 
 
 def test_importing_the_machine_loads_nothing_heavy():
-    code = "import sys; from lstm_trt import machine, doctor, rates; machine.describe('cpu'); print(*sys.modules)"
+    code = "import sys; from lstm_trt.machine import checks, counters, facts; "
+    code += "facts.describe('cpu'); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"torch", "pandas", "numpy", "pynvml", "psutil"} & set(loaded)
+    assert not {"torch", "pandas", "numpy", "pynvml"} & set(loaded)
 
 
 def test_fingerprint_tells_unlike_machines_apart_and_nothing_else():
@@ -329,7 +357,7 @@ def test_clock_cost_is_that_of_the_clock():
 # --- descriptions of planted machines ---
 
 
-def test_description_of_a_planted_machine(tree):
+def test_description_of_a_planted_machine(tree, monkeypatch):
     core = linux.allowed_cores()[-1]
     cpu = "/sys/devices/system/cpu"
     plant(
@@ -343,15 +371,15 @@ def test_description_of_a_planted_machine(tree):
                 f"{cpu}/cpu{core}/cache/index2/{k}": v
                 for k, v in {"type": "Unified", "level": "2", "size": "2M"}.items()
             },
-            **{f"{cpu}/cpu{n}/topology/thread_siblings_list": "0-1\n" for n in (0, 1)},
             f"{cpu}/isolated": "\n",
             f"{cpu}/nohz_full": "(null)\n",
             f"{cpu}/intel_pstate/no_turbo": "1\n",
             f"{cpu}/cpu{core}/cpufreq/scaling_governor": "powersave\n",
-            "/proc/meminfo": "MemTotal:       1024 kB\n",
+            "/proc/meminfo": MEMINFO,
             "/proc/version": "Linux version 6.1.0 (someone@build-host) (gcc 12) #1 SMP PREEMPT_RT Debian\n",
         },
     )
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 1)  # it reads /sys, which cannot be planted
     told = facts.describe("cpu", tree)
     assert told["cpu"] == "Planted CPU @ 3 GHz"
     assert (told["logical_cores"], told["physical_cores"], told["smt"]) == (2, 1, True)
