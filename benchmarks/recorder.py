@@ -73,7 +73,7 @@ def main() -> int:
     ratio = pooled["recorded"] / pooled["bare"]
     ratios = np.array([np.median(a) / np.median(b) for a, b in zip(blocks["recorded"], blocks["bare"], strict=True)])
     low, high = quantile_test(ratios, q=0, p=0.5).confidence_interval(0.95)
-    print(f"{shape.name} on onnxruntime, {2 * arguments.pairs} interleaved blocks of {arguments.trials} trials")
+    print(f"{shape.label} on onnxruntime, {2 * arguments.pairs} interleaved blocks of {arguments.trials} trials")
     print(f"median recorded {pooled['recorded'] / 1e3:.2f} us, bare loop {pooled['bare'] / 1e3:.2f} us")
     print(
         f"ratio {ratio:.4f} pooled;"

@@ -29,8 +29,9 @@ from lstm_trt.analysis.tables import frames
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.labels import flags_of
-from lstm_trt.config.shape import AXES, Grid, LstmShape
-from lstm_trt.recorder.session import describe_configuration
+from lstm_trt.config.shape import Grid
+from lstm_trt.config.workload import AXES, Workload
+from lstm_trt.recorder.session import describe
 from lstm_trt.store import folders
 from lstm_trt.store.folders import find_folder, project_folder
 from lstm_trt.store.samples import Group, groups_of
@@ -44,11 +45,12 @@ if TYPE_CHECKING:
 SIZES = {"flops": "multiply-adds", "parameters": "parameters"}
 
 
-def size_of(shape: LstmShape, by: str = "flops") -> int:
-    """Multiply-adds of one forward pass (half of `flops`, which count both), or trained parameters."""
+def size_of(workload: Workload, by: str = "flops") -> int | None:
+    """Multiply-adds of one forward pass (half of `flops`), or trained parameters; None where they are not known."""
     if by not in SIZES:
         raise UsageError(f"unknown size {by!r}: choose from {', '.join(SIZES)}")
-    return shape.flops // 2 if by == "flops" else shape.parameters
+    flops, parameters = workload.flops, workload.parameters
+    return parameters if by == "parameters" else flops and flops // 2
 
 
 def largest_that_meets(
@@ -68,6 +70,8 @@ def largest_that_meets(
         if group.configuration is None or not group.n:
             continue
         size = size_of(group.configuration.workload, by)
+        if size is None:
+            continue
         if best is not None and size < best[0]:
             continue
         verdict = judge(group.samples, deadline_us, percentile, confidence)
@@ -144,10 +148,9 @@ def confirm(
 
 def record_command(configuration: Configuration, out: str | Path) -> str:
     """The shell line that records this configuration; what has its default value is left out."""
-    if configuration.of_literature:
-        from lstm_trt.literature.session import command
-
-        return command(configuration, out)
+    own = configuration.workload.command(configuration, out)
+    if own is not None:
+        return own
     flags = flags_of(configuration)
     if configuration.options.device == runtimes.load(configuration.runtime).DEVICES[0]:
         del flags["--device"]  # what the runtime chooses by itself
@@ -186,25 +189,20 @@ def _first_fresh(group: Group, folder: Path | None) -> Group | None:
 
 def _record(configuration: Configuration, folder: Path) -> None:
     from lstm_trt.recorder import pool
-    from lstm_trt.recorder.session import describe_configuration
 
-    if configuration.of_literature:
-        raise UsageError(
-            f"{configuration.name} is a workload of the literature: {record_command(configuration, folder)}"
-        )
-    options, protocol = configuration.options, configuration.protocol
-    chosen = {name: getattr(options, name) for name in ("precision", "threads", "device", "graph", "device_clocks")}
-    here = describe_configuration(configuration.workload, configuration.runtime, protocol=protocol, **chosen)
+    own = configuration.workload.command(configuration, folder)
+    if own is not None:
+        raise UsageError(f"{configuration.name} is recorded by a command of its own: {own}")
+    workload, runtime, protocol = configuration.workload, configuration.runtime, configuration.protocol
+    options = replace(configuration.options, cores=())
+    here = describe(workload, runtime, protocol, options)
     if _question(here) != _question(configuration):
         raise UsageError(
-            f"{configuration.workload.name} was recorded on {configuration.device_name} with {configuration.runtime}"
+            f"{configuration.name} was recorded on {configuration.device_name} with {configuration.runtime}"
             f" {configuration.runtime_version}, here is {here.device_name} with {here.runtime_version}"
             f" on cores {list(here.options.cores)}: record the sweep here first"
         )
-    when = {name: getattr(protocol, name) for name in ("arrival", "wait", "period_us", "pause_ms", "warmup", "seed")}
-    pool.record(
-        configuration.workload, runtime=configuration.runtime, trials=protocol.trials, **when, **chosen, out=folder
-    )
+    pool.record(workload, runtime, protocol, options, out=folder)
 
 
 @dataclass(frozen=True)
@@ -308,7 +306,7 @@ def load(
     protocols = [Protocol(trials=trials or 1000, **one) for one in arrivals or [{}]]
     if record:
         configurations = [
-            describe_configuration(shape, runtime, protocol=protocol)
+            describe(shape, runtime, protocol)
             for grid in wanted
             for shape in grid
             for runtime in runtimes

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lstm_trt.analysis.quantiles import ONE_PROCESS_RATIO
-from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.labels import DEFAULTS, flags_of
 from lstm_trt.store.runs import Runs
@@ -192,8 +191,9 @@ def command(a: Group, b: Group, rounds: int) -> str | None:
     """
     if a.configuration is None or b.configuration is None:
         return None
-    if a.configuration.of_literature or b.configuration.of_literature:
-        return _literature(a.configuration, b.configuration, rounds)
+    own = [side.configuration.workload.command(side.configuration, "rounds", rounds) for side in (a, b)]
+    if any(own):
+        return " && ".join(dict.fromkeys(own)) if all(own) else None
     one, other = flags_of(a.configuration), flags_of(b.configuration)
     differ = [flag for flag in one.keys() | other.keys() if one.get(flag) != other.get(flag)]
     if not differ:
@@ -204,15 +204,6 @@ def command(a: Group, b: Group, rounds: int) -> str | None:
             {**one, flag: (*one.get(flag, (DEFAULTS.get(flag),)), *other.get(flag, (DEFAULTS.get(flag),)))}, rounds
         )
     return f"{_sweep(one, rounds)} && {_sweep(other, rounds)}"
-
-
-def _literature(one: Configuration, other: Configuration, rounds: int) -> str | None:
-    """The commands for workloads of the literature; None where one side is a shape of this lab."""
-    from lstm_trt.literature.session import command as command_of
-
-    if not (one.of_literature and other.of_literature):
-        return None
-    return " && ".join(dict.fromkeys(command_of(side, "rounds", rounds) for side in (one, other)))
 
 
 def _sweep(flags: Mapping[str, tuple[str, ...]], rounds: int) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from lstm_trt.analysis.quantiles import PERCENTILES, count_outliers, interval, percentile
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import STAGES
-from lstm_trt.store.samples import Group, Sample, groups_of, literature_words
+from lstm_trt.store.samples import Group, Sample, groups_of
 from lstm_trt.store.schema import Failure, Recording
 
 
@@ -167,7 +167,12 @@ def summarize(items: Iterable[Recording | Failure], by_round: bool = False, clus
         failures = [item for item in items if isinstance(item, Failure)]
         marks = {(one.configuration.id, one.provenance.get("machine_fingerprint"), one.round): one for one in failures}
         for one in marks.values():
-            told = Group(one.configuration.name, (), literature_words(one.configuration), one.configuration)
+            told = Group(
+                one.configuration.name,
+                (),
+                one.configuration.workload.group_fields(one.configuration.mode),
+                one.configuration,
+            )
             machine = one.provenance.get("machine_fingerprint")
             rows.append(_failed(told, one.stage, one.reason, machine, one.round))
     return sorted(rows, key=_place)
@@ -207,7 +212,7 @@ def _common(group: Group, machine: str | None, round: int | None) -> dict:
 
 def _configured(config: Configuration) -> dict:
     return {
-        **config.shape.as_dict(),
+        **config.workload.axes,
         "runtime": config.runtime,
         "runtime_version": config.runtime_version,
         "device_name": config.device_name,

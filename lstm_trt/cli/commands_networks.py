@@ -39,7 +39,7 @@ def export(arguments: argparse.Namespace) -> int:
     folder = store_files.make_folder(arguments.out)
     network = to_onnx.export_network(shape, arguments.seed)
     content = network.path.read_bytes() if arguments.symbolic else to_onnx.static_model(network.path, shape)
-    name = f"{shape.name}.onnx"
+    name = f"{shape.label}.onnx"
     if arguments.symbolic:
         name = f"{shape.layers}x{shape.hidden}-symbolic{'-bi' if shape.directions == 2 else ''}.onnx"
     path = store_files.put(folder / name, content)

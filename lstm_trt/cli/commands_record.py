@@ -12,16 +12,15 @@ from pathlib import Path
 
 from lstm_trt.cli.commands_soak import control_words, soak, tell_floor
 from lstm_trt.cli.common import (
-    arrival_of,
     draw_recordings,
     exit_status,
     options_of,
     print_json,
+    protocol_of,
     runtime_arguments,
     shape_arguments,
     shape_of,
     stopped,
-    trials_of,
     warn,
 )
 from lstm_trt.config.errors import UsageError
@@ -96,17 +95,16 @@ def record(arguments: argparse.Namespace) -> int:
 
     def listen(answer: dict) -> None:
         if not quiet:
-            tell_floor(answer, f"{shape.name} on {arguments.runtime}")
+            tell_floor(answer, f"{shape.label} on {arguments.runtime}")
             if answer["event"] == "progress" and sys.stderr.isatty():
                 end = "\r" if answer["done"] < answer["total"] else "\n"
                 print(f"{answer['done']}/{answer['total']} trials", end=end, file=sys.stderr, flush=True)
 
     recording = pool.record(
         shape,
-        runtime=arguments.runtime,
-        trials=trials_of(arguments),
-        **arrival_of(arguments),
-        **options_of(arguments),
+        arguments.runtime,
+        protocol_of(arguments),
+        options_of(arguments),
         control=arguments.control,
         out=arguments.out,
         time_limit_s=arguments.time_limit,
@@ -127,9 +125,8 @@ def record(arguments: argparse.Namespace) -> int:
 
 def configurations(arguments: argparse.Namespace) -> list:
     """The configurations of a sweep's grid."""
-    from lstm_trt.config.configuration import Protocol
     from lstm_trt.config.shape import AXES, GRIDS, Grid
-    from lstm_trt.recorder.session import describe_configuration
+    from lstm_trt.recorder.session import describe
 
     given = {axis: tuple(getattr(arguments, axis)) for axis in AXES if getattr(arguments, axis) is not None}
     if arguments.grid is not None:
@@ -140,9 +137,9 @@ def configurations(arguments: argparse.Namespace) -> list:
     for axis in ("layers", "hidden", "sequence"):
         if axis not in given:
             raise UsageError(f"--{axis} is missing: give its values, or --grid founding")
-    protocol = Protocol(trials=trials_of(arguments), **arrival_of(arguments))
+    protocol = protocol_of(arguments)
     return [
-        describe_configuration(shape, runtime, protocol=protocol, **options_of(arguments))
+        describe(shape, runtime, protocol, options_of(arguments))
         for shape in Grid(**given)
         for runtime in dict.fromkeys(arguments.runtime)
     ]

@@ -9,7 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from lstm_trt.cli.common import arrival_of, options_of, print_json, shape_of, stopped, warn
+from lstm_trt.cli.common import options_of, print_json, protocol_of, shape_of, stopped, warn
 from lstm_trt.config.errors import UsageError
 from lstm_trt.recorder.watch import Snapshot
 
@@ -54,7 +54,7 @@ def soak(arguments: argparse.Namespace) -> int:
     def listen(answer: dict) -> None:
         if quiet:
             return
-        tell_floor(answer, f"{shape.name} on {arguments.runtime}")
+        tell_floor(answer, f"{shape.label} on {arguments.runtime}")
         if answer["event"] == "rest":
             told = f"round {answer['continues']} was stopped after {duration(answer['elapsed_s'])}"
             print(
@@ -71,10 +71,10 @@ def soak(arguments: argparse.Namespace) -> int:
         done = record_soak(
             shape,
             seconds_of(arguments.for_time),
+            arguments.runtime,
+            protocol_of(arguments),
+            options_of(arguments),
             out=arguments.out,
-            runtime=arguments.runtime,
-            **arrival_of(arguments),
-            **options_of(arguments),
             control=arguments.control,
             listener=listen,
         )

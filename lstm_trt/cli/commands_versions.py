@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 from lstm_trt.cli.common import (
     EXIT_FAILED,
-    arrival_of,
     options_of,
     print_json,
+    protocol_of,
     runtime_arguments,
     shape_arguments,
     shape_of,
     stopped,
-    trials_of,
     warn,
 )
 
@@ -59,7 +58,6 @@ def versions_arguments(parser: argparse.ArgumentParser) -> None:
 
 def versions(arguments: argparse.Namespace) -> int:
     """Run `versions`; returns the exit status."""
-    from lstm_trt.config.configuration import Protocol
     from lstm_trt.recorder.versions import record_versions
 
     def tell(line: str) -> None:
@@ -73,8 +71,8 @@ def versions(arguments: argparse.Namespace) -> int:
         out=arguments.out,
         runtime=arguments.runtime,
         rounds=arguments.rounds,
-        protocol=Protocol(trials=trials_of(arguments), **arrival_of(arguments)),
-        **options_of(arguments),
+        protocol=protocol_of(arguments),
+        options=options_of(arguments),
         control=arguments.control,
         time_limit_s=arguments.time_limit,
         retry_failed=arguments.retry_failed,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from lstm_trt.config.errors import UsageError
 
 if TYPE_CHECKING:
+    from lstm_trt.config.configuration import Options, Protocol
     from lstm_trt.recorder.sweep import Report
     from lstm_trt.store.runs import Runs
 
@@ -92,16 +93,20 @@ def trials_of(arguments: argparse.Namespace) -> int:
     return trials
 
 
-def arrival_of(arguments: argparse.Namespace) -> dict:
-    """What `Protocol` has beside the number of trials."""
+def protocol_of(arguments: argparse.Namespace) -> Protocol:
+    """The protocol that the flags of `runtime_arguments` ask for."""
+    from lstm_trt.config.configuration import Protocol
+
     names = ("warmup", "seed", "arrival", "wait", "period_us", "pause_ms")
-    return {name: getattr(arguments, name) for name in names}
+    return Protocol(trials=trials_of(arguments), **{name: getattr(arguments, name) for name in names})
 
 
-def options_of(arguments: argparse.Namespace) -> dict:
-    """What `describe_configuration` has beside shape, runtime and protocol."""
+def options_of(arguments: argparse.Namespace) -> Options:
+    """The options that the flags of `runtime_arguments` ask for."""
+    from lstm_trt.config.configuration import Options
+
     names = ("precision", "threads", "device", "graph", "device_clocks")
-    return {name: getattr(arguments, name) for name in names}
+    return Options(**{name: getattr(arguments, name) for name in names})
 
 
 PATH_HELP = "recordings (a file, a folder, a consolidated pair), or a table of times: CSV, Parquet, JSON, or plain text"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lstm_trt import registry
 from lstm_trt.cli.common import exit_status, print_json, stopped, tell_files
 from lstm_trt.config.errors import UsageError
 
@@ -83,12 +84,13 @@ def literature(arguments: argparse.Namespace) -> int:
 
 def configurations(arguments: argparse.Namespace) -> list:
     """The configurations that were asked for; raises `UsageError` where a name or size means nothing."""
-    from lstm_trt.literature.describe import describe_configuration
+    from lstm_trt.config.configuration import Options
+    from lstm_trt.literature.session import describe_benchmark
 
-    options = {name: getattr(arguments, name) for name in ("mode", "scale", "threads", "batches", "warmup", "seed")}
-    options["device"] = arguments.device
+    options = {name: getattr(arguments, name) for name in ("mode", "scale", "batches", "warmup", "seed")}
+    options["options"] = Options(threads=arguments.threads, device=arguments.device)
     return [
-        describe_configuration(workload, name, **options)
+        describe_benchmark(workload, name, **options)
         for workload in _workloads(arguments)
         for name in _implementations(arguments, workload)
     ]
@@ -108,14 +110,17 @@ def _workloads(arguments: argparse.Namespace) -> list:
 
 
 def _implementations(arguments: argparse.Namespace, workload: object) -> list[str]:
-    from lstm_trt.literature.describe import availability, reason
-    from lstm_trt.literature.implementations import REGISTRY
+    from lstm_trt.literature.session import availability, reason
 
     if arguments.implementation != ["all"]:
         return list(dict.fromkeys(arguments.implementation))
     mode = arguments.mode or workload.modes[0]
     scaled = workload.scaled(arguments.scale)
-    ready = [name for name in REGISTRY if availability(name).ready and reason(name, scaled, mode) is None]
+    ready = [
+        name
+        for name in registry.table("IMPLEMENTATIONS")
+        if availability(name).ready and reason(name, scaled, mode) is None
+    ]
     if not ready:
         raise UsageError(f"no implementation that is ready here does {scaled.label} ({mode})")
     return ready
@@ -160,10 +165,15 @@ def _tell(arguments: argparse.Namespace, wanted: Callable[[Configuration], bool]
     """Print the metrics of what the folder holds of the wanted configurations."""
     from lstm_trt.literature import metrics
     from lstm_trt.literature.plots import draw
+    from lstm_trt.literature.workloads import LiteratureWorkload
     from lstm_trt.store import folders
 
     items = folders.read_many(arguments.out)
-    found = metrics.rows(item for item in items if item.configuration.of_literature and wanted(item.configuration))
+    found = metrics.rows(
+        item
+        for item in items
+        if isinstance(item.configuration.workload, LiteratureWorkload) and wanted(item.configuration)
+    )
     if not found:
         raise UsageError(f"{arguments.out} holds no such recording of a workload of the literature")
     if arguments.format == "json":
@@ -196,17 +206,21 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from lstm_trt.literature.describe import availability, reason
-    from lstm_trt.literature.implementations import REGISTRY
+    from lstm_trt.literature.session import availability, reason
     from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, find
 
     told = []
     for workload in map(find, arguments.workload or WORKLOADS):
-        can = {mode: [name for name in REGISTRY if reason(name, workload, mode) is None] for mode in workload.modes}
-        variants = [one.as_dict() | {"label": one.label} for one in VARIANTS[workload.name]]
+        can = {
+            mode: [name for name in registry.table("IMPLEMENTATIONS") if reason(name, workload, mode) is None]
+            for mode in workload.modes
+        }
+        variants = [one.as_dict() | {"note": one.note, "label": one.label} for one in VARIANTS[workload.name]]
         sizes = {"label": workload.label, "parameters": workload.parameters, "flops": workload.flops}
-        told.append({**workload.as_dict(), **sizes, "implementations": can, "variants": variants})
-    states = {name: availability(name) for name in REGISTRY}
+        told.append(
+            {**workload.as_dict(), "note": workload.note, **sizes, "implementations": can, "variants": variants}
+        )
+    states = {name: availability(name) for name in registry.table("IMPLEMENTATIONS")}
     if arguments.format == "csv":
         raise UsageError("--list is printed as text or json")
     if arguments.format == "json":

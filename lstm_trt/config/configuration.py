@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
-from lstm_trt.config.errors import UsageError
-from lstm_trt.config.shape import LstmShape
-from lstm_trt.config.workload import MODES, Workload
+from lstm_trt.config.errors import UnknownConfiguration, UsageError
+from lstm_trt.config.workload import Workload, workload_from_dict
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8")
 
@@ -36,18 +36,44 @@ def canonical_json(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
+#: Metadata of a dataclass field that was added after recordings had been made without it.
+ADDED = {"added": True}
+
+
+def identity_fields(part: object) -> dict:
+    """A dataclass as plain values, for an identity that survives new fields.
+
+    A field declared with `field(default=..., metadata=ADDED)` is left out where it has its default, so
+    that what was recorded before it existed keeps its id.
+    """
+    return {
+        item.name: getattr(part, item.name)
+        for item in fields(part)
+        if not (item.metadata.get("added") and getattr(part, item.name) == item.default)
+    }
+
+
+def known_fields(kind: type, plain: Mapping) -> object:
+    """A dataclass of these values; raises `UnknownConfiguration` for a field that this version does not have."""
+    unknown = plain.keys() - {item.name for item in fields(kind)}
+    if unknown:
+        raise UnknownConfiguration(f"this version knows no {kind.__name__.lower()} {', '.join(sorted(unknown))}")
+    return kind(**plain)
+
+
 @dataclass(frozen=True)
 class Options:
     """How the runtime is asked to run.
 
     `cores` are the cores that the process is pinned to before the runtime is
-    imported, as many as there are `threads`.
+    imported, as many as there are `threads`; none means those that `describe` chooses.
+    `device` None means the first one that the runtime offers.
     """
 
     precision: str = "fp32"
     threads: int = 1
     cores: tuple[int, ...] = ()
-    device: str = "cpu"
+    device: str | None = None
     graph: bool = False
     device_clocks: str = "off"
 
@@ -57,8 +83,12 @@ class Options:
             raise UsageError(f"unknown precision {self.precision!r}: choose from {', '.join(PRECISIONS)}")
         if not isinstance(self.threads, int) or self.threads < 1:
             raise UsageError(f"threads must be a whole number of at least 1, not {self.threads!r}")
-        if self.device not in ("cpu", "cuda"):
+        if self.device not in (None, "cpu", "cuda"):
             raise UsageError(f"unknown device {self.device!r}: choose cpu or cuda")
+
+    def as_dict(self) -> dict:
+        """Plain JSON values, without fields that were added later and have their default (`identity_fields`)."""
+        return {**identity_fields(self), "cores": list(self.cores)}
 
 
 @dataclass(frozen=True)
@@ -157,20 +187,19 @@ class Protocol:
         return words + (f" for {self.for_s:g} s" if self.for_s else "")
 
     def as_dict(self) -> dict:
-        """Plain JSON values; what does not apply is left out, so that older identities stay what they were."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        """Plain JSON values; what does not apply is left out, and so is what was added later (`identity_fields`)."""
+        return {name: value for name, value in identity_fields(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Configuration:
     """One question that a recording answers; `id` is its identity.
 
-    `workload` is a shape of this lab, timed under a runtime, or a workload of the literature,
-    timed under one of its implementations, which then stands at `runtime`. Its note is words and
-    no part of the question: it is dropped here. Raises `UsageError` for an unknown mode.
+    `runtime` names what computes the workload, as its kind calls it (a runtime of this lab, or an
+    implementation). `mode` is one of the workload's.
     """
 
-    workload: LstmShape | Workload
+    workload: Workload
     runtime: str
     runtime_version: str
     device_name: str
@@ -179,37 +208,22 @@ class Configuration:
     mode: str = "forward"
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise UsageError(f"unknown mode {self.mode!r}: choose from {', '.join(MODES)}")
-        if self.of_literature:
-            object.__setattr__(self, "workload", replace(self.workload, note=""))
-
-    @property
-    def of_literature(self) -> bool:
-        """Whether the workload is one of the literature's."""
-        return isinstance(self.workload, Workload)
-
-    @property
-    def shape(self) -> LstmShape:
-        """The sizes of the LSTM itself."""
-        return self.workload.shape if self.of_literature else self.workload
+        if self.options.device is None:
+            object.__setattr__(self, "options", replace(self.options, device="cpu"))
 
     @property
     def name(self) -> str:
         """The workload, for people: `2x200-s128-b1`, `ptb-lm@1/8 training`."""
-        return f"{self.workload.label} {self.mode}" if self.of_literature else self.workload.name
+        return self.workload.title(self.mode)
 
     def as_dict(self) -> dict:
         """Plain JSON values; `from_dict` is the inverse."""
-        workload = {"kind": "stacked-lstm", **self.workload.as_dict()}
-        if self.of_literature:
-            workload.pop("note")
         return {
-            "workload": workload,
+            "workload": self.workload.as_dict(),
             "mode": self.mode,
             "runtime": self.runtime,
             "runtime_version": self.runtime_version,
-            "options": {**asdict(self.options), "cores": list(self.options.cores)},
+            "options": self.options.as_dict(),
             "protocol": self.protocol.as_dict(),
             "device_name": self.device_name,
         }
@@ -220,27 +234,24 @@ class Configuration:
         return hashlib.sha256(canonical_json(self.as_dict()).encode()).hexdigest()
 
     @classmethod
-    def from_dict(cls, plain: dict) -> Configuration:
-        """Inverse of `as_dict`; raises `UsageError` where a field is missing or unknown."""
+    def from_dict(cls, plain: Mapping) -> Configuration:
+        """Inverse of `as_dict`.
+
+        Raises `UnknownConfiguration` for a workload kind or a field that this version does not know,
+        `UsageError` where a field is missing or its value cannot be.
+        """
         try:
-            workload = dict(plain["workload"])
-            kind = workload.pop("kind", "stacked-lstm")
-            if kind not in ("stacked-lstm", "literature"):
-                raise UsageError(f"unknown workload {kind!r}: this version knows stacked-lstm and literature")
             return cls(
-                workload=LstmShape(**workload) if kind == "stacked-lstm" else Workload.from_dict(workload),
+                workload=workload_from_dict(plain["workload"]),
                 runtime=plain["runtime"],
                 runtime_version=plain["runtime_version"],
                 device_name=plain["device_name"],
-                options=Options(**plain["options"]),
-                protocol=Protocol(**plain["protocol"]),
+                options=known_fields(Options, plain["options"]),
+                protocol=known_fields(Protocol, plain["protocol"]),
                 mode=plain["mode"],
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UsageError(f"not a configuration of this version: {error}") from None
-
-
-SHAPE_FIELDS = tuple(f.name for f in fields(LstmShape))
 
 
 #: Above this share of time outside the trials a closed-loop recording is warned of.

@@ -30,6 +30,10 @@ class UsageError(LabError):
     """A name, size or path that the caller gave cannot be used."""
 
 
+class UnknownConfiguration(UsageError):
+    """What a newer version, or a package that is not installed here, has recorded: readers skip it with one line."""
+
+
 class StoreError(LabError):
     """A recording could not be written or read."""
 

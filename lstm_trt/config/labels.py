@@ -21,7 +21,7 @@ DEFAULTS = {
 def flags_of(configuration: Configuration) -> dict[str, tuple[str, ...]]:
     """Flag -> its values, in the order in which people give them; what goes without saying is left out."""
     options, protocol = configuration.options, configuration.protocol
-    given: dict[str, object] = {f"--{axis}": size for axis, size in configuration.workload.as_dict().items()}
+    given: dict[str, object] = {f"--{axis}": size for axis, size in configuration.workload.axes.items()}
     given |= {"--runtime": configuration.runtime, "--precision": options.precision, "--threads": options.threads}
     given |= {"--device": options.device, "--device-clocks": options.device_clocks}
     for name in ("trials", "warmup", "seed", "arrival", "period_us", "pause_ms", "wait"):

@@ -9,12 +9,11 @@ at each step. Arrays are time-major: inputs (sequence, batch, features), outputs
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 
-from lstm_trt.config.errors import UsageError
-
-AXES = ("layers", "hidden", "sequence", "batch", "features", "directions")
+from lstm_trt.config.errors import UnknownConfiguration, UsageError
+from lstm_trt.config.workload import AXES, Workload
 
 FLOAT32_BYTES = 4
 
@@ -30,8 +29,10 @@ def _positive(name: str, value: object) -> int:
 
 
 @dataclass(frozen=True, order=True)
-class LstmShape:
-    """Sizes of one stacked LSTM; raises `UsageError` for a size below 1."""
+class LstmShape(Workload):
+    """Sizes of one stacked LSTM with a dense layer to one output; raises `UsageError` for a size below 1."""
+
+    KIND = "stacked-lstm"
 
     layers: int
     hidden: int
@@ -47,7 +48,7 @@ class LstmShape:
             raise UsageError(f"directions must be 1 or 2, not {self.directions}")
 
     @property
-    def name(self) -> str:
+    def label(self) -> str:
         """Short and unique, fit for a file name: `2x200-s128-b1`."""
         tail = f"-f{self.features}" if self.features != 12 else ""
         tail += "-bi" if self.directions == 2 else ""
@@ -70,16 +71,6 @@ class LstmShape:
         return self.directions * lstm + self.hidden * self.directions + 1
 
     @property
-    def weight_bytes(self) -> int:
-        """Bytes of all weights in float32."""
-        return FLOAT32_BYTES * self.parameters
-
-    @property
-    def recurrent_bytes(self) -> int:
-        """Bytes of float32 recurrent weights, which every time step needs anew."""
-        return FLOAT32_BYTES * self.layers * self.directions * 4 * self.hidden * self.hidden
-
-    @property
     def input_flops(self) -> int:
         """Multiplications and additions (2 a weight) that need no earlier step."""
         steps = self.sequence * self.batch
@@ -97,8 +88,28 @@ class LstmShape:
         """Of one forward pass, matrix products only."""
         return self.input_flops + self.recurrent_flops
 
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)
+    @property
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """`inputs`: (sequence, batch, features), float32."""
+        return {"inputs": (self.sequence, self.batch, self.features)}
+
+    @property
+    def output_shapes(self) -> dict[str, tuple[int, ...]]:
+        """`outputs`: (sequence, batch, 1), float32."""
+        return {"outputs": (self.sequence, self.batch, 1)}
+
+    def as_dict(self) -> dict:
+        return {"kind": self.KIND, **asdict(self)}
+
+    def group_fields(self, mode: str) -> dict[str, object]:
+        return {} if mode == "forward" else {"mode": mode}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping) -> LstmShape:
+        try:
+            return cls(**{name: value for name, value in plain.items() if name != "kind"})
+        except TypeError as error:
+            raise UnknownConfiguration(f"not a shape of this version: {error}") from None
 
 
 @dataclass(frozen=True)

@@ -1,225 +1,112 @@
-"""What a workload of the literature is: network, inputs, loss, optimizer and protocol as numbers.
+"""What every kind of workload tells of itself: its identity, its axes, its named inputs and outputs.
 
-The documents' own stand in `workloads.py`. A workload can be scaled: batch, sequence, lengths and
-labels shrink by a stated fraction and the network stays what it is; `label` shows it.
+A kind is a frozen dataclass that derives from `Workload`, named in `registry.WORKLOADS` (or by an installed
+package's entry point `lstm_trt.workloads`); who prepares it stands in `registry.PREPARERS`. The stacked LSTM of
+this lab is `shape.LstmShape`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from fractions import Fraction
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
 
-from lstm_trt.config.errors import UsageError
-from lstm_trt.config.shape import LstmShape
+from lstm_trt import registry
+from lstm_trt.config.errors import UnknownConfiguration, UsageError
 
-MODES = ("forward", "training")
+if TYPE_CHECKING:
+    from pathlib import Path
 
-HEADS = ("none", "every-step", "last-step")
+    from lstm_trt.config.configuration import Configuration
 
-LOSSES = (None, "cross-entropy", "ctc")
-
-OPTIMIZERS = (None, "sgd", "adam")
-
-#: What `variant` may change, by name: other sizes of the same family. The key `depth` means layers.
-FAMILIES = {
-    "layer": ("batch", "sequence", "hidden", "layers"),
-    "stack": ("batch", "sequence", "hidden", "layers"),
-    "text-classifier": ("hidden",),
-}
+#: Sizes that any kind may have; null where they mean nothing for it. Analyses and figures vary these.
+AXES = ("layers", "hidden", "sequence", "batch", "features", "directions")
 
 
-@dataclass(frozen=True)
-class Workload:
-    """One benchmark of the literature; raises `UsageError` for sizes that do not go together.
+class Workload(ABC):
+    """One workload: what is computed, apart from the runtime that computes it."""
 
-    `features` is the width of what the first LSTM layer reads; with a `vocabulary` the inputs
-    are tokens that an embedding of that width turns into it. `head`: a dense layer to `outputs`
-    at "every-step" or the "last-step" (`output[-1]` of the last layer), or "none". `lengths`
-    are the least and the largest length of a batch whose sequences differ, `labels` the labels
-    of a sequence for CTC. `warmup` and `batches` are the document's protocol.
+    #: The kind, as recordings store it.
+    KIND: ClassVar[str]
 
-    Arrays are time-major. Inputs (sequence, batch, features) float32, or tokens (sequence, batch)
-    int64; targets int64: (sequence, batch) for every step, (batch,) for the last, (batch, labels)
-    for CTC, from 1 on since 0 is the blank.
-    """
-
-    name: str
-    document: str
-    batch: int
-    sequence: int
-    features: int
-    hidden: int
-    layers: int = 1
-    directions: int = 1
-    vocabulary: int | None = None
-    head: str = "none"
-    outputs: int | None = None
-    head_bias: bool = True
-    loss: str | None = None
-    optimizer: str | None = None
-    learning_rate: float | None = None
+    #: What a step may do: "forward", "training", ... An open set; the first is the default. Recordings of
+    #: different modes are never pooled.
     modes: tuple[str, ...] = ("forward",)
-    warmup: int = 10
-    batches: int = 100
-    lengths: tuple[int, int] | None = None
-    labels: int | None = None
-    scale: str = "1"
-    note: str = ""
-
-    def __post_init__(self) -> None:
-        for name in ("batch", "sequence", "features", "hidden", "layers", "directions", "batches"):
-            _at_least_one(name, getattr(self, name))
-        for name in ("vocabulary", "outputs", "labels"):
-            if getattr(self, name) is not None:
-                _at_least_one(name, getattr(self, name))
-        object.__setattr__(self, "modes", tuple(self.modes))
-        if self.directions > 2:
-            raise UsageError(f"directions must be 1 or 2, not {self.directions}")
-        for name, known in (("head", HEADS), ("loss", LOSSES), ("optimizer", OPTIMIZERS)):
-            if getattr(self, name) not in known:
-                raise UsageError(f"{self.name}: unknown {name} {getattr(self, name)!r}")
-        if not self.modes or set(self.modes) - set(MODES):
-            raise UsageError(f"{self.name}: modes must be of {', '.join(MODES)}, not {self.modes}")
-        if (self.head == "none") != (self.outputs is None):
-            raise UsageError(f"{self.name}: a head has outputs, and nothing else has: {self.head}, {self.outputs}")
-        if "training" in self.modes and None in (self.loss, self.optimizer, self.learning_rate):
-            raise UsageError(f"{self.name}: training needs a loss, an optimizer and a learning rate")
-        if self.loss is not None and self.head == "none":
-            raise UsageError(f"{self.name}: a loss needs a head")
-        self._check_lengths()
-
-    def _check_lengths(self) -> None:
-        ctc = self.loss == "ctc"
-        if ctc != (self.labels is not None):
-            raise UsageError(f"{self.name}: labels go with CTC, and CTC with labels")
-        if ctc and (self.head != "every-step" or self.outputs < 2):
-            raise UsageError(f"{self.name}: CTC needs at every step one output for the blank and one for a label")
-        if self.lengths is not None:
-            object.__setattr__(self, "lengths", tuple(self.lengths))
-            least, largest = self.lengths
-            if not (ctc and 1 <= least <= largest == self.sequence):
-                raise UsageError(
-                    f"{self.name}: lengths are for CTC and go up to the sequence {self.sequence}, not {self.lengths}"
-                )
-        if ctc and (self.lengths or (self.sequence,))[0] < 2 * self.labels - 1:
-            raise UsageError(f"{self.name}: {self.labels} labels may need {2 * self.labels - 1} steps")
 
     @property
+    @abstractmethod
     def label(self) -> str:
-        """Unique among the documents' workloads, with the scale: `layer-128x8x32`, `ptb-lm@1/8`."""
-        label = self.name
-        if self.name == "layer":
-            label += f"-{self.batch}x{self.sequence}x{self.hidden}" + (f"-l{self.layers}" if self.layers > 1 else "")
-        elif self.name == "stack":
-            label += f"-{self.features}x{self.hidden}x{self.sequence}x{self.layers}"
-            label += f"-b{self.batch}" if self.batch > 1 else ""
-        elif self.name == "text-classifier":
-            label += f"-h{self.hidden}"
-        return label if self.scale == "1" else f"{label}@{self.scale}"
+        """Unique among the workloads of its kind, for people and file names: `2x200-s128-b1`."""
 
-    @property
-    def shape(self) -> LstmShape:
-        """The sizes of the LSTM itself, without embedding and head."""
-        return LstmShape(self.layers, self.hidden, self.sequence, self.batch, self.features, self.directions)
-
-    @property
-    def width(self) -> int:
-        """Width of what the last LSTM layer gives at a step."""
-        return self.hidden * self.directions
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Of the inputs, float32, or of the tokens, int64."""
-        return (self.sequence, self.batch) + (() if self.vocabulary else (self.features,))
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Of the answer, float32."""
-        if self.head == "last-step":
-            return (self.batch, self.outputs)
-        return (self.sequence, self.batch, self.outputs or self.width)
-
-    @property
-    def parameters(self) -> int:
-        """Trained numbers, with PyTorch's two bias vectors a layer and direction."""
-        lstm = sum(4 * self.hidden * (width + self.hidden + 2) for width in self.shape.layer_inputs())
-        head = (self.outputs or 0) * (self.width + self.head_bias)
-        return (self.vocabulary or 0) * self.features + self.directions * lstm + head
-
-    @property
-    def flops(self) -> int:
-        """Of one forward pass, matrix products only (2 a weight); of the mean length where lengths differ."""
-        steps = self.sequence * self.batch
-        if self.lengths:
-            steps = sum(self.lengths) * self.batch // 2
-        lstm = sum(2 * 4 * self.hidden * (width + self.hidden) for width in self.shape.layer_inputs())
-        head = 2 * self.width * (self.outputs or 0) * (self.batch if self.head == "last-step" else steps)
-        return steps * self.directions * lstm + head
-
-    def scaled(self, fraction: Fraction | str | int | float) -> Workload:
-        """Batch, sequence, lengths and labels times `fraction`, rounded down, at least 1; the network stays.
-
-        Raises `UsageError` unless 0 < fraction <= 1. A float is taken as the fraction with
-        the least denominator up to 1000 that is near it.
-        """
-        try:
-            exact = Fraction(fraction)
-            exact = exact.limit_denominator(1000) if isinstance(fraction, float) else exact
-        except (ValueError, TypeError, ZeroDivisionError, OverflowError):
-            raise UsageError(f"the scale must be a fraction such as 1/8, not {fraction!r}") from None
-        if not 0 < exact <= 1:
-            raise UsageError(f"the scale must be above 0 and at most 1, not {fraction}")
-
-        def part(size: int) -> int:
-            return max(1, int(size * exact))
-
-        return replace(
-            self,
-            batch=part(self.batch),
-            sequence=part(self.sequence),
-            lengths=None if self.lengths is None else (part(self.lengths[0]), part(self.lengths[1])),
-            labels=None if self.labels is None else part(self.labels),
-            scale=str(Fraction(self.scale) * exact),
-        )
-
-    def variant(self, **sizes: int) -> Workload:
-        """Another member of the family: sizes by name (`FAMILIES`; `depth` means layers).
-
-        In these families the input is as wide as the hidden state, so `features` follows `hidden`.
-        Raises `UsageError` for a size that the family does not vary.
-        """
-        if "depth" in sizes:
-            sizes["layers"] = sizes.pop("depth")
-        varied = FAMILIES.get(self.name, ())
-        for name in sizes:
-            if name not in varied:
-                known = f"{self.name} varies in {', '.join(varied)}" if varied else f"{self.name} has one size"
-                raise UsageError(f"{known}, not in {name}")
-        if "hidden" in sizes:
-            sizes["features"] = sizes["hidden"]
-        return replace(self, **sizes)
-
+    @abstractmethod
     def as_dict(self) -> dict:
-        """JSON values, with `kind` "literature"; `from_dict` is the inverse."""
-        plain = {field.name: getattr(self, field.name) for field in fields(self)}
-        lists = {name: list(value) for name, value in plain.items() if isinstance(value, tuple)}
-        return {"kind": "literature", **plain, **lists}
+        """JSON values with `kind`: the workload's part of the identity. `from_dict` is the inverse.
+
+        A field that is added to a kind later is left out where it has its default, so that every
+        recording keeps its id.
+        """
 
     @classmethod
-    def from_dict(cls, plain: dict) -> Workload:
+    @abstractmethod
+    def from_dict(cls, plain: Mapping) -> Workload:
         """Inverse of `as_dict`; raises `UsageError` where a field is missing or unknown."""
-        values = dict(plain)
-        if values.pop("kind", "literature") != "literature":
-            raise UsageError(f"not a workload of the literature: {plain['kind']!r}")
-        try:
-            values["modes"] = tuple(values["modes"])
-            if values.get("lengths") is not None:
-                values["lengths"] = tuple(values["lengths"])
-            return cls(**values)
-        except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"not a workload of this version: {error}") from None
+
+    @property
+    @abstractmethod
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name -> shape of what a forward step reads."""
+
+    @property
+    @abstractmethod
+    def output_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name -> shape of what a forward step answers."""
+
+    @property
+    def axes(self) -> dict[str, int | None]:
+        """`AXES` of this workload; None where an axis means nothing for it."""
+        return {axis: getattr(self, axis, None) for axis in AXES}
+
+    @property
+    def parameters(self) -> int | None:
+        """Trained numbers; None where they are not known."""
+        return None
+
+    @property
+    def flops(self) -> int | None:
+        """Operations of one forward pass, matrix products only (2 a weight); None where they are not known."""
+        return None
+
+    def group_fields(self, mode: str) -> dict[str, object]:
+        """What tells it from other workloads beside its axes, runtime and options, name -> JSON value."""
+        return {"workload": self.label, "mode": mode}
+
+    def title(self, mode: str) -> str:
+        """The label, with the mode where it is not the usual forward pass."""
+        return self.label if mode == "forward" else f"{self.label} {mode}"
+
+    def command(self, configuration: Configuration, out: str | Path, rounds: int | None = None) -> str | None:
+        """The shell line that records it, where that is not `lstm-trt record` with the flags of a shape."""
+        return None
+
+    def check_mode(self, mode: str) -> None:
+        """Raises `UsageError` for a mode that this workload does not have."""
+        if mode not in self.modes:
+            raise UsageError(f"{self.label} has no mode {mode!r}: choose from {', '.join(self.modes)}")
 
 
-def _at_least_one(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"{name} must be a whole number of at least 1, not {value!r}")
+def workload_from_dict(plain: Mapping) -> Workload:
+    """The workload of a recording's JSON, of any kind that is registered here.
+
+    Raises `UnknownConfiguration` for a kind that is not, `UsageError` for fields that do not go together.
+    """
+    kind = plain.get("kind", "stacked-lstm")
+    try:
+        found = registry.load("WORKLOADS", kind) if isinstance(kind, str) and "." not in kind else None
+    except KeyError:
+        found = None
+    except (ImportError, AttributeError) as error:
+        raise UnknownConfiguration(f"the workload kind {kind!r} cannot be loaded: {error}") from None
+    if found is None:
+        known = ", ".join(registry.table("WORKLOADS"))
+        raise UnknownConfiguration(f"unknown workload kind {kind!r}: this version knows {known}")
+    return found.from_dict(plain)

@@ -34,9 +34,9 @@ from lstm_trt.store.cache import sha256
 def network_name(shape: LstmShape, profile: Profile | None = None) -> str:
     """`3x72-s24-b4`, or `3x72-s8to64-b1to4` where the sizes are ranges."""
     if profile is None:
-        return shape.name
+        return shape.label
     sizes = [f"{r[0]}to{r[2]}" if r[0] < r[2] else f"{r[0]}" for r in (profile.sequence, profile.batch)]
-    return shape.name.replace(f"-s{shape.sequence}-b{shape.batch}", f"-s{sizes[0]}-b{sizes[1]}")
+    return shape.label.replace(f"-s{shape.sequence}-b{shape.batch}", f"-s{sizes[0]}-b{sizes[1]}")
 
 
 def file_stem(engine: Engine) -> str:

@@ -85,18 +85,18 @@ def _export(shape: LstmShape, weights: dict[str, np.ndarray]) -> bytes:
                 dynamo=False,
             )
     except Exception as error:  # whatever the exporter raises, the sweep goes on
-        raise ExportFailed(f"PyTorch {torch.__version__} cannot export {shape.name}: {first_line(error)}") from error
+        raise ExportFailed(f"PyTorch {torch.__version__} cannot export {shape.label}: {first_line(error)}") from error
     content = buffer.getvalue()
     model = onnx.load_from_string(content)
     for value in (model.graph.input[0], model.graph.output[0]):
         dims = value.type.tensor_type.shape.dim
         if not (dims[0].dim_param and dims[1].dim_param):
-            raise ExportFailed(f"the exporter froze a size of {value.name} of {shape.name}")
+            raise ExportFailed(f"the exporter froze a size of {value.name} of {shape.label}")
     onnx.checker.check_model(model, full_check=True)
     operators = [node.op_type for node in model.graph.node]
     if operators.count("LSTM") != shape.layers:
         raise ExportFailed(
-            f"the export of {shape.name} holds {operators.count('LSTM')} LSTM operators, not {shape.layers}"
+            f"the export of {shape.label} holds {operators.count('LSTM')} LSTM operators, not {shape.layers}"
         )
     return content
 
@@ -115,7 +115,7 @@ def static_model(path: Path, shape: LstmShape) -> bytes:
         inferred = _inferred_output(model, (shape.sequence, shape.batch, shape.features))
         expected = (shape.sequence, shape.batch, 1)
         if inferred != expected:
-            raise ExportFailed(f"{path.name} at {shape.name} gives outputs of {inferred}, not {expected}")
+            raise ExportFailed(f"{path.name} at {shape.label} gives outputs of {inferred}, not {expected}")
         del model.graph.value_info[:]
         _write_sizes(model.graph.input[0], (shape.sequence, shape.batch, shape.features))
         _write_sizes(model.graph.output[0], expected)
@@ -123,7 +123,7 @@ def static_model(path: Path, shape: LstmShape) -> bytes:
     except ExportFailed:
         raise
     except Exception as error:  # DecodeError, InferenceError, ValidationError, OSError: all mean an unusable file
-        raise ExportFailed(f"{path} cannot be made static at {shape.name}: {first_line(error)}") from error
+        raise ExportFailed(f"{path} cannot be made static at {shape.label}: {first_line(error)}") from error
 
 
 def _inferred_output(model, input_sizes: tuple[int, ...]) -> tuple[int, ...]:

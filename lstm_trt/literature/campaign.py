@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lstm_trt import registry
+from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.workload import Workload
 from lstm_trt.literature import metrics, published
-from lstm_trt.literature.workloads import VARIANTS, find
+from lstm_trt.literature.workloads import VARIANTS, LiteratureWorkload, find
 from lstm_trt.store import folders
 from lstm_trt.store.folders import find_folder, project_folder
 from lstm_trt.store.schema import Failure, Recording
@@ -22,7 +23,7 @@ class Literature:
     items: tuple[Recording | Failure, ...]
     rows: tuple[metrics.Row, ...]
     printed: tuple[published.Row, ...]
-    variants: tuple[Workload, ...]
+    variants: tuple[LiteratureWorkload, ...]
     source: Path
 
     def describe(self) -> str:
@@ -68,7 +69,8 @@ def load(
         items = tuple(
             item
             for item in folders.read_many(source)
-            if item.configuration.of_literature and item.configuration.workload.name in workloads
+            if isinstance(item.configuration.workload, LiteratureWorkload)
+            and item.configuration.workload.name in workloads
         )
     if not items:
         raise UsageError(f"{source} holds no recording of {', '.join(workloads)}: set record = True to record here")
@@ -76,15 +78,14 @@ def load(
 
 
 def _recorded(variants, out, implementations, scale, batches, threads, show_progress):
-    from lstm_trt.literature.describe import availability, describe_configuration, reason
-    from lstm_trt.literature.implementations import REGISTRY
+    from lstm_trt.literature.session import availability, describe_benchmark, reason
     from lstm_trt.recorder.sweep import run_sweep
 
     wanted = [
-        describe_configuration(one, name, mode, scale=scale, batches=batches, threads=threads)
+        describe_benchmark(one, name, mode, scale=scale, batches=batches, options=Options(threads=threads))
         for one in variants
         for mode in one.modes
-        for name in implementations or [name for name in REGISTRY if availability(name).ready]
+        for name in implementations or [name for name in registry.table("IMPLEMENTATIONS") if availability(name).ready]
         if reason(name, one.scaled(scale), mode) is None
     ]
     source = project_folder(out or "data/local/literature")

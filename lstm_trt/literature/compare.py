@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.workload import Workload
 from lstm_trt.literature import metrics, published
 from lstm_trt.literature.implementations import load
+from lstm_trt.literature.workloads import LiteratureWorkload
 
 #: Two times of one side count as different from this ratio on, as one process against another does in `compare`.
 APART = 1.10
@@ -77,7 +77,7 @@ def said(sides: Sequence[Side]) -> str:
     return f"{fullest.name}: {'; '.join(filter(None, [*words, *dict.fromkeys(side.note for side in sides)]))}."
 
 
-def today(rows: Iterable[metrics.Row], workload: Workload, mode: str) -> list[Side]:
+def today(rows: Iterable[metrics.Row], workload: LiteratureWorkload, mode: str) -> list[Side]:
     """The recordings of an unscaled workload in one mode: a side a scale at which they were made, the largest first.
 
     Of several rounds the middle one counts. Raises `UsageError` where there are none, or where those
@@ -93,7 +93,7 @@ def today(rows: Iterable[metrics.Row], workload: Workload, mode: str) -> list[Si
     return [_today(found, workload, mode) for _, found in sorted(by_scale.items(), reverse=True)]
 
 
-def _today(found: list[metrics.Row], workload: Workload, mode: str) -> Side:
+def _today(found: list[metrics.Row], workload: LiteratureWorkload, mode: str) -> Side:
     for name in ("machine", "threads"):
         if len(kinds := {str(getattr(row, name)) for row in found if row.status == "ok"}) > 1:
             raise UsageError(f"{workload.label} ({mode}) was recorded with unlike {name}: {', '.join(sorted(kinds))}")
@@ -111,7 +111,7 @@ def _today(found: list[metrics.Row], workload: Workload, mode: str) -> Side:
     return Side(name, f"{first.hardware}, {threads}; {', '.join(versions)}", size, entries, counts)
 
 
-def _is_of(row: metrics.Row, workload: Workload, mode: str) -> bool:
+def _is_of(row: metrics.Row, workload: LiteratureWorkload, mode: str) -> bool:
     # What is no variant of the document has no published sizes and must have these itself.
     batch, sequence = row.published_batch or row.batch, row.published_sequence or row.sequence
     sizes = (batch, sequence, row.features, row.hidden, row.layers)
@@ -127,7 +127,7 @@ def _middle(name: str, rounds: Sequence[metrics.Row]) -> Entry:
     return Entry(name, row.title, row.seconds, "ok")
 
 
-def printed(rows: Iterable[published.Row], workload: Workload, mode: str) -> list[Side]:
+def printed(rows: Iterable[published.Row], workload: LiteratureWorkload, mode: str) -> list[Side]:
     """What the document prints of the workload in one mode: a side a device, cells without a figure included."""
     sides: dict[str, list[published.Row]] = {}
     for row in published.typical(rows):
@@ -136,7 +136,7 @@ def printed(rows: Iterable[published.Row], workload: Workload, mode: str) -> lis
     return [_printed(device, found, workload) for device, found in sides.items()]
 
 
-def _printed(device: str, rows: list[published.Row], workload: Workload) -> Side:
+def _printed(device: str, rows: list[published.Row], workload: LiteratureWorkload) -> Side:
     entries = tuple(
         Entry(row.implementation, title_of(row.implementation, row.framework), row.seconds, row.status, row.reason)
         for row in rows

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lstm_trt.config.workload import Workload
+from lstm_trt.literature.workloads import LiteratureWorkload
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch, time-major; shapes as `Workload` tells.
+    """One batch, time-major; shapes as `LiteratureWorkload` tells.
 
     `lengths` (batch,) int64 fall and begin with the sequence itself; inputs beyond a
     sequence's length are zero, and no answer may depend on them.
@@ -26,8 +26,12 @@ class Batch:
     targets: np.ndarray | None = None
     lengths: np.ndarray | None = None
 
+    def by_name(self) -> dict[str, np.ndarray]:
+        """What the workload has of it, by name, as a prepared step takes it."""
+        return {name: array for name, array in vars(self).items() if array is not None}
 
-def weight_shapes(workload: Workload) -> dict[str, tuple[int, ...]]:
+
+def weight_shapes(workload: LiteratureWorkload) -> dict[str, tuple[int, ...]]:
     """PyTorch's names and shapes of all that is trained, in the order embedding, LSTM, dense."""
     named: dict[str, tuple[int, ...]] = {}
     if workload.vocabulary:
@@ -46,7 +50,7 @@ def weight_shapes(workload: Workload) -> dict[str, tuple[int, ...]]:
     return named
 
 
-def make_weights(workload: Workload, seed: int) -> dict[str, np.ndarray]:
+def make_weights(workload: LiteratureWorkload, seed: int) -> dict[str, np.ndarray]:
     """Float32 weights with PyTorch's distributions.
 
     The embedding is standard normal, the LSTM uniform in +-1/sqrt(hidden), the dense layer
@@ -64,7 +68,7 @@ def make_weights(workload: Workload, seed: int) -> dict[str, np.ndarray]:
     return weights
 
 
-def make_batch(workload: Workload, seed: int) -> Batch:
+def make_batch(workload: LiteratureWorkload, seed: int) -> Batch:
     """Standard normal inputs or uniform tokens, with uniform targets where there is a loss."""
     generator = np.random.default_rng([seed, 1])
     lengths = _lengths(workload, generator)
@@ -77,7 +81,7 @@ def make_batch(workload: Workload, seed: int) -> Batch:
     return Batch(inputs, _targets(workload, generator), lengths)
 
 
-def _lengths(workload: Workload, generator: np.random.Generator) -> np.ndarray | None:
+def _lengths(workload: LiteratureWorkload, generator: np.random.Generator) -> np.ndarray | None:
     """Falling, the first as long as the sequence; all of them where CTC has one fixed length; else None."""
     if workload.loss != "ctc":
         return None
@@ -87,7 +91,7 @@ def _lengths(workload: Workload, generator: np.random.Generator) -> np.ndarray |
     return np.sort(lengths)[::-1].copy()
 
 
-def _targets(workload: Workload, generator: np.random.Generator) -> np.ndarray | None:
+def _targets(workload: LiteratureWorkload, generator: np.random.Generator) -> np.ndarray | None:
     if workload.loss is None:
         return None
     if workload.loss == "ctc":

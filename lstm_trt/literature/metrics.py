@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lstm_trt.config.configuration import Configuration
-from lstm_trt.config.workload import Workload
-from lstm_trt.literature.describe import base_of
 from lstm_trt.literature.published import SECONDS
-from lstm_trt.literature.task import COSTS
+from lstm_trt.literature.workloads import LiteratureWorkload, base_of
+from lstm_trt.runtimes.base import COSTS
 from lstm_trt.store.schema import Failure, Recording
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def rows(items: Iterable[Recording | Failure]) -> list[Row]:
     """The rows of recordings and failures; other workloads are left out."""
     found = []
     for item in items:
-        if not item.configuration.of_literature:
+        if not isinstance(item.configuration.workload, LiteratureWorkload):
             continue
         common = _common(item)
         document = common["source"]
@@ -196,7 +195,7 @@ def _implementation(configuration: Configuration, provenance: dict) -> dict:
     return {name: told[name] for name in ("title", "framework")}
 
 
-def shape_words(workload: Workload) -> str:
+def shape_words(workload: LiteratureWorkload) -> str:
     """All sizes that were run, as the published tables write them."""
     told = f"layers {workload.layers}" + (" bidirectional" if workload.directions == 2 else "")
     told += f" hidden {workload.hidden} input {workload.features} sequence {workload.sequence} batch {workload.batch}"

@@ -22,12 +22,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from lstm_trt import registry
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import RuntimeUnavailable
-from lstm_trt.config.workload import Workload
-from lstm_trt.literature.describe import describe_configuration, protocol_of, reason
-from lstm_trt.literature.implementations import REGISTRY
-from lstm_trt.literature.workloads import VARIANTS, WORKLOADS
+from lstm_trt.literature.session import describe_benchmark, protocol_of, reason
+from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Rate:
     cell_ms: float
     weights_ms: float = 0.0
 
-    def ms(self, workload: Workload) -> float:
+    def ms(self, workload: LiteratureWorkload) -> float:
         cells, weights = counts(workload)
         return self.gflop_ms * workload.flops / 1e9 + self.cell_ms * cells + self.weights_ms * weights
 
@@ -117,14 +116,14 @@ BUILD_S = {
 }
 
 
-def counts(workload: Workload) -> tuple[int, float]:
+def counts(workload: LiteratureWorkload) -> tuple[int, float]:
     """Cells of a forward pass, and the millions of weights that they touch together."""
     cells = workload.sequence * workload.layers * workload.directions
     weights = sum(4 * workload.hidden * (width + workload.hidden) for width in workload.shape.layer_inputs())
     return cells, workload.sequence * workload.directions * weights / 1e6
 
 
-def step_ms(workload: Workload, name: str, mode: str) -> float:
+def step_ms(workload: LiteratureWorkload, name: str, mode: str) -> float:
     """Estimate of one batch."""
     outputs = math.prod(workload.output_shape) / 1e6 if workload.outputs else 0.0
     ms = OUTPUTS_MS.get((mode, name.split("-")[0]), 4.0) * outputs
@@ -133,7 +132,7 @@ def step_ms(workload: Workload, name: str, mode: str) -> float:
     return ms + TRAINING[name].ms(workload) + PARAMETERS_MS * workload.parameters / 1e6
 
 
-def build_s(workload: Workload, name: str, mode: str) -> float:
+def build_s(workload: LiteratureWorkload, name: str, mode: str) -> float:
     """Estimate of the build: of the longest end in `BUILD_S` that the name has."""
     ends = [end for of, end in BUILD_S if of == mode and name.endswith(end)]
     if not ends:
@@ -142,7 +141,7 @@ def build_s(workload: Workload, name: str, mode: str) -> float:
     return once + a_cell * counts(workload)[0]
 
 
-def estimate_s(workload: Workload, name: str, mode: str, steps: int) -> float:
+def estimate_s(workload: LiteratureWorkload, name: str, mode: str, steps: int) -> float:
     """Estimate of a whole row with so many batches, warm-up included."""
     more = 2 if mode == "forward" else 3
     start = next(seconds for begin, seconds in START_S.items() if name.startswith(begin))
@@ -161,7 +160,7 @@ LADDER = (200, 100, 50, 20, 10, 5, 3)
 FEWEST = LADDER[-1]
 
 
-EVERYONE = tuple(REGISTRY)
+EVERYONE = tuple(registry.IMPLEMENTATIONS)
 
 COMPILED = tuple(name for name in EVERYONE if name.endswith("-compiled"))
 
@@ -197,7 +196,7 @@ TEXT = ("pytorch-one-call-eager", "tensorflow-basic-graph", "tensorflow-one-call
 class Block:
     """Sizes x implementations in one mode; `seconds` bounds the loop of a row, `why` tells what was left out."""
 
-    workloads: tuple[Workload, ...]
+    workloads: tuple[LiteratureWorkload, ...]
     implementations: tuple[str, ...]
     mode: str = "forward"
     scale: str = "1"
@@ -249,7 +248,7 @@ BLOCKS = (
 class Entry:
     """One row of the plan. `configuration` is None where the implementation is not ready here; `reason` tells why."""
 
-    workload: Workload
+    workload: LiteratureWorkload
     implementation: str
     mode: str
     batches: int
@@ -271,18 +270,18 @@ def entries() -> list[Entry]:
     return list(found.values())
 
 
-def _entry(workload: Workload, name: str, block: Block) -> Entry:
+def _entry(workload: LiteratureWorkload, name: str, block: Block) -> Entry:
     batches, warmup = batches_of(workload, name, block.mode, block.seconds)
     estimate = estimate_s(workload, name, block.mode, batches + warmup)
     configuration, why = None, ""
     try:
-        configuration = describe_configuration(workload, name, block.mode, batches=batches, warmup=warmup)
+        configuration = describe_benchmark(workload, name, block.mode, batches=batches, warmup=warmup)
     except RuntimeUnavailable as error:
         why = error.reason
     return Entry(workload, name, block.mode, batches, warmup, estimate, configuration, why)
 
 
-def batches_of(workload: Workload, name: str, mode: str, seconds: float) -> tuple[int, int]:
+def batches_of(workload: LiteratureWorkload, name: str, mode: str, seconds: float) -> tuple[int, int]:
     """(timed, warm-up): as many of the document's batches as the seconds hold, and the warm-up in proportion."""
     steps = [workload.batches, *(number for number in LADDER if number < workload.batches)]
     for batches in steps:

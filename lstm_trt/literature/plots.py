@@ -24,12 +24,10 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.workload import Workload
 from lstm_trt.literature import compare, metrics, published
 from lstm_trt.literature.compare import Entry, Side, said
 from lstm_trt.literature.metrics import Row
-from lstm_trt.literature.task import COSTS
-from lstm_trt.literature.workloads import VARIANTS
+from lstm_trt.literature.workloads import VARIANTS, LiteratureWorkload
 from lstm_trt.plots.style import (
     DASHES,
     MARKERS,
@@ -42,6 +40,7 @@ from lstm_trt.plots.style import (
     style,
     write_pictures,
 )
+from lstm_trt.runtimes.base import COSTS
 
 ROW_IN, HEAD_IN = 0.21, 0.62
 
@@ -192,7 +191,7 @@ def draw(rows: Iterable[metrics.Row], folder: str | Path) -> list[Path]:
     return write_pictures(pictures, folder)
 
 
-def _sides(rows, printed, workload: Workload, mode: str) -> tuple[compare.Side | None, list[compare.Side]]:
+def _sides(rows, printed, workload: LiteratureWorkload, mode: str) -> tuple[compare.Side | None, list[compare.Side]]:
     then = compare.printed(printed, workload, mode)
     try:
         now = compare.today(rows, workload, mode)

@@ -20,7 +20,7 @@ from lstm_trt.config.errors import UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lstm_trt.config.workload import Workload
+    from lstm_trt.literature.workloads import LiteratureWorkload
 
 
 #: Document -> the name of its table. "further" are figures of other sources to stand beside.
@@ -102,7 +102,7 @@ class Row:
         version = (self.implementation, self.framework_version)
         return (*configuration, *version, self.device, self.hardware, self.precision, self.statistic)
 
-    def matches(self, workload: Workload) -> bool:
+    def matches(self, workload: LiteratureWorkload) -> bool:
         """Whether this row is about `workload`, whose sizes must be unscaled: every size that is stated is equal."""
         stated = [size for size in SIZES if getattr(self, size) is not None]
         same = all(getattr(self, size) == getattr(workload, size) for size in stated)

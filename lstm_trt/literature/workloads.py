@@ -1,43 +1,303 @@
-"""The workloads of four documents on LSTM benchmarks, by name.
+"""The workloads of four documents on LSTM benchmarks, by name: network, inputs, loss, optimizer, protocol.
 
 `cell`, `layer` and `stack` are document 000's (TVM against cuDNN), `ptb-lm` is 001's (a language
 model on PTB), `text-classifier` 002's, the four of speech 004's. What a document leaves open is
-settled here once and told in `note`.
+settled here once and said in `note`. A workload can be scaled: batch, sequence, lengths and labels
+shrink by a stated fraction and the network stays what it is; `label` shows it.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
 
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UnknownConfiguration, UsageError
+from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import Workload
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lstm_trt.config.configuration import Configuration
+
+MODES = ("forward", "training")
+
+HEADS = ("none", "every-step", "last-step")
+
+LOSSES = (None, "cross-entropy", "ctc")
+
+OPTIMIZERS = (None, "sgd", "adam")
+
+#: What `variant` may change, by name: other sizes of the same family. The key `depth` means layers.
+FAMILIES = {
+    "layer": ("batch", "sequence", "hidden", "layers"),
+    "stack": ("batch", "sequence", "hidden", "layers"),
+    "text-classifier": ("hidden",),
+}
+
+
+@dataclass(frozen=True)
+class LiteratureWorkload(Workload):
+    """One benchmark of the literature; raises `UsageError` for sizes that do not go together.
+
+    `features` is the width of what the first LSTM layer reads; with a `vocabulary` the inputs
+    are tokens that an embedding of that width turns into it. `head`: a dense layer to `outputs`
+    at "every-step" or the "last-step" (`output[-1]` of the last layer), or "none". `lengths`
+    are the least and the largest length of a batch whose sequences differ, `labels` the labels
+    of a sequence for CTC. `warmup` and `batches` are the document's protocol.
+
+    Arrays are time-major. Inputs (sequence, batch, features) float32, or tokens (sequence, batch)
+    int64; targets int64: (sequence, batch) for every step, (batch,) for the last, (batch, labels)
+    for CTC, from 1 on since 0 is the blank.
+    """
+
+    KIND = "literature"
+
+    name: str
+    document: str
+    batch: int
+    sequence: int
+    features: int
+    hidden: int
+    layers: int = 1
+    directions: int = 1
+    vocabulary: int | None = None
+    head: str = "none"
+    outputs: int | None = None
+    head_bias: bool = True
+    loss: str | None = None
+    optimizer: str | None = None
+    learning_rate: float | None = None
+    modes: tuple[str, ...] = ("forward",)
+    warmup: int = 10
+    batches: int = 100
+    lengths: tuple[int, int] | None = None
+    labels: int | None = None
+    scale: str = "1"
+    #: What the document leaves open and how it is settled here: for people, no part of the question.
+    note: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "sequence", "features", "hidden", "layers", "directions", "batches"):
+            _at_least_one(name, getattr(self, name))
+        for name in ("vocabulary", "outputs", "labels"):
+            if getattr(self, name) is not None:
+                _at_least_one(name, getattr(self, name))
+        object.__setattr__(self, "modes", tuple(self.modes))
+        if self.directions > 2:
+            raise UsageError(f"directions must be 1 or 2, not {self.directions}")
+        for name, known in (("head", HEADS), ("loss", LOSSES), ("optimizer", OPTIMIZERS)):
+            if getattr(self, name) not in known:
+                raise UsageError(f"{self.name}: unknown {name} {getattr(self, name)!r}")
+        if not self.modes or set(self.modes) - set(MODES):
+            raise UsageError(f"{self.name}: modes must be of {', '.join(MODES)}, not {self.modes}")
+        if (self.head == "none") != (self.outputs is None):
+            raise UsageError(f"{self.name}: a head has outputs, and nothing else has: {self.head}, {self.outputs}")
+        if "training" in self.modes and None in (self.loss, self.optimizer, self.learning_rate):
+            raise UsageError(f"{self.name}: training needs a loss, an optimizer and a learning rate")
+        if self.loss is not None and self.head == "none":
+            raise UsageError(f"{self.name}: a loss needs a head")
+        self._check_lengths()
+
+    def _check_lengths(self) -> None:
+        ctc = self.loss == "ctc"
+        if ctc != (self.labels is not None):
+            raise UsageError(f"{self.name}: labels go with CTC, and CTC with labels")
+        if ctc and (self.head != "every-step" or self.outputs < 2):
+            raise UsageError(f"{self.name}: CTC needs at every step one output for the blank and one for a label")
+        if self.lengths is not None:
+            object.__setattr__(self, "lengths", tuple(self.lengths))
+            least, largest = self.lengths
+            if not (ctc and 1 <= least <= largest == self.sequence):
+                raise UsageError(
+                    f"{self.name}: lengths are for CTC and go up to the sequence {self.sequence}, not {self.lengths}"
+                )
+        if ctc and (self.lengths or (self.sequence,))[0] < 2 * self.labels - 1:
+            raise UsageError(f"{self.name}: {self.labels} labels may need {2 * self.labels - 1} steps")
+
+    @property
+    def label(self) -> str:
+        """Unique among the documents' workloads, with the scale: `layer-128x8x32`, `ptb-lm@1/8`."""
+        label = self.name
+        if self.name == "layer":
+            label += f"-{self.batch}x{self.sequence}x{self.hidden}" + (f"-l{self.layers}" if self.layers > 1 else "")
+        elif self.name == "stack":
+            label += f"-{self.features}x{self.hidden}x{self.sequence}x{self.layers}"
+            label += f"-b{self.batch}" if self.batch > 1 else ""
+        elif self.name == "text-classifier":
+            label += f"-h{self.hidden}"
+        return label if self.scale == "1" else f"{label}@{self.scale}"
+
+    @property
+    def shape(self) -> LstmShape:
+        """The sizes of the LSTM itself, without embedding and head."""
+        return LstmShape(self.layers, self.hidden, self.sequence, self.batch, self.features, self.directions)
+
+    @property
+    def width(self) -> int:
+        """Width of what the last LSTM layer gives at a step."""
+        return self.hidden * self.directions
+
+    def title(self, mode: str) -> str:
+        return f"{self.label} {mode}"
+
+    @property
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """`inputs`: `input_shape`."""
+        return {"inputs": self.input_shape}
+
+    @property
+    def output_shapes(self) -> dict[str, tuple[int, ...]]:
+        """`outputs`: `output_shape`."""
+        return {"outputs": self.output_shape}
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of the inputs, float32, or of the tokens, int64."""
+        return (self.sequence, self.batch) + (() if self.vocabulary else (self.features,))
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Of the answer, float32."""
+        if self.head == "last-step":
+            return (self.batch, self.outputs)
+        return (self.sequence, self.batch, self.outputs or self.width)
+
+    @property
+    def parameters(self) -> int:
+        """Trained numbers, with PyTorch's two bias vectors a layer and direction."""
+        lstm = sum(4 * self.hidden * (width + self.hidden + 2) for width in self.shape.layer_inputs())
+        head = (self.outputs or 0) * (self.width + self.head_bias)
+        return (self.vocabulary or 0) * self.features + self.directions * lstm + head
+
+    @property
+    def flops(self) -> int:
+        """Of one forward pass, matrix products only (2 a weight); of the mean length where lengths differ."""
+        steps = self.sequence * self.batch
+        if self.lengths:
+            steps = sum(self.lengths) * self.batch // 2
+        lstm = sum(2 * 4 * self.hidden * (width + self.hidden) for width in self.shape.layer_inputs())
+        head = 2 * self.width * (self.outputs or 0) * (self.batch if self.head == "last-step" else steps)
+        return steps * self.directions * lstm + head
+
+    def scaled(self, fraction: Fraction | str | int | float) -> LiteratureWorkload:
+        """Batch, sequence, lengths and labels times `fraction`, rounded down, at least 1; the network stays.
+
+        Raises `UsageError` unless 0 < fraction <= 1. A float is taken as the fraction with
+        the least denominator up to 1000 that is near it.
+        """
+        try:
+            exact = Fraction(fraction)
+            exact = exact.limit_denominator(1000) if isinstance(fraction, float) else exact
+        except (ValueError, TypeError, ZeroDivisionError, OverflowError):
+            raise UsageError(f"the scale must be a fraction such as 1/8, not {fraction!r}") from None
+        if not 0 < exact <= 1:
+            raise UsageError(f"the scale must be above 0 and at most 1, not {fraction}")
+
+        def part(size: int) -> int:
+            return max(1, int(size * exact))
+
+        return replace(
+            self,
+            batch=part(self.batch),
+            sequence=part(self.sequence),
+            lengths=None if self.lengths is None else (part(self.lengths[0]), part(self.lengths[1])),
+            labels=None if self.labels is None else part(self.labels),
+            scale=str(Fraction(self.scale) * exact),
+        )
+
+    def variant(self, **sizes: int) -> LiteratureWorkload:
+        """Another member of the family: sizes by name (`FAMILIES`; `depth` means layers).
+
+        In these families the input is as wide as the hidden state, so `features` follows `hidden`.
+        Raises `UsageError` for a size that the family does not vary.
+        """
+        if "depth" in sizes:
+            sizes["layers"] = sizes.pop("depth")
+        varied = FAMILIES.get(self.name, ())
+        for name in sizes:
+            if name not in varied:
+                known = f"{self.name} varies in {', '.join(varied)}" if varied else f"{self.name} has one size"
+                raise UsageError(f"{known}, not in {name}")
+        if "hidden" in sizes:
+            sizes["features"] = sizes["hidden"]
+        return replace(self, **sizes)
+
+    def command(self, configuration: Configuration, out: str | Path, rounds: int | None = None) -> str:
+        options, protocol = configuration.options, configuration.protocol
+        line = ["lstm-trt", "literature", self.name, "--implementation", configuration.runtime]
+        line += ["--mode", configuration.mode]
+        whole = base_of(self)
+        for name in FAMILIES.get(self.name, ()):
+            size = getattr(whole or self, name)
+            if whole is None and name in ("batch", "sequence"):
+                size = math.ceil(size / Fraction(self.scale))  # scaling rounds down
+            if size != getattr(WORKLOADS[self.name], name):
+                line += [f"--{name}", str(size)]
+        line += ["--scale", self.scale] if self.scale != "1" else []
+        line += ["--batches", str(protocol.trials), "--warmup", str(protocol.warmup)]
+        line += ["--threads", str(options.threads)] if options.threads != 1 else []
+        line += ["--seed", str(protocol.seed)] if protocol.seed else []
+        line += ["--device", options.device] if options.device != "cpu" else []
+        line += ["--rounds", str(rounds)] if rounds else []
+        return shlex.join([*line, "--out", str(out)])
+
+    def as_dict(self) -> dict:
+        """JSON values, all fields but the note."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self) if field.compare}
+        lists = {name: list(value) for name, value in plain.items() if isinstance(value, tuple)}
+        return {"kind": self.KIND, **plain, **lists}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping) -> LiteratureWorkload:
+        values = {name: value for name, value in plain.items() if name != "kind"}
+        unknown = values.keys() - {field.name for field in fields(cls)}
+        if unknown:
+            raise UnknownConfiguration(f"not a workload of this version: it has {', '.join(sorted(unknown))}")
+        try:
+            values["modes"] = tuple(values["modes"])
+            if values.get("lengths") is not None:
+                values["lengths"] = tuple(values["lengths"])
+            return cls(**values)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"not a workload of this version: {error}") from None
+
+
+def _at_least_one(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UsageError(f"{name} must be a whole number of at least 1, not {value!r}")
+
 
 _NO_RUNS = "the document does not say how many runs: 10 warm-ups and 100 timed runs here"
 
-_CELL = Workload("cell", "000", batch=128, sequence=1, features=512, hidden=512, note=_NO_RUNS)
+_CELL = LiteratureWorkload("cell", "000", batch=128, sequence=1, features=512, hidden=512, note=_NO_RUNS)
 
-_LAYER = Workload("layer", "000", batch=32, sequence=8, features=32, hidden=32, note=_NO_RUNS)
+_LAYER = LiteratureWorkload("layer", "000", batch=32, sequence=8, features=32, hidden=32, note=_NO_RUNS)
 
-_STACK = Workload(
+_STACK = LiteratureWorkload(
     "stack", "000", batch=1, sequence=100, features=64, hidden=64,
     note=f"the document does not say the batch of its depths 1 to 20: 1 here; {_NO_RUNS}",
 )  # fmt: skip
 
-_PTB = Workload(
+_PTB = LiteratureWorkload(
     "ptb-lm", "001", batch=128, sequence=50, features=128, hidden=256, layers=3, vocabulary=10001,
     head="every-step", outputs=10001, loss="cross-entropy", optimizer="adam", learning_rate=1e-3,
     modes=("forward", "training"), warmup=10, batches=50,
     note="random tokens; the document names no optimizer: Adam, 1e-3",
 )  # fmt: skip
 
-_TEXT = Workload(
+_TEXT = LiteratureWorkload(
     "text-classifier", "002", batch=128, sequence=64, features=128, hidden=128, vocabulary=10000,
     head="last-step", outputs=5, loss="cross-entropy", optimizer="sgd", learning_rate=1e-2,
     modes=("training",), warmup=2, batches=50,
     note="batch and sequence from the document's code; it names no learning rate: 0.01",
 )  # fmt: skip
 
-_SPEECH = Workload(
+_SPEECH = LiteratureWorkload(
     "speech-ce-short", "004", batch=64, sequence=100, features=123, hidden=320,
     head="last-step", outputs=10, head_bias=False, loss="cross-entropy", optimizer="adam", learning_rate=1e-3,
     modes=("training",), warmup=100, batches=400, note="500 batches, of which the first 100 are warm-up",
@@ -86,8 +346,22 @@ VARIANTS = {name: (workload,) for name, workload in WORKLOADS.items()} | {
 }
 
 
-def find(name: str) -> Workload:
+def find(name: str) -> LiteratureWorkload:
     """The default variant of a workload by name; raises `UsageError` for an unknown one."""
     if name not in WORKLOADS:
         raise UsageError(f"unknown workload {name!r}: choose from {', '.join(WORKLOADS)}")
     return WORKLOADS[name]
+
+
+def base_of(workload: LiteratureWorkload) -> LiteratureWorkload | None:
+    """The variant of the document that a scaled workload was made of: the first that fits, None where none does.
+
+    An unscaled workload is its own.
+    """
+    if workload.scale == "1":
+        return workload
+    plain = replace(workload, note="")
+    for variant in VARIANTS.get(workload.name, ()):
+        if replace(variant.scaled(workload.scale), note="") == plain:
+            return variant
+    return None

@@ -340,9 +340,9 @@ def margin_map(
 
 def map_axes(groups: Sequence[Group]) -> tuple[str, str]:
     """Two axes that span a map of these shapes: those that vary, in the order in which people ask for them."""
-    shapes = [group.configuration.shape for group in groups]
+    shapes = [group.configuration.workload.axes for group in groups]
     order = ("hidden", "sequence", "batch", "layers", "features", "directions")
-    varied = [axis for axis in order if len({getattr(shape, axis) for shape in shapes}) > 1]
+    varied = [axis for axis in order if len({shape[axis] for shape in shapes}) > 1]
     x, y, *_ = [*varied, *(axis for axis in order if axis not in varied)]
     return x, y
 
@@ -361,7 +361,7 @@ def _judged(group: Group, deadline_us: float, percentile: str | float | None, co
         "runtime_version": configuration.runtime_version,
         "device_name": configuration.device_name,
         **{name: getattr(options, name) for name in ("precision", "threads", "graph", "device_clocks")},
-        **configuration.shape.as_dict(),
+        **configuration.workload.axes,
         "mode": configuration.mode,
         "arrival": configuration.protocol.arrival_words,
         "status": "ok",

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import lstm_trt
-from lstm_trt import runtimes
+from lstm_trt import registry, runtimes
 from lstm_trt.config.errors import RuntimeUnavailable
 from lstm_trt.machine import checks as machine_checks
 from lstm_trt.machine import facts
@@ -115,11 +115,9 @@ def _rows(name: str) -> list[Row]:
 
 def _implementation(name: str) -> ImplementationRow:
     """One row for an implementation; one that breaks is a row too."""
-    from lstm_trt.literature.describe import availability
-    from lstm_trt.literature.implementations import load
-
     try:
-        module, state = load(name), availability(name)
+        module = runtimes.load(name, "IMPLEMENTATIONS")
+        state = module.availability(module.DEVICES[0])
     except (Exception, SystemExit) as error:
         row = _broken(name, None, error)
         return ImplementationRow(name, None, None, None, False, row.reason, row.remedy)
@@ -128,9 +126,7 @@ def _implementation(name: str) -> ImplementationRow:
 
 
 def _literature() -> list[ImplementationRow]:
-    from lstm_trt.literature.implementations import REGISTRY
-
-    return [_implementation(name) for name in REGISTRY]
+    return [_implementation(name) for name in registry.table("IMPLEMENTATIONS")]
 
 
 def _distributions(names: Iterable[str]) -> list[str]:
@@ -145,7 +141,7 @@ def _distributions(names: Iterable[str]) -> list[str]:
 
 def examine(names: Iterable[str] | None = None, root: Path = ROOT) -> Report:
     """Ask the runtimes `names` (all of the registry by default) and read the host; changes nothing."""
-    names = list(runtimes.REGISTRY if names is None else names)
+    names = list(registry.table("RUNTIMES") if names is None else names)
     return Report(
         runtimes=[row for name in names for row in _rows(name)],
         versions={"lstm_trt": lstm_trt.__version__, **facts.versions(_distributions(names))},

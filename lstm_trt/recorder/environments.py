@@ -259,10 +259,10 @@ def environment(library: str, version: str, tell: Tell = lambda line: None, anew
     return Environment(library, version, path, packages, reused=False)
 
 
-def describe(place: Environment, asked: dict) -> Configuration:
+def describe_there(place: Environment, asked: dict) -> Configuration:
     """The configuration that `asked` means in an environment, whose version is proved by importing the library.
 
-    `asked` has the arguments of `recording.describe_configuration` as JSON values. Raises
+    `asked` has the arguments of `recorder.session.describe` as JSON values. Raises
     `EnvironmentBroken` where the library cannot be imported there, or where what is imported is
     another version or lies elsewhere, and `UsageError` where the configuration cannot be described.
     """
@@ -315,13 +315,15 @@ def tell() -> None:
         "module": getattr(module, "__version__", None),
         "file": getattr(module, "__file__", None),
     }
-    from lstm_trt.config.configuration import Protocol
-    from lstm_trt.config.shape import LstmShape
-    from lstm_trt.recorder.session import describe_configuration
+    from lstm_trt.config.configuration import Options, Protocol
+    from lstm_trt.config.workload import workload_from_dict
+    from lstm_trt.recorder.session import describe
 
-    shape, protocol = LstmShape(**job.pop("shape")), Protocol(**job.pop("protocol"))
+    workload, protocol, options = (
+        workload_from_dict(job["workload"]), Protocol(**job["protocol"]), Options(**job["options"])
+    )  # fmt: skip
     try:
-        told["configuration"] = describe_configuration(shape, protocol=protocol, **job).as_dict()
+        told["configuration"] = describe(workload, job["runtime"], protocol, options).as_dict()
     except LabError as error:
         told["error"] = str(error)
     print("\n" + json.dumps(told))

@@ -1,59 +1,51 @@
-"""The parity gate: nothing is timed before its answer agrees with PyTorch's in float32, on fresh random inputs."""
+"""The parity gate: nothing is timed before its answer agrees with the reference's, on fresh random inputs."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import ParityFailed
-from lstm_trt.export.network import make_inputs
-from lstm_trt.runtimes.base import PreparedStep
+from lstm_trt.runtimes.base import Gate, PreparedStep
 
 #: Largest relative error, by the Euclidean norm over all outputs, against PyTorch in
 #: float32. Float32 itself was seen up to 1e-6; TF32 at 1e-4 to 1e-3 and bfloat16 at 1e-3
 #: to 4e-3, so a runtime that silently computes in those does not pass as fp32.
 PARITY_BOUNDS = {"fp32": 1e-5, "tf32": 5e-3, "fp16": 1e-2, "bf16": 3e-2, "int8": 5e-2}
 
+#: Largest relative difference of the first training step's loss from the reference's, in float32.
+LOSS_BOUND = 1e-4
 
-@dataclass(frozen=True)
-class Reference:
-    """What the parity gate asks, and PyTorch's answer.
 
-    `answers` are (sequence, d, 1) for the d distinct sequences that
-    `make_inputs(shape, seed)` makes.
+def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -> dict:
+    """Ask the prepared step the gate's questions and compare its last answer with the reference's.
+
+    Outputs are compared relatively, by norm; in training the loss of the first step, and the weights have
+    made that step afterwards. Returns `{"of", "error", "bound", "inputs_seed"}`; raises `ParityFailed`.
     """
-
-    seed: int
-    answers: np.ndarray
-
-
-def check_parity(prepared: PreparedStep, configuration: Configuration, reference: Reference) -> dict:
-    """Ask the prepared step with fresh inputs and hold its answer against PyTorch's.
-
-    Returns `{"error", "bound", "inputs_seed"}`; raises `ParityFailed`. Two questions are
-    asked, so that a step that does not read its inputs, or gives the last answer
-    again, fails as well.
-    """
-    shape, precision = configuration.workload, configuration.options.precision
-    bound = PARITY_BOUNDS[precision]
-    inputs, _, which = make_inputs(shape, reference.seed)
-    prepared.load_inputs(np.zeros_like(inputs))
-    prepared.step()
-    prepared.load_inputs(inputs)
-    prepared.step()
-    outputs = prepared.outputs()
-    expected = reference.answers[:, which]
-    if len(outputs) != 1 or outputs[0].shape != expected.shape:
-        shapes = ", ".join(str(array.shape) for array in outputs)
-        raise ParityFailed(f"outputs have the shape {shapes}, not {expected.shape}")
-    error = relative_error(outputs[0], expected)
-    if not error <= bound:  # NaN fails too
+    training, precision = configuration.mode == "training", configuration.options.precision
+    for inputs in gate.questions:
+        step.load_inputs(inputs)
+        step.step()
+    outputs = {"loss": np.array([step.loss()])} if training else step.outputs()
+    found = {name: array.shape for name, array in outputs.items()}
+    wanted = {name: array.shape for name, array in gate.expected.items()}
+    if found != wanted:
+        raise ParityFailed(f"outputs have the shape {_shapes(found)}, not {_shapes(wanted)}")
+    errors = [relative_error(outputs[name], expected) for name, expected in gate.expected.items()]
+    # The largest, and NaN where there is one: it fails too.
+    error = float("nan") if any(error != error for error in errors) else max(errors)
+    of, bound = ("first loss", LOSS_BOUND) if training else ("outputs", PARITY_BOUNDS[precision])
+    if not error <= bound:
+        differ = "differs" if training else "differ"
         raise ParityFailed(
-            f"outputs differ from PyTorch in float32 by {error:.2g} (relative, by norm); {precision} allows {bound:g}"
+            f"{of} {differ} from PyTorch in float32 by {error:.2g} (relative, by norm); {precision} allows {bound:g}"
         )
-    return {"error": error, "bound": bound, "inputs_seed": reference.seed}
+    return {"of": of, "error": error, "bound": bound, "inputs_seed": gate.seed}
+
+
+def _shapes(shapes: dict[str, tuple[int, ...]]) -> str:
+    return ", ".join(str(shape) for shape in shapes.values())
 
 
 def relative_error(outputs: np.ndarray, expected: np.ndarray) -> float:

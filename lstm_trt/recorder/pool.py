@@ -1,9 +1,9 @@
 """The processes that prepare and record, seen from the parent.
 
-A `WorkerPool` has one preparer, which exports networks and knows PyTorch's answers, and one
+A `WorkerPool` has one preparing process, which exports networks and knows PyTorch's answers, and one
 worker for each runtime with its options, pinned before the runtime is imported. They
 work one after another: nothing is prepared while something is timed. A process that
-is lost costs the configuration under way and nothing else (`child.py`).
+is lost costs the configuration under way and nothing else (`process.py`).
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from lstm_trt import runtimes
-from lstm_trt.config.configuration import Configuration, Protocol, canonical_json
+from lstm_trt.config.configuration import Configuration, Options, Protocol, canonical_json
 from lstm_trt.config.errors import ConfigurationFailed, StoreError, UsageError
-from lstm_trt.config.shape import LstmShape
-from lstm_trt.literature.describe import check_supported
+from lstm_trt.config.workload import Workload
 from lstm_trt.recorder.process import SILENCE_LIMIT_S, Interpreter, Listener, Process, WorkerLost, memory_limit_bytes
-from lstm_trt.recorder.session import describe_configuration
+from lstm_trt.recorder.session import describe
+from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store import files, folders
 from lstm_trt.store.locks import folder_lock
 from lstm_trt.store.schema import Failure, Recording
 
-#: Answers to workloads of the literature that are kept for further implementations; one can have 256 MB.
+#: Shared references that are kept for further runtimes; one can have 256 MB.
 ANSWERS_KEPT_BYTES = 600_000_000
 
 
@@ -80,7 +79,7 @@ class WorkerPool:
         self.memory_limit = memory_limit if memory_limit is not None else memory_limit_bytes()
         self._workers: dict[tuple, Process] = {}
         self._preparer: Process | None = None
-        self._literature: dict[str, dict] = {}
+        self._references: dict[str, dict] = {}
         self._logs = tempfile.TemporaryDirectory(prefix="lstm_trt-")
 
     def __enter__(self) -> WorkerPool:
@@ -145,25 +144,27 @@ class WorkerPool:
             "listener": listen,
             "silence_s": silence_limit_s(configuration.protocol),
         }
-        gate_seed = secrets.randbits(32)
         answer: dict = {}
         failure = None
         job = {
             "kind": "record",
             "configuration": configuration.as_dict(),
             "round": round,
-            "gate_seed": gate_seed,
             "folder": str(folder),
             "control": control,
             "asked_s": asked_s,
         }
         try:
-            if configuration.of_literature:
-                check_supported(configuration)
-                self.end_workers()  # what an earlier workload left in a framework is no part of this one's build costs
-            worker = self._worker(configuration)  # starts while the preparer works
-            job |= self._reference(configuration, gate_seed, limits)
+            preparer = preparer_of(configuration.workload)
+            preparer.check(configuration)
+            if preparer.FRESH_PROCESS:
+                self.end_workers()
+            worker = self._worker(configuration)  # starts while the reference is made
+            make = self._shared_reference if preparer.SHARED_REFERENCE else self._reference
+            job["reference"] = make(configuration, limits)
             answer = worker.call(job, **limits)
+            if not preparer.SHARED_REFERENCE:
+                Path(job["reference"]["answers_path"]).unlink()
         except ConfigurationFailed as error:
             detail = _without_paths(getattr(error, "detail", None) or "")
             failure = Failure(configuration, round, error.stage, str(error), {"detail": detail} if detail else {})
@@ -186,45 +187,26 @@ class WorkerPool:
         )
         return Outcome(path, failure, seconds, answer.get("warnings", []), answer)
 
-    def _reference(self, configuration: Configuration, gate_seed: int, limits: dict) -> dict:
-        """What the worker's job needs of the preparer: the gate's answers, and for a shape its network and floor."""
-        if configuration.of_literature:
-            return self._literature_reference(configuration, limits)
-        options = configuration.options
-        answer = self._prepare_process().call(
-            {
-                "kind": "reference",
-                "shape": configuration.workload.as_dict(),
-                "seed": configuration.protocol.seed,
-                "gate_seed": gate_seed,
-                "onnx": runtimes.load(configuration.runtime).NEEDS_ONNX,
-                "threads": options.threads,
-                # Rates are those of the processor's cores, in float32.
-                "floor": (options.device, options.precision) == ("cpu", "fp32"),
-            },
-            **limits,
-        )
-        return {name: answer[name] for name in ("answers", "onnx_path", "onnx_sha256", "floor")}
+    def _reference(self, configuration: Configuration, limits: dict) -> dict:
+        """What the preparing process answers for a configuration, with the gate's seed and the file of its answers."""
+        path = Path(self._logs.name) / f"answers-{secrets.token_hex(8)}.npy"
+        asked = {"gate_seed": secrets.randbits(32), "answers_path": str(path)}
+        job = {"kind": "reference", "configuration": configuration.as_dict(), **asked}
+        return self._prepare_process().call(job, **limits)["reference"]
 
-    def _literature_reference(self, configuration: Configuration, limits: dict) -> dict:
-        """The gate's seed and the file of its answers, which all implementations of a workload are held against."""
+    def _shared_reference(self, configuration: Configuration, limits: dict) -> dict:
+        """The reference that serves all runtimes of a workload; as many are kept as `ANSWERS_KEPT_BYTES` allow."""
         plain = configuration.as_dict()
         key = canonical_json([plain["workload"], plain["mode"], configuration.protocol.seed])
-        known = self._literature.pop(key, None)
-        if known is None:
-            path = Path(self._logs.name) / f"answers-{secrets.token_hex(8)}.npy"
-            known = {"gate_seed": secrets.randbits(32), "answers_path": str(path)}
-            asked = {name: plain[name] for name in ("workload", "mode")}
-            seed = configuration.protocol.seed
-            self._prepare_process().call({"kind": "literature-reference", **asked, "seed": seed, **known}, **limits)
-        self._literature[key] = known  # the last one used is the last one
-        size = {name: Path(held["answers_path"]).stat().st_size for name, held in self._literature.items()}
+        found = self._references.pop(key, None) or self._reference(configuration, limits)
+        self._references[key] = found  # the last one used is the last one
+        size = {name: Path(kept["answers_path"]).stat().st_size for name, kept in self._references.items()}
         for name in list(size)[:-1]:
             if sum(size.values()) <= ANSWERS_KEPT_BYTES:
                 break
-            Path(self._literature.pop(name)["answers_path"]).unlink()
+            Path(self._references.pop(name)["answers_path"]).unlink()
             del size[name]
-        return known
+        return found
 
 
 def check_time_limit(time_limit_s: float | None) -> None:
@@ -251,53 +233,25 @@ def next_round(configuration: Configuration, folder: Path) -> int:
 
 
 def record(
-    shape: LstmShape,
-    *,
+    workload: Workload,
     runtime: str = "onnxruntime",
-    trials: int = 1000,
-    warmup: int = 10,
-    seed: int = 0,
-    arrival: str = "closed",
-    wait: str | None = None,
-    period_us: float | None = None,
-    pause_ms: float | None = None,
-    precision: str = "fp32",
-    threads: int = 1,
-    device: str | None = None,
-    graph: bool = False,
-    device_clocks: str = "off",
+    protocol: Protocol | None = None,
+    options: Options | None = None,
+    *,
+    mode: str | None = None,
     control: bool = True,
     out: str | os.PathLike | None = None,
     time_limit_s: float | None = None,
     listener: Listener = lambda answer: None,
 ) -> Recording:
-    """Record one shape on one runtime in a fresh, pinned process.
+    """Record one workload on one runtime in a fresh, pinned process.
 
-    `arrival`, `wait`, `period_us` and `pause_ms` say when calls begin (`Protocol`), `control`
-    adds a control run of an empty step. With `out` the recording stays there as a file, as a
+    `control` adds a control run of an empty step. With `out` the recording stays there as a file, as a
     further round where the folder holds the configuration already. `listener` gets the
     process's answers (stages, progress). Raises `UsageError`, `RuntimeUnavailable`, or the
     `ConfigurationFailed` that tells stage and reason.
     """
-    protocol = Protocol(
-        trials=trials,
-        warmup=warmup,
-        seed=seed,
-        arrival=arrival,
-        wait=wait,
-        period_us=period_us,
-        pause_ms=pause_ms,
-    )
-    configuration = describe_configuration(
-        shape,
-        runtime,
-        protocol=protocol,
-        precision=precision,
-        threads=threads,
-        device=device,
-        graph=graph,
-        device_clocks=device_clocks,
-    )
+    configuration = describe(workload, runtime, protocol, options, mode)
     return record_configuration(configuration, control=control, out=out, time_limit_s=time_limit_s, listener=listener)
 
 

@@ -1,86 +1,90 @@
 """One configuration -> one Recording, in this process: prepare, gate, run the trials, add provenance.
 
-What is timed is described in `trials.py`. This module is what a worker process runs;
-`processes.record` starts such a process, which is the way to record from a notebook,
+What is timed is described in `loop.py`. This module is what a worker process runs;
+`pool.record` starts such a process, which is the way to record from a notebook,
 since a process that has imported a runtime already cannot be pinned for it any more.
+A training loop also checks itself: the loss is finite and falls, or the recording fails; and the
+loop took as long as its batches together, or the recording carries a warning.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
 from lstm_trt import runtimes
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.errors import UsageError
-from lstm_trt.config.shape import LstmShape
-from lstm_trt.export.network import make_inputs, make_weights
-from lstm_trt.literature.task import Task
+from lstm_trt.config.errors import RunFailed, UsageError
+from lstm_trt.config.workload import Workload
 from lstm_trt.machine import counters, facts
 from lstm_trt.machine.linux import choose_cores
 from lstm_trt.recorder.control import run_control
 from lstm_trt.recorder.loop import Trials, ends, pilot, quiet_collector, run_trials
-from lstm_trt.recorder.parity import Reference, check_parity
+from lstm_trt.recorder.parity import check_parity
 from lstm_trt.recorder.process import THREAD_ENVIRONMENT
-from lstm_trt.runtimes.base import PreparedStep, Request
+from lstm_trt.runtimes.base import Availability, PreparedStep, preparer_of
 from lstm_trt.store.schema import Recording
 
+#: How much of a training loop may lie between its batches before the recording carries a warning:
+#: 1 % of the loop (document 004 of the literature), or, in short loops, the recorder's own work after each batch and
+#: the time slice of another program for each batch beside which a context switch was counted.
+LOOP_BOUND, BETWEEN_NS, SWITCH_NS = 0.01, 20_000, 5_000_000
 
-def describe_configuration(
-    shape: LstmShape,
-    runtime: str,
-    *,
+
+def describe(
+    workload: Workload,
+    runtime: str = "onnxruntime",
     protocol: Protocol | None = None,
-    precision: str = "fp32",
-    threads: int = 1,
-    device: str | None = None,
-    graph: bool = False,
-    device_clocks: str = "off",
+    options: Options | None = None,
+    mode: str | None = None,
 ) -> Configuration:
-    """The configuration that these names mean on this machine; nothing is run.
+    """The configuration that these mean on this machine; nothing is run.
 
-    Raises `UsageError` for unknown names, for a precision or device that the runtime
-    does not offer, for more threads than cores; `RuntimeUnavailable` where it cannot run.
+    `options` without a device or cores get the runtime's first device and free cores; `mode` is the workload's
+    first if not given. Raises `UsageError` for unknown names, for a precision, device or mode that is not
+    offered, for more threads than cores; `RuntimeUnavailable` where the runtime cannot run. Whether it can do
+    this workload is found when it is recorded: that is a failure row.
     """
-    module = runtimes.load(runtime)
-    device = device or module.DEVICES[0]
-    options = Options(precision, threads, choose_cores(threads), device, graph, device_clocks)
+    preparer = preparer_of(workload)
+    mode = mode or workload.modes[0]
+    workload.check_mode(mode)
+    module = preparer.runtime(runtime)
+    options = options or Options()
+    device = options.device or module.DEVICES[0]
+    options = replace(options, device=device, cores=options.cores or choose_cores(options.threads))
     if device not in module.DEVICES:
         raise UsageError(f"{runtime} has no device {device!r}: choose from {', '.join(module.DEVICES)}")
-    if precision not in module.PRECISIONS[device]:
+    if options.precision not in module.PRECISIONS[device]:
         offered = ", ".join(module.PRECISIONS[device])
-        raise UsageError(f"{runtime} on {device} offers no {precision}: choose from {offered}")
-    if graph and device == "cpu":
+        raise UsageError(f"{runtime} on {device} offers no {options.precision}: choose from {offered}")
+    if options.graph and device == "cpu":
         raise UsageError(f"{runtime} runs on the CPU, where there is no CUDA graph: leave --graph out")
-    if device_clocks != "off" and device == "cpu":
+    if options.device_clocks != "off" and device == "cpu":
         raise UsageError(f"{runtime} runs on the CPU, which has no device clocks: leave --device-clocks off")
-    state = _availability(runtime, device).require(runtime)
+    state = availability(preparer.RUNTIMES, runtime, device).require(runtime)
     return Configuration(
-        workload=shape,
+        workload=workload,
         runtime=runtime,
         runtime_version=state.version or "unknown",
-        device_name=state.device_name or device,
+        device_name=state.device_name or (facts.cpu_name() if device == "cpu" else device),
         options=options,
         protocol=protocol or Protocol(),
+        mode=mode,
     )
 
 
-@lru_cache(maxsize=64)
-def _availability(runtime: str, device: str):
-    return runtimes.load(runtime).availability(device)
-
-
-@lru_cache(maxsize=4)
-def cached_weights(network: tuple[int, int, int, int], seed: int) -> dict[str, np.ndarray]:
-    """`make_weights` for `shape.network`; the last few stay."""
-    layers, hidden, features, directions = network
-    return make_weights(LstmShape(layers, hidden, 1, 1, features, directions), seed)
+@lru_cache(maxsize=128)
+def availability(table: str, runtime: str, device: str | None = None) -> Availability:
+    """Whether a runtime of a table of `registry` can run on a device (its first if not given); asked once."""
+    module = runtimes.load(runtime, table)
+    return module.availability(device or module.DEVICES[0])
 
 
 def pin(options: Options) -> None:
@@ -98,13 +102,13 @@ def pin(options: Options) -> None:
 
 @dataclass
 class PreparedRun:
-    """A configuration that stands prepared: its step, its machine, and what is known before the trials.
+    """A configuration that is prepared: its step, and what is known before the trials.
 
     `loop` are the arguments of `run_trials` and `Loop` beside the step and the protocol.
     """
 
     configuration: Configuration
-    prepared: PreparedStep | Task
+    step: PreparedStep
     loop: dict
     provenance: dict
     seconds: dict
@@ -130,7 +134,7 @@ class PreparedRun:
                 "pinned_to": sorted(os.sched_getaffinity(0)),
                 "process_tasks": _count_tasks(),
             },
-            "runtime": self.prepared.facts(),
+            "runtime": self.step.facts(),
             "self_check": trials.self_check,
             "blocks": trials.blocks,
             "warnings": trials.warnings,
@@ -148,53 +152,49 @@ class PreparedRun:
 
 @contextmanager
 def prepare(
-    configuration: Configuration,
-    reference: Reference,
-    *,
-    onnx_path: os.PathLike | None = None,
-    onnx_sha256: str | None = None,
-    floor: dict | None = None,
-    stage: Callable[[str], None] = lambda name: None,
+    configuration: Configuration, reference: Mapping, stage: Callable[[str], None] = lambda name: None
 ) -> Iterator[PreparedRun]:
     """Prepare and gate in this process, which must be pinned already (`pin`); frees the runtime in every case.
 
-    `floor` is the speed of light of the shape here (`rates.py`). `stage(name)` is called on
+    `reference` is what the kind's `Preparer.reference` returned. `stage(name)` is called on
     entering "build", "parity" and "run". Raises `ConfigurationFailed` and what the runtime raises.
     """
     began = time.perf_counter()
-    shape, options, protocol = configuration.workload, configuration.options, configuration.protocol
-    module = runtimes.load(configuration.runtime)
+    options, protocol, preparer = configuration.options, configuration.protocol, preparer_of(configuration.workload)
+    runtime = preparer.runtime(configuration.runtime)
     stage("build")
-    inputs, _, _ = make_inputs(shape, protocol.seed)
-    if hasattr(module, "configure"):
-        module.configure(options)
-    weights = {} if module.NEEDS_ONNX else cached_weights(shape.network, protocol.seed)
-    prepared = module.prepare(Request(shape, options, inputs, weights, onnx_path))
+    if hasattr(runtime, "configure"):
+        runtime.configure(options)
+    request = preparer.request(configuration, reference)
+    step = runtime.prepare(request)
     try:
         built = time.perf_counter()
         stage("parity")
-        parity = check_parity(prepared, configuration, reference)
-        prepared.load_inputs(inputs)
-        prepared.device_times()  # what the gate's own steps left behind
-        with surroundings(options, module.DISTRIBUTION) as (told, loop, gpu_state):
-            piloted = pilot(prepared.step, protocol) if protocol.period_us else None
-            prepared.device_times()
+        parity = check_parity(step, configuration, preparer.gate(configuration, reference))
+        step.load_inputs(request.inputs)
+        step.reset()
+        step.device_times()  # what the gate's own steps left behind
+        with surroundings(options, runtime.DISTRIBUTION) as (machine, loop, gpu_state):
+            piloted = pilot(step.step, protocol) if protocol.period_us else None
+            step.reset()
+            step.device_times()
             provenance = {
-                **told,
-                "network_sha256": onnx_sha256,
+                **machine,
                 "parity": parity,
                 "pilot": piloted,
-                "floor_ns": floor["floor_ns"] if floor else None,
-                "floor_limited_by": floor["limited_by"] if floor else None,
+                "floor_ns": None,
+                "floor_limited_by": None,
                 "gpu_before": gpu_state(),
+                **({"costs_s": dict(step.costs)} if step.costs else {}),
+                **preparer.provenance(configuration, reference),
             }
-            loop["device_times"] = prepared.device_times if options.device_clocks != "off" else None
+            loop["device_times"] = step.device_times if options.device_clocks != "off" else None
             stage("run")
             seconds = {"build": built - began, "parity": time.perf_counter() - built}
-            yield PreparedRun(configuration, prepared, loop, provenance, seconds, gpu_state)
+            yield PreparedRun(configuration, step, loop, provenance, seconds, gpu_state)
     finally:
         with suppress(Exception):  # what went wrong before is what must be told
-            prepared.close()
+            step.close()
 
 
 @contextmanager
@@ -220,31 +220,97 @@ def surroundings(options: Options, distribution: str) -> Iterator[tuple[dict, di
 
 def record_here(
     configuration: Configuration,
-    reference: Reference,
+    reference: Mapping,
     *,
     round: int = 0,
     control: bool = False,
     stage: Callable[[str], None] = lambda name: None,
     progress: Callable[[int, int], None] | None = None,
-    **prepared: object,
 ) -> Recording:
-    """Record in this process: `prepare` (which `prepared` goes to), run the trials, and the control run if asked.
+    """Record in this process: `prepare`, run the trials, and the control run if asked.
 
-    `stage(name)` is called on entering "build", "parity", "run" and "control", and "store"
-    when all is over.
+    `stage(name)` is called on entering "build", "parity", "run" and "control", and "store" when all is
+    over. Raises `RunFailed` where the losses of a training loop or the clocks contradict, and what `prepare` raises.
     """
-    with prepare(configuration, reference, stage=stage, **prepared) as bench:
+    training = configuration.mode == "training"
+    with prepare(configuration, reference, stage) as run:
+        losses = _Losses(run.step, training, progress)
         began = time.perf_counter()
-        trials = run_trials(bench.prepared.step, configuration.protocol, **bench.loop, progress=progress)
+        trials = run_trials(run.step.step, configuration.protocol, **run.loop, progress=losses.listen)
         ended = time.perf_counter()
-        gpu_after = bench.gpu_state()
+        more = {"gpu_after": run.gpu_state()}
+        trials.self_check.update(loop_against_batches(trials))
+        if training:
+            more["losses"] = losses.kept
+            check_losses(losses.kept)
+            trials.warnings.extend(check_between_batches(trials))
         controlled = None
         if control:
             stage("control")
             controlled = control_of(trials, configuration.protocol)
         control_s = time.perf_counter() - ended
         stage("store")
-        return bench.recording(trials, round, ended - began, controlled, control_s, gpu_after=gpu_after)
+        return run.recording(trials, round, ended - began, controlled, control_s, **more)
+
+
+class _Losses:
+    """In training, the loss of one step before the loop and of the last batch of each block; `kept` is None else."""
+
+    def __init__(self, step: PreparedStep, training: bool, progress: Callable[[int, int], None] | None) -> None:
+        self._step, self._progress = step, progress
+        self.kept: list[float] | None = None
+        if training:
+            step.step()
+            self.kept = [float(step.loss())]
+
+    def listen(self, done: int, total: int) -> None:
+        if self.kept is not None and done:
+            self.kept.append(float(self._step.loss()))
+        if self._progress:
+            self._progress(done, total)
+
+
+def loop_against_batches(trials: Trials) -> dict[str, float]:
+    """`batches_ns`: the sum of all batches' times, warm-up included; `batches_loop_ns`: the loop's own time.
+
+    The loop's time runs from the begin of a block's first batch to the end of its last; between
+    blocks the machine is read.
+    """
+    start, end = trials.columns["start_ns"], ends(trials.columns)
+    first = np.array([block["first_row"] for block in trials.blocks])
+    last = np.append(first[1:], len(start)) - 1
+    return {"batches_ns": int((end - start).sum()), "batches_loop_ns": int((end[last] - start[first]).sum())}
+
+
+def check_losses(losses: list[float]) -> None:
+    """Raises `RunFailed` unless the losses of a training loop are finite and the last is below the first."""
+    if not all(map(math.isfinite, losses)):
+        raise RunFailed(f"the loss is not finite: it began at {losses[0]:.6g} and ended at {losses[-1]:.6g}")
+    if not losses[-1] < losses[0]:
+        raise RunFailed(f"the loss does not fall: it began at {losses[0]:.8g} and ended at {losses[-1]:.8g}")
+
+
+def check_between_batches(trials: Trials) -> list[str]:
+    """The warning, if any, that more of a training loop lies between its batches than is accounted for.
+
+    A busy machine can interrupt the loop between two batches, which makes no batch's time wrong, so
+    this is no error. Raises `RunFailed` where the batches together take longer than the loop that
+    holds them: then one of the times must be wrong.
+    """
+    batches, loop = (trials.self_check[name] for name in ("batches_ns", "batches_loop_ns"))
+    if batches > loop:
+        raise RunFailed(
+            f"self-check: the batches together took {batches / 1e9:.6g} s, longer than their loop of {loop / 1e9:.6g} s"
+        )
+    # The gap between two batches is too short to be interrupted more than once.
+    interrupted = int(np.count_nonzero(trials.columns["involuntary_switches"]))
+    allowed = max(LOOP_BOUND * loop, BETWEEN_NS * len(trials.columns["start_ns"]) + SWITCH_NS * interrupted)
+    if loop - batches <= allowed:
+        return []
+    return [
+        f"{(loop - batches) / 1e6:.3g} ms of the loop's {loop / 1e6:.3g} ms lie between the batches: the recorder's own"
+        f" work and the context switches counted account for {allowed / 1e6:.3g} ms (was the machine busy?)"
+    ]
 
 
 def control_of(trials: Trials, protocol: Protocol) -> tuple[dict[str, np.ndarray], dict]:

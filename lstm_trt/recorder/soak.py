@@ -17,18 +17,17 @@ import gc
 import os
 import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lstm_trt.config.configuration import Configuration, Protocol, warnings_of
+from lstm_trt.config.configuration import Configuration, Options, Protocol, warnings_of
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.shape import LstmShape
+from lstm_trt.config.workload import Workload
 from lstm_trt.recorder.loop import Loop
-from lstm_trt.recorder.parity import Reference
 from lstm_trt.recorder.pool import WorkerPool, next_round
 from lstm_trt.recorder.process import Listener, WorkerLost
-from lstm_trt.recorder.session import control_of, describe_configuration, prepare
+from lstm_trt.recorder.session import control_of, describe, prepare
 from lstm_trt.store import files, folders
 from lstm_trt.store.locks import folder_lock
 
@@ -52,14 +51,14 @@ def seconds_of(text: str) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([\d.]+)([dhms])", text))
 
 
-def soak_protocol(for_s: float, **protocol: object) -> Protocol:
-    """The protocol of a soak: `trials` is the most that one part holds."""
-    return Protocol(trials=PART_TRIALS, for_s=for_s, **protocol)
+def soak_protocol(for_s: float, protocol: Protocol | None = None) -> Protocol:
+    """The protocol of a soak of `for_s` seconds: `trials` is the most that one part holds."""
+    return replace(protocol or Protocol(), trials=PART_TRIALS, for_s=for_s)
 
 
 def soak_here(
     configuration: Configuration,
-    reference: Reference,
+    reference: Mapping,
     *,
     round: int,
     folder: Path,
@@ -68,7 +67,6 @@ def soak_here(
     stage: Callable[[str], None] = lambda name: None,
     progress: Callable[..., None] = lambda **values: None,
     part_s: float = PART_S,
-    **prepared: object,
 ) -> dict:
     """Record parts in this process until `asked_s` are over; returns what a worker answers.
 
@@ -82,8 +80,8 @@ def soak_here(
     told = {"path": "", "parts": 0, "trials": 0, "warnings": []}
     totals = {"inside_trials": 0.0, "store": 0.0, "control": 0.0}
     rows = wall_ns = 0
-    with prepare(configuration, reference, stage=stage, **prepared) as bench:
-        loop = Loop(bench.prepared.step, protocol, **bench.loop)
+    with prepare(configuration, reference, stage) as run:
+        loop = Loop(run.step.step, protocol, **run.loop)
         clock = time.perf_counter_ns
         origin = loop.first_pair.monotonic_ns
         end = origin + int(1e9 * asked_s)
@@ -100,14 +98,14 @@ def soak_here(
                     break
             told["trials"] += timed
             trials = loop.trials(origin)
-            gpu_after, controlled, control_s = bench.gpu_state(), None, 0.0
+            gpu_after, controlled, control_s = run.gpu_state(), None, 0.0
             if control and told["parts"] == 0:
                 controlled = control_of(trials, protocol)
                 control_s = (clock() - now) / 1e9
                 end += int(1e9 * control_s)
             last = clock() >= end
             soak = {"part": told["parts"], "last": last, "asked_s": asked_s, "elapsed_s": elapsed_s}
-            recording = bench.recording(
+            recording = run.recording(
                 trials,
                 round,
                 (now - began) / 1e9,
@@ -176,43 +174,24 @@ def rest_of(configuration: Configuration, folder: Path) -> Rest:
 
 
 def soak(
-    shape: LstmShape,
+    workload: Workload,
     for_s: float,
+    runtime: str = "onnxruntime",
+    protocol: Protocol | None = None,
+    options: Options | None = None,
     *,
     out: str | os.PathLike,
-    runtime: str = "onnxruntime",
-    warmup: int = 10,
-    seed: int = 0,
-    arrival: str = "closed",
-    wait: str | None = None,
-    period_us: float | None = None,
-    pause_ms: float | None = None,
-    precision: str = "fp32",
-    threads: int = 1,
-    device: str | None = None,
-    graph: bool = False,
-    device_clocks: str = "off",
+    mode: str | None = None,
     control: bool = True,
     listener: Listener = lambda answer: None,
 ) -> Soak:
-    """Record one shape for `for_s` seconds into `out`, in a fresh, pinned process; the other arguments as `record`'s.
+    """Record one workload for `for_s` seconds into `out` in a fresh, pinned process; other arguments as `record`'s.
 
-    `listener` also gets `{"event": "rest", ...}` where a soak that was stopped goes on.
+    `protocol`'s trials are not counted: a part ends after `PART_TRIALS` of them. `listener` also gets
+    `{"event": "rest", ...}` where a soak that was stopped goes on.
     Raises what `record` raises; the parts that were written stay.
     """
-    protocol = soak_protocol(
-        for_s, warmup=warmup, seed=seed, arrival=arrival, wait=wait, period_us=period_us, pause_ms=pause_ms
-    )
-    configuration = describe_configuration(
-        shape,
-        runtime,
-        protocol=protocol,
-        precision=precision,
-        threads=threads,
-        device=device,
-        graph=graph,
-        device_clocks=device_clocks,
-    )
+    configuration = describe(workload, runtime, soak_protocol(for_s, protocol), options, mode)
     folder = files.make_folder(Path(out))
     with folder_lock(folder), WorkerPool() as crew:
         damaged = [f"{path.name} was damaged: moved aside" for path in folders.tidy(folder)]

@@ -16,15 +16,17 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lstm_trt.config.configuration import TIERS, Configuration
+from lstm_trt.config.configuration import TIERS, Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.workload import Workload
 from lstm_trt.recorder.pool import Outcome, Seconds, WorkerPool, check_time_limit
 from lstm_trt.recorder.process import Interpreter
+from lstm_trt.recorder.session import describe
 from lstm_trt.store import files, folders, schema
 from lstm_trt.store.locks import folder_lock
 
@@ -151,9 +153,10 @@ def _work(configuration: Configuration) -> int:
     protocol = configuration.protocol
     if protocol.period_us:
         return 0
+    workload, passes = configuration.workload, 3 if configuration.mode == "training" else 1
     # 2 us a step and layer stand for what does not grow with the arithmetic.
-    shape, passes = configuration.workload, 3 if configuration.mode == "training" else 1
-    return (protocol.trials + protocol.warmup) * passes * (shape.flops + 50_000 * shape.sequence * shape.layers)
+    fixed = 50_000 * (workload.axes["sequence"] or 1) * (workload.axes["layers"] or 1)
+    return (protocol.trials + protocol.warmup) * passes * ((workload.flops or 0) + fixed)
 
 
 #: The rest of them are in the folder.
@@ -332,3 +335,21 @@ def run_sweep(
                 report.stopped = True
         report.wall_s = time.monotonic() - began
     return report
+
+
+def sweep(
+    workloads: Iterable[Workload],
+    runtimes: Sequence[str] = ("onnxruntime",),
+    protocol: Protocol | None = None,
+    options: Options | None = None,
+    *,
+    out: str | os.PathLike,
+    mode: str | None = None,
+    **how: object,
+) -> Report:
+    """Record every workload (a `Grid`, or any shapes) on every runtime into `out`; goes on where it was stopped.
+
+    `how` goes to `run_sweep`. Raises what `describe` and `run_sweep` raise.
+    """
+    wanted = [describe(workload, runtime, protocol, options, mode) for workload in workloads for runtime in runtimes]
+    return run_sweep(wanted, out, **how)

@@ -13,22 +13,22 @@ import os
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 
-from lstm_trt import runtimes
+from lstm_trt import registry, runtimes
 from lstm_trt.analysis.compare import Comparison, check_effect, compare
 from lstm_trt.analysis.quantiles import CONFIDENCE, EFFECT, ROUNDS, check_confidence, percentile
-from lstm_trt.config.configuration import Configuration, Protocol
+from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import RuntimeUnavailable, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.machine.facts import installed_version
-from lstm_trt.recorder.environments import Environment, EnvironmentBroken, Tell, describe, environment, normal
-from lstm_trt.recorder.session import describe_configuration
+from lstm_trt.recorder.environments import Environment, EnvironmentBroken, Tell, describe_there, environment, normal
+from lstm_trt.recorder.session import describe
 from lstm_trt.recorder.sweep import Report, check_limits, run_sweep
 from lstm_trt.store import files, folders
 from lstm_trt.store.samples import Group, groups_of
@@ -112,7 +112,7 @@ def runtime_of(library: str, runtime: str | None = None) -> ModuleType:
             raise UsageError(f"{runtime} loads {module.DISTRIBUTION}, not {library}: leave --runtime out")
         return module
     known: dict[str, ModuleType] = {}
-    for name in runtimes.REGISTRY:
+    for name in registry.table("RUNTIMES"):
         module = runtimes.load(name)
         known.setdefault(normal(module.DISTRIBUTION), module)
     if library not in known:
@@ -140,11 +140,7 @@ def record_versions(
     runtime: str | None = None,
     rounds: int = ROUNDS,
     protocol: Protocol | None = None,
-    precision: str = "fp32",
-    threads: int = 1,
-    device: str | None = None,
-    graph: bool = False,
-    device_clocks: str = "off",
+    options: Options | None = None,
     control: bool = False,
     time_limit_s: float | None = None,
     retry_failed: bool = False,
@@ -159,7 +155,7 @@ def record_versions(
     `out`; a run that was stopped with Ctrl-C (`report.stopped`) goes on where it was. The other
     arguments are those of `processes.record` and `comparison.compare`; each comparison holds with
     `confidence` by itself. Raises `UsageError` for an unknown library or version, and what
-    `describe_configuration` and `run_sweep` raise.
+    `describe` and `run_sweep` raise.
     """
     library, versions = normal(library), check_versions(versions)
     module = runtime_of(library, runtime)
@@ -167,16 +163,15 @@ def record_versions(
     check_effect(effect)
     check_limits(rounds, time_limit_s)
     protocol = protocol or Protocol()
-    options = {"precision": precision, "threads": threads, "device": device}
-    options |= {"graph": graph, "device_clocks": device_clocks}
+    options = options or Options()
     name = module.NAME if runtime is None else runtime
     try:
-        describe_configuration(shape, name, protocol=protocol, **options)
+        describe(shape, name, protocol, options)
     except RuntimeUnavailable:
         if installed_version(library) is not None:
             raise  # another version would not run here either
     folder = files.make_folder(Path(out))
-    asked = {"shape": asdict(shape), "runtime": name, "protocol": protocol.as_dict(), **options}
+    asked = {"workload": shape.as_dict(), "runtime": name, "protocol": protocol.as_dict(), "options": options.as_dict()}
     installed = {version: _described(library, version, asked, tell) for version in versions}
     known: dict[str, str] = {}
     for version, (_, configuration) in installed.items():
@@ -206,12 +201,12 @@ def _described(library: str, version: str, asked: dict, tell: Tell) -> tuple[Env
     """A version's environment, and the configuration there; an environment that went bad is made anew."""
     place = environment(library, version, tell)
     try:
-        return place, describe(place, asked)
+        return place, describe_there(place, asked)
     except EnvironmentBroken:
         if not place.reused:
             raise
     place = environment(library, version, tell, anew=True)
-    return place, describe(place, asked)
+    return place, describe_there(place, asked)
 
 
 def _groups(folder: Path, wanted: set[str]) -> dict[str, Group]:

@@ -1,15 +1,13 @@
-"""What runs in the processes that `processes.py` starts.
+"""What runs in the processes that `process.py` starts.
 
 Jobs come as JSON lines on standard input, answers go as JSON lines to the file
 descriptor FD; what libraries print goes to standard output and error, which the
-parent keeps in a file. Kinds of job: "reference" exports a network and asks
-PyTorch for the parity gate's answers, "literature-reference" asks it for those of a
-workload of the literature (the preparer); "record" records one configuration (a worker).
+parent keeps in a file. Kinds of job: "reference" asks the workload's preparer for what the
+parity gate expects (the preparing process); "record" records one configuration (a worker).
 """
 
 from __future__ import annotations
 
-import base64
 import ctypes
 import gc
 import json
@@ -19,7 +17,6 @@ import sys
 import time
 import traceback
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 
 
@@ -31,20 +28,9 @@ def die_with_parent() -> None:
 
 
 def volunteer_for_oom() -> None:
-    """Where memory runs out, the kernel shall take this process and not its parent."""
+    """Make the OOM killer prefer this process to its parent."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-
-
-def encode(array) -> dict:
-    """A float32 array as JSON values."""
-    return {"shape": list(array.shape), "data": base64.b64encode(array.tobytes()).decode()}
-
-
-def decode(plain: dict):
-    import numpy as np
-
-    return np.frombuffer(base64.b64decode(plain["data"]), dtype=np.float32).reshape(plain["shape"])
 
 
 class Answers:
@@ -57,124 +43,49 @@ class Answers:
         self._file.write(json.dumps({"event": event, **values}) + "\n")
 
 
-@lru_cache(maxsize=4)
-def _module(network: tuple, seed: int):
-    from lstm_trt.config.shape import LstmShape
-    from lstm_trt.export.network import build_module
-    from lstm_trt.recorder.session import cached_weights
-
-    layers, hidden, features, directions = network
-    return build_module(LstmShape(layers, hidden, 1, 1, features, directions), cached_weights(network, seed))
-
-
-@lru_cache(maxsize=256)
-def _exported(network: tuple, seed: int):
-    from lstm_trt.config.shape import LstmShape
-    from lstm_trt.export.to_onnx import export_network
-    from lstm_trt.recorder.session import cached_weights
-
-    layers, hidden, features, directions = network
-    shape = LstmShape(layers, hidden, 1, 1, features, directions)
-    return export_network(shape, seed, cached_weights(network, seed))
-
-
 def answer_reference(job: dict, answers: Answers) -> None:
-    """Export where asked for, and PyTorch's answers to `make_inputs(shape, gate_seed)`."""
-    import torch
+    """What the workload's kind needs before it can be prepared and gated, made outside the pinned worker."""
+    from lstm_trt.config.configuration import Configuration
+    from lstm_trt.runtimes.base import preparer_of
 
-    from lstm_trt.config.shape import LstmShape
-    from lstm_trt.export.network import make_inputs, reference_outputs
-
-    torch.set_num_threads(1)
-    shape, seed = LstmShape(**job["shape"]), job["seed"]
-    floor = _floor(shape, job["threads"]) if job["floor"] else None
-    if floor:
-        answers.send("floor", **floor)
-    answers.send("stage", stage="export")
-    exported = _exported(shape.network, seed) if job["onnx"] else None
-    _, distinct, _ = make_inputs(shape, job["gate_seed"])
-    outputs = reference_outputs(_module(shape.network, seed), distinct)
-    answers.send(
-        "done",
-        answers=encode(outputs),
-        onnx_path=str(exported.path) if exported else None,
-        onnx_sha256=exported.sha256 if exported else None,
-        floor=floor,
+    configuration = Configuration.from_dict(job["configuration"])
+    reference = preparer_of(configuration.workload).reference(
+        configuration, job["gate_seed"], Path(job["answers_path"]), answers.send
     )
-
-
-def answer_literature_reference(job: dict, answers: Answers) -> None:
-    """PyTorch's answer to the gate's batch of a workload of the literature, as a file."""
-    from lstm_trt.config.workload import Workload
-    from lstm_trt.literature.session import write_reference
-
-    answers.send("stage", stage="build")
-    workload = Workload.from_dict(job["workload"])
-    write_reference(workload, job["mode"], job["seed"], job["gate_seed"], Path(job["answers_path"]))
-    answers.send("done")
-
-
-def _floor(shape, threads: int) -> dict | None:
-    """The speed of light of a shape on this machine's cores; None where it cannot be measured."""
-    from lstm_trt.config.errors import LabError
-    from lstm_trt.machine import floor as machine_floor
-
-    try:
-        floor = machine_floor.roofline_bound(shape, machine_floor.load_rates(threads))
-    except (LabError, OSError):
-        return None  # a cache that cannot be written: the export will say so
-    return {"floor_ns": floor.total_ns, "limited_by": floor.limited_by}
+    same = {name: job[name] for name in ("gate_seed", "answers_path")}
+    answers.send("done", reference={**reference, **same})
 
 
 def answer_record(job: dict, answers: Answers) -> None:
     """Record one configuration and write its file, or its parts."""
     from lstm_trt.config.configuration import Configuration
-    from lstm_trt.recorder.parity import Reference
     from lstm_trt.recorder.session import record_here
     from lstm_trt.recorder.soak import soak_here
 
     configuration = Configuration.from_dict(job["configuration"])
-    if configuration.of_literature:
-        recording = _record_literature(configuration, job, answers)
-        _put(recording, job, answers)
-        return
     common = {
-        "reference": Reference(job["gate_seed"], decode(job["answers"])),
         "round": job["round"],
         "control": job["control"],
-        "onnx_path": Path(job["onnx_path"]) if job["onnx_path"] else None,
-        "onnx_sha256": job["onnx_sha256"],
-        "floor": job["floor"],
         "stage": lambda name: answers.send("stage", stage=name),
     }
     if configuration.protocol.for_s is not None:
-        told = soak_here(
+        done = soak_here(
             configuration,
+            job["reference"],
             folder=Path(job["folder"]),
             asked_s=job["asked_s"],
             progress=lambda **values: answers.send("soak", **values),
             **common,
         )
-        answers.send("done", **told)
+        answers.send("done", **done)
         return
     recording = record_here(
-        configuration, progress=lambda done, total: answers.send("progress", done=done, total=total), **common
+        configuration,
+        job["reference"],
+        progress=lambda done, total: answers.send("progress", done=done, total=total),
+        **common,
     )
     _put(recording, job, answers)
-
-
-def _record_literature(configuration, job: dict, answers: Answers):
-    from lstm_trt.literature.session import record_here
-
-    return record_here(
-        configuration,
-        gate_seed=job["gate_seed"],
-        answers_path=Path(job["answers_path"]),
-        round=job["round"],
-        control=job["control"],
-        stage=lambda name: answers.send("stage", stage=name),
-        progress=lambda done, total: answers.send("progress", done=done, total=total),
-    )
 
 
 def _put(recording, job: dict, answers: Answers) -> None:
@@ -199,11 +110,7 @@ def main() -> int:
 
         pin(Options(**json.loads(sys.argv[2])))
 
-    kinds = {
-        "reference": answer_reference,
-        "literature-reference": answer_literature_reference,
-        "record": answer_record,
-    }
+    kinds = {"reference": answer_reference, "record": answer_record}
     answers.send("ready")
     for number, line in enumerate(sys.stdin):
         job = json.loads(line)

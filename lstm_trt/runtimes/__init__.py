@@ -1,56 +1,49 @@
 """The runtimes: one file each, behind one contract.
 
-A runtime is a module with these names:
+A runtime is a module, or an object in one, with these names:
 
     NAME         what users type and recordings store
     DISTRIBUTION the package whose version is the runtime's version
     DEVICES      devices that it can use, the default first: ("cpu", "cuda")
     PRECISIONS   device -> precisions that it offers there, "fp32" among them if it can
-    NEEDS_ONNX   whether it reads the exported ONNX file
     availability(device) -> Availability     cheap enough for `doctor`; never raises
     prepare(request) -> PreparedStep         raises ConfigurationFailed or RuntimeUnavailable
 
-and, where it needs it, `configure(options)`, called in the fresh process after pinning and
-before `prepare`.
+and, where it needs them,
 
-A name with a dot, `my_package.my_runtime`, is imported as a module of that contract,
-so a runtime of one's own needs no change here.
+    NEEDS_ONNX   True where it reads the exported ONNX file
+    configure(options)                       called in the fresh process after pinning, before `prepare`
+    supports(workload, mode, device) -> str | None     why it does not do that; None where it can
+
+Importing it must not import the runtime's own libraries. What ships stands in `registry.RUNTIMES`; an
+installed package adds its own by an entry point of the group `lstm_trt.runtimes`, and a name with a dot,
+`my_package.my_runtime` or `my_package.module:OBJECT`, is imported, so a runtime of one's own needs no change here.
 """
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
+from typing import Any
 
+from lstm_trt import registry
 from lstm_trt.config.errors import UsageError
 
-REGISTRY = {
-    "onnxruntime": "lstm_trt.runtimes.onnxruntime",
-    "pytorch": "lstm_trt.runtimes.pytorch",
-    "pytorch-cudagraph": "lstm_trt.runtimes.pytorch_cudagraph",
-    "tensorrt": "lstm_trt.runtimes.tensorrt",
-    "tensorrt-rtx": "lstm_trt.runtimes.tensorrt_rtx",
-    "torch-compile": "lstm_trt.runtimes.torch_compile",
-    "torchscript": "lstm_trt.runtimes.torchscript",
-}
+CONTRACT = ("NAME", "DISTRIBUTION", "DEVICES", "PRECISIONS", "availability", "prepare")
 
 
-CONTRACT = ("NAME", "DISTRIBUTION", "DEVICES", "PRECISIONS", "NEEDS_ONNX", "availability", "prepare")
+def load(name: str, table: str = "RUNTIMES") -> Any:
+    """The runtime of a name in a table of `registry`.
 
-
-def load(name: str) -> ModuleType:
-    """The module of a runtime; importing it must not import the runtime's own libraries.
-
-    Raises `UsageError` for an unknown name or a module that lacks part of the contract.
+    Raises `UsageError` for an unknown name, or for a module that cannot be imported or lacks part of the contract.
     """
-    target = REGISTRY.get(name, name if "." in name else None)
-    if target is None:
-        raise UsageError(f"unknown runtime {name!r}: choose from {', '.join(REGISTRY)}, or name a module with a dot")
+    kind = {"RUNTIMES": "runtime", "IMPLEMENTATIONS": "implementation"}.get(table, table.lower())
     try:
-        module = importlib.import_module(target)
-    except ImportError as error:
-        raise UsageError(f"runtime {name!r} cannot be imported: {error}") from None
-    missing = [attribute for attribute in CONTRACT if not hasattr(module, attribute)]
+        runtime = registry.load(table, name)
+    except KeyError:
+        known = ", ".join(registry.table(table))
+        raise UsageError(f"unknown {kind} {name!r}: choose from {known}, or name a module with a dot") from None
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"{kind} {name!r} cannot be imported: {error}") from None
+    missing = [attribute for attribute in CONTRACT if not hasattr(runtime, attribute)]
     if missing:
-        raise UsageError(f"module {target!r} is no runtime: it lacks {', '.join(missing)}")
-    return module
+        raise UsageError(f"{name!r} is no {kind}: it lacks {', '.join(missing)}")
+    return runtime

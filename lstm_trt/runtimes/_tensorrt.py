@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -64,7 +64,6 @@ OpenContext = Callable[[ModuleType, object, str], Opened]
 class TensorRtStep(PreparedStep):
     """An engine on its own stream, with its buffers; `told` are its facts.
 
-    `sizes` of inputs and outputs are those of `request.shape` unless they are given.
     Raises `MemoryExhausted` or `BuildFailed`; what was acquired until then is freed.
     """
 
@@ -74,13 +73,9 @@ class TensorRtStep(PreparedStep):
         request: Request,
         built: export_engine.Engine,
         open_context: OpenContext,
-        sizes: dict[str, tuple[int, ...]] | None = None,
     ) -> None:
         self._name, self._options = name, request.options
-        self._sizes = sizes or {
-            INPUT: (request.shape.sequence, request.shape.batch, request.shape.features),
-            OUTPUT: (request.shape.sequence, request.shape.batch, 1),
-        }
+        self._sizes = {**request.workload.input_shapes, **request.workload.output_shapes}
         self._runtime = self._engine = self._opened = self._enqueue = self._clocks = self._graph = None
         self._arrays: dict[str, np.ndarray] = {}
         self._copies: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {}
@@ -113,16 +108,16 @@ class TensorRtStep(PreparedStep):
         """Replaced by a closure while the step is open."""
         raise RunFailed("the step is closed")
 
-    def load_inputs(self, inputs: np.ndarray) -> None:
-        array = self._open_array(INPUT)
-        if inputs.shape != array.shape:
-            raise UsageError(f"inputs must be {array.shape}, not {inputs.shape}")
-        np.copyto(array, inputs, casting="same_kind")
+    def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+        array, given = self._open_array(INPUT), inputs[INPUT]
+        if given.shape != array.shape:
+            raise UsageError(f"inputs must be {array.shape}, not {given.shape}")
+        np.copyto(array, given, casting="same_kind")
         if self._clocks:
             self._clocks.restart()  # what the parity gate ran is no trial
 
-    def outputs(self) -> tuple[np.ndarray, ...]:
-        return (self._open_array(OUTPUT).astype(np.float32),)
+    def outputs(self) -> dict[str, np.ndarray]:
+        return {OUTPUT: self._open_array(OUTPUT).astype(np.float32)}
 
     def device_times(self) -> dict[str, np.ndarray]:
         return self._clocks.read() if self._clocks else {}
@@ -341,11 +336,11 @@ def prepare(name: str, request: Request, open_context: OpenContext) -> PreparedS
     if options.precision == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
         raise BuildFailed("tf32 is switched off by NVIDIA_TF32_OVERRIDE=0 in the environment: unset it")
     with building(name, request.label):
-        onnx = static_model(request.onnx_path, request.shape)
+        onnx = static_model(request.onnx_path, request.workload)
         began = time.perf_counter()
         # Detailed, for the launches of an inference; the markers that this brings are switched off again.
         wanted = engine.EngineOptions(name, options.precision, detailed=True, capturable=options.graph)
-        built = build.build_engine(onnx, wanted, name=request.shape.name)
+        built = build.build_engine(onnx, wanted, name=request.workload.label)
         ready = time.perf_counter()
         step = TensorRtStep(name, request, built, open_context)
         step.told |= {"build_s": ready - began, "load_s": time.perf_counter() - ready}

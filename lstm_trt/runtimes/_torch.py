@@ -28,7 +28,7 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -40,6 +40,7 @@ from lstm_trt import runtimes
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, RunFailed, UsageError, building, first_line
 from lstm_trt.export.network import build_module
+from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.runtimes._cuda import EventClocks
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
@@ -160,7 +161,7 @@ class _TorchStep(PreparedStep):
 
     def __init__(self, request: Request, host_inputs: torch.Tensor) -> None:
         self._options = request.options
-        self._output_shape = (request.shape.sequence, request.shape.batch, 1)
+        self._output_shape = request.workload.output_shapes[OUTPUT]
         self._host_inputs = host_inputs
         self._input_array = host_inputs.numpy()
         self._bound: Bound | None = None
@@ -170,10 +171,11 @@ class _TorchStep(PreparedStep):
         """Replaced by a closure while the step is open."""
         raise RunFailed("the step is closed")
 
-    def load_inputs(self, inputs: np.ndarray) -> None:
-        if inputs.shape != self._input_array.shape:
-            raise UsageError(f"inputs must be {self._input_array.shape}, not {inputs.shape}")
-        np.copyto(self._input_array, inputs, casting="same_kind")
+    def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+        array = inputs[INPUT]
+        if array.shape != self._input_array.shape:
+            raise UsageError(f"inputs must be {self._input_array.shape}, not {array.shape}")
+        np.copyto(self._input_array, array, casting="same_kind")
 
     def facts(self) -> dict:
         bound = self._bound.facts() if self._bound else {}
@@ -196,8 +198,7 @@ class CpuStep(_TorchStep):
     def __init__(self, request: Request, module: torch.nn.Module, bind: Callable[..., Bound]) -> None:
         import torch
 
-        shape = request.shape
-        super().__init__(request, torch.empty(shape.sequence, shape.batch, shape.features))
+        super().__init__(request, torch.empty(request.workload.input_shapes[INPUT]))
         self._bound = bind(module, self._host_inputs)
         run = self._bound.run
         self._answer = answer = [run()]
@@ -208,8 +209,8 @@ class CpuStep(_TorchStep):
 
         self.step = step
 
-    def outputs(self) -> tuple[np.ndarray, ...]:
-        return (self._answer[0].numpy().copy(),)
+    def outputs(self) -> dict[str, np.ndarray]:
+        return {OUTPUT: self._answer[0].numpy().copy()}
 
     def close(self) -> None:
         super().close()
@@ -222,9 +223,8 @@ class CudaStep(_TorchStep):
     def __init__(self, request: Request, module: torch.nn.Module, bind: Callable[..., Bound]) -> None:
         import torch
 
-        shape = request.shape
         self._stream, self._clocks = own_stream(), None
-        super().__init__(request, torch.empty(shape.sequence, shape.batch, shape.features, pin_memory=True))
+        super().__init__(request, torch.empty(request.workload.input_shapes[INPUT], pin_memory=True))
         self._module = module
         self._device_inputs = self._host_inputs.to("cuda")
         self._host_outputs = torch.empty(self._output_shape, pin_memory=True)
@@ -238,7 +238,7 @@ class CudaStep(_TorchStep):
             self.step = self._clocked_step(every)
         torch.cuda.synchronize()
 
-    def load_inputs(self, inputs: np.ndarray) -> None:
+    def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
         import torch
 
         torch.cuda.set_stream(self._stream)  # of this thread, which is the one that will run the trials
@@ -246,8 +246,8 @@ class CudaStep(_TorchStep):
         if self._clocks:
             self._clocks.restart()  # what the parity gate ran is no trial
 
-    def outputs(self) -> tuple[np.ndarray, ...]:
-        return (self._host_outputs.numpy().copy(),)
+    def outputs(self) -> dict[str, np.ndarray]:
+        return {OUTPUT: self._host_outputs.numpy().copy()}
 
     def device_times(self) -> dict[str, np.ndarray]:
         return self._clocks.read() if self._clocks else {}
@@ -416,7 +416,7 @@ def load_module(request: Request) -> torch.nn.Module:
     """
     import torch
 
-    module = build_module(request.shape, request.weights)
+    module = build_module(request.workload, request.weights)
     half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(request.options.precision)
     module = module.to(request.options.device, half or torch.float32)
     if request.options.device == "cuda":

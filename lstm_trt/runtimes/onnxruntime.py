@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from lstm_trt.config.errors import BuildFailed, MemoryExhausted, first_line
+from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, UsageError, first_line
 from lstm_trt.export.to_onnx import INPUT, OUTPUT, static_model
-from lstm_trt.machine.facts import installed_version
+from lstm_trt.machine.facts import cpu_name, gpu_name, installed_version
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 NAME = "onnxruntime"
@@ -41,8 +43,6 @@ def availability(device: str = "cpu") -> Availability:
     if version is None:
         return Availability(False, reason="not installed", remedy="pip install onnxruntime")
     if device == "cpu":
-        from lstm_trt.machine.facts import cpu_name, gpu_name
-
         return Availability(True, version, cpu_name())
     import onnxruntime
 
@@ -64,13 +64,20 @@ def availability(device: str = "cpu") -> Availability:
 
 def prepare(request: Request) -> PreparedStep:
     """A bound session on static sizes. Raises `BuildFailed`, `MemoryExhausted`, `RuntimeUnavailable`."""
-    options = request.options
-    availability(options.device).require(NAME)
+    availability(request.options.device).require(NAME)
+    model = static_model(request.onnx_path, request.workload)
+    return bound_session(_quantized(model) if request.options.precision == "int8" else model, request)
+
+
+def bound_session(model: bytes, request: Request) -> PreparedStep:
+    """A session on an ONNX file with static sizes, bound to a host input and output, having answered once.
+
+    The input has the type of the request's. `costs` has `build_s` (the session, with its graph
+    optimizations) and `first_call_s`. Raises `BuildFailed`, `MemoryExhausted`.
+    """
     import onnxruntime
 
-    model = static_model(request.onnx_path, request.shape)
-    if options.precision == "int8":
-        model = _quantized(model)
+    options, began = request.options, time.perf_counter()
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = options.threads
     settings.inter_op_num_threads = 1
@@ -89,20 +96,25 @@ def prepare(request: Request) -> PreparedStep:
         raise _failure(error) from error
     if session.get_providers()[0] != PROVIDERS[options.device]:
         raise BuildFailed(f"onnxruntime fell back from {PROVIDERS[options.device]} to {session.get_providers()[0]}")
-    return _Bound(session, request)
+    built = time.perf_counter()
+    step = _Bound(session, request)
+    step.costs = {"build_s": built - began, "first_call_s": time.perf_counter() - built}
+    return step
 
 
 class _Bound(PreparedStep):
     def __init__(self, session, request: Request) -> None:
-        shape = request.shape
         self._session = session
         self._options = request.options
-        self._inputs = np.ascontiguousarray(request.inputs, dtype=np.float32).copy()
-        self._outputs = np.empty((shape.sequence, shape.batch, 1), dtype=np.float32)
+        self._inputs = np.array(request.inputs[INPUT], order="C")
+        self._outputs = np.empty(request.workload.output_shapes[OUTPUT], dtype=np.float32)
         self._binding = session.io_binding()
         # By address: bind_cpu_input would keep a copy, and load_inputs could not reach it.
-        self._binding.bind_input(INPUT, "cpu", 0, np.float32, self._inputs.shape, self._inputs.ctypes.data)
-        self._binding.bind_output(OUTPUT, "cpu", 0, np.float32, self._outputs.shape, self._outputs.ctypes.data)
+        for bind, name, array in (
+            (self._binding.bind_input, INPUT, self._inputs),
+            (self._binding.bind_output, OUTPUT, self._outputs),
+        ):
+            bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
         run = partial(session.run_with_iobinding, self._binding)
         if self._options.device == "cpu":
             self.step = run
@@ -120,17 +132,21 @@ class _Bound(PreparedStep):
             raise _failure(error) from error
 
     def step(self) -> None:
-        raise AssertionError("set per instance")
+        """Replaced by the bound run while the session is open."""
+        raise RunFailed("the step is closed")
 
-    def load_inputs(self, inputs: np.ndarray) -> None:
-        np.copyto(self._inputs, inputs)
+    def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+        given = inputs[INPUT]
+        if given.shape != self._inputs.shape:
+            raise UsageError(f"inputs must be {self._inputs.shape}, not {given.shape}")
+        np.copyto(self._inputs, given, casting="same_kind")
 
-    def outputs(self) -> tuple[np.ndarray, ...]:
-        return (self._outputs.copy(),)
+    def outputs(self) -> dict[str, np.ndarray]:
+        return {OUTPUT: self._outputs.copy()}
 
     def facts(self) -> dict:
         return {
-            "providers": self._session.get_providers(),
+            "providers": self._session.get_providers() if self._session else [],
             "intra_op_threads": self._options.threads,
             "denormals": "as the processor has them (session.set_denormal_as_zero is off)",
             "graph_optimization": "all",

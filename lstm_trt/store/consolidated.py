@@ -109,7 +109,7 @@ def consolidate(items: Iterable[Recording | Failure], folder: Path, group_rows: 
                     "runtime": config.runtime,
                     "runtime_version": config.runtime_version,
                     "device_name": config.device_name,
-                    **config.shape.as_dict(),
+                    **config.workload.axes,
                     "row_group": None,
                     "first_row": None,
                     "rows": None,

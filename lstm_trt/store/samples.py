@@ -115,13 +115,6 @@ def of_recording(recording: Recording) -> Sample:
     )
 
 
-def literature_words(configuration: Configuration) -> dict:
-    """What tells a workload of the literature beside the sizes of its LSTM; nothing for a shape of this lab."""
-    if not configuration.of_literature:
-        return {}
-    return {"workload": configuration.workload.label, "mode": configuration.mode}
-
-
 def _place(mark: tuple[int, int | None]) -> tuple[int, int]:
     return mark[0], mark[1] or 0
 
@@ -151,8 +144,8 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
     for key, configuration in configurations.items():
         if key not in samples and key[0] in measured:
             continue
-        words = literature_words(configuration)
-        words |= {**configuration.shape.as_dict(), "runtime": configuration.runtime, "config_id": configuration.id}
+        words = configuration.workload.group_fields(configuration.mode)
+        words |= {**configuration.workload.axes, "runtime": configuration.runtime, "config_id": configuration.id}
         words |= {"runtime_version": configuration.runtime_version, "device_name": configuration.device_name}
         words |= {"precision": configuration.options.precision, "threads": configuration.options.threads}
         words |= {"machine": key[1]} if len(machines) > 1 else {}
@@ -171,8 +164,9 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
 
     def place(group: Group) -> tuple:
         configuration = group.configuration
-        named = configuration.name if configuration.of_literature else ""
-        return (named, *configuration.shape.as_dict().values(), configuration.runtime, configuration.id)
+        named = " ".join(map(str, configuration.workload.group_fields(configuration.mode).values()))
+        sizes = (-1 if size is None else size for size in configuration.workload.axes.values())
+        return (named, *sizes, configuration.runtime, configuration.id)
 
     return told_apart(sorted(groups, key=place))
 

@@ -18,7 +18,7 @@ from lstm_trt.machine.linux import choose_cores
 SHAPES = [LstmShape(1, 7, 3), LstmShape(3, 16, 5, 2), LstmShape(2, 9, 4, 3, features=5, directions=2)]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.label)
 def test_counts_are_those_of_the_network_itself(shape):
     module = build_module(shape, make_weights(shape, 0))
     assert shape.parameters == sum(parameter.numel() for parameter in module.parameters())
@@ -58,7 +58,7 @@ def test_sizes_that_make_no_network(values, words):
 
 
 def test_names_are_unique_and_grids_drop_duplicates():
-    names = [shape.name for shape in Grid((1, 2), (8, 16), (4, 8), (1, 2), (12, 3), (1, 2))]
+    names = [shape.label for shape in Grid((1, 2), (8, 16), (4, 8), (1, 2), (12, 3), (1, 2))]
     assert len(set(names)) == len(names) == 64
     assert len(Grid(layers=(1, 1, 2), hidden=(8,), sequence=(4,))) == 2
     with pytest.raises(UsageError, match="hidden needs at least one value"):

@@ -67,7 +67,7 @@ def test_engines_are_built_and_tell_what_they_are(shape, precision, target):
     assert (header.flavour, header.targets, header.size) == (RTX, (target,), len(engine.plan))
     assert header.version == trt.__version__ == told["engine"]["version"] == told["versions"][RTX]
     assert told["engine"] == {"sha256": engine.sha256, "bytes": len(engine.plan), "version": trt.__version__}
-    assert told["name"] == shape.name and told["tf32"] == (precision == "tf32")
+    assert told["name"] == shape.label and told["tf32"] == (precision == "tf32")
     assert told["onnx"]["opset"] == 18 and len(told["onnx"]["lstms"]) == shape.layers
     assert told["warnings"] == [] and told["build_seconds"] > 0
     network = told["layers"]["network"]

@@ -37,7 +37,7 @@ def test_one_file_serves_every_sequence_and_batch():
     assert [node.op_type for node in graph.node].count("LSTM") == 2
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.label)
 def test_the_static_graph_is_valid_and_computes_what_pytorch_does(shape):
     weights = make_weights(shape, 5)
     exported = to_onnx.export_network(shape, 5, weights)

@@ -16,13 +16,12 @@ from functools import cache
 
 import numpy as np
 import pytest
+from lstm_trt.literature.task import COSTS
 
 from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, UsageError
-from lstm_trt.config.workload import Workload
 from lstm_trt.literature import implementations
 from lstm_trt.literature.data import Batch, make_batch, make_weights, weight_shapes
-from lstm_trt.literature.task import COSTS
-from lstm_trt.literature.workloads import WORKLOADS
+from lstm_trt.literature.workloads import WORKLOADS, LiteratureWorkload
 
 NAMES = tuple(name for name in implementations.REGISTRY if name.startswith("tensorflow"))
 TWO_BIASES = ("tensorflow-basic-eager", "tensorflow-basic-graph", "tensorflow-while-graph", "tensorflow-xla")
@@ -35,7 +34,7 @@ if not _STATE.ready:
 STEPS = 20
 
 
-def tiny(name: str, **sizes: object) -> Workload:
+def tiny(name: str, **sizes: object) -> LiteratureWorkload:
     """A workload's network and loss at a size for tests."""
     full = WORKLOADS[name]
     chosen: dict = {"batch": 3, "sequence": 1 if name == "cell" else 4, "hidden": 4, "features": 5}
@@ -65,7 +64,7 @@ TRAINING = {
 class Reference:
     """`nn.LSTM` and what is around it, with PyTorch's own losses and optimizers."""
 
-    def __init__(self, workload: Workload, weights: dict[str, np.ndarray], one_bias: bool = False) -> None:
+    def __init__(self, workload: LiteratureWorkload, weights: dict[str, np.ndarray], one_bias: bool = False) -> None:
         import torch
 
         self.workload = workload
@@ -133,12 +132,12 @@ def one_thread_for_the_reference():
 
 
 @cache
-def given(workload: Workload) -> tuple[dict[str, np.ndarray], Batch]:
+def given(workload: LiteratureWorkload) -> tuple[dict[str, np.ndarray], Batch]:
     return make_weights(workload, 11), make_batch(workload, 12)
 
 
 @cache
-def trained(workload: Workload, one_bias: bool) -> tuple[list[float], dict[str, np.ndarray]]:
+def trained(workload: LiteratureWorkload, one_bias: bool) -> tuple[list[float], dict[str, np.ndarray]]:
     """PyTorch's losses of `STEPS` training steps on one batch, and how far they moved the weights."""
     weights, batch = given(workload)
     reference = Reference(workload, weights, one_bias)
@@ -146,7 +145,7 @@ def trained(workload: Workload, one_bias: bool) -> tuple[list[float], dict[str, 
     return losses, {name: reference.parameters[name].detach().numpy() - weights[name] for name in weights}
 
 
-def prepared(name: str, workload: Workload, mode: str, weights: dict | None = None):
+def prepared(name: str, workload: LiteratureWorkload, mode: str, weights: dict | None = None):
     own, batch = given(workload)
     return implementations.load(name).prepare(workload, mode, weights or own, batch, 1)
 
@@ -162,7 +161,7 @@ def apart_overall(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -
     return apart(*(np.concatenate([side[key].ravel() for key in sorted(wanted)]) for side in (found, wanted)))
 
 
-def answered(workload: Workload, weights: dict | None = None, batch: Batch | None = None) -> np.ndarray:
+def answered(workload: LiteratureWorkload, weights: dict | None = None, batch: Batch | None = None) -> np.ndarray:
     own, own_batch = given(workload)
     return Reference(workload, weights or own).answer(batch or own_batch).detach().numpy()
 

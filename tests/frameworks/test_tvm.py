@@ -11,14 +11,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lstm_trt.literature.task import COSTS, Task
 
 from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UsageError
-from lstm_trt.config.workload import Workload
 from lstm_trt.literature import implementations
 from lstm_trt.literature.data import make_batch, make_weights
 from lstm_trt.literature.implementations import tvm as literature_implementations_tvm
-from lstm_trt.literature.task import COSTS, Task
-from lstm_trt.literature.workloads import VARIANTS, WORKLOADS
+from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload
 from lstm_trt.store import cache
 
 UNTUNED = implementations.load("tvm-untuned")
@@ -42,13 +41,15 @@ def own_cache(tmp_path_factory):
         yield
 
 
-def prepare(implementation, workload: Workload, seed: int = 1, weights=None, batch=None, threads: int = 1) -> Task:
+def prepare(
+    implementation, workload: LiteratureWorkload, seed: int = 1, weights=None, batch=None, threads: int = 1
+) -> Task:
     weights = make_weights(workload, seed) if weights is None else weights
     batch = make_batch(workload, seed) if batch is None else batch
     return implementation.prepare(workload, "forward", weights, batch, threads)
 
 
-def expected(workload: Workload, weights, batch) -> np.ndarray:
+def expected(workload: LiteratureWorkload, weights, batch) -> np.ndarray:
     import torch
 
     lstm = torch.nn.LSTM(workload.features, workload.hidden)

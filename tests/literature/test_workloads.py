@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from lstm_trt.config.errors import BuildFailed, UsageError
-from lstm_trt.config.workload import Workload
 from lstm_trt.literature import data, implementations, task
-from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, find
+from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload, find
 
 SPEECH = {
     "speech-ce-short": 572_800,
@@ -144,7 +143,7 @@ def test_variants_of_other_sizes():
 def test_a_workload_survives_json(workload):
     plain = json.loads(json.dumps(workload.as_dict()))
     assert plain["kind"] == "literature"
-    assert Workload.from_dict(plain) == workload
+    assert LiteratureWorkload.from_dict(plain) == workload
 
 
 def test_what_is_no_workload_is_refused():
@@ -167,7 +166,7 @@ def test_what_is_no_workload_is_refused():
         {name: value for name, value in plain.items() if name != "hidden"},
     ):
         with pytest.raises(UsageError) as refusal:
-            Workload.from_dict(wrong)
+            LiteratureWorkload.from_dict(wrong)
         assert "\n" not in str(refusal.value)
     with pytest.raises(UsageError, match="choose from cell, layer"):
         find("ptb")

@@ -231,9 +231,9 @@ def _floors_over_medians(core: int) -> dict[str, float]:
             floor = roofline_bound(shape, measured).total_ns
             network = torch.nn.LSTM(shape.features, shape.hidden, shape.layers)
             inputs = torch.randn(shape.sequence, shape.batch, shape.features)
-            shares[f"pytorch {shape.name}"] = floor / _median_ns(lambda: network(inputs))  # noqa: B023
+            shares[f"pytorch {shape.label}"] = floor / _median_ns(lambda: network(inputs))  # noqa: B023
             with suppress(ImportError):
-                shares[f"onnxruntime {shape.name}"] = floor / _median_ns(_onnx_step(network, inputs.numpy()))
+                shares[f"onnxruntime {shape.label}"] = floor / _median_ns(_onnx_step(network, inputs.numpy()))
     return shares
 
 

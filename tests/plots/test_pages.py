@@ -43,7 +43,7 @@ SHAPE = LstmShape(2, 64, 64)
 
 def group(*samples: Sample, shape: LstmShape = SHAPE, **more) -> Group:
     configuration = Configuration(shape, "onnxruntime", "1.31.1", "AMD EPYC", protocol=Protocol(**more))
-    return Group(f"{shape.name} on onnxruntime", samples, configuration=configuration)
+    return Group(f"{shape.label} on onnxruntime", samples, configuration=configuration)
 
 
 def control(n: int) -> np.ndarray:

@@ -38,7 +38,7 @@ def reference(shape: LstmShape, inputs: np.ndarray) -> np.ndarray:
     return reference_outputs(build_module(shape, make_weights(shape, 0)), inputs)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.label)
 def test_answers_follow_the_inputs_and_agree_with_pytorch(shape):
     step = prepared(shape)
     for seed in (1, 2):

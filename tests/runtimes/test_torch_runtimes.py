@@ -116,7 +116,7 @@ def test_a_closed_step_refuses(name):
 # The CPU
 
 
-@pytest.mark.parametrize("shape", ALL_KINDS, ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", ALL_KINDS, ids=lambda shape: shape.label)
 @pytest.mark.parametrize("name", ("pytorch", "torchscript"))
 def test_answers_are_those_of_the_reference(name, shape):
     step = prepare(name, shape)
@@ -158,7 +158,7 @@ def test_torchscript_is_scripted_and_frozen(recwarn):
 # torch.compile on the CPU
 
 
-@pytest.mark.parametrize("shape", SOME_KINDS, ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", SOME_KINDS, ids=lambda shape: shape.label)
 def test_torch_compile_compiles_the_whole_network_once(shape):
     step = prepare("torch-compile", shape)
     assert error_on_fresh_inputs(step, shape) < 1e-6

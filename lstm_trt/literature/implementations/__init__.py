@@ -1,62 +1,79 @@
-"""The implementations of the literature's workloads: one line each here, one file (or part of one) each.
+"""The implementations of the literature's workloads: one file (or part of one) each, behind a runtime's contract.
 
-A further framework is one file with the names of `literature.task.CONTRACT` and one line in
-`REGISTRY`. A name with a dot, `my_package.my_implementation` or `my_package.module:OBJECT`,
-is imported as one, so an implementation of one's own needs no change here.
+An implementation is a runtime (`lstm_trt.runtimes`) of these workloads, a module or a small object in one. Beside
+a runtime's names it has
+
+    TITLE          as figures write it
+    FRAMEWORK      "PyTorch", "TensorFlow", "ONNX Runtime", ...
+    STYLE          "basic" (the cell written out), "fused" (the framework's cell in a loop), "while",
+                   "static" (the cell unrolled), "one-call" (the framework's LSTM)
+    EXECUTION      "eager", "scripted", "compiled", "graph", "xla", ...
+    EXTRA          the extra of this package that installs it, None for the core
+    supports(workload, mode, device) -> str | None     None where it can, else the reason in a few words
+
+Its prepared steps have `costs`, and in training `loss` and `gradients`. `prepare` may call the step
+(`first_call_s`), and puts the weights and the optimizer back afterwards. What ships stands in
+`registry.IMPLEMENTATIONS`; others come by entry points of the group `lstm_trt.implementations`, or by a name with a
+dot, `my_package.my_implementation` or `my_package.module:OBJECT`.
 """
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
 
-from lstm_trt.config.errors import UsageError
-from lstm_trt.literature.task import CONTRACT
+import numpy as np
 
-_HERE = "lstm_trt.literature.implementations"
+from lstm_trt import runtimes
+from lstm_trt.config.errors import BuildFailed, UsageError
+from lstm_trt.literature.data import Batch
+from lstm_trt.literature.workloads import LiteratureWorkload
+from lstm_trt.runtimes.base import Request
 
-
-#: name -> module, or module:attribute.
-REGISTRY = {
-    "pytorch-basic-eager": f"{_HERE}.pytorch:BASIC_EAGER",
-    "pytorch-basic-scripted": f"{_HERE}.pytorch:BASIC_SCRIPTED",
-    "pytorch-basic-compiled": f"{_HERE}.pytorch:BASIC_COMPILED",
-    "pytorch-fused-eager": f"{_HERE}.pytorch:FUSED_EAGER",
-    "pytorch-fused-scripted": f"{_HERE}.pytorch:FUSED_SCRIPTED",
-    "pytorch-fused-compiled": f"{_HERE}.pytorch:FUSED_COMPILED",
-    "pytorch-one-call-eager": f"{_HERE}.pytorch:ONE_CALL_EAGER",
-    "pytorch-one-call-scripted": f"{_HERE}.pytorch:ONE_CALL_SCRIPTED",
-    "pytorch-one-call-compiled": f"{_HERE}.pytorch:ONE_CALL_COMPILED",
-    "tensorflow-basic-eager": f"{_HERE}.tensorflow:BASIC_EAGER",
-    "tensorflow-basic-graph": f"{_HERE}.tensorflow:BASIC_GRAPH",
-    "tensorflow-while-graph": f"{_HERE}.tensorflow:WHILE_GRAPH",
-    "tensorflow-static-eager": f"{_HERE}.tensorflow:STATIC_EAGER",
-    "tensorflow-static-graph": f"{_HERE}.tensorflow:STATIC_GRAPH",
-    "tensorflow-xla": f"{_HERE}.tensorflow:XLA",
-    "tensorflow-one-call-eager": f"{_HERE}.tensorflow:ONE_CALL_EAGER",
-    "tensorflow-one-call-graph": f"{_HERE}.tensorflow:ONE_CALL_GRAPH",
-    "onnxruntime": f"{_HERE}.onnxruntime",
-    "tensorrt": f"{_HERE}.tensorrt:TENSORRT",
-    "tensorrt-rtx": f"{_HERE}.tensorrt:TENSORRT_RTX",
-    "tvm-untuned": f"{_HERE}.tvm:UNTUNED",
-    "tvm-tuned": f"{_HERE}.tvm:TUNED",
-}
+#: What the literature's networks are computed in, by device.
+PRECISIONS = {"cpu": ("fp32",), "cuda": ("fp32",)}
 
 
-def load(name: str) -> object:
-    """The implementation of a name; importing it must not import its framework.
+def load(name: str) -> Any:
+    """The implementation of a name; raises `UsageError` for an unknown one."""
+    return runtimes.load(name, "IMPLEMENTATIONS")
 
-    Raises `UsageError` for an unknown name, or for what lacks part of the contract.
-    """
-    target = REGISTRY.get(name, name if "." in name else None)
-    if target is None:
-        raise UsageError(f"unknown implementation {name!r}: choose from {', '.join(REGISTRY)}, or name a module")
-    module_name, _, attribute = target.partition(":")
+
+def mode_reason(workload: LiteratureWorkload, mode: str) -> str | None:
+    """Why no implementation has this mode of the workload; None where it is one of the document's."""
+    return None if mode in workload.modes else f"{workload.name} is for {' and '.join(workload.modes)}"
+
+
+def exported_reason(workload: LiteratureWorkload, mode: str) -> str | None:
+    """Why the ONNX export cannot do this: it has forward passes of fixed length; None where it can."""
+    if mode == "training":
+        return "it does not train"
+    if workload.lengths is not None:
+        return "the export has no variable lengths"
+    return mode_reason(workload, mode)
+
+
+def checked_batch(implementation: Any, request: Request) -> Batch:
+    """The batch of a request; raises `RuntimeUnavailable`, `BuildFailed` for what the implementation does not do."""
+    implementation.availability(request.options.device).require(implementation.NAME)
+    reason = implementation.supports(request.workload, request.mode, request.options.device)
+    if reason:
+        raise BuildFailed(f"{implementation.NAME} does not do {request.workload.label} ({request.mode}): {reason}")
+    return batch_of(request.workload, request.inputs)
+
+
+def batch_of(workload: LiteratureWorkload, inputs: Mapping[str, np.ndarray]) -> Batch:
+    """Inputs by name as a batch; raises `UsageError` for inputs of other shapes than the workload's."""
+    batch = Batch(**inputs)
+    if batch.inputs.shape != workload.input_shape:
+        raise UsageError(f"{workload.label} takes inputs of {workload.input_shape}, not {batch.inputs.shape}")
+    return batch
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package can be found, without importing it."""
     try:
-        found = importlib.import_module(module_name)
-        implementation = getattr(found, attribute) if attribute else found
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"implementation {name!r} cannot be imported: {error}") from None
-    missing = [part for part in CONTRACT if not hasattr(implementation, part)]
-    if missing:
-        raise UsageError(f"{target!r} is no implementation: it lacks {', '.join(missing)}")
-    return implementation
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False

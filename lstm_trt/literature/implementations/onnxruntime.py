@@ -16,20 +16,18 @@ import io
 import sys
 import time
 import warnings
-from functools import partial
 
 import numpy as np
 import onnx
 import torch
 
-from lstm_trt.config.errors import BuildFailed, ExportFailed, RunFailed, building, first_line, run_failure
-from lstm_trt.config.workload import Workload
+from lstm_trt.config.errors import ExportFailed, building, first_line
 from lstm_trt.export.to_onnx import INPUT, OPSET, OUTPUT
-from lstm_trt.literature.data import Batch
+from lstm_trt.literature.implementations import checked_batch, exported_reason
 from lstm_trt.literature.implementations.pytorch_networks import build_network, load_weights
-from lstm_trt.literature.task import Task, check, check_inputs, exported_reason
-from lstm_trt.runtimes import onnxruntime as runtimes_onnxruntime
-from lstm_trt.runtimes.base import Availability
+from lstm_trt.literature.workloads import LiteratureWorkload
+from lstm_trt.runtimes import onnxruntime as runtime
+from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 
 class _Plain(torch.nn.Module):
@@ -43,7 +41,7 @@ class _Plain(torch.nn.Module):
         return self.network(inputs, None, None, None)
 
 
-def export_workload(workload: Workload, weights: dict[str, np.ndarray], inputs: np.ndarray) -> bytes:
+def export_workload(workload: LiteratureWorkload, weights: dict[str, np.ndarray], inputs: np.ndarray) -> bytes:
     """The ONNX file, checked: one LSTM operator a layer, inputs and outputs of the workload's sizes.
 
     Raises `ExportFailed`.
@@ -89,78 +87,31 @@ EXECUTION = "graph"
 
 EXTRA = None
 
-DISTRIBUTION = runtimes_onnxruntime.DISTRIBUTION
+DISTRIBUTION = runtime.DISTRIBUTION
 
 
-def supports(workload: Workload, mode: str) -> str | None:
+DEVICES = ("cpu",)
+
+PRECISIONS = {"cpu": ("fp32",)}
+
+
+def supports(workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
     """Forward passes of fixed length."""
     return exported_reason(workload, mode)
 
 
-def availability() -> Availability:
+def availability(device: str = "cpu") -> Availability:
     """Ready where the package is installed; never raises."""
-    return runtimes_onnxruntime.availability("cpu")
+    return runtime.availability(device)
 
 
-def prepare(workload: Workload, mode: str, weights: dict[str, np.ndarray], batch: Batch, threads: int) -> Task:
+def prepare(request: Request) -> PreparedStep:
     """Raises `RuntimeUnavailable`, `ExportFailed`, `MemoryExhausted`, `BuildFailed`."""
-    availability().require(NAME)
-    check(sys.modules[__name__], workload, mode, batch)
-    with building(NAME, f"{workload.label} ({mode})"):
-        return _Session(workload, weights, batch, threads)
-
-
-class _Session(Task):
-    def __init__(self, workload: Workload, weights: dict[str, np.ndarray], batch: Batch, threads: int) -> None:
-        import onnxruntime
-
-        from lstm_trt.export.to_onnx import INPUT, OUTPUT
-
-        self._workload, self._threads = workload, threads
-        self._inputs = np.ascontiguousarray(batch.inputs).copy()
-        self._outputs = np.empty(workload.output_shape, dtype=np.float32)
+    batch = checked_batch(sys.modules[__name__], request)
+    with building(NAME, request.label):
         began = time.perf_counter()
-        model = export_workload(workload, weights, batch.inputs)
-        self.costs = {"export_s": time.perf_counter() - began}
-        settings = onnxruntime.SessionOptions()
-        settings.intra_op_num_threads = threads
-        settings.inter_op_num_threads = 1
-        settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-        settings.log_severity_level = 4  # its errors come as exceptions too
-        began = time.perf_counter()
-        self._session = onnxruntime.InferenceSession(model, settings, providers=[runtimes_onnxruntime.PROVIDERS["cpu"]])
-        self.costs["build_s"] = time.perf_counter() - began
-        if self._session.get_providers()[0] != runtimes_onnxruntime.PROVIDERS["cpu"]:
-            raise BuildFailed(f"onnxruntime fell back to {self._session.get_providers()[0]}")
-        self._binding = self._session.io_binding()
-        for bind, name, array in (
-            (self._binding.bind_input, INPUT, self._inputs),
-            (self._binding.bind_output, OUTPUT, self._outputs),
-        ):
-            bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)  # by address: never copied
-        self._run = partial(self._session.run_with_iobinding, self._binding)
-        began = time.perf_counter()
-        self.step()
-        self.costs["first_call_s"] = time.perf_counter() - began
-
-    def step(self) -> None:
-        if self._run is None:
-            raise RunFailed("the task is closed")
-        try:
-            self._run()
-        except Exception as error:
-            raise run_failure(NAME, error) from error
-
-    def load_batch(self, batch: Batch) -> None:
-        check_inputs(self._workload, batch)
-        np.copyto(self._inputs, batch.inputs, casting="same_kind")
-
-    def outputs(self) -> np.ndarray:
-        return self._outputs.copy()
-
-    def facts(self) -> dict:
-        providers = self._session.get_providers() if self._session else []
-        return {"providers": providers, "intra_op_threads": self._threads, "graph_optimization": "all"}
-
-    def close(self) -> None:
-        self._run = self._binding = self._session = None
+        model = export_workload(request.workload, request.weights, batch.inputs)
+        exported_s = time.perf_counter() - began
+        step = runtime.bound_session(model, request)
+        step.costs = {"export_s": exported_s, **step.costs}
+        return step

@@ -12,16 +12,13 @@ head reads `output[-1]`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, field
 
 from lstm_trt.config.errors import building
-from lstm_trt.config.workload import Workload
-from lstm_trt.literature.data import Batch
-from lstm_trt.literature.task import Task, check, mode_reason
+from lstm_trt.literature.implementations import PRECISIONS, checked_batch, mode_reason
+from lstm_trt.literature.workloads import LiteratureWorkload
 from lstm_trt.runtimes import _torch, torch_compile
-from lstm_trt.runtimes.base import Availability
+from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 #: Most cells (steps x layers x directions) that may be unrolled into one compiled graph. On a shared
 #: 2-core EPYC, in seconds of one core: 0.25 a cell forward (400 cells: 110), about 1 in a training step,
@@ -31,7 +28,7 @@ UNROLLED = {"forward": 400, "training": 200, "one-call": 64}
 
 @dataclass(frozen=True)
 class PyTorch:
-    """One style and execution as the contract of `literature.task` wants it."""
+    """One style and execution as an implementation."""
 
     STYLE: str
     EXECUTION: str
@@ -39,6 +36,7 @@ class PyTorch:
     EXTRA: str | None = None
     DISTRIBUTION: str = _torch.DISTRIBUTION
     DEVICES: tuple[str, ...] = ("cpu", "cuda")
+    PRECISIONS: dict = field(default_factory=lambda: PRECISIONS)
 
     @property
     def NAME(self) -> str:
@@ -49,7 +47,7 @@ class PyTorch:
         kind = {"basic": "basic", "fused": "LSTMCell", "one-call": "nn.LSTM"}[self.STYLE]
         return f"PyTorch {kind}, {self.EXECUTION}"
 
-    def supports(self, workload: Workload, mode: str, device: str = "cpu") -> str | None:
+    def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
         """None where it can; forward passes of `nn.LSTM` are one call of oneDNN a layer on a CPU and need no limit."""
         reason = mode_reason(workload, mode)
         if reason or self.EXECUTION != "compiled":
@@ -70,23 +68,13 @@ class PyTorch:
             return torch_compile.availability(device)
         return _torch.availability(device, self.DEVICES)
 
-    def prepare(
-        self,
-        workload: Workload,
-        mode: str,
-        weights: dict[str, np.ndarray],
-        batch: Batch,
-        threads: int,
-        device: str = "cpu",
-    ) -> Task:
+    def prepare(self, request: Request) -> PreparedStep:
         """Raises `RuntimeUnavailable`, `MemoryExhausted`, and `BuildFailed` for what it does not support or build."""
-        self.availability(device).require(self.NAME)
-        check(self, workload, mode, batch, device=device)
-        with building(self.NAME, f"{workload.label} ({mode})"):
-            from lstm_trt.literature.implementations.pytorch_task import ForwardTask, TrainingTask
+        batch = checked_batch(self, request)
+        with building(self.NAME, request.label):
+            from lstm_trt.literature.implementations.pytorch_task import ForwardStep, TrainingStep
 
-            kind = ForwardTask if mode == "forward" else TrainingTask
-            return kind(self, workload, weights, batch, threads, device)
+            return (ForwardStep if request.mode == "forward" else TrainingStep)(self, request, batch)
 
 
 BASIC_EAGER = PyTorch("basic", "eager")

@@ -22,8 +22,8 @@ from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.workload import Workload
 from lstm_trt.literature.data import Batch
+from lstm_trt.literature.workloads import LiteratureWorkload
 
 
 class Packing(NamedTuple):
@@ -34,7 +34,7 @@ class Packing(NamedTuple):
     positions: Tensor | None = None
 
 
-def packing(workload: Workload, batch: Batch) -> Packing:
+def packing(workload: LiteratureWorkload, batch: Batch) -> Packing:
     """Raises `UsageError` for lengths that do not fall from the sequence itself to 1 or more."""
     if batch.lengths is None:
         return Packing()
@@ -131,7 +131,7 @@ class BothWays(nn.Module):
 class LoopedNetwork(nn.Module):
     """`basic` and `fused`: embedding, layers of loops over time, head."""
 
-    def __init__(self, workload: Workload, cell: type[nn.Module]) -> None:
+    def __init__(self, workload: LiteratureWorkload, cell: type[nn.Module]) -> None:
         super().__init__()
         self.embedding, self.dense = _embedding(workload), _dense(workload)
         self.last_step, self.outputs = workload.head == "last-step", workload.outputs or workload.width
@@ -178,7 +178,7 @@ class LoopedNetwork(nn.Module):
 class OneCallNetwork(nn.Module):
     """`one-call`: embedding, `nn.LSTM`, head; variable lengths are packed and padded again in each call."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: LiteratureWorkload) -> None:
         super().__init__()
         self.embedding, self.dense = _embedding(workload), _dense(workload)
         self.lstm = nn.LSTM(workload.features, workload.hidden, workload.layers, bidirectional=workload.directions == 2)
@@ -204,7 +204,7 @@ class OneCallNetwork(nn.Module):
 class Objective(nn.Module):
     """A network and its loss: cross-entropy, the mean over all answers, or CTC as `nn.CTCLoss` has it by default."""
 
-    def __init__(self, network: nn.Module, workload: Workload) -> None:
+    def __init__(self, network: nn.Module, workload: LiteratureWorkload) -> None:
         super().__init__()
         self.network, self.ctc = network, workload.loss == "ctc"
 
@@ -224,7 +224,7 @@ class Objective(nn.Module):
         return functional.cross_entropy(answers.flatten(0, -2), targets.flatten())
 
 
-def build_network(workload: Workload, style: str) -> LoopedNetwork | OneCallNetwork:
+def build_network(workload: LiteratureWorkload, style: str) -> LoopedNetwork | OneCallNetwork:
     """The network with weights that are yet to be loaded, on the CPU."""
     if style == "one-call":
         return OneCallNetwork(workload)
@@ -243,11 +243,11 @@ def load_weights(parameters: dict[str, nn.Parameter], weights: dict[str, np.ndar
             parameter.copy_(torch.from_numpy(weights[name]))
 
 
-def _embedding(workload: Workload) -> nn.Module:
+def _embedding(workload: LiteratureWorkload) -> nn.Module:
     return nn.Embedding(workload.vocabulary, workload.features) if workload.vocabulary else nn.Identity()
 
 
-def _dense(workload: Workload) -> nn.Module:
+def _dense(workload: LiteratureWorkload) -> nn.Module:
     if workload.head == "none":
         return nn.Identity()
     return nn.Linear(workload.width, workload.outputs, bias=workload.head_bias)

@@ -1,4 +1,4 @@
-"""The prepared tasks of the PyTorch implementations: what is timed.
+"""The prepared steps of the PyTorch implementations: what is timed.
 
 On the CPU the tensors are in place and a step computes. On a GPU a step copies the batch from
 pinned memory, computes, and reads the answer or the loss, which waits for the device. The calls
@@ -11,20 +11,19 @@ from __future__ import annotations
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, RunFailed, run_failure
-from lstm_trt.config.workload import Workload
 from lstm_trt.literature.data import Batch
+from lstm_trt.literature.implementations import batch_of
 from lstm_trt.literature.implementations.pytorch_networks import Objective, build_network, load_weights, packing
-from lstm_trt.literature.task import Task, check_inputs
 from lstm_trt.runtimes import _torch, torch_compile
+from lstm_trt.runtimes.base import PreparedStep, Request
 
 if TYPE_CHECKING:
     from lstm_trt.literature.implementations.pytorch import PyTorch
@@ -34,33 +33,24 @@ if TYPE_CHECKING:
 _SCRIPT_CALLS = 3
 
 
-class _TorchTask(Task):
+class _TorchStep(PreparedStep):
     """Weights, batch and execution, alike for both modes; `_call` is the module as it is executed."""
 
     #: Whether the graph that is compiled holds a backward pass as well.
     _trains = False
 
-    def __init__(
-        self,
-        implementation: PyTorch,
-        workload: Workload,
-        weights: dict[str, np.ndarray],
-        batch: Batch,
-        threads: int,
-        device: str,
-    ) -> None:
+    def __init__(self, implementation: PyTorch, request: Request, batch: Batch) -> None:
         self._name, self._style, self._execution = implementation.NAME, implementation.STYLE, implementation.EXECUTION
-        self._workload, self._weights = workload, weights
-        self._options = Options(threads=threads, device=device)
+        self._workload, self._weights, self._options = request.workload, request.weights, request.options
         self._told: dict = {}
         self._graphs = 0
         _torch.configure(self._options)
         _torch.set_precision(self._options)
-        self.load_batch(batch)
+        self._place(batch)
         began = time.perf_counter()
-        self._network = build_network(workload, self._style)
-        load_weights(self._network.canonical(), weights)
-        self._network.to(device)
+        self._network = build_network(self._workload, self._style)
+        load_weights(self._network.canonical(), self._weights)
+        self._network.to(self._options.device)
         if self._style == "one-call":
             self._network.lstm.flatten_parameters()  # one chunk, as cuDNN wants it; nothing on a CPU
         self._parameters = self._network.canonical()
@@ -88,10 +78,12 @@ class _TorchTask(Task):
 
     def step(self) -> None:
         """Replaced by a closure while the task is open."""
-        raise RunFailed("the task is closed")
+        raise RunFailed("the step is closed")
 
-    def load_batch(self, batch: Batch) -> None:
-        check_inputs(self._workload, batch)
+    def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+        self._place(batch_of(self._workload, inputs))
+
+    def _place(self, batch: Batch) -> None:
         packed, on_gpu = packing(self._workload, batch), self._options.device == "cuda"
         arrays = [batch.inputs, batch.targets] if self._trains else [batch.inputs]
         self._host = [torch.from_numpy(np.array(array)) for array in arrays]
@@ -164,7 +156,7 @@ class _TorchTask(Task):
         self._arguments = self._host = self._placed = ()
 
 
-class ForwardTask(_TorchTask):
+class ForwardStep(_TorchStep):
     """Forward in inference mode; the answer as numpy, which on a GPU is a copy that waits."""
 
     _answer: np.ndarray | None = None
@@ -193,10 +185,10 @@ class ForwardTask(_TorchTask):
 
         self.step = step
 
-    def outputs(self) -> np.ndarray:
+    def outputs(self) -> dict[str, np.ndarray]:
         if self._answer is None:
             raise RunFailed("there is no answer yet")
-        return self._answer.copy()
+        return {"outputs": self._answer.copy()}
 
     def facts(self) -> dict:
         found = super().facts()
@@ -205,7 +197,7 @@ class ForwardTask(_TorchTask):
         return found
 
 
-class TrainingTask(_TorchTask):
+class TrainingStep(_TorchStep):
     """Zero gradients, forward, loss, backward, update, and the loss read as a number."""
 
     _trains = True
@@ -256,7 +248,7 @@ class TrainingTask(_TorchTask):
 
     def gradients(self) -> dict[str, np.ndarray]:
         if self._call is None:
-            raise RunFailed("the task is closed")
+            raise RunFailed("the step is closed")
         for parameter in self._parameters.values():
             parameter.grad = None
         self._try(self._call)

@@ -18,17 +18,13 @@ Sequences of different lengths are masked: padding is computed and thrown away, 
 
 from __future__ import annotations
 
-import importlib.util
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, field
 
 from lstm_trt.config.errors import building
-from lstm_trt.config.workload import Workload
-from lstm_trt.literature.data import Batch
-from lstm_trt.literature.task import Task, check, mode_reason
+from lstm_trt.literature.implementations import PRECISIONS, checked_batch, is_installed, mode_reason
+from lstm_trt.literature.workloads import LiteratureWorkload
 from lstm_trt.machine.facts import installed_version
-from lstm_trt.runtimes.base import Availability
+from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 #: Most cells (steps x layers x directions) that may be unrolled into one graph. Tracing and the first
 #: call took 14 ms a cell in a forward pass and 40 ms in a training step (50 ms where padding is
@@ -44,12 +40,14 @@ _REMEDY = "pip install -e '.[frameworks]'"
 
 @dataclass(frozen=True)
 class TensorFlow:
-    """One style and execution as the contract of `literature.task` wants it."""
+    """One style and execution as an implementation."""
 
     STYLE: str
     EXECUTION: str
     FRAMEWORK: str = "TensorFlow"
     EXTRA: str = "frameworks"
+    DEVICES: tuple[str, ...] = ("cpu",)
+    PRECISIONS: dict = field(default_factory=lambda: PRECISIONS)
 
     @property
     def NAME(self) -> str:
@@ -69,7 +67,7 @@ class TensorFlow:
         """Whether a graph holds one cell a step."""
         return self.EXECUTION != "eager" and self.STYLE in ("basic", "static")
 
-    def supports(self, workload: Workload, mode: str) -> str | None:
+    def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
         """None where it can; graphs that are unrolled have a limit."""
         reason = mode_reason(workload, mode)
         if reason or not self.unrolled:
@@ -80,32 +78,21 @@ class TensorFlow:
             return f"the graph is unrolled: {cells} cells would build for over a minute, the limit is {limit}"
         return None
 
-    def availability(self) -> Availability:
+    def availability(self, device: str = "cpu") -> Availability:
         """Ready where TensorFlow and Keras are installed; imports neither, never raises."""
         version = installed_version(self.DISTRIBUTION)
         for package in ("tensorflow", "keras"):
-            if not _installed(package):
+            if not is_installed(package):
                 return Availability(False, version, reason=f"{package} is not installed", remedy=_REMEDY)
         return Availability(True, version)
 
-    def prepare(
-        self, workload: Workload, mode: str, weights: dict[str, np.ndarray], batch: Batch, threads: int
-    ) -> Task:
+    def prepare(self, request: Request) -> PreparedStep:
         """Raises `RuntimeUnavailable`, `MemoryExhausted`, and `BuildFailed` for what it does not support or build."""
-        self.availability().require(self.NAME)
-        check(self, workload, mode, batch)
-        with building(self.NAME, f"{workload.label} ({mode})"):
-            from lstm_trt.literature.implementations.tensorflow_task import ForwardTask, TrainingTask
+        batch = checked_batch(self, request)
+        with building(self.NAME, request.label):
+            from lstm_trt.literature.implementations.tensorflow_task import ForwardStep, TrainingStep
 
-            kind = ForwardTask if mode == "forward" else TrainingTask
-            return kind(self, workload, weights, batch, threads)
-
-
-def _installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except (ImportError, ValueError):
-        return False
+            return (ForwardStep if request.mode == "forward" else TrainingStep)(self, request, batch)
 
 
 BASIC_EAGER = TensorFlow("basic", "eager")

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.workload import Workload
 from lstm_trt.literature.data import weight_shapes
+from lstm_trt.literature.workloads import LiteratureWorkload
 
 if TYPE_CHECKING:
     from tensorflow import Tensor
@@ -52,7 +52,7 @@ class Network(ABC):
 
     batch_major = False
 
-    def __init__(self, tf: ModuleType, keras: ModuleType, workload: Workload) -> None:
+    def __init__(self, tf: ModuleType, keras: ModuleType, workload: LiteratureWorkload) -> None:
         self._tf, self._keras, self._workload = tf, keras, workload
         self._shapes = weight_shapes(workload)
         self.held: list[Held] = []
@@ -94,7 +94,7 @@ class Network(ABC):
             held.load(weights)
 
     def answers(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
-        """`Workload.output_shape`, with batch before sequence where `batch_major`; of padding, whatever comes out."""
+        """Of `output_shape`, batch before sequence where `batch_major`; of padding, whatever comes out."""
         tf = self._tf
         read = inputs if self._embedding is None else tf.gather(self._embedding, inputs)
         running = None if lengths is None else self._running(lengths)

@@ -16,17 +16,18 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UsageError, first_line, run_failure
-from lstm_trt.config.workload import Workload
 from lstm_trt.literature.data import Batch
+from lstm_trt.literature.implementations import batch_of
 from lstm_trt.literature.implementations.tensorflow_networks import STYLES
-from lstm_trt.literature.task import Task, check_inputs
+from lstm_trt.literature.workloads import LiteratureWorkload
+from lstm_trt.runtimes.base import PreparedStep, Request
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -131,25 +132,18 @@ def optimizer(tf: ModuleType, keras: ModuleType, name: str, learning_rate: float
     return Adam(learning_rate, epsilon=ADAM_EPSILON)
 
 
-class _TensorFlowTask(Task):
+class _TensorFlowStep(PreparedStep):
     """Variables, batch and execution, alike for both modes."""
 
-    def __init__(
-        self,
-        implementation: TensorFlow,
-        workload: Workload,
-        weights: dict[str, np.ndarray],
-        batch: Batch,
-        threads: int,
-    ) -> None:
-        self._implementation, self._workload, self._weights = implementation, workload, weights
-        self._tf, self._keras = load(threads)
+    def __init__(self, implementation: TensorFlow, request: Request, batch: Batch) -> None:
+        self._implementation, self._workload, self._weights = implementation, request.workload, request.weights
+        self._tf, self._keras = load(request.options.threads)
         began = time.perf_counter()
-        self._network = STYLES[implementation.STYLE](self._tf, self._keras, workload)
+        self._network = STYLES[implementation.STYLE](self._tf, self._keras, self._workload)
         self._batch_major = self._network.batch_major
-        self._network.load_weights(weights)
+        self._network.load_weights(self._weights)
         self._variables = [held.variable.value for held in self._network.held]
-        self.load_batch(batch)
+        self._place(batch)
         self._prepare_mode()
         self._call: Callable[..., Tensor] | None = self._executed(self._work)
         self._trace()
@@ -200,7 +194,7 @@ class _TensorFlowTask(Task):
 
     def step(self) -> None:
         if self._call is None:
-            raise RunFailed("the task is closed")
+            raise RunFailed("the step is closed")
         try:
             self._read(self._call(*self._arguments))
         except Exception as error:
@@ -208,9 +202,11 @@ class _TensorFlowTask(Task):
 
     _needs_targets = False
 
-    def load_batch(self, batch: Batch) -> None:
+    def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+        self._place(batch_of(self._workload, inputs))
+
+    def _place(self, batch: Batch) -> None:
         tf, workload = self._tf, self._workload
-        check_inputs(workload, batch)
         arrays = [batch.inputs, batch.targets] if self._needs_targets else [batch.inputs]
         if self._batch_major:
             time_major = [True, workload.loss == "cross-entropy" and workload.head == "every-step"]
@@ -242,7 +238,7 @@ class _TensorFlowTask(Task):
             self.__dict__.pop(name, None)
 
 
-class ForwardTask(_TensorFlowTask):
+class ForwardStep(_TensorFlowStep):
     """The network's answer, read as numpy."""
 
     _answer: np.ndarray | None = None
@@ -256,16 +252,16 @@ class ForwardTask(_TensorFlowTask):
     def _put_back(self) -> None:
         self._answer = None
 
-    def outputs(self) -> np.ndarray:
+    def outputs(self) -> dict[str, np.ndarray]:
         if self._answer is None:
             raise RunFailed("there is no answer yet")
         answer = self._answer
         if self._batch_major and answer.ndim == 3:
             answer = answer.swapaxes(0, 1)
-        return np.array(answer, dtype=np.float32, order="C")
+        return {"outputs": np.array(answer, dtype=np.float32, order="C")}
 
 
-class TrainingTask(_TensorFlowTask):
+class TrainingStep(_TensorFlowStep):
     """Forward, loss, gradients, update, and the loss read as a number."""
 
     _needs_targets = True
@@ -335,7 +331,7 @@ class TrainingTask(_TensorFlowTask):
     def gradients(self) -> dict[str, np.ndarray]:
         """By the same execution, without the optimizer; traced at the first call."""
         if self._call is None:
-            raise RunFailed("the task is closed")
+            raise RunFailed("the step is closed")
         if self._gradient_call is None:
             self._gradient_call = self._executed(lambda *arguments: self._loss_and_gradients(*arguments)[1])
         found: dict[str, np.ndarray] = {}
@@ -356,7 +352,7 @@ class TrainingTask(_TensorFlowTask):
         return facts
 
 
-def _lengths(workload: Workload, batch: Batch) -> np.ndarray:
+def _lengths(workload: LiteratureWorkload, batch: Batch) -> np.ndarray:
     """Raises `UsageError` for lengths that are missing, or no lengths of the workload's sequences."""
     lengths = None if batch.lengths is None else np.asarray(batch.lengths)
     if lengths is None or lengths.shape != (workload.batch,) or lengths.min() < 1 or lengths.max() > workload.sequence:

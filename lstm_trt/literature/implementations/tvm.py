@@ -6,25 +6,20 @@ by a stated number of measured trials. Costs, as the document has them: `schedul
 a scheduled module), `tuning_s` (of the search when it ran, also where its result came from the
 cache, which the facts tell), `build_s` and `first_call_s`.
 
-The threads of TVM belong to the process: the first task decides, another number is refused.
+The threads of TVM belong to the process: the first step decides, another number is refused.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, field
 
 from lstm_trt.config.errors import building
-from lstm_trt.config.workload import Workload
-from lstm_trt.literature.data import Batch
-from lstm_trt.literature.task import Task, check, mode_reason
-from lstm_trt.literature.workloads import WORKLOADS
+from lstm_trt.literature.implementations import PRECISIONS, checked_batch, is_installed, mode_reason
+from lstm_trt.literature.workloads import WORKLOADS, LiteratureWorkload
 from lstm_trt.machine.facts import installed_version
-from lstm_trt.runtimes.base import Availability
+from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 #: The document's `num_measure_trials`.
 TRIALS = 200
@@ -43,13 +38,15 @@ _REMEDY = "pip install -e '.[frameworks]'"
 
 @dataclass(frozen=True)
 class Tvm:
-    """Untuned (`trials` 0) or tuned with that many trials, as the contract of `literature.task` wants it."""
+    """Untuned (`trials` 0) or tuned with that many trials, as an implementation."""
 
     trials: int
     FRAMEWORK: str = "Apache TVM"
     STYLE: str = "basic"
     EXTRA: str = "frameworks"
     DISTRIBUTION: str = "apache-tvm"
+    DEVICES: tuple[str, ...] = ("cpu",)
+    PRECISIONS: dict = field(default_factory=lambda: PRECISIONS)
 
     @property
     def EXECUTION(self) -> str:
@@ -63,7 +60,7 @@ class Tvm:
     def TITLE(self) -> str:
         return f"Apache TVM, tuned in {self.trials} trials" if self.trials else "Apache TVM, untuned"
 
-    def supports(self, workload: Workload, mode: str) -> str | None:
+    def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
         """None for `cell` and `layer` up to the sizes that are unrolled and tuned within minutes."""
         largest = _LARGEST.get(workload.name)
         if mode == "training":
@@ -74,10 +71,10 @@ class Tvm:
             return f"it is unrolled and tuned, minutes to hours for sizes above {largest.label}"
         return mode_reason(workload, mode)
 
-    def availability(self) -> Availability:
+    def availability(self, device: str = "cpu") -> Availability:
         """Ready where TVM is, and for `tuned` the FFI it can tune with; imports neither, never raises."""
         version = installed_version(self.DISTRIBUTION)
-        if not _installed("tvm"):
+        if not is_installed("tvm"):
             return Availability(False, version, reason="tvm is not installed", remedy=_REMEDY)
         ffi = installed_version(_FFI)
         if self.trials and (version or "").startswith("0.27.") and _numbers(ffi) >= _BROKEN_FFI:
@@ -85,25 +82,15 @@ class Tvm:
             return Availability(False, version, reason=reason, remedy=f"pip install '{_FFI}<0.1.15'")
         return Availability(True, version)
 
-    def prepare(
-        self, workload: Workload, mode: str, weights: dict[str, np.ndarray], batch: Batch, threads: int
-    ) -> Task:
+    def prepare(self, request: Request) -> PreparedStep:
         """Raises `RuntimeUnavailable`, `MemoryExhausted`, and `BuildFailed` for what it does not support or build."""
-        self.availability().require(self.NAME)
-        check(self, workload, mode, batch)
+        batch = checked_batch(self, request)
         # Before TVM starts its threads; it would pin them to cores of its own choice, and we pin the process.
-        os.environ |= {"TVM_NUM_THREADS": str(threads), "TVM_BIND_THREADS": "0"}
-        with building(self.NAME, f"{workload.label} ({mode})"):
-            from lstm_trt.literature.implementations.tvm_task import ForwardTask
+        os.environ |= {"TVM_NUM_THREADS": str(request.options.threads), "TVM_BIND_THREADS": "0"}
+        with building(self.NAME, request.label):
+            from lstm_trt.literature.implementations.tvm_task import ForwardStep
 
-            return ForwardTask(self, workload, weights, batch, threads)
-
-
-def _installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except (ImportError, ValueError):
-        return False
+            return ForwardStep(self, request, batch)
 
 
 def _numbers(version: str | None) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,10 +37,11 @@ from tvm.s_tir.meta_schedule.runner.local_runner import LocalRunnerFuture, defau
 from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
 from lstm_trt.config.errors import BuildFailed, RunFailed, first_line, run_failure
-from lstm_trt.config.workload import Workload
 from lstm_trt.literature.data import Batch
-from lstm_trt.literature.task import Task, check_inputs
+from lstm_trt.literature.implementations import batch_of
+from lstm_trt.literature.workloads import LiteratureWorkload
 from lstm_trt.machine.facts import installed_version
+from lstm_trt.runtimes.base import PreparedStep, Request
 from lstm_trt.store import cache
 
 if TYPE_CHECKING:
@@ -209,7 +211,7 @@ def target(threads: int) -> tvm.target.Target:
     return tvm.target.Target({"kind": "llvm", "mcpu": str(cpu), "num-cores": threads})
 
 
-def unrolled(workload: Workload, weights: dict[str, np.ndarray]) -> tvm.IRModule:
+def unrolled(workload: LiteratureWorkload, weights: dict[str, np.ndarray]) -> tvm.IRModule:
     """`main(inputs, hidden, cell)` of one layer: the hidden states of every step, (sequence, batch, hidden).
 
     The weights are constants; the two bias vectors are added up, which is all that forward asks.
@@ -248,12 +250,11 @@ def unrolled(workload: Workload, weights: dict[str, np.ndarray]) -> tvm.IRModule
     return builder.get()
 
 
-class ForwardTask(Task):
+class ForwardStep(PreparedStep):
     """The hidden states of every step, read as numpy."""
 
-    def __init__(
-        self, implementation: Tvm, workload: Workload, weights: dict[str, np.ndarray], batch: Batch, threads: int
-    ) -> None:
+    def __init__(self, implementation: Tvm, request: Request, batch: Batch) -> None:
+        workload, threads = request.workload, request.options.threads
         running = int(tvm.get_global_func("runtime.NumThreads")())
         if running != threads:
             raise BuildFailed(f"TVM has {running} threads in this process and not {threads}: start a fresh process")
@@ -263,7 +264,7 @@ class ForwardTask(Task):
         self._main = None
         began = time.perf_counter()
         with where:
-            module = zero_pipeline()(unrolled(workload, weights))
+            module = zero_pipeline()(unrolled(workload, request.weights))
         self.costs = {"schedule_s": time.perf_counter() - began}
         if implementation.trials:
             tuned = tune(module, where, implementation.trials, threads)
@@ -283,7 +284,7 @@ class ForwardTask(Task):
         zeros = np.zeros((workload.batch, workload.hidden), np.float32)
         self._states = tuple(tvm.runtime.tensor(zeros) for _ in range(2))
         self._answer: np.ndarray | None = None
-        self.load_batch(batch)
+        self._inputs = np.array(batch.inputs, dtype=np.float32, order="C")
         began = time.perf_counter()
         self.step()
         self.costs["first_call_s"] = time.perf_counter() - began
@@ -291,21 +292,20 @@ class ForwardTask(Task):
 
     def step(self) -> None:
         if self._main is None:
-            raise RunFailed("the task is closed")
+            raise RunFailed("the step is closed")
         try:
             self._placed.copyfrom(self._inputs)
             self._answer = self._main(self._placed, *self._states).numpy()
         except Exception as error:
             raise run_failure(self._name, error) from error
 
-    def load_batch(self, batch: Batch) -> None:
-        check_inputs(self._workload, batch)
-        self._inputs = np.array(batch.inputs, dtype=np.float32, order="C")
+    def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+        self._inputs = np.array(batch_of(self._workload, inputs).inputs, dtype=np.float32, order="C")
 
-    def outputs(self) -> np.ndarray:
+    def outputs(self) -> dict[str, np.ndarray]:
         if self._answer is None:
             raise RunFailed("there is no answer yet")
-        return self._answer.copy()
+        return {"outputs": self._answer.copy()}
 
     def facts(self) -> dict:
         return self._told

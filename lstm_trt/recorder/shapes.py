@@ -1,0 +1,100 @@
+"""How shapes of this lab are prepared: seeded weights, the exported network, PyTorch's answers, the roofline bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from lstm_trt.config.configuration import Configuration
+from lstm_trt.config.errors import LabError
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.export import to_onnx
+from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.export.to_onnx import INPUT, OUTPUT
+from lstm_trt.machine import floor as roofline
+from lstm_trt.runtimes.base import Gate, Preparer, Request
+
+
+class ShapePreparer(Preparer):
+    """A stacked LSTM with a dense layer; the reference is PyTorch on the CPU in float32."""
+
+    def reference(
+        self, configuration: Configuration, gate_seed: int, answers_path: Path, send: Callable[..., None]
+    ) -> dict:
+        """Exports where the runtime reads ONNX, and tells the roofline bound before anything is timed."""
+        import torch
+
+        torch.set_num_threads(1)
+        shape, options, seed = configuration.workload, configuration.options, configuration.protocol.seed
+        # Rates are those of the processor's cores, in float32.
+        bound = _bound(shape, options.threads) if (options.device, options.precision) == ("cpu", "fp32") else None
+        if bound:
+            send("floor", **bound)
+        send("stage", stage="export")
+        needs_onnx = getattr(self.runtime(configuration.runtime), "NEEDS_ONNX", False)
+        exported = _exported(shape.network, seed) if needs_onnx else None
+        _, distinct, _ = make_inputs(shape, gate_seed)
+        np.save(answers_path, reference_outputs(_module(shape.network, seed), distinct))
+        return {
+            "onnx_path": str(exported.path) if exported else None,
+            "onnx_sha256": exported.sha256 if exported else None,
+            "floor": bound,
+        }
+
+    def request(self, configuration: Configuration, reference: Mapping) -> Request:
+        shape, seed = configuration.workload, configuration.protocol.seed
+        inputs, _, _ = make_inputs(shape, seed)
+        onnx_path = reference["onnx_path"]
+        weights = {} if onnx_path else cached_weights(shape.network, seed)
+        return Request(shape, configuration.options, {INPUT: inputs}, weights, Path(onnx_path) if onnx_path else None)
+
+    def gate(self, configuration: Configuration, reference: Mapping) -> Gate:
+        """Two questions, so that a step that does not read its inputs, or repeats its last answer, fails as well."""
+        inputs, _, which = make_inputs(configuration.workload, reference["gate_seed"])
+        expected = np.load(reference["answers_path"])[:, which]
+        questions = ({INPUT: np.zeros_like(inputs)}, {INPUT: inputs})
+        return Gate(questions, {OUTPUT: expected}, reference["gate_seed"])
+
+    def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
+        bound = reference["floor"] or {}
+        return {
+            "network_sha256": reference["onnx_sha256"],
+            "floor_ns": bound.get("floor_ns"),
+            "floor_limited_by": bound.get("limited_by"),
+        }
+
+
+PREPARER = ShapePreparer()
+
+
+def _shape(network: tuple[int, int, int, int]) -> LstmShape:
+    layers, hidden, features, directions = network
+    return LstmShape(layers, hidden, 1, 1, features, directions)
+
+
+@lru_cache(maxsize=4)
+def cached_weights(network: tuple[int, int, int, int], seed: int) -> dict[str, np.ndarray]:
+    """`make_weights` for `shape.network`; the last few stay."""
+    return make_weights(_shape(network), seed)
+
+
+@lru_cache(maxsize=4)
+def _module(network: tuple[int, int, int, int], seed: int):
+    return build_module(_shape(network), cached_weights(network, seed))
+
+
+@lru_cache(maxsize=256)
+def _exported(network: tuple[int, int, int, int], seed: int) -> to_onnx.ExportedNetwork:
+    return to_onnx.export_network(_shape(network), seed, cached_weights(network, seed))
+
+
+def _bound(shape: LstmShape, threads: int) -> dict | None:
+    """The roofline bound of a shape on this machine's cores; None where it cannot be measured."""
+    try:
+        found = roofline.roofline_bound(shape, roofline.load_rates(threads))
+    except (LabError, OSError):
+        return None  # a cache that cannot be written: the export will say so
+    return {"floor_ns": found.total_ns, "limited_by": found.limited_by}

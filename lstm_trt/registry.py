@@ -1,0 +1,118 @@
+"""Where things live by name: runtimes, workload kinds, implementations, commands and the public API.
+
+The only module that names what lies above it. It holds strings and imports nothing of the package, so
+that asking for one name loads one module. What ships stands in the tables below, so that the package
+runs from a checkout too; an installed package adds its own through entry points of the groups in
+`GROUPS`, and a name with a dot (`my_package.my_runtime`, `my_package.module:OBJECT`) is taken as a module.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import lru_cache
+
+#: What users type as `--runtime` -> module with the contract of `runtimes/__init__.py`.
+RUNTIMES = {
+    "onnxruntime": "lstm_trt.runtimes.onnxruntime",
+    "pytorch": "lstm_trt.runtimes.pytorch",
+    "pytorch-cudagraph": "lstm_trt.runtimes.pytorch_cudagraph",
+    "tensorrt": "lstm_trt.runtimes.tensorrt",
+    "tensorrt-rtx": "lstm_trt.runtimes.tensorrt_rtx",
+    "torch-compile": "lstm_trt.runtimes.torch_compile",
+    "torchscript": "lstm_trt.runtimes.torchscript",
+}
+
+#: Workload kind, as recordings store it -> the class (`config.workload.Workload`).
+WORKLOADS = {
+    "stacked-lstm": "lstm_trt.config.shape:LstmShape",
+    "literature": "lstm_trt.literature.workloads:LiteratureWorkload",
+}
+
+#: Workload kind -> who prepares it (`runtimes.base.Preparer`).
+PREPARERS = {
+    "stacked-lstm": "lstm_trt.recorder.shapes:PREPARER",
+    "literature": "lstm_trt.literature.session:PREPARER",
+}
+
+_IMPLEMENTATIONS = "lstm_trt.literature.implementations"
+
+#: What users type as `--implementation` -> module or object with the same contract as a runtime, and more.
+IMPLEMENTATIONS = {
+    "pytorch-basic-eager": f"{_IMPLEMENTATIONS}.pytorch:BASIC_EAGER",
+    "pytorch-basic-scripted": f"{_IMPLEMENTATIONS}.pytorch:BASIC_SCRIPTED",
+    "pytorch-basic-compiled": f"{_IMPLEMENTATIONS}.pytorch:BASIC_COMPILED",
+    "pytorch-fused-eager": f"{_IMPLEMENTATIONS}.pytorch:FUSED_EAGER",
+    "pytorch-fused-scripted": f"{_IMPLEMENTATIONS}.pytorch:FUSED_SCRIPTED",
+    "pytorch-fused-compiled": f"{_IMPLEMENTATIONS}.pytorch:FUSED_COMPILED",
+    "pytorch-one-call-eager": f"{_IMPLEMENTATIONS}.pytorch:ONE_CALL_EAGER",
+    "pytorch-one-call-scripted": f"{_IMPLEMENTATIONS}.pytorch:ONE_CALL_SCRIPTED",
+    "pytorch-one-call-compiled": f"{_IMPLEMENTATIONS}.pytorch:ONE_CALL_COMPILED",
+    "tensorflow-basic-eager": f"{_IMPLEMENTATIONS}.tensorflow:BASIC_EAGER",
+    "tensorflow-basic-graph": f"{_IMPLEMENTATIONS}.tensorflow:BASIC_GRAPH",
+    "tensorflow-while-graph": f"{_IMPLEMENTATIONS}.tensorflow:WHILE_GRAPH",
+    "tensorflow-static-eager": f"{_IMPLEMENTATIONS}.tensorflow:STATIC_EAGER",
+    "tensorflow-static-graph": f"{_IMPLEMENTATIONS}.tensorflow:STATIC_GRAPH",
+    "tensorflow-xla": f"{_IMPLEMENTATIONS}.tensorflow:XLA",
+    "tensorflow-one-call-eager": f"{_IMPLEMENTATIONS}.tensorflow:ONE_CALL_EAGER",
+    "tensorflow-one-call-graph": f"{_IMPLEMENTATIONS}.tensorflow:ONE_CALL_GRAPH",
+    "onnxruntime": f"{_IMPLEMENTATIONS}.onnxruntime",
+    "tensorrt": f"{_IMPLEMENTATIONS}.tensorrt:TENSORRT",
+    "tensorrt-rtx": f"{_IMPLEMENTATIONS}.tensorrt:TENSORRT_RTX",
+    "tvm-untuned": f"{_IMPLEMENTATIONS}.tvm:UNTUNED",
+    "tvm-tuned": f"{_IMPLEMENTATIONS}.tvm:TUNED",
+}
+
+#: Name in `import lstm_trt as lab` -> where it lives.
+API = {
+    "LabError": "lstm_trt.config.errors:LabError",
+    "UsageError": "lstm_trt.config.errors:UsageError",
+    "LstmShape": "lstm_trt.config.shape:LstmShape",
+    "Grid": "lstm_trt.config.shape:Grid",
+    "Configuration": "lstm_trt.config.configuration:Configuration",
+    "Options": "lstm_trt.config.configuration:Options",
+    "Protocol": "lstm_trt.config.configuration:Protocol",
+    "Recording": "lstm_trt.store.schema:Recording",
+    "Failure": "lstm_trt.store.schema:Failure",
+    "describe": "lstm_trt.recorder.session:describe",
+    "record": "lstm_trt.recorder.pool:record",
+    "soak": "lstm_trt.recorder.soak:soak",
+    "sweep": "lstm_trt.recorder.sweep:sweep",
+    "export_onnx": "lstm_trt.export.to_onnx:export_network",
+    "plots": "lstm_trt.plots",
+}
+
+#: Table -> the entry points' group that adds to it.
+GROUPS = {
+    "RUNTIMES": "lstm_trt.runtimes",
+    "WORKLOADS": "lstm_trt.workloads",
+    "PREPARERS": "lstm_trt.preparers",
+    "IMPLEMENTATIONS": "lstm_trt.implementations",
+}
+
+
+@lru_cache(maxsize=len(GROUPS))
+def _added(group: str) -> dict[str, str]:
+    """What installed packages add to a table by entry points of a group."""
+    import importlib.metadata  # slow to load, and not needed for what ships
+
+    return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=group)}
+
+
+def table(name: str) -> dict[str, str]:
+    """A table by its name, such as "RUNTIMES", with what installed packages add to it; what ships comes first."""
+    ships = globals()[name]
+    return {**ships, **(_added(GROUPS[name]) if name in GROUPS else {}), **ships}
+
+
+def load(name: str, key: str) -> object:
+    """What stands in the table `name` at `key`; only its own module is imported.
+
+    Raises `KeyError` for a key that the table lacks, unless it has a dot and so names a module itself;
+    `ImportError` or `AttributeError` where the module cannot be imported or lacks the object.
+    """
+    target = globals()[name].get(key) or table(name).get(key, key if "." in key else None)
+    if target is None:
+        raise KeyError(key)
+    module, _, attribute = target.partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, attribute) if attribute else found
