@@ -65,7 +65,9 @@ class Repository:
 
     def run(self, *command: object, cwd: Path | None = None, **environment: object) -> subprocess.CompletedProcess:
         environment = {**self.environment, **{name: str(value) for name, value in environment.items()}}
-        return subprocess.run(command, cwd=cwd or self.folder, env=environment, capture_output=True, stdin=-3)
+        return subprocess.run(
+            command, cwd=cwd or self.folder, env=environment, capture_output=True, stdin=subprocess.DEVNULL
+        )
 
     def git(self, *arguments: object, **more) -> bytes:
         """Standard output of a git command that must succeed."""
@@ -111,11 +113,21 @@ class Repository:
     def status(self) -> bytes:
         return self.git("status", "--porcelain", "--untracked-files=no")
 
-    def strips(self, text: str, name: str = "a.ipynb") -> None:
-        """A staged notebook is committed without its outputs."""
-        self.write(name, notebook(text))
-        self.commit()
-        assert self.committed(name) == clean(text)
+    def strips(self, text: str, *arguments: object, name: str = "a.ipynb", **more) -> None:
+        """A commit records a notebook without its outputs; the working copy keeps them.
+
+        Not only the commit: were the index to keep the outputs, they would be staged again.
+        """
+        file = self.write(name, notebook(text), add=not arguments)
+        self.commit(*arguments, **more)
+        assert self.committed(name) == self.staged(name) == clean(text)
+        assert file.read_bytes() == notebook(text)
+
+    def linked(self) -> Repository:
+        """A linked worktree, on a branch of its own."""
+        linked = Repository(self.folder.parent / "linked work", self.tools)
+        self.git("worktree", "add", "-q", linked.folder, "-b", "branch")
+        return linked
 
     def install(self, *arguments: object) -> bytes:
         done = self.run(sys.executable, self.folder / ".githooks/install", *arguments)
@@ -298,12 +310,12 @@ def test_each_kind_of_entry_stays_what_it_is(repository):
     assert repository.status() == b" A new.ipynb\n M run.ipynb\n"
     # A link that becomes a notebook.
     link.unlink()
-    repository.strips("1", "link.ipynb")
+    repository.strips("1", name="link.ipynb")
 
 
 def test_a_rename_with_new_outputs_and_a_deletion_that_needs_no_python(repository):
     repository.git("mv", "a.ipynb", "b.ipynb")
-    repository.strips("0", "b.ipynb")
+    repository.strips("0", name="b.ipynb")
     assert repository.git("ls-tree", "--name-only", "HEAD") == b"b.ipynb\ntext\n"
     repository.git("config", "--unset", "lstmtrt.python")
     repository.git("rm", "-q", "-f", "b.ipynb")
@@ -319,7 +331,7 @@ def test_a_submodule_can_have_the_hook_itself(repository, plain):
     repository.strips("1")
     inner = Repository(repository.folder / "module.ipynb", repository.tools)
     inner.install()
-    inner.strips("changed", "inner.ipynb")
+    inner.strips("changed", name="inner.ipynb")
     # Only the submodule moves on: no notebook, though its name says so, and outputs beside it are no empty commit,
     # even where configuration hides submodules from diffs.
     repository.git("add", "module.ipynb")
@@ -341,26 +353,15 @@ def test_a_first_commit_a_head_without_branch_and_a_branch_without_commit(plain)
     assert plain.git("rev-list", "--count", "HEAD") == b"1\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "in_linked"),
-    [
-        (("-a",), False),
-        (("-i", "--", "a.ipynb"), False),
-        (("-o", "--", "a.ipynb"), False),
-        (("-a",), True),
-        (("--", "."), True),
-    ],
-)
-def test_commits_that_stage_on_their_way_also_in_a_linked_worktree(repository, arguments, in_linked):
-    linked = Repository(repository.folder.parent / "linked work", repository.tools)
-    repository.git("worktree", "add", "-q", linked.folder, "-b", "branch")
+STAGING = ["-a", "-i -- a.ipynb", "-o -- a.ipynb"]
+
+
+@pytest.mark.parametrize(("options", "in_linked"), [*((way, False) for way in STAGING), ("-a", True), ("-- .", True)])
+def test_commits_that_stage_on_their_way_also_in_a_linked_worktree(repository, options, in_linked):
+    linked = repository.linked()
     place, other = (linked, repository) if in_linked else (repository, linked)
     before = other.state()
-    place.write("a.ipynb", notebook("1"), add=False)
-    place.commit(*arguments)
-    # Not only the commit: were the index to keep the outputs, they would be staged again.
-    assert place.committed("a.ipynb") == place.staged("a.ipynb") == clean("1")
-    assert (place.folder / "a.ipynb").read_bytes() == notebook("1")
+    place.strips("1", *options.split())
     assert place.status() == b" M a.ipynb\n" and other.state() == before
 
 
@@ -371,8 +372,7 @@ def test_a_commit_of_one_path_leaves_what_else_is_staged(repository):
     before = repository.state()
     assert repository.run("git", "commit", "--", "a.ipynb", GIT_EDITOR="false").returncode == 1
     assert repository.state() == before and repository.leftovers() == []
-    repository.commit("--", "a.ipynb")
-    assert repository.committed("a.ipynb") == repository.staged("a.ipynb") == clean("1")
+    repository.strips("1", "--", "a.ipynb")
     assert repository.staged("other.ipynb") == notebook("2")
     assert repository.status() == b" M a.ipynb\nA  other.ipynb\nM  text\n"
 
@@ -399,18 +399,11 @@ def test_an_amend_mends_a_commit_that_skipped_the_hook(plain):
 
 
 def test_from_a_subfolder_from_elsewhere_and_with_another_index(repository, tmp_path):
-    deep, names = repository.folder / "deep/er", ("a.ipynb", "deep/er/b.ipynb")
-    ways = [
-        ((), {"cwd": deep}),
-        (("-C", deep), {"cwd": tmp_path}),
-        ((), {"cwd": tmp_path, "GIT_DIR": "work/.git", "GIT_WORK_TREE": "work"}),
-    ]
-    for number, (options, more) in enumerate(ways):
-        for name in names:
-            repository.write(name, notebook(f"{number} {name}"))
-        repository.git(*options, "commit", "-qm", "from elsewhere", **more)
-        for name in names:
-            assert repository.committed(name) == clean(f"{number} {name}")
+    for number, cwd in enumerate((repository.folder / "deep/er", tmp_path)):
+        elsewhere = {"GIT_DIR": "work/.git", "GIT_WORK_TREE": "work"} if cwd == tmp_path else {}
+        repository.write("deep/er/b.ipynb", notebook(f"{number}"))
+        repository.strips(f"{number} here", cwd=cwd, **elsewhere)
+        assert repository.committed("deep/er/b.ipynb") == clean(f"{number}")
     other = {"GIT_INDEX_FILE": tmp_path / "other-index"}
     repository.write("a.ipynb", notebook("other index"), add=False)
     repository.git("read-tree", "HEAD", **other)
@@ -425,9 +418,7 @@ def test_other_kinds_of_repository(tmp_path, tools, kind):
     repository.install()
     repository.git("config", "core.splitIndex", str(kind == "core.splitIndex").lower())
     repository.strips("1")
-    repository.write("a.ipynb", notebook("2"))
-    repository.commit("--", "a.ipynb")
-    assert repository.committed("a.ipynb") == repository.staged("a.ipynb") == clean("2")
+    repository.strips("2", "--", "a.ipynb")
 
 
 def test_a_merge_conflict_in_a_notebook(repository):
@@ -461,7 +452,7 @@ def test_cherry_pick_rebase_and_revert(repository):
     assert repository.committed("a.ipynb") == clean("resolved")
     repository.git("reset", "-q", "--hard")
     repository.git("checkout", "-q", "-b", "topic", "main~1")
-    repository.strips("1", "c.ipynb")
+    repository.strips("1", name="c.ipynb")
     repository.git("reset", "-q", "--hard")
     repository.git("rebase", "-q", "main")
     repository.git("rebase", "-q", "-i", "HEAD~1", GIT_SEQUENCE_EDITOR="sed -i s/^pick/reword/")
@@ -527,8 +518,7 @@ def stand_in(file: Path, log: Path, usable: bool = True) -> Path:
 
 
 def test_which_python_strips_and_that_only_notebooks_are_refused_without_one(repository, tmp_path):
-    linked = Repository(tmp_path / "linked", repository.tools)
-    repository.git("worktree", "add", "-q", linked.folder, "-b", "branch")
+    linked = repository.linked()
     log = tmp_path / "log"
     environment = {
         "PATH": f"{repository.tools}:{tmp_path / 'path3'}:{tmp_path / 'path'}",
@@ -585,8 +575,7 @@ def bare(plain, tmp_path) -> Repository:
 
 @pytest.mark.parametrize("way", [".venv", "VIRTUAL_ENV", "PATH", "stored"])
 def test_a_bare_hooks_path_is_enough_also_in_a_linked_worktree(bare, way, tmp_path):
-    linked = Repository(tmp_path / "linked", bare.tools)
-    bare.git("worktree", "add", "-q", linked.folder, "-b", "branch")
+    linked = bare.linked()
     bare.write("a.ipynb", notebook("1"))
     assert "no Python (3.11 or newer) with nbstripout was found" in bare.refused()
     environment = tmp_path / "environment"
@@ -602,16 +591,13 @@ def test_a_bare_hooks_path_is_enough_also_in_a_linked_worktree(bare, way, tmp_pa
         elif way == "PATH":
             place.environment["PATH"] += f":{python.parent}"
         place.strips("1")
-        assert (place.folder / "a.ipynb").read_bytes() == notebook("1")
     assert not (bare.folder / ".githooks/__pycache__").exists()
 
 
 def test_modules_in_the_checkout_and_a_foreign_python_setup_are_not_used(repository):
     for name in ("json.py", "nbformat.py", "nbstripout.py", "subprocess.py"):
         repository.write(name, b"raise SystemExit('imported from the checkout')\n")
-    repository.write("a.ipynb", notebook("1"))
-    repository.commit(PYTHONHOME="/nowhere", PYTHONPATH=repository.folder)
-    assert repository.committed("a.ipynb") == clean("1")
+    repository.strips("1", PYTHONHOME="/nowhere", PYTHONPATH=repository.folder)
 
 
 # --- Nothing is lost ------------------------------------------------------------
@@ -753,11 +739,10 @@ def test_a_hooks_path_stays(plain):
 def test_installing_from_a_linked_worktree_serves_all(plain):
     plain.git("add", "-f", ".githooks")
     plain.commit()
-    linked = Repository(plain.folder.parent / "linked", plain.tools)
-    plain.git("worktree", "add", "-q", linked.folder, "-b", "branch")
+    linked = plain.linked()
     linked.install()
-    for place in (linked, plain):
-        place.strips("1")
+    linked.strips("1")
+    plain.strips("1")
 
 
 def test_an_installer_that_cannot_install_says_why(plain, tmp_path):
