@@ -313,14 +313,16 @@ def test_each_kind_of_entry_stays_what_it_is(repository):
     repository.strips("1", name="link.ipynb")
 
 
-def test_a_rename_with_new_outputs_and_a_deletion_that_needs_no_python(repository):
+def test_a_rename_with_new_outputs_and_changes_that_need_no_python(repository):
     repository.git("mv", "a.ipynb", "b.ipynb")
     repository.strips("0", name="b.ipynb")
     assert repository.git("ls-tree", "--name-only", "HEAD") == b"b.ipynb\ntext\n"
     repository.git("config", "--unset", "lstmtrt.python")
     repository.git("rm", "-q", "-f", "b.ipynb")
+    (repository.folder / "link.ipynb").symlink_to("nowhere")
+    repository.git("add", "link.ipynb")
     repository.commit()
-    assert repository.git("ls-tree", "--name-only", "HEAD") == b"text\n"
+    assert repository.git("ls-tree", "--name-only", "HEAD") == b"link.ipynb\ntext\n"
 
 
 def test_a_submodule_can_have_the_hook_itself(repository, plain):
