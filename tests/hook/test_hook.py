@@ -1,0 +1,873 @@
+"""The notebook hook in real repositories: real git, real nbstripout, judged by what is committed.
+
+Repositories are copies of one where `.githooks/install` ran once. PATH has git and a few
+tools but no Python, HOME is empty and only the repository's configuration counts, so
+that each test also shows that the stored Python is enough, as for a commit from a GUI.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("nbstripout") is None, reason="needs nbstripout: pip install -e .[dev]"
+    ),
+    pytest.mark.skipif(shutil.which("git") is None, reason="needs git"),
+]
+HOOKS = ROOT / ".githooks"
+TOOLS = ("git", "sh", "grep", "cut", "head", "cmp", "sed", "cat", "true", "false")
+
+
+def notebook(text: str = "1", *, ran: bool = True, tags: tuple[str, ...] = (), **metadata) -> bytes:
+    """A notebook in the very bytes that nbformat writes, with outputs or without."""
+    cell = {
+        "cell_type": "code",
+        "execution_count": 7 if ran else None,
+        "id": "the-cell",
+        "metadata": {"tags": list(tags)} if tags else {},
+        "outputs": [{"name": "stdout", "output_type": "stream", "text": ["out\n"]}] if ran else [],
+        "source": [text],
+    }
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    content = {"cells": [cell], "metadata": {"kernelspec": kernel, **metadata}, "nbformat": 4, "nbformat_minor": 5}
+    return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
+
+
+def clean(text: str = "1") -> bytes:
+    return notebook(text, ran=False)
+
+
+class Repository:
+    """A checkout, with git as a process."""
+
+    def __init__(self, folder: Path, tools: Path):
+        self.folder, self.tools = folder, tools
+        self.environment = {
+            "PATH": str(tools),
+            "HOME": str(folder.parent),
+            "LC_ALL": "C.UTF-8",
+            "GIT_CONFIG_GLOBAL": "/dev/null",
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_EDITOR": "true",
+            **{f"GIT_{who}_{what}": "tester" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
+        }
+
+    def run(self, *command: object, cwd: Path | None = None, **environment: object) -> subprocess.CompletedProcess:
+        environment = {**self.environment, **{name: str(value) for name, value in environment.items()}}
+        return subprocess.run(
+            command, cwd=cwd or self.folder, env=environment, capture_output=True, stdin=subprocess.DEVNULL
+        )
+
+    def git(self, *arguments: object, **more) -> bytes:
+        """Standard output of a git command that must succeed."""
+        done = self.run("git", *arguments, **more)
+        assert done.returncode == 0, done
+        return done.stdout
+
+    def commit(self, *arguments: object, **more) -> None:
+        """A commit that must succeed and leave no lock or draft behind."""
+        self.git("commit", "-q", "-m", "a commit", *arguments, **more)
+        assert self.leftovers() == []
+
+    def refused(self, *arguments: object, **more) -> str:
+        """The one line of a commit that must not be made; HEAD and what is staged are as before."""
+        before = self.state()
+        done = self.run("git", "commit", *(arguments or ("-m", "refused")), **more)
+        message = done.stderr.decode()
+        assert done.returncode == 1 and message.startswith("pre-commit: ") and message.count("\n") == 1, done
+        assert self.state() == before and self.leftovers() == []
+        return message
+
+    def state(self) -> tuple[bytes, bytes]:
+        return self.run("git", "rev-parse", "HEAD").stdout, self.git("ls-files", "-s", "-v", "-z")
+
+    def leftovers(self) -> list[str]:
+        folder = self.folder / os.fsdecode(self.git("rev-parse", "--git-dir").strip())
+        return [file.name for file in folder.iterdir() if ".lock" in file.name or "lstmtrt" in file.name]
+
+    def write(self, name: str, content: bytes, add: bool = True) -> Path:
+        file = self.folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+        if add:
+            self.git("--literal-pathspecs", "add", "-f", "--", name)
+        return file
+
+    def committed(self, name: str) -> bytes:
+        return self.git("cat-file", "blob", f"HEAD:{name}")
+
+    def staged(self, name: str) -> bytes:
+        return self.git("cat-file", "blob", f":{name}")
+
+    def status(self) -> bytes:
+        return self.git("status", "--porcelain", "--untracked-files=no")
+
+    def strips(self, text: str, *arguments: object, name: str = "a.ipynb", **more) -> None:
+        """A commit records a notebook without its outputs; the working copy keeps them.
+
+        Not only the commit: were the index to keep the outputs, they would be staged again.
+        """
+        file = self.write(name, notebook(text), add=not arguments)
+        self.commit(*arguments, **more)
+        assert self.committed(name) == self.staged(name) == clean(text)
+        assert file.read_bytes() == notebook(text)
+
+    def linked(self) -> Repository:
+        """A linked worktree, on a branch of its own."""
+        linked = Repository(self.folder.parent / "linked work", self.tools)
+        self.git("worktree", "add", "-q", linked.folder, "-b", "branch")
+        return linked
+
+    def install(self, *arguments: object) -> bytes:
+        done = self.run(sys.executable, self.folder / ".githooks/install", *arguments)
+        assert done.returncode == 0, done
+        return done.stdout
+
+    def install_refused(self, *arguments: object) -> str:
+        done = self.run(sys.executable, self.folder / ".githooks/install", *arguments)
+        message = done.stderr.decode()
+        assert done.returncode == 2 and message.startswith("hook: ") and message.count("\n") == 1, done
+        return message
+
+    def check(self, **environment: object) -> subprocess.CompletedProcess:
+        return self.run(sys.executable, HOOKS / "strip_staged.py", "--check", **environment)
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory) -> Path:
+    """A folder for PATH with what git and the hook need, and no Python."""
+    folder = tmp_path_factory.mktemp("tools")
+    for name in TOOLS:
+        (folder / name).symlink_to(shutil.which(name))
+    return folder
+
+
+@pytest.fixture
+def plain(tmp_path, tools) -> Repository:
+    """A repository without a commit and without the hook installed."""
+    return new_repository(tmp_path / "plain", tools)
+
+
+def new_repository(folder: Path, tools: Path, *options: str) -> Repository:
+    shutil.copytree(HOOKS, folder / ".githooks", ignore=shutil.ignore_patterns("__pycache__"))
+    repository = Repository(folder, tools)
+    repository.git("init", "-q", "-b", "main", "--template=", *options)
+    (folder / ".git/info").mkdir()
+    (folder / ".git/info/exclude").write_text(".githooks/\n")
+    return repository
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory, tools) -> Repository:
+    repository = new_repository(tmp_path_factory.mktemp("template") / "work", tools)
+    repository.install()
+    repository.write("a.ipynb", clean("0"))
+    repository.write("text", b"0\n")
+    repository.commit("--no-verify")
+    return repository
+
+
+@pytest.fixture
+def repository(template, tmp_path) -> Repository:
+    """The hook is installed; HEAD has a clean notebook `a.ipynb` and a `text`."""
+    shutil.copytree(template.folder, tmp_path / "work", symlinks=True)
+    return Repository(tmp_path / "work", template.tools)
+
+
+@pytest.fixture
+def strip_staged(repository, monkeypatch):
+    """The hook as a module, at work in the repository, where a test has to interfere."""
+    monkeypatch.chdir(repository.folder)
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    for name in ("argv", "stdin"):  # which the module sets for nbstripout
+        monkeypatch.setattr(sys, name, getattr(sys, name))
+    specification = importlib.util.spec_from_file_location("strip_staged", HOOKS / "strip_staged.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+# --- What is stripped, and what is not ------------------------------------------
+
+
+def test_only_what_is_staged_is_stripped_and_the_working_copy_keeps_its_outputs(repository):
+    repository.write("a.ipynb", notebook("staged"))
+    file = repository.write("a.ipynb", notebook("unstaged"), add=False)
+    repository.write("text", b"unstaged\n", add=False)
+    before = file.stat().st_mtime_ns
+    repository.commit()
+    assert repository.committed("a.ipynb") == repository.staged("a.ipynb") == clean("staged")
+    assert (file.read_bytes(), file.stat().st_mtime_ns) == (notebook("unstaged"), before)
+    assert repository.committed("text") == b"0\n"
+    assert repository.status() == b" M a.ipynb\n M text\n"
+
+
+def test_what_belongs_to_the_notebook_stays_and_what_belongs_to_a_run_goes(repository):
+    # CI has no settings of the user's own for nbstripout, and the hook must agree with CI.
+    repository.git("config", "filter.nbstripout.extrakeys", "metadata.kernelspec")
+    repository.git("config", "filter.nbstripout.keepmetadatakeys", "metadata.papermill")
+    whole = json.loads(notebook(papermill={"input_path": "in.ipynb", "parameters": {"n": 2}}))
+    whole["cells"] = []
+    tags = [("parameters",), ("injected-parameters",), ("mine", "x"), ("keep_output",)]
+    for number, tag in enumerate(tags):
+        (cell,) = json.loads(notebook(f"n = {number}", tags=tag))["cells"]
+        cell["id"] = f"id-{number}"
+        cell["metadata"] |= {"papermill": {"duration": 1.5, "status": "completed"}, "execution": {"x": 1}}
+        whole["cells"].append(cell)
+    repository.write("a.ipynb", json.dumps(whole).encode())
+    # Format 3.
+    cell = {"cell_type": "code", "collapsed": False, "input": ["1"], "language": "python", "metadata": {}}
+    cell |= {"outputs": [{"output_type": "stream", "stream": "stdout", "text": ["out"]}], "prompt_number": 3}
+    old = {"metadata": {"name": ""}, "nbformat": 3, "nbformat_minor": 0, "worksheets": [{"cells": [cell]}]}
+    repository.write("old.ipynb", json.dumps(old).encode())
+    # Nothing to strip: not a byte changes.
+    indented = json.dumps(json.loads(clean("1")), indent=4).encode() + b"\r\n\r\n"
+    repository.write("indented.ipynb", indented)
+    repository.commit()
+    assert repository.committed("indented.ipynb") == indented
+    (cell,) = json.loads(repository.committed("old.ipynb"))["worksheets"][0]["cells"]
+    assert cell["outputs"] == [] and cell["prompt_number"] is None and cell["input"] == ["1"]
+    result = json.loads(repository.committed("a.ipynb"))
+    assert result["metadata"] == {"kernelspec": whole["metadata"]["kernelspec"]}
+    assert [cell["id"] for cell in result["cells"]] == ["id-0", "id-2", "id-3"]
+    assert [cell["metadata"] for cell in result["cells"]] == [{"tags": list(tags[i])} for i in (0, 2, 3)]
+    assert [cell["source"] for cell in result["cells"]] == [["n = 0"], ["n = 2"], ["n = 3"]]
+    assert [cell["outputs"] for cell in result["cells"]] == [[], [], whole["cells"][3]["outputs"]]
+    assert all(cell["execution_count"] is None for cell in result["cells"])
+
+
+NAMES = [
+    "with space.ipynb",
+    ' "quoted".ipynb',
+    "it's.ipynb",
+    "dépôt.ipynb",
+    "[ab]*?.ipynb",
+    "new\nline.ipynb",
+    "tab\t.ipynb",
+    "-dash.ipynb",
+    "--.ipynb",
+    ":(top)magic.ipynb",
+    "back\\slash.ipynb",
+    "$(touch pwned) `touch pwned` %f.ipynb",
+    "#.ipynb",
+    ".ipynb",
+    os.fsdecode(b"latin-\xe9.ipynb"),
+    "fol der/sub [x]/deep.ipynb",
+]
+
+
+@pytest.mark.parametrize("paths", [[], ["--", *NAMES]], ids=["staged", "paths"])
+def test_any_name(repository, paths):
+    """Under --literal-pathspecs, which git hands down to hooks, where `*.ipynb` then matches nothing."""
+    for name in NAMES:
+        repository.write(name, notebook(ascii(name)), add=False)
+    repository.git("add", "-f", *(f":(top,literal){name}" for name in NAMES))
+    repository.git("--literal-pathspecs", "commit", "-qm", "names", *paths)
+    for name in NAMES:
+        assert repository.committed(name) == repository.staged(name) == clean(ascii(name)), name
+        assert (repository.folder / name).read_bytes() == notebook(ascii(name)), name
+    assert not (repository.folder / "pwned").exists()
+
+
+def test_each_kind_of_entry_stays_what_it_is(repository):
+    """Modes, links, submodules, flags (a sparse checkout lives by them), and what `git add -N` announced."""
+    repository.write("run.ipynb", notebook("run"))
+    repository.git("update-index", "--chmod=+x", "run.ipynb")
+    link = repository.folder / "link.ipynb"
+    link.symlink_to("a.ipynb")
+    (repository.folder / "dangling.ipynb").symlink_to("no\nwhere")
+    repository.git("add", "link.ipynb", "dangling.ipynb")
+    repository.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},module.ipynb")
+    (repository.folder / "module.ipynb").mkdir()
+    repository.write("sparse.ipynb", notebook("sparse")).unlink()
+    repository.git("update-index", "--skip-worktree", "sparse.ipynb")
+    repository.write("assumed.ipynb", notebook("assumed"))
+    repository.git("update-index", "--assume-unchanged", "assumed.ipynb")
+    repository.write("new.ipynb", b"not even JSON yet", add=False)
+    repository.git("add", "-N", "new.ipynb")
+    repository.commit()
+    for name in ("run", "sparse", "assumed"):
+        assert repository.committed(f"{name}.ipynb") == clean(name)
+    modes = {line.split()[3]: line.split()[0] for line in repository.git("ls-tree", "HEAD").splitlines()}
+    assert modes.pop(b"run.ipynb") == b"100755" and modes.pop(b"module.ipynb") == b"160000"
+    assert modes.pop(b"link.ipynb") == modes.pop(b"dangling.ipynb") == b"120000"
+    assert set(modes) == {b"a.ipynb", b"assumed.ipynb", b"sparse.ipynb", b"text"}
+    assert repository.committed("dangling.ipynb") == b"no\nwhere"
+    flags = repository.git("ls-files", "-v").splitlines()
+    assert {line for line in flags if line[:1] != b"H"} == {b"h assumed.ipynb", b"S sparse.ipynb"}
+    assert repository.status() == b" A new.ipynb\n M run.ipynb\n"
+    # A link that becomes a notebook.
+    link.unlink()
+    repository.strips("1", name="link.ipynb")
+
+
+def test_a_rename_with_new_outputs_and_changes_that_need_no_python(repository):
+    repository.git("mv", "a.ipynb", "b.ipynb")
+    repository.strips("0", name="b.ipynb")
+    assert repository.git("ls-tree", "--name-only", "HEAD") == b"b.ipynb\ntext\n"
+    repository.git("config", "--unset", "lstmtrt.python")
+    repository.git("rm", "-q", "-f", "b.ipynb")
+    (repository.folder / "link.ipynb").symlink_to("nowhere")
+    repository.git("add", "link.ipynb")
+    repository.commit()
+    assert repository.git("ls-tree", "--name-only", "HEAD") == b"link.ipynb\ntext\n"
+
+
+def test_a_submodule_can_have_the_hook_itself(repository, plain):
+    plain.git("add", "-f", ".githooks")
+    plain.commit()
+    path = {"PATH": f"{repository.tools}:/usr/bin:/bin"}  # git submodule is a shell script with needs of its own
+    repository.git("-c", "protocol.file.allow=always", "submodule", "add", "-q", plain.folder, "module.ipynb", **path)
+    repository.strips("1")
+    inner = Repository(repository.folder / "module.ipynb", repository.tools)
+    inner.install()
+    inner.strips("changed", name="inner.ipynb")
+    # Only the submodule moves on: no notebook, though its name says so, and outputs beside it are no empty commit,
+    # even where configuration hides submodules from diffs.
+    repository.git("add", "module.ipynb")
+    repository.git("config", "submodule.module.ipynb.ignore", "all")
+    repository.strips("1")
+    assert repository.git("ls-tree", "HEAD", "module.ipynb").split()[2] == inner.git("rev-parse", "HEAD").strip()
+
+
+# --- Which way of committing ----------------------------------------------------
+
+
+def test_a_first_commit_a_head_without_branch_and_a_branch_without_commit(plain):
+    plain.install()
+    plain.strips("first")
+    plain.git("checkout", "-q", "--detach")
+    plain.strips("detached")
+    plain.git("checkout", "-q", "--orphan", "new")
+    plain.strips("orphan")
+    assert plain.git("rev-list", "--count", "HEAD") == b"1\n"
+
+
+STAGING = ["-a", "-i -- a.ipynb", "-o -- a.ipynb"]
+
+
+@pytest.mark.parametrize(("options", "in_linked"), [*((way, False) for way in STAGING), ("-a", True), ("-- .", True)])
+def test_commits_that_stage_on_their_way_also_in_a_linked_worktree(repository, options, in_linked):
+    linked = repository.linked()
+    place, other = (linked, repository) if in_linked else (repository, linked)
+    before = other.state()
+    place.strips("1", *options.split())
+    assert place.status() == b" M a.ipynb\n" and other.state() == before
+
+
+def test_a_commit_of_one_path_leaves_what_else_is_staged(repository):
+    repository.write("a.ipynb", notebook("1"))
+    repository.write("other.ipynb", notebook("2"))
+    repository.write("text", b"staged\n")
+    before = repository.state()
+    assert repository.run("git", "commit", "--", "a.ipynb", GIT_EDITOR="false").returncode == 1
+    assert repository.state() == before and repository.leftovers() == []
+    repository.strips("1", "--", "a.ipynb")
+    assert repository.staged("other.ipynb") == notebook("2")
+    assert repository.status() == b" M a.ipynb\nA  other.ipynb\nM  text\n"
+
+
+@pytest.mark.parametrize("word", ["--amend", "--am", "alias"])
+def test_an_amend_may_leave_the_files_as_they_are(repository, word):
+    """Only outputs are staged; the amend is for the message."""
+    repository.write("a.ipynb", notebook("0"))
+    repository.git("config", "alias.reword", "commit --amend")
+    repository.git(*(["reword"] if word == "alias" else ["commit", word]), "-q", "-m", "better words")
+    assert repository.committed("a.ipynb") == clean("0")
+    assert repository.git("log", "--format=%s") == b"better words\n"
+
+
+def test_an_amend_mends_a_commit_that_skipped_the_hook(plain):
+    plain.install()
+    for text in ("first", "second"):
+        plain.write("a.ipynb", notebook(text))
+        plain.commit("--no-verify")
+        assert plain.committed("a.ipynb") == notebook(text)
+        plain.git("commit", "-q", "--amend", "--no-edit")
+        assert plain.committed("a.ipynb") == plain.staged("a.ipynb") == clean(text)
+    assert plain.git("rev-list", "--count", "HEAD") == b"2\n"
+
+
+def test_from_a_subfolder_from_elsewhere_and_with_another_index(repository, tmp_path):
+    for number, cwd in enumerate((repository.folder / "deep/er", tmp_path)):
+        elsewhere = {"GIT_DIR": "work/.git", "GIT_WORK_TREE": "work"} if cwd == tmp_path else {}
+        repository.write("deep/er/b.ipynb", notebook(f"{number}"))
+        repository.strips(f"{number} here", cwd=cwd, **elsewhere)
+        assert repository.committed("deep/er/b.ipynb") == clean(f"{number}")
+    other = {"GIT_INDEX_FILE": tmp_path / "other-index"}
+    repository.write("a.ipynb", notebook("other index"), add=False)
+    repository.git("read-tree", "HEAD", **other)
+    repository.git("add", "a.ipynb", **other)
+    repository.commit(**other)
+    assert repository.committed("a.ipynb") == clean("other index")
+
+
+@pytest.mark.parametrize("kind", ["--object-format=sha256", "core.splitIndex"])
+def test_other_kinds_of_repository(tmp_path, tools, kind):
+    repository = new_repository(tmp_path / "other", tools, *([kind] if kind.startswith("--") else []))
+    repository.install()
+    repository.git("config", "core.splitIndex", str(kind == "core.splitIndex").lower())
+    repository.strips("1")
+    repository.strips("2", "--", "a.ipynb")
+
+
+def test_a_merge_conflict_in_a_notebook(repository):
+    repository.git("checkout", "-q", "-b", "theirs")
+    repository.write("a.ipynb", clean("theirs"))
+    repository.commit()
+    repository.git("checkout", "-q", "main")
+    repository.write("a.ipynb", clean("ours"))
+    repository.commit()
+    assert repository.run("git", "merge", "theirs").returncode == 1
+    assert b"<<<<<<<" in (repository.folder / "a.ipynb").read_bytes()
+    repository.git("add", "a.ipynb")
+    assert "a.ipynb is not valid JSON" in repository.refused("--no-edit")
+    # Resolved to our side and run again: nothing but outputs, and the merge is recorded all the same.
+    repository.strips("ours")
+    assert len(repository.git("rev-list", "--parents", "-1", "HEAD").split()) == 3
+
+
+def test_cherry_pick_rebase_and_revert(repository):
+    repository.git("checkout", "-q", "-b", "side")
+    repository.strips("side")
+    repository.git("reset", "-q", "--hard")
+    repository.git("checkout", "-q", "main")
+    repository.git("cherry-pick", "side")
+    repository.git("revert", "--no-edit", "HEAD")
+    repository.strips("main")
+    repository.git("reset", "-q", "--hard")
+    assert repository.run("git", "cherry-pick", "side").returncode == 1
+    repository.write("a.ipynb", notebook("resolved"))
+    repository.git("cherry-pick", "--continue")
+    assert repository.committed("a.ipynb") == clean("resolved")
+    repository.git("reset", "-q", "--hard")
+    repository.git("checkout", "-q", "-b", "topic", "main~1")
+    repository.strips("1", name="c.ipynb")
+    repository.git("reset", "-q", "--hard")
+    repository.git("rebase", "-q", "main")
+    repository.git("rebase", "-q", "-i", "HEAD~1", GIT_SEQUENCE_EDITOR="sed -i s/^pick/reword/")
+    assert repository.committed("c.ipynb") == clean("1")
+    assert repository.committed("a.ipynb") == clean("resolved")
+    assert repository.leftovers() == []
+
+
+# --- Refusals -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a bad.ipynb", b"", "a bad.ipynb is empty"),
+        ("a bad.ipynb", b" \n", "a bad.ipynb is empty"),
+        ("new\nline.ipynb", notebook()[:-20], r"'new\nline.ipynb' is not valid JSON"),
+        ("a bad.ipynb", b"\xff\xfe{}", "a bad.ipynb is not valid JSON"),
+        ("a bad.ipynb", b"[1, 2]", "a bad.ipynb is JSON but not a notebook"),
+        ("a bad.ipynb", b'{"metadata": {}}', "a bad.ipynb is JSON but not a notebook"),
+        ("a bad.ipynb", b'{"cells": 1, "metadata": {}, "nbformat": 4}', "a bad.ipynb cannot be stripped"),
+    ],
+)
+def test_what_cannot_be_stripped_refuses_the_commit(repository, name, content, reason):
+    repository.write("good.ipynb", notebook("1"))
+    repository.write(name, content)
+    assert reason in repository.refused()
+
+
+@pytest.mark.parametrize("arguments", [(), ("-a",), ("--", "a.ipynb")])
+def test_a_refused_commit_stages_nothing_and_nothing_but_outputs_is_no_commit(repository, arguments):
+    repository.write("a.ipynb", notebook("0"), add=not arguments)
+    message = repository.refused("-m", "only outputs", *arguments)
+    assert "nothing to commit: only outputs have changed, in a.ipynb" in message
+    if not arguments:  # the same where git would ask for a message
+        assert message == repository.refused("--verbose", GIT_EDITOR="sed -i 1imessage")
+    repository.write("a.ipynb", b"{", add=not arguments)
+    assert "a.ipynb is not valid JSON" in repository.refused("-m", "x", *arguments)
+
+
+def test_an_empty_commit_on_purpose_and_a_new_mode_stay_possible(repository):
+    repository.write("a.ipynb", notebook("0"), add=False)
+    repository.git("commit", "-q", "--allow-empty", "-m", "outputs are not staged")
+    assert repository.git("rev-list", "--count", "HEAD") == b"2\n"
+    repository.git("add", "a.ipynb")
+    repository.git("update-index", "--chmod=+x", "a.ipynb")
+    repository.commit()
+    assert repository.git("ls-tree", "HEAD", "a.ipynb").startswith(b"100755")
+    assert repository.committed("a.ipynb") == clean("0")
+
+
+# --- Which Python ---------------------------------------------------------------
+
+
+def stand_in(file: Path, log: Path, usable: bool = True) -> Path:
+    """A Python that notes that it was asked to strip, and does nothing else."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(
+        f'#!/bin/sh\ncase "$*" in *--usable) exit {int(not usable)};; esac\necho {file.parent.name} >>"{log}"\n'
+    )
+    file.chmod(0o755)
+    return file
+
+
+def test_which_python_strips_and_that_only_notebooks_are_refused_without_one(repository, tmp_path):
+    linked = repository.linked()
+    log = tmp_path / "log"
+    environment = {
+        "PATH": f"{repository.tools}:{tmp_path / 'path3'}:{tmp_path / 'path'}",
+        "VIRTUAL_ENV": tmp_path / "virtual",
+        "CONDA_PREFIX": tmp_path / "conda env",
+    }
+    stored = stand_in(tmp_path / "stored one/python", log)
+    repository.git("config", "lstmtrt.python", stored)
+    in_order = [
+        stored,
+        stand_in(linked.folder / ".venv/bin/python", log),
+        stand_in(repository.folder / ".venv/bin/python", log),
+        stand_in(tmp_path / "virtual/bin/python", log),
+        stand_in(tmp_path / "conda env/bin/python", log),
+        stand_in(tmp_path / "path3/python3", log),
+        stand_in(tmp_path / "path/python", log),
+    ]
+    for text in (b"1\n", b"2\n"):
+        linked.write("text", text)
+        log.unlink(missing_ok=True)  # HEAD has notebooks at first, and the commit might amend it
+        linked.commit(**environment)
+    assert not log.exists(), "a commit without notebooks starts no Python"
+    for number, python in enumerate(in_order, 1):
+        stand_in(python, tmp_path / "chosen")
+        linked.write("a.ipynb", notebook(str(number)))
+        linked.commit(**environment)
+        assert (tmp_path / "chosen").read_text().count("\n") == 1, python
+        assert not log.exists(), "another Python was asked"
+        (tmp_path / "chosen").unlink()
+        # The next one's turn: where this one is gone, and where it lacks nbstripout.
+        if number % 2:
+            python.unlink()
+        else:
+            stand_in(python, log, usable=False)
+    linked.write("text", b"last\n")
+    linked.commit(**environment)
+    linked.git("commit", "-q", "--amend", "-m", "other words", **environment)
+    linked.git("commit", "-q", "--allow-empty", "-m", "empty", **environment)
+    linked.write("it is.ipynb", notebook("1"))
+    message = linked.refused("-m", "x", **environment)
+    assert "it is.ipynb is staged" in message and "run make hook, or activate an environment" in message
+
+
+@pytest.fixture
+def bare(plain, tmp_path) -> Repository:
+    """A clone where nothing was done but `git config core.hooksPath .githooks`."""
+    plain.git("add", "-f", ".githooks")
+    plain.commit()
+    clone = Repository(tmp_path / "a clone", plain.tools)
+    plain.git("clone", "-q", plain.folder, clone.folder)
+    clone.git("config", "core.hooksPath", ".githooks")
+    return clone
+
+
+@pytest.mark.parametrize("way", [".venv", "VIRTUAL_ENV", "PATH", "stored"])
+def test_a_bare_hooks_path_is_enough_also_in_a_linked_worktree(bare, way, tmp_path):
+    linked = bare.linked()
+    bare.write("a.ipynb", notebook("1"))
+    assert "no Python (3.11 or newer) with nbstripout was found" in bare.refused()
+    environment = tmp_path / "environment"
+    python = (bare.folder / ".venv" if way == ".venv" else environment) / "bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    if way == "stored":
+        bare.git("config", "lstmtrt.python", python)
+    for place in (bare, linked) if way == ".venv" else (linked,):
+        if way == "VIRTUAL_ENV":
+            place.environment[way] = str(environment)
+        elif way == "PATH":
+            place.environment["PATH"] += f":{python.parent}"
+        place.strips("1")
+    assert not (bare.folder / ".githooks/__pycache__").exists()
+
+
+def test_modules_in_the_checkout_and_a_foreign_python_setup_are_not_used(repository):
+    for name in ("json.py", "nbformat.py", "nbstripout.py", "subprocess.py"):
+        repository.write(name, b"raise SystemExit('imported from the checkout')\n")
+    repository.strips("1", PYTHONHOME="/nowhere", PYTHONPATH=repository.folder)
+
+
+# --- Nothing is lost ------------------------------------------------------------
+
+
+def test_line_endings_and_another_clean_filter(repository):
+    repository.git("config", "core.autocrlf", "true")
+    crlf = notebook("1").replace(b"\n", b"\r\n")
+    file = repository.write("a.ipynb", crlf)
+    repository.commit()
+    assert repository.committed("a.ipynb") == clean("1") and file.read_bytes() == crlf
+    # A filter is applied once; one that stages something else than a notebook, as Git LFS does, refuses the commit.
+    repository.git("config", "core.autocrlf", "false")
+    repository.write(".gitattributes", b"*.ipynb filter=other\n")
+    repository.git("config", "filter.other.clean", "sed s/word/wordword/")
+    file = repository.write("a.ipynb", notebook("word"))
+    repository.commit()
+    assert repository.committed("a.ipynb") == clean("wordword") and file.read_bytes() == notebook("word")
+    repository.git("config", "filter.other.clean", "printf 'version https://example.org/spec/v1\\n'")
+    repository.write("a.ipynb", notebook("2"))
+    assert "a.ipynb is not valid JSON as git stores it" in repository.refused()
+    assert file.read_bytes() == notebook("2")
+
+
+def test_an_index_that_another_git_holds_refuses_the_commit(repository, strip_staged):
+    repository.write("a.ipynb", notebook("1"))
+    lock = repository.folder / ".git/index.lock"
+    lock.write_bytes(b"somebody's work")
+    with pytest.raises(strip_staged.Refusal, match=r"index\.lock': File exists"):
+        strip_staged.strip_commit()
+    assert lock.read_bytes() == b"somebody's work"
+    assert repository.staged("a.ipynb") == notebook("1")
+
+
+@pytest.mark.parametrize("rests", [True, False])
+def test_what_is_staged_while_the_hook_strips_is_stripped_too_and_not_undone(
+    repository, strip_staged, monkeypatch, rests
+):
+    repository.write("a.ipynb", notebook("1"))
+    stripped, count = strip_staged.stripped, iter(range(2, 3 if rests else 100))
+
+    def meanwhile(path, content):
+        for number in count:
+            repository.write("a.ipynb", notebook(str(number)))
+            repository.write("b.ipynb", notebook("b"))
+            break
+        return stripped(path, content)
+
+    monkeypatch.setattr(strip_staged, "stripped", meanwhile)
+    if rests:
+        strip_staged.strip_commit()
+        assert repository.staged("a.ipynb") == clean("2") and repository.staged("b.ipynb") == clean("b")
+    else:
+        with pytest.raises(strip_staged.Refusal, match="keeps staging"):
+            strip_staged.strip_commit()
+
+
+# --- The installer --------------------------------------------------------------
+
+
+def test_the_hook_stays_on_branches_without_it_and_says_when_it_is_older(repository):
+    shutil.rmtree(repository.folder / ".githooks")
+    repository.strips("1")
+    repository.write(".githooks/strip_staged.py", b"# a newer one\n", add=False)
+    repository.write("a.ipynb", notebook("2"))
+    done = repository.run("git", "commit", "-qm", "x")
+    assert done.returncode == 0
+    assert done.stderr == b"pre-commit: the installed hook differs from .githooks: run make hook to update it\n"
+
+
+def test_installing_again_changes_nothing_and_uninstalling_restores(plain):
+    """Also from the founding document's link to the hook, which is replaced by a copy, and from an older copy."""
+    configuration, hooks = plain.folder / ".git/config", plain.folder / ".git/hooks"
+    before = configuration.read_bytes()
+    hooks.mkdir()
+    (hooks / "pre-commit").symlink_to("../../.githooks/pre-commit")
+    source = plain.folder / ".githooks/strip_staged.py"
+    new = source.read_bytes()
+    source.write_bytes(b"# an older version\n" + new)
+    plain.install()
+    source.write_bytes(new)
+    plain.install()
+    once = configuration.read_bytes()
+    assert b"python = " + os.fsencode(sys.executable) in once
+    plain.install()
+    assert configuration.read_bytes() == once
+    for name in ("pre-commit", "strip_staged.py"):
+        assert not (hooks / name).is_symlink()
+        assert (hooks / name).read_bytes() == (HOOKS / name).read_bytes()
+        assert (plain.folder / ".githooks" / name).read_bytes() == (HOOKS / name).read_bytes()
+    # An edited copy is not touched.
+    (hooks / "strip_staged.py").write_bytes(new + b"# mine\n")
+    assert "is not the file that this script installs, and stays" in plain.install_refused()
+    assert (hooks / "strip_staged.py").read_bytes() == new + b"# mine\n"
+    (hooks / "strip_staged.py").write_bytes(new)
+    for _ in range(2):
+        plain.install("--uninstall")
+        assert configuration.read_bytes() == before and os.listdir(hooks) == []
+
+
+def test_another_hook_stays_and_can_call_ours(plain):
+    other = plain.folder / ".git/hooks/pre-commit"
+    other.parent.mkdir()
+    alone = b"#!/bin/sh\necho lstm_trt >>other-ran\n# .githooks/pre-commit\n"
+    other.write_bytes(alone)
+    other.chmod(0o755)
+    configuration = (plain.folder / ".git/config").read_bytes()
+    message = plain.install_refused()
+    assert str(other) in message and ".githooks/pre-commit || exit 1" in message
+    assert (other.read_bytes(), (plain.folder / ".git/config").read_bytes()) == (alone, configuration)
+
+    chained = alone + b".githooks/pre-commit || exit 1\n"
+    other.write_bytes(chained)
+    plain.install()
+    plain.strips("1")
+    plain.write("a.ipynb", b"")
+    assert "a.ipynb is empty" in plain.refused()
+    # The amend is two processes up.
+    plain.write("a.ipynb", notebook("1"))
+    plain.git("commit", "-q", "--amend", "-m", "better words")
+    assert (plain.folder / "other-ran").read_text().count("\n") == 3
+    assert b"still calls" in plain.install("--uninstall")
+    assert other.read_bytes() == chained
+
+
+def test_a_hooks_path_stays(plain):
+    plain.git("config", "core.hooksPath", "my hooks")
+    message = plain.install_refused()
+    assert "core.hooksPath sends git to 'my hooks'" in message and ".githooks/pre-commit || exit 1" in message
+    plain.git("config", "core.hooksPath", ".githooks")
+    plain.install()
+    plain.strips("1")
+    assert b"core.hooksPath still" in plain.install("--uninstall")
+    assert plain.git("config", "core.hooksPath") == b".githooks\n"
+    assert (plain.folder / ".githooks/pre-commit").exists()
+    assert not (plain.folder / ".git/hooks").exists() and not (plain.folder / "my hooks").exists()
+
+
+def test_installing_from_a_linked_worktree_serves_all(plain):
+    plain.git("add", "-f", ".githooks")
+    plain.commit()
+    linked = plain.linked()
+    linked.install()
+    linked.strips("1")
+    plain.strips("1")
+
+
+def test_an_installer_that_cannot_install_says_why(plain, tmp_path):
+    lacking = stand_in(tmp_path / "python", tmp_path / "log", usable=False)
+    assert f"{lacking} is not Python 3.11 or newer with nbstripout" in plain.install_refused("--python", lacking)
+    assert "No such file" in plain.install_refused("--python", tmp_path / "none")
+    (plain.folder / ".git").rename(plain.folder / "git")
+    assert "is not the root of a git checkout" in plain.install_refused()
+
+
+# --- The filter -----------------------------------------------------------------
+
+
+def test_the_filter_strips_as_the_hook_does_and_its_trade_is_as_the_readme_says(plain):
+    plain.install()
+    plain.install("--filter")
+    assert not (plain.folder / ".git/hooks/pre-commit").exists()
+    plain.write("json.py", b"raise SystemExit('imported from the checkout')\n", add=False)
+    file = plain.write("a b.ipynb", notebook("1", papermill={"x": 1}))
+    plain.commit()
+    assert plain.committed("a b.ipynb") == clean("1") and file.read_bytes() == notebook("1", papermill={"x": 1})
+    plain.git("checkout", "-q", "-b", "other")
+    plain.write("a b.ipynb", clean("2"))
+    plain.commit()
+    plain.git("checkout", "-q", "main")
+    # Run again: diff is quiet, but git believes the new size before it asks a filter.
+    file.write_bytes(notebook("1"))
+    assert plain.git("diff") == b"" and plain.status() == b' M "a b.ipynb"\n'
+    assert plain.run("git", "checkout", "-q", "other").returncode == 1
+    plain.git("add", "a b.ipynb")
+    assert plain.status() == b"" and file.read_bytes() == notebook("1")
+    # And now the branches switch, which is where the outputs go.
+    plain.git("checkout", "-q", "other")
+    plain.git("checkout", "-q", "main")
+    assert file.read_bytes() == clean("1")
+    file.write_bytes(b"{")
+    assert plain.run("git", "add", "a b.ipynb").returncode == 128
+
+
+def test_the_filter_comes_and_goes_without_a_trace(plain):
+    configuration, attributes = plain.folder / ".git/config", plain.folder / ".git/info/attributes"
+    attributes.write_bytes(b"*.csv text\r\n*.txt text")
+    before = configuration.read_bytes()
+    plain.install("--filter")
+    assert attributes.read_bytes().startswith(b"*.csv text\r\n*.txt text\n# lstm_trt")
+    once = configuration.read_bytes(), attributes.read_bytes()
+    plain.install("--filter")
+    assert (configuration.read_bytes(), attributes.read_bytes()) == once
+    # To the hook: the filter goes.
+    plain.install()
+    assert attributes.read_bytes() == b"*.csv text\r\n*.txt text\n"
+    assert b"nbstripout" not in configuration.read_bytes()
+    attributes.unlink()
+    plain.install("--filter")
+    plain.install("--uninstall")
+    assert configuration.read_bytes() == before and not attributes.exists()
+
+
+def test_another_filter_stays(plain):
+    configuration = plain.folder / ".git/config"
+    for name in ("clean", "extrakeys"):
+        plain.git("config", f"filter.nbstripout.{name}", "my-own nbstripout")
+        before = configuration.read_bytes()
+        assert f"filter.nbstripout.{name} is set to 'my-own nbstripout'" in plain.install_refused("--filter")
+        plain.install("--uninstall")
+        assert configuration.read_bytes() == before
+        plain.git("config", "--remove-section", "filter.nbstripout")
+    (plain.folder / ".gitattributes").write_text("notebooks/*.ipynb filter=lfs\n")
+    assert "passes through the filter lfs" in plain.install_refused("--filter")
+    assert not (plain.folder / ".git/info/attributes").exists()
+
+
+# --- The check ------------------------------------------------------------------
+
+
+def test_the_check_looks_at_what_is_committed_and_not_at_the_working_copy(plain):
+    assert plain.check().returncode == 0
+    plain.install()
+    plain.write("a.ipynb", notebook("1"))
+    plain.write("deep/é\n.ipynb", notebook("2"))
+    (plain.folder / "link.ipynb").symlink_to("nowhere")
+    plain.git("add", "link.ipynb")
+    plain.commit()
+    # As in a container, where the checkout often belongs to another user.
+    done = plain.check(GIT_TEST_ASSUME_DIFFERENT_OWNER="1")
+    assert done.returncode == 0 and done.stdout == b"check-notebooks: 2 committed, none holds outputs\n", done
+    shutil.rmtree(plain.folder / ".git")
+    done = plain.check()
+    assert done.returncode == 0 and b"no git repository here" in done.stdout, done
+    (plain.folder / ".git").mkdir()
+    assert plain.check().returncode == 1, "a broken repository is not one without notebooks"
+
+
+def test_the_check_names_what_skipped_the_hook(repository):
+    repository.write("with out.ipynb", notebook("1"))
+    repository.write("papered.ipynb", notebook("1", ran=False, papermill={"x": 1}))
+    repository.write("injected.ipynb", notebook("1", ran=False, tags=("injected-parameters",)))
+    repository.write("empty.ipynb", b"")
+    repository.commit("--no-verify")
+    done = repository.check()
+    lines = done.stderr.decode().splitlines()
+    assert done.returncode == 1 and len(lines) == 4, done
+    assert lines[0].startswith("check-notebooks: empty.ipynb is empty")
+    for name, line in zip(("injected", "papered", "with out"), lines[1:], strict=True):
+        assert line.startswith(f"check-notebooks: {name}.ipynb was committed with outputs")
+    repository.git("rm", "-q", "--cached", "empty.ipynb")
+    repository.git("commit", "-q", "--amend", "--no-edit")
+    assert repository.check().returncode == 0
+
+
+def test_this_projects_own_notebooks_are_clean():
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    command = [sys.executable, ".githooks/strip_staged.py", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+@pytest.mark.parametrize("arguments", [(), ("FILTER=1",)])
+def test_make_starts_the_installer_and_the_check(arguments):
+    done = subprocess.run(["make", "-n", "hook", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    (line,) = (line for line in done.stdout.splitlines() if ".githooks/install" in line)
+    assert ("--filter" in line) == bool(arguments)
+    done = subprocess.run(["make", "-n", "lint"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ".githooks/strip_staged.py --check" in done.stdout
