@@ -38,8 +38,12 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@$(PIP) -e .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.core
-	@$(PIP) -e '.[dev]'
+$(VENV)/.lab: $(VENV)/.core
+	@$(PIP) -e '.[lab]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.lab
+	@$(PIP) -e '.[lab,dev]'
 	@touch $@
 
 sweep: $(VENV)/.core
@@ -52,12 +56,13 @@ test: $(VENV)/.dev lint
 lint: $(VENV)/.dev check-notebooks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 # What is committed, not the working copy: that may keep its outputs.
 check-notebooks: $(VENV)/.dev
 	@$(BIN)/python .githooks/strip_staged.py --check
 
-hook: $(VENV)/.dev
+hook: $(VENV)/.lab
 	@$(BIN)/python .githooks/install $(if $(filter 1,$(FILTER)),--filter)
 
 # TensorFlow and TVM in an environment of their own: what they pin stays out of the other one.
@@ -70,7 +75,7 @@ $(FRAMEWORKS)/bin/python:
 $(FRAMEWORKS)/.frameworks: pyproject.toml constraints.txt | $(FRAMEWORKS)/bin/python
 	@echo "installing into $(FRAMEWORKS), about 2 GB more than $(VENV), some minutes the first time"
 	@$(FRAMEWORKS_PIP) torch
-	@$(FRAMEWORKS_PIP) -e '.[dev,frameworks]'
+	@$(FRAMEWORKS_PIP) -e '.[lab,dev,frameworks]'
 	@touch $@
 
 test-frameworks: $(FRAMEWORKS)/.frameworks
@@ -91,7 +96,7 @@ figures: $(VENV)/.core
 	@$(BIN)/lstm-trt verdict data/epyc/confirm --deadline-us $(DEADLINE_US) --figures figures/epyc/confirm > /dev/null; \
 	  case $$? in 0|1|3) ;; *) exit 1 ;; esac
 
-lab: $(VENV)/.dev
+lab: $(VENV)/.lab
 	$(BIN)/jupyter lab notebooks/00_overview.ipynb
 
 clean:

@@ -47,7 +47,7 @@ def test_what_is_pinned_runs_on_the_oldest_python_that_the_project_takes():
     assert judged > 20
 
 
-@pytest.mark.parametrize("text", PROJECT["dependencies"] + EXTRAS["dev"] + EXTRAS["frameworks"])
+@pytest.mark.parametrize("text", PROJECT["dependencies"] + EXTRAS["lab"] + EXTRAS["dev"] + EXTRAS["frameworks"])
 def test_what_is_installed_is_pinned_within_its_range(text):
     requirement = Requirement(text)
     (pinned,) = CONSTRAINTS[requirement.name.lower().replace("_", "-")].specifier
@@ -80,7 +80,7 @@ def test_the_conda_environment_is_the_whole_gpu_lab():
 
 
 def test_the_extras_are_those_that_the_readme_names():
-    assert {"tensorrt", "rtx", "frameworks", "dev"} == EXTRAS.keys()
+    assert {"tensorrt", "rtx", "frameworks", "lab", "dev"} == EXTRAS.keys()
 
 
 def test_ci_calls_the_readmes_test_command_first():
