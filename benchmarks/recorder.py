@@ -21,6 +21,7 @@ from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import to_onnx
 from lstm_trt.export.network import make_inputs
+from lstm_trt.export.to_onnx import INPUT
 from lstm_trt.machine import counters
 from lstm_trt.machine.linux import choose_cores
 from lstm_trt.recorder.loop import quiet_collector, run_trials
@@ -52,7 +53,7 @@ def main() -> int:
     network = to_onnx.export_network(shape)
     pin(options)
     inputs, _, _ = make_inputs(shape, 0)
-    prepared = runtimes.load("onnxruntime").prepare(Request(shape, options, inputs, {}, network.path))
+    prepared = runtimes.load("onnxruntime").prepare(Request(shape, options, {INPUT: inputs}, {}, network.path))
     session, binding = prepared._session, prepared._binding
     protocol = Protocol(trials=arguments.trials, warmup=10)
     blocks: dict[str, list[np.ndarray]] = {"recorded": [], "bare": []}

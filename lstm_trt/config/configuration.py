@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from lstm_trt.config.errors import UnknownConfiguration, UsageError
-from lstm_trt.config.workload import Workload, workload_from_dict
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.workload import Workload, identity_fields, known_fields, workload_from_dict
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8")
 
@@ -34,31 +34,6 @@ LONGEST_SOAK_S = 30 * 86_400.0
 def canonical_json(value: object) -> str:
     """JSON with sorted keys and no spaces: equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-#: Metadata of a dataclass field that was added after recordings had been made without it.
-ADDED = {"added": True}
-
-
-def identity_fields(part: object) -> dict:
-    """A dataclass as plain values, for an identity that survives new fields.
-
-    A field declared with `field(default=..., metadata=ADDED)` is left out where it has its default, so
-    that what was recorded before it existed keeps its id.
-    """
-    return {
-        item.name: getattr(part, item.name)
-        for item in fields(part)
-        if not (item.metadata.get("added") and getattr(part, item.name) == item.default)
-    }
-
-
-def known_fields(kind: type, plain: Mapping) -> object:
-    """A dataclass of these values; raises `UnknownConfiguration` for a field that this version does not have."""
-    unknown = plain.keys() - {item.name for item in fields(kind)}
-    if unknown:
-        raise UnknownConfiguration(f"this version knows no {kind.__name__.lower()} {', '.join(sorted(unknown))}")
-    return kind(**plain)
 
 
 @dataclass(frozen=True)
@@ -88,7 +63,7 @@ class Options:
 
     def as_dict(self) -> dict:
         """Plain JSON values, without fields that were added later and have their default (`identity_fields`)."""
-        return {**identity_fields(self), "cores": list(self.cores)}
+        return identity_fields(self)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 
 from lstm_trt.config.errors import UnknownConfiguration, UsageError
-from lstm_trt.config.workload import AXES, Workload
+from lstm_trt.config.workload import AXES, Workload, identity_fields
 
 FLOAT32_BYTES = 4
 
@@ -99,7 +99,7 @@ class LstmShape(Workload):
         return {"outputs": (self.sequence, self.batch, 1)}
 
     def as_dict(self) -> dict:
-        return {"kind": self.KIND, **asdict(self)}
+        return {"kind": self.KIND, **identity_fields(self)}
 
     def group_fields(self, mode: str) -> dict[str, object]:
         return {} if mode == "forward" else {"mode": mode}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, ClassVar
 
 from lstm_trt import registry
@@ -21,6 +22,32 @@ if TYPE_CHECKING:
 
 #: Sizes that any kind may have; null where they mean nothing for it. Analyses and figures vary these.
 AXES = ("layers", "hidden", "sequence", "batch", "features", "directions")
+
+
+#: Metadata of a dataclass field that was added after recordings had been made without it.
+ADDED = {"added": True}
+
+
+def identity_fields(part: object) -> dict:
+    """A dataclass as plain values, for an identity that survives new fields.
+
+    A field declared with `field(default=..., metadata=ADDED)` is left out where it has its default, so
+    that what was recorded before it existed keeps its id; so is a field with `compare=False`. Tuples become lists.
+    """
+    values = {
+        item.name: getattr(part, item.name)
+        for item in fields(part)
+        if item.compare and not (item.metadata.get("added") and getattr(part, item.name) == item.default)
+    }
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def known_fields(kind: type, plain: Mapping) -> object:
+    """A dataclass of these values; raises `UnknownConfiguration` for a field that this version does not have."""
+    unknown = plain.keys() - {item.name for item in fields(kind)}
+    if unknown:
+        raise UnknownConfiguration(f"this version knows no {kind.__name__.lower()} {', '.join(sorted(unknown))}")
+    return kind(**plain)
 
 
 class Workload(ABC):
@@ -43,7 +70,7 @@ class Workload(ABC):
         """JSON values with `kind`: the workload's part of the identity. `from_dict` is the inverse.
 
         A field that is added to a kind later is left out where it has its default, so that every
-        recording keeps its id.
+        recording keeps its id (`identity_fields`).
         """
 
     @classmethod

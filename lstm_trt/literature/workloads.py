@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from lstm_trt.config.errors import UnknownConfiguration, UsageError
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.config.workload import Workload
+from lstm_trt.config.workload import Workload, identity_fields
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -248,9 +248,7 @@ class LiteratureWorkload(Workload):
 
     def as_dict(self) -> dict:
         """JSON values, all fields but the note."""
-        plain = {field.name: getattr(self, field.name) for field in fields(self) if field.compare}
-        lists = {name: list(value) for name, value in plain.items() if isinstance(value, tuple)}
-        return {"kind": self.KIND, **plain, **lists}
+        return {"kind": self.KIND, **identity_fields(self)}
 
     @classmethod
     def from_dict(cls, plain: Mapping) -> LiteratureWorkload:

@@ -31,7 +31,7 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
     found = {name: array.shape for name, array in outputs.items()}
     wanted = {name: array.shape for name, array in gate.expected.items()}
     if found != wanted:
-        raise ParityFailed(f"outputs have the shape {_shapes(found)}, not {_shapes(wanted)}")
+        raise ParityFailed(f"outputs have the shape {_shapes(found, wanted)}, not {_shapes(wanted, found)}")
     errors = [relative_error(outputs[name], expected) for name, expected in gate.expected.items()]
     # The largest, and NaN where there is one: it fails too.
     error = float("nan") if any(error != error for error in errors) else max(errors)
@@ -44,8 +44,10 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
     return {"of": of, "error": error, "bound": bound, "inputs_seed": gate.seed}
 
 
-def _shapes(shapes: dict[str, tuple[int, ...]]) -> str:
-    return ", ".join(str(shape) for shape in shapes.values())
+def _shapes(shapes: dict[str, tuple[int, ...]], others: dict[str, tuple[int, ...]]) -> str:
+    """The shapes, with their names where there are several or the names differ."""
+    named = len(shapes) > 1 or shapes.keys() != others.keys()
+    return ", ".join(f"{name} {shape}" if named else str(shape) for name, shape in shapes.items()) or "none"
 
 
 def relative_error(outputs: np.ndarray, expected: np.ndarray) -> float:

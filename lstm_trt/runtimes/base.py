@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +46,7 @@ class Request:
     `inputs` are by name, with the shapes of `workload.input_shapes` (in training also targets); they are
     used to build, compile or capture: the parity gate asks with others. `weights` maps PyTorch's parameter
     names to float32 arrays; `onnx_path` is the exported network with symbolic sizes, for runtimes with NEEDS_ONNX.
+    Options without a device mean the CPU, as in a `Configuration`.
     """
 
     workload: Workload
@@ -54,6 +55,10 @@ class Request:
     weights: Mapping[str, np.ndarray] = field(repr=False, default_factory=dict)
     onnx_path: Path | None = None
     mode: str = "forward"
+
+    def __post_init__(self) -> None:
+        if self.options.device is None:
+            object.__setattr__(self, "options", replace(self.options, device="cpu"))
 
     @property
     def label(self) -> str:

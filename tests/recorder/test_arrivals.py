@@ -18,7 +18,7 @@ from lstm_trt.recorder import control
 from lstm_trt.recorder.control import run_control
 from lstm_trt.recorder.loop import WAITING, ClockPair, PeriodTooShort, check_clocks, ends, pilot, run_trials
 from lstm_trt.recorder.pool import Outcome, Seconds, silence_limit_s
-from lstm_trt.recorder.session import describe_configuration
+from lstm_trt.recorder.session import describe
 from lstm_trt.recorder.sweep import Progress, Report, default_rounds, run_sweep
 from lstm_trt.store import consolidated, files, folders
 from tests.conftest import ROOT
@@ -402,8 +402,7 @@ def test_a_period_that_is_too_short_is_refused_and_becomes_a_failure_row(tmp_pat
 
 def test_a_sweep_records_control_runs_where_asked(tmp_path):
     configurations = [
-        describe_configuration(shape, "onnxruntime", protocol=Protocol(trials=50))
-        for shape in Grid(layers=(1,), hidden=(8,), sequence=(4,))
+        describe(shape, "onnxruntime", Protocol(trials=50)) for shape in Grid(layers=(1,), hidden=(8,), sequence=(4,))
     ]
     report = run_sweep(configurations, tmp_path / "with", control=True, show_progress=False)
     assert report.seconds.control > 0 and "control runs" in report.lines()[1]
@@ -424,7 +423,7 @@ def test_rounds_by_default_are_three_from_the_compare_tier_on(tmp_path):
         3,
         3,
     ]
-    configuration = describe_configuration(LstmShape(1, 4, 2), "onnxruntime", protocol=Protocol(trials=10_000))
+    configuration = describe(LstmShape(1, 4, 2), "onnxruntime", Protocol(trials=10_000))
     assert run_sweep([configuration], tmp_path, show_progress=False).recorded == 3
 
 

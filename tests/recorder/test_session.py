@@ -12,12 +12,17 @@ import numpy as np
 import pytest
 
 import lstm_trt
-from lstm_trt.config.configuration import canonical_json
+from lstm_trt import registry
+from lstm_trt.config.configuration import Options, Protocol, canonical_json
 from lstm_trt.config.errors import ConfigurationFailed, ParityFailed, UsageError
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.recorder.parity import PARITY_BOUNDS, Reference, check_parity
-from lstm_trt.recorder.session import describe_configuration
-from lstm_trt.runtimes.base import PreparedStep
+from lstm_trt.export.network import make_inputs
+from lstm_trt.export.to_onnx import OUTPUT
+from lstm_trt.recorder.parity import PARITY_BOUNDS, check_parity
+from lstm_trt.recorder.session import describe
+from lstm_trt.recorder.shapes import PREPARER
+from lstm_trt.runtimes import load
+from lstm_trt.runtimes.base import Gate, PreparedStep
 from lstm_trt.store import files, folders
 from tests.conftest import ROOT
 
@@ -28,13 +33,11 @@ SHAPE = LstmShape(2, 16, 8, 2)
 def recorded(tmp_path_factory):
     """One recording by each runtime that is ready on this machine's CPU."""
     folder = tmp_path_factory.mktemp("recorded")
-    from lstm_trt.runtimes import REGISTRY, load
-
     made = {}
-    for name in REGISTRY:
+    for name in registry.RUNTIMES:
         module = load(name)
         if "cpu" in module.DEVICES and module.availability("cpu").ready:
-            made[name] = lstm_trt.record(SHAPE, runtime=name, trials=200, warmup=10, out=folder)
+            made[name] = lstm_trt.record(SHAPE, name, Protocol(trials=200, warmup=10), out=folder)
     return folder, made
 
 
@@ -84,15 +87,16 @@ def test_recordings_can_be_published(recorded):
 
 
 def test_the_same_question_again_is_a_further_round(tmp_path):
-    first = lstm_trt.record(SHAPE, trials=20, out=tmp_path)
-    second = lstm_trt.record(SHAPE, trials=20, out=tmp_path)
+    first = lstm_trt.record(SHAPE, protocol=Protocol(trials=20), out=tmp_path)
+    second = lstm_trt.record(SHAPE, protocol=Protocol(trials=20), out=tmp_path)
     assert first.configuration.id == second.configuration.id
     assert (first.round, second.round) == (0, 1)
     assert len(list(tmp_path.glob("*.parquet"))) == 2
 
 
 def test_parity_asks_anew_each_time(tmp_path):
-    seeds = {lstm_trt.record(SHAPE, trials=5, out=tmp_path).provenance["parity"]["inputs_seed"] for _ in range(2)}
+    recordings = [lstm_trt.record(SHAPE, protocol=Protocol(trials=5), out=tmp_path) for _ in range(2)]
+    seeds = {recording.provenance["parity"]["inputs_seed"] for recording in recordings}
     assert len(seeds) == 2
 
 
@@ -107,56 +111,57 @@ class _Planted(PreparedStep):
         pass
 
     def outputs(self):
-        return (self.answer,)
+        return {OUTPUT: self.answer}
 
 
 @pytest.mark.parametrize(
     ("factor", "passes"), [(1.0, True), (1 + 9e-6, True), (1 + 2e-5, False), (float("nan"), False), (0.0, False)]
 )
 def test_the_bound_of_the_gate(factor, passes):
-    configuration = describe_configuration(LstmShape(1, 4, 3), "onnxruntime")
+    configuration = describe(LstmShape(1, 4, 3))
     answers = np.random.default_rng().standard_normal((3, 1, 1)).astype(np.float32)
+    gate = Gate(({},), {OUTPUT: answers}, 1)
     planted = _Planted((answers.astype(np.float64) * factor).astype(np.float64))
     if passes:
-        assert check_parity(planted, configuration, Reference(1, answers))["error"] <= 1e-5
+        assert check_parity(planted, configuration, gate)["error"] <= 1e-5
     else:
         with pytest.raises(ParityFailed, match="fp32 allows"):
-            check_parity(planted, configuration, Reference(1, answers))
+            check_parity(planted, configuration, gate)
 
 
-def test_one_wrong_sequence_of_a_large_batch_is_found():
+def test_one_wrong_sequence_of_a_large_batch_is_found(tmp_path):
     shape = LstmShape(1, 4, 3, batch=64)
-    configuration = describe_configuration(shape, "onnxruntime")
-    from lstm_trt.export.network import make_inputs
-
+    configuration = describe(shape)
     _, distinct, which = make_inputs(shape, 9)
     answers = np.random.default_rng().standard_normal((3, distinct.shape[1], 1)).astype(np.float32)
+    np.save(tmp_path / "answers.npy", answers)
+    gate = PREPARER.gate(configuration, {"gate_seed": 9, "answers_path": str(tmp_path / "answers.npy")})
     right = answers[:, which]
-    check_parity(_Planted(right), configuration, Reference(9, answers))
+    assert check_parity(_Planted(right), configuration, gate)["inputs_seed"] == 9
     wrong = right.copy()
     wrong[:, 63] *= 1.01
     with pytest.raises(ParityFailed):
-        check_parity(_Planted(wrong), configuration, Reference(9, answers))
+        check_parity(_Planted(wrong), configuration, gate)
     with pytest.raises(ParityFailed, match="shape"):
-        check_parity(_Planted(right[:, :, 0]), configuration, Reference(9, answers))
+        check_parity(_Planted(right[:, :, 0]), configuration, gate)
 
 
 def test_a_failure_is_an_exception_with_its_stage(tmp_path):
     with pytest.raises(ConfigurationFailed, match="parity") as caught:
-        lstm_trt.record(LstmShape(1, 8, 4), runtime="tests.support.faulty.wrong", trials=10, out=tmp_path)
+        lstm_trt.record(LstmShape(1, 8, 4), "tests.support.faulty.wrong", Protocol(trials=10), out=tmp_path)
     assert caught.value.stage == "parity"
     assert len(list(tmp_path.glob("*.failure.json"))) == 1
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_two_threads_are_pinned_to_two_cores(tmp_path):
-    recording = lstm_trt.record(SHAPE, threads=2, trials=20, out=tmp_path)
+    recording = lstm_trt.record(SHAPE, protocol=Protocol(trials=20), options=Options(threads=2), out=tmp_path)
     assert len(recording.provenance["threads"]["pinned_to"]) == 2
 
 
 def test_more_threads_than_cores_are_refused():
     with pytest.raises(UsageError, match="lower --threads"):
-        lstm_trt.record(SHAPE, threads=len(os.sched_getaffinity(0)) + 1)
+        lstm_trt.record(SHAPE, options=Options(threads=len(os.sched_getaffinity(0)) + 1))
 
 
 def test_what_lies_in_the_working_folder_is_not_imported(tmp_path):

@@ -18,14 +18,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from lstm_trt import store
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import StoreError, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.recorder import soak
 from lstm_trt.recorder.loop import ends
 from lstm_trt.recorder.pool import WorkerPool
-from lstm_trt.recorder.session import PreparedRun, describe_configuration
+from lstm_trt.recorder.session import PreparedRun, describe
 from lstm_trt.recorder.soak import PART_TRIALS, Rest, rest_of, seconds_of, soak_here, soak_protocol
 from lstm_trt.recorder.watch import Follower, LatencyHistogram, follow
 from lstm_trt.store import consolidated, folders, schema
@@ -73,10 +72,8 @@ def test_a_soak_that_contradicts_itself_is_one_line(tmp_path, refused, arguments
 
 
 def configuration_of(for_s: float = 3.0, **protocol) -> Configuration:
-    protocol = {"warmup": 4, "block_trials": 50, "block_ms": 20, "settle": 2, **protocol}
-    return Configuration(
-        LstmShape(1, 8, 4), "onnxruntime", "1", "a processor", protocol=soak_protocol(for_s, **protocol)
-    )
+    protocol = Protocol(**{"warmup": 4, "block_trials": 50, "block_ms": 20, "settle": 2, **protocol})
+    return Configuration(LstmShape(1, 8, 4), "onnxruntime", "1", "a processor", protocol=soak_protocol(for_s, protocol))
 
 
 class PlantedStep:
@@ -373,8 +370,8 @@ def peak_bytes(pid: int) -> int:
 def test_memory_is_bounded(tmp_path):
     """One worker: a short recording, then parts of 200 000 trials; the highest it ever held."""
     shape = LstmShape(1, 8, 4)
-    short = describe_configuration(shape, "onnxruntime", protocol=Protocol(trials=1000))
-    long = describe_configuration(shape, "onnxruntime", protocol=soak_protocol(1.0))
+    short = describe(shape, "onnxruntime", Protocol(trials=1000))
+    long = describe(shape, "onnxruntime", soak_protocol(1.0))
     peaks = []
     with WorkerPool() as crew:
         outcome = crew.record(short, 0, tmp_path, control=True)
@@ -422,7 +419,7 @@ def test_watching_reads_each_part_once_and_ends_with_the_last(tmp_path, record_p
     files = parts_of(tmp_path)
     aside = [path.rename(path.with_suffix(".aside")) for path in files]
     read, read_it = [], store_files.read
-    monkeypatch.setattr(store, "read", lambda path, columns: read.append(path) or read_it(path, columns))
+    monkeypatch.setattr(store_files, "read", lambda path, columns: read.append(path) or read_it(path, columns))
     with folder_lock(tmp_path):
         follower = Follower(tmp_path, deadline_us=1e6)
         assert follower.look().state == "nothing yet"

@@ -15,7 +15,7 @@ import pytest
 
 from lstm_trt.config.configuration import Protocol
 from lstm_trt.config.shape import Grid
-from lstm_trt.recorder.session import describe_configuration
+from lstm_trt.recorder.session import describe
 from lstm_trt.recorder.sweep import duration, order, run_sweep
 from lstm_trt.store import files as store_files
 from lstm_trt.store import folders, schema
@@ -26,7 +26,7 @@ GRID = Grid(layers=(1, 2), hidden=(8,), sequence=(4, 6), batch=(1, 2))
 
 
 def plan(runtime="onnxruntime", grid=GRID, trials=50):
-    return [describe_configuration(shape, runtime, protocol=Protocol(trials=trials)) for shape in grid]
+    return [describe(shape, runtime, Protocol(trials=trials)) for shape in grid]
 
 
 def files(folder: Path) -> list[str]:

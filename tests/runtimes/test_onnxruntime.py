@@ -9,14 +9,15 @@ import sys
 import numpy as np
 import pytest
 
-from lstm_trt import runtimes
+from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import RuntimeUnavailable, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import to_onnx
 from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
-from lstm_trt.runtimes import REGISTRY, load
+from lstm_trt.runtimes import load
 from lstm_trt.runtimes.base import Request
 from tests.conftest import ROOT
 
@@ -31,7 +32,7 @@ SHAPES = [
 def prepared(shape: LstmShape, **options):
     inputs, _, _ = make_inputs(shape, 0)
     network = to_onnx.export_network(shape)
-    return load("onnxruntime").prepare(Request(shape, Options(**options), inputs, {}, network.path))
+    return load("onnxruntime").prepare(Request(shape, Options(**options), {INPUT: inputs}, {}, network.path))
 
 
 def reference(shape: LstmShape, inputs: np.ndarray) -> np.ndarray:
@@ -43,13 +44,13 @@ def test_answers_follow_the_inputs_and_agree_with_pytorch(shape):
     step = prepared(shape)
     for seed in (1, 2):
         inputs, _, _ = make_inputs(shape, seed)
-        step.load_inputs(inputs)
+        step.load_inputs({INPUT: inputs})
         step.step()
-        (outputs,) = step.outputs()
+        outputs = step.outputs()[OUTPUT]
         assert outputs.shape == (shape.sequence, shape.batch, 1) and outputs.dtype == np.float32
         assert relative_error(outputs, reference(shape, inputs)) < PARITY_BOUNDS["fp32"]
     kept = outputs.copy()
-    step.load_inputs(np.zeros_like(inputs))
+    step.load_inputs({INPUT: np.zeros_like(inputs)})
     step.step()
     assert (outputs == kept).all(), "outputs() must give a copy"
     step.close()
@@ -60,9 +61,9 @@ def test_int8_really_quantizes():
     shape = LstmShape(2, 64, 20)
     step = prepared(shape, precision="int8")
     inputs, _, _ = make_inputs(shape, 1)
-    step.load_inputs(inputs)
+    step.load_inputs({INPUT: inputs})
     step.step()
-    error = relative_error(step.outputs()[0], reference(shape, inputs))
+    error = relative_error(step.outputs()[OUTPUT], reference(shape, inputs))
     assert PARITY_BOUNDS["fp32"] < error < PARITY_BOUNDS["int8"]
 
 
@@ -84,7 +85,7 @@ def test_unknown_and_incomplete_runtimes_are_refused():
         load("os.path")
 
 
-@pytest.mark.parametrize("name", REGISTRY)
+@pytest.mark.parametrize("name", registry.RUNTIMES)
 def test_every_registered_runtime_keeps_the_contract(name):
     module = load(name)
     assert name == module.NAME
@@ -97,7 +98,7 @@ def test_every_registered_runtime_keeps_the_contract(name):
 
 def test_naming_the_runtimes_loads_none_of_them():
     code = (
-        "import sys; from lstm_trt.runtimes import REGISTRY, load; [load(name) for name in REGISTRY];"
+        "import sys; from lstm_trt import registry, runtimes; [runtimes.load(name) for name in registry.RUNTIMES];"
         "print([name for name in ('torch', 'onnxruntime', 'onnx', 'pandas', 'matplotlib') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=os.environ)

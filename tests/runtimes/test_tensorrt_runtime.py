@@ -41,7 +41,7 @@ SMALL = LstmShape(2, 16, 12, 2)
 
 def request_of(shape, **options):
     options = {"device": "cuda", **options}
-    return Request(shape, Options(**options), make_inputs(shape, 1)[0], {}, export_network(shape).path)
+    return Request(shape, Options(**options), {INPUT: make_inputs(shape, 1)[0]}, {}, export_network(shape).path)
 
 
 def on_a_gpu():
@@ -53,7 +53,7 @@ def on_a_gpu():
 
 def test_importing_them_loads_nothing_heavy():
     code = (
-        "import sys; from lstm_trt import runtimes, cuda\n"
+        "import sys; from lstm_trt import runtimes\n"
         f"for name in {NAMES}: runtimes.load(name)\n"
         "heavy = ('torch', 'pycuda', 'cuda.bindings', 'tensorrt', 'tensorrt_rtx', 'onnx', 'pynvml')\n"
         "print([name for name in heavy if name in sys.modules])"
@@ -287,7 +287,7 @@ def planted(door, monkeypatch):
     monkeypatch.setattr(export_trt, "load_module", lambda name: trt)
     told = {"engine": {"bytes": 4}, "build_seconds": 0.5, "warnings": [], "layers": {"launches": 42, "loops": []}}
     built = SimpleNamespace(sha256="ab" * 32, cached=True, plan=b"plan", information=told)
-    monkeypatch.setattr(engine, "build_engine", lambda onnx, options, *, name: built)
+    monkeypatch.setattr(build, "build_engine", lambda onnx, options, *, name: built)
     for kept in cache.entries():
         if kept.kind == tensorrt_rtx.KERNELS:
             cache.remove(kept)
@@ -301,9 +301,9 @@ def planted(door, monkeypatch):
 
 def answer(step, seed=7, tolerance=1e-5):
     inputs, _, _ = make_inputs(SMALL, seed)
-    step.load_inputs(inputs)
+    step.load_inputs({INPUT: inputs})
     step.step()
-    (outputs,) = step.outputs()
+    outputs = step.outputs()[OUTPUT]
     assert outputs.dtype == np.float32 and np.allclose(outputs[..., 0], inputs.sum(2), atol=tolerance)
     return outputs
 
@@ -313,7 +313,7 @@ def answer(step, seed=7, tolerance=1e-5):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_copies_in_runs_copies_out_and_waits(planted, door, name, graph, device_clocks):
     step = planted(name, graph=graph, device_clocks=device_clocks)
-    step.load_inputs(make_inputs(SMALL, 7)[0])
+    step.load_inputs({INPUT: make_inputs(SMALL, 7)[0]})
     door.calls.clear()
     for _ in range(6):
         step.step()  # more trials than the pool holds
@@ -338,7 +338,7 @@ def test_a_step_copies_in_runs_copies_out_and_waits(planted, door, name, graph, 
     wanted += ["device", "pinned", "context", "engine", "runtime", "stream"]
     assert freed == [*(f"free {kind}" for kind in wanted), "pop"]
     step.close()
-    for refused in (step.step, step.outputs, lambda: step.load_inputs(make_inputs(SMALL, 1)[0])):
+    for refused in (step.step, step.outputs, lambda: step.load_inputs({INPUT: make_inputs(SMALL, 1)[0]})):
         with pytest.raises(RunFailed, match="closed"):
             refused()
     assert step.facts()["engine_sha256"] == "ab" * 32 and step.device_times() == {}
@@ -438,7 +438,7 @@ def test_what_it_cannot_do_is_refused(planted, door, monkeypatch):
         planted("tensorrt", precision="tf32")
     step = planted("tensorrt")
     with pytest.raises(UsageError, match="inputs must be"):
-        step.load_inputs(np.zeros((1, 1, 12), np.float32))
+        step.load_inputs({INPUT: np.zeros((1, 1, 12), np.float32)})
     step.close()
 
 
@@ -553,9 +553,9 @@ def prepare(name, shape=GPU_SHAPE, **options):
 
 
 def real_answer(step, shape=GPU_SHAPE, seed=7):
-    step.load_inputs(make_inputs(shape, seed)[0])
+    step.load_inputs({INPUT: make_inputs(shape, seed)[0]})
     step.step()
-    return step.outputs()[0]
+    return step.outputs()[OUTPUT]
 
 
 @pytest.mark.gpu
@@ -592,7 +592,7 @@ def test_gpu_graph_and_no_graph_give_equal_answers(ready):
 @pytest.mark.parametrize("graph", (False, True))
 def test_gpu_event_times_lie_within_the_host_time(ready, graph):
     step = prepare(ready, graph=graph, device_clocks="all")
-    step.load_inputs(make_inputs(GPU_SHAPE, 3)[0])
+    step.load_inputs({INPUT: make_inputs(GPU_SHAPE, 3)[0]})
     host = np.empty(3000, np.int64)
     for trial in range(len(host)):  # more trials than the pool holds at first
         began = time.perf_counter_ns()

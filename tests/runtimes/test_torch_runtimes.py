@@ -17,6 +17,7 @@ from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.runtimes import _cuda, _torch
 from lstm_trt.runtimes.base import Request
 
@@ -30,7 +31,7 @@ SOME_KINDS = [LstmShape(1, 16, 12), LstmShape(2, 16, 12, 3, 5, 2), LstmShape(3, 
 
 
 def request_of(shape, **options):
-    return Request(shape, Options(**options), make_inputs(shape, 1)[0], make_weights(shape, 0))
+    return Request(shape, Options(**options), {INPUT: make_inputs(shape, 1)[0]}, make_weights(shape, 0))
 
 
 def prepare(name, shape, **options):
@@ -46,9 +47,9 @@ def relative_error(outputs, shape, inputs):
 def error_on_fresh_inputs(step, shape, seed=7):
     """The step has never seen these inputs: an answer that was frozen into it would be found out."""
     inputs, _, _ = make_inputs(shape, seed)
-    step.load_inputs(inputs)
+    step.load_inputs({INPUT: inputs})
     step.step()
-    (outputs,) = step.outputs()
+    outputs = step.outputs()[OUTPUT]
     return relative_error(outputs, shape, inputs)
 
 
@@ -99,14 +100,14 @@ def test_too_large_a_batch_is_a_matter_of_memory():
     shape = LstmShape(1, 8, 1_000_000, 1_000_000)
     inputs = np.broadcast_to(np.float32(0), (shape.sequence, shape.batch, shape.features))
     with pytest.raises(MemoryExhausted, match="1x8"):
-        runtimes.load("pytorch").prepare(Request(shape, Options(), inputs, make_weights(shape, 0)))
+        runtimes.load("pytorch").prepare(Request(shape, Options(), {INPUT: inputs}, make_weights(shape, 0)))
 
 
 @pytest.mark.parametrize("name", ("pytorch", "torchscript"))
 def test_a_closed_step_refuses(name):
     step = prepare(name, SMALL)
     with pytest.raises(UsageError, match="inputs must be"):
-        step.load_inputs(np.zeros((1, 1, 12), np.float32))
+        step.load_inputs({INPUT: np.zeros((1, 1, 12), np.float32)})
     step.close()
     step.close()
     with pytest.raises(RunFailed, match="closed"):
@@ -120,12 +121,12 @@ def test_a_closed_step_refuses(name):
 @pytest.mark.parametrize("name", ("pytorch", "torchscript"))
 def test_answers_are_those_of_the_reference(name, shape):
     step = prepare(name, shape)
-    first = step.outputs()[0]
+    first = step.outputs()[OUTPUT]
     assert relative_error(first, shape, make_inputs(shape, 1)[0]) < 1e-6
     assert error_on_fresh_inputs(step, shape) < 1e-6
-    assert not np.array_equal(first, step.outputs()[0])
-    step.outputs()[0][:] = 0  # a copy: the answer stays
-    assert step.outputs()[0].any()
+    assert not np.array_equal(first, step.outputs()[OUTPUT])
+    step.outputs()[OUTPUT][:] = 0  # a copy: the answer stays
+    assert step.outputs()[OUTPUT].any()
     facts = step.facts()
     assert facts["threads"] == 1 and facts["operators"]["aten.mkldnn_rnn_layer"] == shape.layers * shape.directions
     assert facts["precision_switches"]["mkldnn_rnn"] in ("none", "ieee")
@@ -183,7 +184,7 @@ def test_torch_compile_refuses_where_compilation_is_disabled():
         "import numpy as np; from lstm_trt import runtimes; from lstm_trt.config.configuration import Options\n"
         "from lstm_trt.export.network import make_weights; from lstm_trt.runtimes.base import Request\n"
         "from lstm_trt.config.shape import LstmShape; shape = LstmShape(1, 8, 4)\n"
-        "inputs = np.zeros((4, 1, 12), np.float32)\n"
+        "inputs = {'inputs': np.zeros((4, 1, 12), np.float32)}\n"
         "runtimes.load('torch-compile').prepare(Request(shape, Options(), inputs, make_weights(shape, 0)))"
     )
     done = in_a_fresh_process(code, TORCHDYNAMO_DISABLE="1")
@@ -397,10 +398,10 @@ def test_gpu_graph_and_eager_agree():
     inputs, _, _ = make_inputs(GPU_SHAPE, 11)
     for name in ("pytorch", "pytorch-cudagraph"):
         step = prepare(name, GPU_SHAPE, device="cuda")
-        step.load_inputs(inputs)
+        step.load_inputs({INPUT: inputs})
         for _ in range(3):
             step.step()
-        answers.append(step.outputs()[0])
+        answers.append(step.outputs()[OUTPUT])
         step.close()
     np.testing.assert_allclose(*answers, rtol=0, atol=1e-6)
 
@@ -409,7 +410,7 @@ def test_gpu_graph_and_eager_agree():
 @pytest.mark.parametrize("name", ("pytorch", "pytorch-cudagraph"))
 def test_gpu_event_times_lie_within_the_host_time(name):
     step = prepare(name, GPU_SHAPE, device="cuda", device_clocks="all")
-    step.load_inputs(make_inputs(GPU_SHAPE, 3)[0])
+    step.load_inputs({INPUT: make_inputs(GPU_SHAPE, 3)[0]})
     host = np.empty(3000, np.int64)
     for trial in range(len(host)):  # more trials than the pool holds at first
         began = time.perf_counter_ns()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from lstm_trt.export.network import build_module, reference_outputs
+from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 
@@ -12,18 +15,18 @@ class RightStep(PreparedStep):
     """Answers as PyTorch does; the others break one thing of it."""
 
     def __init__(self, request: Request) -> None:
-        self.module = build_module(request.shape, request.weights)
-        self.inputs = request.inputs.copy()
+        self.module = build_module(request.workload, request.weights)
+        self.inputs = request.inputs[INPUT].copy()
         self.answer = None
 
     def step(self) -> None:
         self.answer = reference_outputs(self.module, self.inputs)
 
-    def load_inputs(self, inputs: np.ndarray) -> None:
-        np.copyto(self.inputs, inputs)
+    def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+        np.copyto(self.inputs, inputs[INPUT])
 
-    def outputs(self) -> tuple[np.ndarray, ...]:
-        return (self.answer,)
+    def outputs(self) -> dict[str, np.ndarray]:
+        return {OUTPUT: self.answer}
 
 
 def contract(name: str, prepare) -> dict:

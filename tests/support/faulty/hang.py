@@ -6,7 +6,7 @@ from tests.support.faulty import RightStep, contract
 
 
 def prepare(request):
-    if request.shape.sequence == 6:
+    if request.workload.sequence == 6:
         while True:
             time.sleep(3600)
     return RightStep(request)
