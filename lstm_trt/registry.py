@@ -62,6 +62,45 @@ IMPLEMENTATIONS = {
     "tvm-tuned": f"{_IMPLEMENTATIONS}.tvm:TUNED",
 }
 
+#: Command -> (its module, the line that `lstm-trt --help` shows); the module is imported when the command is run.
+COMMANDS = {
+    "doctor": ("lstm_trt.cli.doctor", "show which runtimes work here, what is missing, and how the host is set up"),
+    "cache": ("lstm_trt.cli.cache", "show or clear the cache of exported networks and engines"),
+    "export": ("lstm_trt.cli.export", "write a network of given sizes as an ONNX file"),
+    "build": ("lstm_trt.cli.build", "build a TensorRT engine, also for a GPU that is not here, and count its launches"),
+    "record": ("lstm_trt.cli.record", "record the latencies of one network on one runtime"),
+    "sweep": ("lstm_trt.cli.sweep", "record a grid of networks on one or more runtimes; resumes if interrupted"),
+    "watch": ("lstm_trt.cli.watch", "follow a running recording in one live line; no verdict before the end"),
+    "consolidate": ("lstm_trt.cli.consolidate", "merge many recordings into trials.parquet and configs.parquet"),
+    "summarize": (
+        "lstm_trt.cli.summarize",
+        "print one row per configuration: n, maximum, percentiles with exact intervals, outliers, clusters",
+    ),
+    "verdict": ("lstm_trt.cli.verdict", "test whether a latency percentile meets a deadline, with stated confidence"),
+    "outliers": (
+        "lstm_trt.cli.outliers",
+        "explain the latency tail: outliers, their clusters and periods, and the events that coincide with them",
+    ),
+    "compare": (
+        "lstm_trt.cli.compare",
+        "test whether B is faster than A, slower or the same, in median and tail",
+    ),
+    "replay": ("lstm_trt.cli.replay", "estimate what a closed-loop recording would have shown at a fixed call rate"),
+    "scaling": (
+        "lstm_trt.cli.scaling",
+        "show how latency grows with each network size: linearity, breaks, inversions, batching",
+    ),
+    "literature": (
+        "lstm_trt.cli.literature",
+        "record published LSTM benchmarks with current implementations, in the metrics of their documents",
+    ),
+    "versions": (
+        "lstm_trt.cli.versions",
+        "compare versions of a library on one network, recorded in interleaved rounds",
+    ),
+    "rerun": ("lstm_trt.cli.rerun", "run notebooks with other parameters; fails if any cell fails"),
+}
+
 #: Name in `import lstm_trt as lab` -> where it lives.
 API = {
     "LabError": "lstm_trt.config.errors:LabError",

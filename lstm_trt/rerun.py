@@ -264,9 +264,7 @@ class Run:
             "failure": self.failure,
         }
 
-    @property
-    def line(self) -> str:
-        """The result in words."""
+    def __str__(self) -> str:
         if self.failure is None:
             return f"{self.notebook}: {self.cells} cells in {self.seconds:.1f} s -> {self.output}"
         place = f"cell {self.cell}: " if self.cell is not None else ""

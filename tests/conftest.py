@@ -1,15 +1,19 @@
-"""What the tests share: a cache of their own, a clock set by hand, and the command line as people start it."""
+"""What the tests share: a cache of their own, a clock set by hand, and the command line."""
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+
+from lstm_trt.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -89,18 +93,35 @@ def manual_clock(monkeypatch) -> ManualClock:
 
 
 @pytest.fixture
-def lab():
-    """Run `lstm-trt ...` in a process of its own; the result has returncode, stdout, stderr."""
+def lab(monkeypatch):
+    """Run `lstm-trt ...`; the result has returncode, stdout, stderr.
 
-    def run(*arguments: object, timeout: float = 900, **environment: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [sys.executable, "-m", "lstm_trt", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            cwd=ROOT,
-            env={**os.environ, **environment},
-        )
+    It runs in this process, unless `process` asks for one of its own, where that is the point of the test.
+    """
+
+    def run(
+        *arguments: object, process: bool = False, timeout: float = 900, **environment: str
+    ) -> subprocess.CompletedProcess:
+        given = list(map(str, arguments))
+        if process:
+            return subprocess.run(
+                [sys.executable, "-m", "lstm_trt", *given],
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                cwd=ROOT,
+                env={**os.environ, **environment},
+            )
+        out, errors = io.StringIO(), io.StringIO()
+        with monkeypatch.context() as patch, redirect_stdout(out), redirect_stderr(errors):
+            patch.chdir(ROOT)
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            try:
+                status = main(given)
+            except SystemExit as ended:  # --help and --version
+                status = ended.code or 0
+        return subprocess.CompletedProcess(given, status, out.getvalue(), errors.getvalue())
 
     return run
 
@@ -109,8 +130,8 @@ def lab():
 def refused(lab):
     """Run a command that must be refused: exit 2, one line on standard error, nothing on standard output."""
 
-    def run(*arguments: object, **environment: str) -> str:
-        result = lab(*arguments, **environment)
+    def run(*arguments: object, **options: object) -> str:
+        result = lab(*arguments, **options)
         assert result.returncode == 2, result
         assert result.stderr.count("\n") == 1, result.stderr
         assert result.stderr.startswith("lstm-trt: ")

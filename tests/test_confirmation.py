@@ -114,14 +114,14 @@ def test_a_confirmation_has_as_many_trials_as_all_rounds_of_the_group(tmp_path):
     ids=["closed", "everything", "paused"],
 )
 def test_the_command_records_that_configuration(configuration):
-    from lstm_trt.cli.common import arrival_of, options_of, shape_of, trials_of
-    from lstm_trt.cli.main import build_parser
+    from lstm_trt.cli.common import options_of, protocol_of, shape_of
+    from lstm_trt.cli.main import parse
 
     words = shlex.split(record_command(configuration, "a folder"))
     assert words[:2] == ["lstm-trt", "record"]
-    given = build_parser().parse_args(words[1:])
+    given = parse(words[1:])
     assert shape_of(given) == configuration.workload and given.runtime == configuration.runtime
-    assert Protocol(trials=trials_of(given), **arrival_of(given)) == configuration.protocol
+    assert protocol_of(given) == configuration.protocol
     asked = {name: value for name, value in options_of(given).items() if name != "device"}
     assert asked == {name: getattr(configuration.options, name) for name in asked}
     assert (given.device or "cpu") == configuration.options.device and str(given.out) == "a folder"

@@ -16,7 +16,7 @@ import pytest
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("papermill")
 
-from lstm_trt.cli import commands  # noqa: E402
+from lstm_trt.cli import rerun as command  # noqa: E402
 from lstm_trt.config.errors import UsageError  # noqa: E402
 from lstm_trt.rerun import (  # noqa: E402
     check_notebooks,
@@ -37,20 +37,6 @@ runtime = "onnxruntime"
 record_anew = False
 seed = int("3")
 """
-SCRIPT = """
-import argparse, sys
-from lstm_trt import __main__ as main, commands
-from lstm_trt.config.errors import LabError
-parser = argparse.ArgumentParser()
-parser.add_argument("--format", default="text")
-commands.rerun_arguments(parser)
-try:
-    sys.exit(commands.rerun(parser.parse_args()))
-except LabError as error:
-    sys.exit(main._complain(error))
-except KeyboardInterrupt:
-    sys.exit(main.EXIT_STOPPED)
-"""
 
 
 def notebook(path: Path, *cells: object, tags: tuple = ("parameters",), kernel: str | None = "python3") -> Path:
@@ -70,13 +56,13 @@ def notebook(path: Path, *cells: object, tags: tuple = ("parameters",), kernel: 
 def parse(*arguments: object) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--format", default="text")
-    commands.rerun_arguments(parser)
+    command.add_arguments(parser)
     return parser.parse_args(list(map(str, arguments)))
 
 
 def in_a_process(*arguments: object, **options) -> subprocess.Popen:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
-    return subprocess.Popen([sys.executable, "-c", SCRIPT, *map(str, arguments)], **pipes | options)
+    return subprocess.Popen([sys.executable, "-m", "lstm_trt", "rerun", *map(str, arguments)], **pipes | options)
 
 
 # What runs
@@ -93,7 +79,7 @@ def test_a_notebook_runs_in_its_folder_with_the_parameters(tmp_path, capsys):
     )
     before = path.read_bytes()
     given = ("-p", "trials", "1000", "-p", "record", "True", "-r", "name", "007", "-y", "hidden: [32]")
-    assert commands.rerun(parse(path, *given, "--out", tmp_path / "runs")) == 0
+    assert command.run(parse(path, *given, "--out", tmp_path / "runs")) == 0
     captured = capsys.readouterr()
     assert captured.err == "" and captured.out.startswith(f"{path}: 6 cells in ")
     seen = (1000, "007", [32], True, "onnxruntime", str(folder))
@@ -145,7 +131,7 @@ def test_each_failure_is_one_line_and_the_others_still_run(tmp_path):
 
 def test_a_cell_may_take_so_long_and_no_longer(tmp_path, capsys):
     path = notebook(tmp_path / "slow.ipynb", "import time\ntime.sleep(60)")
-    assert commands.rerun(parse(path, "--cell-limit", 5, "--out", tmp_path / "runs")) == 1
+    assert command.run(parse(path, "--cell-limit", 5, "--out", tmp_path / "runs")) == 1
     assert f'{path}: cell 3: "import time" took longer than 5 s' in capsys.readouterr().err
 
 
@@ -156,7 +142,7 @@ def test_a_kernel_that_does_not_start(tmp_path, capsys, monkeypatch):
     (kernels / "kernel.json").write_text(json.dumps(spec))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share"))
     path = notebook(tmp_path / "a.ipynb", "1", kernel="broken")
-    assert commands.rerun(parse(path, "--out", tmp_path / "runs")) == 1
+    assert command.run(parse(path, "--out", tmp_path / "runs")) == 1
     errors = capsys.readouterr().err
     assert f"{path}: the kernel did not start: FileNotFoundError" in errors and errors.count("\n") == 1
 
@@ -257,7 +243,7 @@ def test_every_notebook_that_cannot_run_is_named(tmp_path, monkeypatch):
         tmp_path: "is a folder",
     }
     with pytest.raises(UsageError) as caught:
-        commands.rerun(parse(good, *cases, "-p", "trials", 1, "--out", tmp_path / "runs"))
+        command.run(parse(good, *cases, "-p", "trials", 1, "--out", tmp_path / "runs"))
     told = str(caught.value)
     assert "\n" not in told and len(told.split("; ")) >= len(cases)
     for path, words in cases.items():
@@ -288,13 +274,13 @@ def test_a_missing_papermill_names_the_extra(tmp_path, monkeypatch):
 )
 def test_wrong_arguments(tmp_path, arguments, told):
     with pytest.raises(UsageError, match=told):
-        commands.rerun(parse(notebook(tmp_path / "a.ipynb"), *arguments, "--out", tmp_path / "runs"))
+        command.run(parse(notebook(tmp_path / "a.ipynb"), *arguments, "--out", tmp_path / "runs"))
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("kept")
     with pytest.raises(UsageError, match="cannot write into"):
-        commands.rerun(parse(notebook(tmp_path / "a.ipynb"), "--out", tmp_path / "file"))
+        command.run(parse(notebook(tmp_path / "a.ipynb"), "--out", tmp_path / "file"))
 
 
 def test_outputs_never_take_a_name_that_is_there(tmp_path):

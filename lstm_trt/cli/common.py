@@ -1,10 +1,6 @@
-"""Arguments that several commands share: shapes, runtimes, trials, arrivals. Importing this loads nothing.
+"""What several commands share: arguments, the objects made of them, and how answers are printed.
 
-What the commands that judge latencies share: how tables from elsewhere are read, and how answers are grouped.
-
-Importing this loads nothing.
-
-How every command tells what it found and how it ended. Importing this loads nothing.
+Defaults and choices are those of the dataclasses and constants that the arguments become.
 """
 
 from __future__ import annotations
@@ -14,129 +10,150 @@ import json
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lstm_trt.analysis.quantiles import CONFIDENCE, EFFECT
+from lstm_trt.config.configuration import ARRIVALS, PRECISIONS, TIERS, WAITS, Options, Protocol
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.shape import AXES, LstmShape
+from lstm_trt.store.runs import Runs, load
 
 if TYPE_CHECKING:
-    from lstm_trt.config.configuration import Options, Protocol
     from lstm_trt.recorder.sweep import Report
-    from lstm_trt.store.runs import Runs
+
+EXIT_FAILED, EXIT_STOPPED = 1, 130
+
+PATH_HELP = "recordings (file, folder or consolidated pair), or a table of times (CSV, Parquet, JSON, plain text)"
+
+RUNTIME_HELP = "runtime; lstm-trt doctor lists them"
+
+CONTROL_HELP = "also time an empty step after each recording (doubles the run time)"
+
+AXIS_HELP = {
+    "layers": "stacked LSTM layers",
+    "hidden": "hidden units per layer",
+    "sequence": "time steps",
+    "batch": "batch size",
+    "features": "inputs per time step",
+    "directions": "1, or 2 for bidirectional",
+}
 
 
-#: As `configuration.TIERS`, `.ARRIVALS` and `.WAITS`, which the parser need not load.
-TIERS, ARRIVALS, WAITS = ("look", "compare", "certify"), ("closed", "periodic", "paused"), ("spin", "sleep", "os")
-
-
-def shape_arguments(parser: argparse.ArgumentParser, many: bool, required: bool = True) -> None:
-    """The sizes of one shape, or of `many`."""
-    more = {"nargs": "+"} if many else {}
-    unset = None if many else argparse.SUPPRESS
-    for axis, meaning, needed in (
-        ("layers", "stacked LSTM layers", True),
-        ("hidden", "units a layer", True),
-        ("sequence", "time steps", True),
-        ("batch", "sequences at once (default 1)", False),
-        ("features", "inputs a step (default 12)", False),
-        ("directions", "1, or 2 for bidirectional (default 1)", False),
-    ):
+def shape_arguments(parser: argparse.ArgumentParser, *, several: bool = False, required: bool = True) -> None:
+    """The sizes of one shape, or of `several`."""
+    for axis, meaning in AXIS_HELP.items():
+        default = getattr(LstmShape, axis, None)
         parser.add_argument(
             f"--{axis}",
             type=int,
-            help=meaning,
+            nargs="+" if several else None,
             metavar="N",
-            required=needed and required and not many,
-            default=unset,
-            **more,
+            required=required and default is None,
+            help=meaning if default is None else f"{meaning} (default {default})",
         )
 
 
-def shape_of(arguments: argparse.Namespace):
-    """The one shape that was given; raises `UsageError` where a size is missing or impossible."""
-    from lstm_trt.config.shape import AXES, LstmShape
+def sizes_of(arguments: argparse.Namespace) -> dict:
+    """The sizes that were given: axis -> size, or sizes."""
+    return {axis: getattr(arguments, axis) for axis in AXES if getattr(arguments, axis) is not None}
 
-    for axis in ("layers", "hidden", "sequence"):
-        if not hasattr(arguments, axis):
-            raise UsageError(f"--{axis} is missing: give the shape's sizes, or --onnx FILE")
-    return LstmShape(**{axis: getattr(arguments, axis) for axis in AXES if hasattr(arguments, axis)})
+
+def shape_of(arguments: argparse.Namespace) -> LstmShape:
+    """The shape that was given; raises `UsageError` for impossible sizes."""
+    return LstmShape(**sizes_of(arguments))
 
 
 def runtime_arguments(parser: argparse.ArgumentParser) -> None:
-    """How a runtime is asked to run, and how many trials there are, and when."""
-    add = parser.add_argument
-    add("--precision", default="fp32", help="fp32, tf32, fp16, bf16 or int8, as the runtime offers")
-    add("--threads", type=int, default=1, metavar="K", help="threads, each pinned to a core (default 1)")
-    add("--device", default=None, help="cpu or cuda; the runtime's own choice if not given")
-    add("--graph", action="store_true", help="launch a CUDA graph, where the runtime offers the choice")
-    add("--device-clocks", default="off", choices=("off", "compute", "all"), help="clocks on the GPU")
-    add("--trials", type=int, default=None, metavar="N", help="timed trials (default 1000)")
-    add("--tier", choices=TIERS, default=None, help="trials by name: look 1000, compare 10000, certify 30000")
-    add("--warmup", type=int, default=10, metavar="N", help="warm-up trials, kept and marked (default 10)")
-    add("--arrival", choices=ARRIVALS, default="closed", help="when the next call begins: when the last returns")
-    add("--period-us", type=float, default=None, metavar="US", help="periodic: a call is due each so many us")
-    add("--wait", choices=WAITS, default=None, help="periodic: how it waits (default spin; sleep spins at the end)")
-    add("--pause-ms", type=float, default=None, metavar="MS", help="paused: idle for so long before each call")
-    add("--seed", type=int, default=0, help="of weights, inputs and the sweep's order (default 0)")
-    add("--time-limit", type=float, default=None, metavar="S", help="seconds a configuration may take")
+    """How the runtime is asked to run (`Options`), and how the trials are run (`Protocol`)."""
+    options = parser.add_argument_group("runtime options")
+    add = options.add_argument
+    add("--precision", choices=PRECISIONS, default=Options.precision, help="precision (default %(default)s)")
+    add(
+        "--threads", type=int, default=Options.threads, metavar="K", help="threads, one core each (default %(default)s)"
+    )
+    add("--device", metavar="NAME", help="cpu or cuda (default: the first that the runtime supports)")
+    add("--graph", action="store_true", help="launch a CUDA graph, on runtimes where that is optional")
+    clocks = "also record device times: of the computation, or of the copies as well (default %(default)s)"
+    add("--device-clocks", choices=("off", "compute", "all"), default=Options.device_clocks, help=clocks)
+    protocol = parser.add_argument_group("protocol")
+    add = protocol.add_argument
+    add("--trials", type=int, metavar="N", help=f"timed trials (default {Protocol.trials})")
+    tiers = ", ".join(f"{name} {trials}" for name, trials in TIERS.items())
+    add("--tier", choices=TIERS, help=f"number of trials by name: {tiers}")
+    warmup = "warm-up trials, stored and marked (default %(default)s)"
+    add("--warmup", type=int, default=Protocol.warmup, metavar="N", help=warmup)
+    arrival = "when calls begin: when the last returns, at a fixed period, or after a pause (default %(default)s)"
+    add("--arrival", choices=ARRIVALS, default=Protocol.arrival, help=arrival)
+    add("--period-us", type=float, metavar="US", help="period of periodic arrivals")
+    wait = f"how periodic arrivals wait (default {WAITS['periodic'][0]}; sleep spins for the last 200 us)"
+    add("--wait", choices=WAITS["periodic"], default=Protocol.wait, help=wait)
+    add("--pause-ms", type=float, metavar="MS", help="idle time before each call of paused arrivals")
+    seed = "seed of weights, inputs and order (default %(default)s)"
+    add("--seed", type=int, default=Protocol.seed, metavar="N", help=seed)
+    parser.add_argument("--time-limit", type=float, metavar="S", help="seconds that a configuration may take")
 
 
-def trials_of(arguments: argparse.Namespace) -> int:
-    """The number that was given, or that the tier means; raises `UsageError` where both are, and differ."""
-    from lstm_trt.config.configuration import TIERS
+def protocol_of(arguments: argparse.Namespace) -> Protocol:
+    """The protocol that was given; raises `UsageError` where its parts do not go together."""
+    return Protocol(**{**_given(arguments, Protocol), "trials": _trials(arguments)})
 
+
+def options_of(arguments: argparse.Namespace) -> Options:
+    """The options that were given."""
+    return Options(**_given(arguments, Options))
+
+
+def _given(arguments: argparse.Namespace, kind: type) -> dict:
+    """The arguments that are fields of a dataclass."""
+    return {field.name: getattr(arguments, field.name) for field in fields(kind) if hasattr(arguments, field.name)}
+
+
+def _trials(arguments: argparse.Namespace) -> int:
     if arguments.tier is None:
-        return 1000 if arguments.trials is None else arguments.trials
+        return Protocol.trials if arguments.trials is None else arguments.trials
     trials = TIERS[arguments.tier]
     if arguments.trials not in (None, trials):
         raise UsageError(f"--tier {arguments.tier} means {trials} trials, --trials says {arguments.trials}: give one")
     return trials
 
 
-def protocol_of(arguments: argparse.Namespace) -> Protocol:
-    """The protocol that the flags of `runtime_arguments` ask for."""
-    from lstm_trt.config.configuration import Protocol
-
-    names = ("warmup", "seed", "arrival", "wait", "period_us", "pause_ms")
-    return Protocol(trials=trials_of(arguments), **{name: getattr(arguments, name) for name in names})
-
-
-def options_of(arguments: argparse.Namespace) -> Options:
-    """The options that the flags of `runtime_arguments` ask for."""
-    from lstm_trt.config.configuration import Options
-
-    names = ("precision", "threads", "device", "graph", "device_clocks")
-    return Options(**{name: getattr(arguments, name) for name in names})
-
-
-PATH_HELP = "recordings (a file, a folder, a consolidated pair), or a table of times: CSV, Parquet, JSON, or plain text"
-
-
-def reading_arguments(parser: argparse.ArgumentParser) -> None:
+def table_arguments(parser: argparse.ArgumentParser) -> None:
     """How a table from elsewhere is read."""
-    table = parser.add_argument_group("tables from elsewhere")
-    add = table.add_argument
-    add("--column", default=None, metavar="NAME", help="of the times (default: found by its name)")
-    add("--unit", default=None, choices=("ns", "us", "ms", "s"), help="of the times (default: as the column's name)")
+    group = parser.add_argument_group("tables recorded elsewhere")
+    add = group.add_argument
+    add("--column", metavar="NAME", help="column of the times (default: found by its name)")
+    add("--unit", choices=("ns", "us", "ms", "s"), help="unit of the times (default: from the column's name)")
     add("--group-by", nargs="+", default=[], metavar="COLUMN", help="columns that tell configurations apart")
-    add(
-        "--causes", nargs="+", default=None, metavar="COLUMN", help="counts at each trial that may explain late answers"
+    add("--causes", nargs="+", metavar="COLUMN", help="columns with counts per trial that may explain the tail")
+    add("--one-group", action="store_true", help="all rows belong to one configuration")
+
+
+def table_options(arguments: argparse.Namespace) -> dict:
+    """What `table_arguments` asks for, by the names that the reader has for it."""
+    return {name: getattr(arguments, name) for name in ("column", "unit", "group_by", "causes", "one_group")}
+
+
+def comparison_arguments(parser: argparse.ArgumentParser) -> None:
+    """What counts as a difference, and how sure the answer is."""
+    effect = "smallest relevant relative difference (default %(default)s)"
+    parser.add_argument("--effect", type=float, default=EFFECT, metavar="E", help=effect)
+    confidence_argument(parser, "confidence of each comparison")
+
+
+def confidence_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """The confidence of an answer."""
+    parser.add_argument(
+        "--confidence", type=float, default=CONFIDENCE, metavar="C", help=f"{meaning} (default %(default)s)"
     )
-    add("--one-group", action="store_true", help="all rows are of one configuration, whatever else the table has")
 
 
 def read(arguments: argparse.Namespace, path: Path) -> Runs:
     """The groups under a path; warnings go to standard error."""
-    from lstm_trt.store.runs import load
-
-    found = load(path, **options(arguments))
+    found = load(path, **table_options(arguments))
     warn(found.warnings)
     return found
-
-
-def options(arguments: argparse.Namespace) -> dict:
-    """The options of `reading_arguments`, as `runs.load` takes them."""
-    return {name: getattr(arguments, name) for name in ("column", "unit", "group_by", "causes", "one_group")}
 
 
 def judgeable(found: Runs) -> None:
@@ -149,14 +166,11 @@ def judgeable(found: Runs) -> None:
 
 def grouped(found: Runs, dicts: Iterable[dict]) -> dict | list[dict]:
     """The JSON answer: an object, or a list of them where groups are told apart."""
-    told = [
+    answers = [
         {"group": group.group, "name": group.name, **found.how, "warnings": list(found.warnings), **one}
         for group, one in zip(found.groups, dicts, strict=True)
     ]
-    return told if found.grouped else told[0]
-
-
-EXIT_FAILED, EXIT_USAGE, EXIT_BUG, EXIT_STOPPED = 1, 2, 70, 130
+    return answers if found.grouped else answers[0]
 
 
 def print_json(value: object) -> None:
@@ -164,33 +178,48 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=1, allow_nan=False))
 
 
+def print_answer(answer: object, form: str) -> None:
+    """An answer as JSON (`as_dict`), CSV (`csv_text`), or text (`str`), on standard output."""
+    if form == "json":
+        print_json(answer.as_dict())
+    elif form == "csv":
+        print(answer.csv_text(), end="")
+    else:
+        print(answer)
+
+
+def print_progress(line: str) -> None:
+    """A line about what is under way, on standard error: standard output may be read by a program."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def warn(warnings: Iterable[str]) -> None:
-    """Lines on standard error: standard output may be read by a program."""
+    """Warnings, a line each, on standard error."""
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
 
 
-def tell_files(paths: Iterable[Path]) -> None:
-    """The names of figures, on standard error as well, and after the answer where both go to one file."""
+def print_files(paths: Iterable[Path]) -> None:
+    """The names of figures, on standard error, and after the answer where both go to one file."""
     sys.stdout.flush()
     for path in paths:
         print(path, file=sys.stderr)
 
 
 def draw_recordings(path: Path, folder: Path, deadline_us: float | None) -> None:
-    """Draw the figures of the recordings under `path` into `folder`, and tell their names."""
+    """Draw the figures of the recordings under `path` into `folder`, and print their names."""
     from lstm_trt.analysis.tables import frames
     from lstm_trt.plots.recordings import draw_sweep
     from lstm_trt.store import files, folders
 
     files.make_folder(folder)
     summary, trials = frames(folders.read_many(path))
-    tell_files(draw_sweep(summary, trials, folder, deadline_us=deadline_us))
+    print_files(draw_sweep(summary, trials, folder, deadline_us=deadline_us))
 
 
 def stopped(given: Sequence[str], before: str = "") -> int:
-    """Tell the command that goes on, on standard error; returns the exit status of what Ctrl-C has ended."""
-    print(f"stopped; {before}go on with: {shlex.join(['lstm-trt', *given])}", file=sys.stderr)
+    """Print the command that resumes, on standard error; returns the exit status of what Ctrl-C has ended."""
+    print(f"stopped; {before}resume with: {shlex.join(['lstm-trt', *given])}", file=sys.stderr)
     return EXIT_STOPPED
 
 

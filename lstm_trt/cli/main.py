@@ -1,49 +1,29 @@
 """The command line `lstm-trt`: parse, call, print. Everything it does is one call in the package.
 
-Exit status: 0 done; 1 nothing could be recorded, a notebook failed, or a deadline is missed; 2 a mistake in the
-input, told in one line; 3 not enough evidence for a verdict; 70 a bug, with its traceback; 130 stopped by Ctrl-C.
+Exit status: 0 done; 1 nothing could be recorded, a notebook failed, or a deadline is missed; 2 an error in the
+input, reported in one line; 3 not enough evidence for a verdict; 70 a bug, with its traceback; 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
 
 import argparse
 import errno
+import importlib
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
 from lstm_trt import __version__
-from lstm_trt.cli import (
-    commands,
-    commands_house,
-    commands_networks,
-    commands_record,
-    commands_soak,
-    commands_tails,
-    commands_versions,
-    literature,
-)
-from lstm_trt.cli.common import EXIT_BUG, EXIT_STOPPED, EXIT_USAGE
 from lstm_trt.config.errors import LabError, UsageError
+from lstm_trt.registry import COMMANDS
 
+EXIT_USAGE, EXIT_BUG, EXIT_STOPPED = 2, 70, 130
+
+#: What the machine refuses (full disk, no permission) is no bug of ours.
 _ENVIRONMENT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
-
-
-#: Name -> the module with the function of that name, its `_arguments`, and SUMMARY, EXAMPLE and FORMATS by name.
-COMMANDS = {
-    **dict.fromkeys(("doctor", "cache"), commands_house),
-    **dict.fromkeys(("export", "build"), commands_networks),
-    **dict.fromkeys(("record", "sweep"), commands_record),
-    "watch": commands_soak,
-    "consolidate": commands_house,
-    **dict.fromkeys(("summarize", "verdict", "outliers", "compare", "replay"), commands_tails),
-    "scaling": commands,
-    "literature": literature,
-    "versions": commands_versions,
-    "rerun": commands,
-}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -51,44 +31,54 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def build_parser(asked: str | None = None) -> argparse.ArgumentParser:
+    """All commands by name, and the arguments of the one that is `asked` for: its module alone is imported."""
     parser = _Parser(
         prog="lstm-trt",
-        description="Which LSTM, on which runtime, answers in time, how sure that is, and what makes the late answers"
-        " late.",
+        description="Measure LSTM inference latency per runtime and test it against a deadline.",
+        epilog="lstm-trt COMMAND --help shows a command's options and an example.",
     )
     parser.add_argument("--version", action="version", version=f"lstm-trt {__version__}")
-    subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
-
-    for name, module in COMMANDS.items():
-        summary, example = (getattr(module, f"{name.upper()}_{part}") for part in ("SUMMARY", "EXAMPLE"))
-        formats = getattr(module, f"{name.upper()}_FORMATS", ("text", "json"))
-        sub = subcommands.add_parser(
-            name,
-            help=summary,
-            description=summary[0].upper() + summary[1:] + ".",
-            epilog=f"example:\n  {example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        sub.add_argument("--format", choices=formats, default=formats[0], help="how the answer is printed")
-        sub.set_defaults(run=getattr(module, name))
-        getattr(module, f"{name}_arguments", lambda parser: None)(sub)
+    subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (module, summary) in COMMANDS.items():
+        subparser = subcommands.add_parser(name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
+        if name == asked:
+            _add_command(subparser, importlib.import_module(module), summary)
     return parser
+
+
+def parse(given: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command, with its function as `run` and the whole line as `given`.
+
+    Raises `UsageError` for what cannot be parsed; ends with `SystemExit` after --help and --version.
+    """
+    asked = next((word for word in given if not word.startswith("-")), None)
+    arguments, unknown = build_parser(asked).parse_known_args(given)
+    if unknown:
+        raise UsageError(f"unrecognized arguments: {' '.join(unknown)}; see lstm-trt {asked} --help")
+    arguments.given = list(given)
+    return arguments
+
+
+def _add_command(parser: argparse.ArgumentParser, command, summary: str) -> None:
+    formats = getattr(command, "FORMATS", ("text", "json"))
+    parser.description = f"{summary[0].upper()}{summary[1:]}."
+    parser.epilog = f"example:\n  {command.EXAMPLE}"
+    parser.add_argument("--format", choices=formats, default=formats[0], help=f"output format (default {formats[0]})")
+    parser.set_defaults(run=command.run)
+    command.add_arguments(parser)
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    given = list(sys.argv[1:] if given is None else given)
     signal.signal(signal.SIGTERM, _stop)
     try:
-        arguments = build_parser().parse_args(given)
-        arguments.given = given
+        arguments = parse(sys.argv[1:] if given is None else given)
         status = arguments.run(arguments)
         sys.stdout.flush()
         return status
     except LabError as error:
-        return _complain(error)
+        return _refuse(error)
     except KeyboardInterrupt:
         print("lstm-trt: stopped", file=sys.stderr)
         return EXIT_STOPPED
@@ -96,9 +86,7 @@ def main(given: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
         return 0
     except OSError as error:
-        if error.errno in _ENVIRONMENT_ERRORS:
-            return _complain(error)
-        return _bug()
+        return _refuse(error) if error.errno in _ENVIRONMENT_ERRORS else _bug()
     except Exception:
         return _bug()
 
@@ -107,18 +95,12 @@ def _stop(signal_number: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _complain(error: Exception) -> int:
+def _refuse(error: Exception) -> int:
     print(f"lstm-trt: {' '.join(str(error).split())}", file=sys.stderr)
     return EXIT_USAGE
 
 
 def _bug() -> int:
-    import traceback
-
     traceback.print_exc()
     print("lstm-trt: this is a bug in lstm_trt; please report the lines above", file=sys.stderr)
     return EXIT_BUG
-
-
-if __name__ == "__main__":
-    sys.exit(main())

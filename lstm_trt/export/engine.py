@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from lstm_trt.config.configuration import canonical_json
@@ -29,6 +29,7 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.trt import FLAVOURS, collected, errors_of, gpu, load_module, logger
 from lstm_trt.store import cache
 from lstm_trt.store.cache import sha256
+from lstm_trt.store.files import make_folder, put
 
 
 def network_name(shape: LstmShape, profile: Profile | None = None) -> str:
@@ -56,18 +57,6 @@ def files(engine: Engine) -> list[tuple[str, bytes]]:
         (f"{stem}.json", (json.dumps(engine.information, indent=1) + "\n").encode()),
         (f"{stem}.engine", engine.plan),
     ]
-
-
-def summary(engine: Engine) -> str:
-    """One line: what it is, for which GPU, how it computes, how long the build took."""
-    told = engine.information
-    title, version = FLAVOURS[told["flavour"]].title, told["engine"]["version"]
-    targets = " ".join(told["target"]["compute_capabilities"]) or told["target"]["gpu"]["name"]
-    computes = f"{told['options']['precision']}, TF32 {'on' if told['tf32'] else 'off'}"
-    built = f"built in {told['build_seconds']:.2f} s{', from the cache' if engine.cached else ''}"
-    return (
-        f"{told['name']}: {told['engine']['bytes'] / 1e6:.2f} MB, {title} {version}, for {targets}, {computes}, {built}"
-    )
 
 
 def read_file(path: Path) -> bytes:
@@ -179,6 +168,21 @@ class Engine:
             raise BuildFailed(f"the engine {self.path} was changed since it was built; build it again")
         return plan
 
+    def write(self, folder: Path) -> list[Path]:
+        """Write the engine and the JSON file about it into `folder`; raises `UsageError` where that cannot be."""
+        folder = make_folder(folder)
+        return [put(folder / name, content) for name, content in files(self)]
+
+    def __str__(self) -> str:
+        """One line: what it is, for which GPU, how it computes, how long the build took."""
+        facts = self.information
+        title, version = FLAVOURS[facts["flavour"]].title, facts["engine"]["version"]
+        targets = " ".join(facts["target"]["compute_capabilities"]) or facts["target"]["gpu"]["name"]
+        size = f"{facts['engine']['bytes'] / 1e6:.2f} MB"
+        computes = f"{facts['options']['precision']}, TF32 {'on' if facts['tf32'] else 'off'}"
+        built = f"built in {facts['build_seconds']:.2f} s{', from the cache' if self.cached else ''}"
+        return f"{facts['name']}: {size}, {title} {version}, for {targets}, {computes}, {built}"
+
 
 #: First four bytes of a plan. Those of `tensorrt` could not be confirmed: no such engine was at hand.
 MAGICS = {b"vtrt": "tensorrt-rtx", b"ftrt": "tensorrt"}
@@ -208,7 +212,10 @@ class Header:
 
 @dataclass(frozen=True)
 class EngineReport:
-    """Whether a plan can be loaded on this machine; `reason` says why not, `remedy` what helps."""
+    """Whether a plan can be loaded on this machine; `reason` says why not, `remedy` what helps.
+
+    `path` is the plan's file, where there is one.
+    """
 
     loadable: bool
     reason: str
@@ -219,9 +226,16 @@ class EngineReport:
     bytes: int
     sha256: str
     gpu: dict | None
+    path: Path | None = None
 
     def as_dict(self) -> dict:
-        return {**asdict(self), "targets": list(self.targets)}
+        """JSON values."""
+        return {"path": str(self.path), **asdict(replace(self, path=None)), "targets": list(self.targets)}
+
+    def __str__(self) -> str:
+        if not self.loadable:
+            return f"{self.path} cannot be loaded here: {self.reason}; {self.remedy}"
+        return f"{self.path}: {self.flavour} {self.version}, can be loaded on {self.gpu['name']}"
 
 
 def read_header(plan: bytes) -> Header:
@@ -304,7 +318,7 @@ def check_file(path: Path) -> EngineReport:
         except (ValueError, KeyError, TypeError):
             reason = "is not what lstm-trt build writes beside an engine: move it away"
             raise UsageError(f"{beside} {reason}") from None
-    return check_engine(read_file(path), expected_sha256=expected)
+    return replace(check_engine(read_file(path), expected_sha256=expected), path=path)
 
 
 def _load(plan: bytes, flavour: str) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from lstm_trt.config.errors import ExportFailed, first_line
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import build_module, make_weights
 from lstm_trt.machine.facts import installed_version
-from lstm_trt.store import cache
+from lstm_trt.store import cache, files
 
 OPSET = 18
 
@@ -62,6 +62,47 @@ def export_network(shape: LstmShape, seed: int = 0, weights: dict[str, np.ndarra
         "onnx", key, ".onnx", lambda: _export(shape, weights or make_weights(shape, seed))
     )
     return ExportedNetwork(path, digest, cached)
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """An ONNX file of a shape that was written for its own sake; `symbolic` sizes are sequence and batch."""
+
+    path: Path
+    shape: LstmShape
+    symbolic: bool
+    sha256: str
+    size_bytes: int
+
+    def as_dict(self) -> dict:
+        """JSON values."""
+        return {
+            "path": str(self.path),
+            "sha256": self.sha256,
+            "bytes": self.size_bytes,
+            "shape": self.shape.as_dict(),
+            "symbolic": self.symbolic,
+            "opset": OPSET,
+            "parameters": self.shape.parameters,
+            "flops": self.shape.flops,
+        }
+
+    def __str__(self) -> str:
+        size, flops = f"{self.size_bytes / 1e6:.2f} MB", f"{self.shape.flops / 1e6:.1f} MFLOP per call"
+        return f"{self.path}: {size}, {self.shape.parameters} parameters, {flops}"
+
+
+def write_onnx(shape: LstmShape, folder: Path, *, symbolic: bool = False, seed: int = 0) -> OnnxFile:
+    """Write the network of a shape into `folder`, with static sizes unless `symbolic`.
+
+    Raises `UsageError` where the folder cannot be written, and what `export_network` raises.
+    """
+    folder = files.make_folder(folder)
+    network = export_network(shape, seed)
+    content = network.path.read_bytes() if symbolic else static_model(network.path, shape)
+    name = f"{shape.layers}x{shape.hidden}-symbolic{'-bi' * (shape.directions == 2)}" if symbolic else shape.label
+    path = files.put(folder / f"{name}.onnx", content)
+    return OnnxFile(path, shape, symbolic, cache.sha256(content), len(content))
 
 
 def _export(shape: LstmShape, weights: dict[str, np.ndarray]) -> bytes:

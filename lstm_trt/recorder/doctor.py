@@ -69,6 +69,9 @@ class Report:
     def as_dict(self) -> dict:
         return asdict(self)
 
+    def __str__(self) -> str:
+        return render(self)
+
 
 def _one_line(error: BaseException) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:300]

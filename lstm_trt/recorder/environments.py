@@ -27,11 +27,12 @@ import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import LabError, UsageError
+from lstm_trt.config.format import bytes_text, count
 from lstm_trt.recorder.process import Interpreter
 from lstm_trt.store import cache
 
@@ -233,6 +234,69 @@ def clear() -> tuple[int, int]:
     for path, _ in found:
         shutil.rmtree(path, ignore_errors=True)
     return len(found), sum(size for _, size in found)
+
+
+@dataclass(frozen=True)
+class CacheContents:
+    """Bytes of what the cache on disk holds: of the files of each kind, and of each environment of a version.
+
+    `removed`: it was cleared; then this is what it held.
+    """
+
+    folder: Path
+    limit_bytes: int
+    kinds: dict[str, list[int]]
+    environments: list[int]
+    removed: bool = False
+
+    @property
+    def sizes(self) -> list[int]:
+        """Of all files beside the environments."""
+        return [size for sizes in self.kinds.values() for size in sizes]
+
+    def as_dict(self) -> dict:
+        """JSON values; `environments` only where there are any, since they are beside the limit."""
+        amount = "removed" if self.removed else "count"
+        beside = {"environments": {amount: len(self.environments), "bytes": sum(self.environments)}}
+        beside = beside if self.environments else {}
+        if self.removed:
+            return {"removed": len(self.sizes), "bytes": sum(self.sizes), **beside}
+        return {
+            "folder": str(self.folder),
+            "bytes": sum(self.sizes),
+            "limit_bytes": self.limit_bytes,
+            "kinds": {kind: {"files": len(sizes), "bytes": sum(sizes)} for kind, sizes in self.kinds.items()},
+            **beside,
+        }
+
+    def __str__(self) -> str:
+        total, environments = bytes_text(sum(self.sizes)), count(len(self.environments), "version environment")
+        beside = f"{environments}, {bytes_text(sum(self.environments))}"
+        if self.removed:
+            removed = f"removed {count(len(self.sizes), 'file')}, {total}"
+            return f"{removed}, and {beside}" if self.environments else removed
+        lines = [f"{self.folder}: {total} of at most {bytes_text(self.limit_bytes)}"]
+        lines += [
+            f"  {kind}: {count(len(sizes), 'file')}, {bytes_text(sum(sizes))}" for kind, sizes in self.kinds.items()
+        ]
+        lines += [f"  {beside}, not counted in the limit"] if self.environments else []
+        return "\n".join(lines)
+
+
+def cache_contents() -> CacheContents:
+    """What the cache holds, environments of versions among it."""
+    kinds: dict[str, list[int]] = {}
+    for entry in sorted(cache.entries(), key=lambda entry: entry.kind):
+        kinds.setdefault(entry.kind, []).append(entry.size_bytes)
+    return CacheContents(cache.folder(), cache.limit_bytes(), kinds, [size for _, size in present()])
+
+
+def clear_cache() -> CacheContents:
+    """Remove everything in the cache; returns what it held."""
+    held = replace(cache_contents(), removed=True)
+    cache.clear()
+    clear()
+    return held
 
 
 def environment(library: str, version: str, tell: Tell = lambda line: None, anew: bool = False) -> Environment:

@@ -19,6 +19,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol, warnings_of
@@ -28,6 +29,7 @@ from lstm_trt.recorder.loop import Loop
 from lstm_trt.recorder.pool import WorkerPool, next_round
 from lstm_trt.recorder.process import Listener, WorkerLost
 from lstm_trt.recorder.session import control_of, describe, prepare
+from lstm_trt.recorder.watch import LatencyHistogram, Snapshot, snapshot_of, verdict_command
 from lstm_trt.store import files, folders
 from lstm_trt.store.locks import folder_lock
 
@@ -148,6 +150,37 @@ class Soak:
     def paths(self) -> list[Path]:
         """The files of its parts."""
         return list(folders.contents(self.folder).parts[self.configuration.id, self.round].values())
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """Its latencies as `watch` shows them."""
+        histogram = LatencyHistogram()
+        for path in self.paths:
+            histogram.add(files.read(path, ("latency_ns", "warmup")).timed_ns)
+        return snapshot_of("complete", histogram, self.configuration, self.parts)
+
+    def as_dict(self) -> dict:
+        """JSON values."""
+        return {
+            "folder": str(self.folder),
+            "config_id": self.configuration.id,
+            "round": self.round,
+            "parts": self.parts,
+            "trials": self.trials,
+            "continues": self.continues,
+            "summary": self.snapshot.as_dict(),
+            "control": self.control,
+        }
+
+    def __str__(self) -> str:
+        lines = [f"round {self.round}, {self.parts} parts; {self.snapshot}"]
+        lines += [control_text(self.control)] if self.control else []
+        return "\n".join([*lines, verdict_command(self.folder)])
+
+
+def control_text(control: dict) -> str:
+    """What the machine did to an empty step, in one line."""
+    return f"control run of an empty step: max {control['max_us']:.1f} us of {control['calls']} calls"
 
 
 @dataclass(frozen=True)

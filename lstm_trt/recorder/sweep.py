@@ -224,8 +224,11 @@ class Report:
             "warnings": self.warnings,
         }
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
     def lines(self) -> list[str]:
-        """The report in words."""
+        """The report as lines of text."""
         words = [f"{self.recorded} recorded", f"{len(self.failures)} failed"]
         if self.done_before:
             words.append(f"{self.done_before} were there already")

@@ -9,6 +9,8 @@ there is done.
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import re
 import statistics
@@ -23,8 +25,10 @@ import numpy as np
 from lstm_trt import registry, runtimes
 from lstm_trt.analysis.compare import Comparison, check_effect, compare
 from lstm_trt.analysis.quantiles import CONFIDENCE, EFFECT, ROUNDS, check_confidence, percentile
+from lstm_trt.analysis.text import comparison_text
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import RuntimeUnavailable, UsageError
+from lstm_trt.config.format import microseconds, table
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.recorder.environments import Environment, EnvironmentBroken, Tell, describe_there, environment, normal
@@ -34,6 +38,12 @@ from lstm_trt.store import files, folders
 from lstm_trt.store.samples import Group, groups_of
 
 _VERSION = re.compile(r"\d[\w.+!-]*")
+
+#: What a comparison has of median and tail, for tables.
+_COMPARED = (
+    *("median", "median_ratio", "median_ratio_low", "median_ratio_high"),
+    *("tail", "tail_percentile", "tail_ratio", "tail_ratio_low", "tail_ratio_high"),
+)
 
 _SHARES = {"median_us": Fraction(1, 2), "p99_us": Fraction(99, 100)}
 
@@ -102,6 +112,77 @@ class Answer:
             "not_in_turns": self.not_in_turns,
             "report": self.report.as_dict(),
         }
+
+    @property
+    def warnings(self) -> list[str]:
+        """What speaks against the comparison, for people."""
+        if not self.not_in_turns:
+            return []
+        late, first = ", ".join(self.not_in_turns), self.sides[0].version
+        return [
+            f"{late} and {first} were not recorded in turns, since some were recorded before:"
+            " the machine may be what differs; choose another --out"
+        ]
+
+    def __str__(self) -> str:
+        """A row a version, and the comparison of each version with the first."""
+        first = self.sides[0]
+        blocks = [self._table()]
+        for side, comparison in zip(self.sides[1:], self.comparisons, strict=True):
+            if comparison is not None:
+                blocks.append(comparison_text(comparison, first.name, side.name))
+                continue
+            missing = next(one for one in (first, side) if not one.numbers()["n"])
+            blocks.append(f"{side.name}: not compared: {missing.name}: {_reason(missing.numbers())}")
+        return "\n\n".join(blocks)
+
+    def _table(self) -> str:
+        configuration = self.sides[0].configuration
+        options, protocol = configuration.options, configuration.protocol
+        caption = f"{configuration.name} on {configuration.runtime}, {options.precision} on {options.device}"
+        caption += f", {protocol.trials} trials {protocol.arrival_words}; ratios are to {self.sides[0].version}"
+        header = ("version", "rounds", "n", "max us", "p99 us", "median us", "median ratio", "tail ratio")
+        rows = []
+        for side, comparison in zip(self.sides, [None, *self.comparisons], strict=True):
+            numbers = side.numbers()
+            if not numbers["n"]:
+                rows.append((side.version, _reason(numbers)))
+                continue
+            times = [microseconds(numbers[name]) for name in ("max_us", "p99_us", "median_us")]
+            ratios = [_ratio(comparison, name) for name in ("median", "tail")]
+            rows.append((side.version, str(numbers["rounds"]), str(numbers["n"]), *times, *ratios))
+        return "\n".join([caption, table(header, rows, left=("version", "median ratio", "tail ratio"))])
+
+    def csv_text(self) -> str:
+        """A row a version; the first one's has no comparison."""
+        rows = []
+        for side, comparison in zip(self.sides, [None, *self.comparisons], strict=True):
+            plain = side.configuration.as_dict()
+            row = {"library": side.place.library, "version": side.version, "runtime": plain["runtime"]}
+            row |= {name: value for name, value in plain["workload"].items() if name != "kind"}
+            row |= {name: plain["options"][name] for name in ("precision", "threads", "device")}
+            row |= {**side.numbers(), "against": self.sides[0].version if comparison else None}
+            rows.append(row | {name: getattr(comparison, name, None) for name in _COMPARED})
+        target = io.StringIO()
+        writer = csv.DictWriter(target, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return target.getvalue()
+
+
+def _reason(numbers: dict) -> str:
+    return numbers["failure"] or "not recorded"
+
+
+def _ratio(comparison: Comparison | None, name: str) -> str:
+    """The answer for median or tail as a cell: the verdict, the ratio, and its interval where there is one."""
+    if comparison is None:
+        return ""
+    verdict, ratio, low, high = (
+        getattr(comparison, f"{name}{end}") for end in ("", "_ratio", "_ratio_low", "_ratio_high")
+    )
+    cell = verdict if ratio is None else f"{verdict} {ratio:.3f}"
+    return cell if low is None or high is None else f"{cell} ({low:.3f} to {high:.3f})"
 
 
 def runtime_of(library: str, runtime: str | None = None) -> ModuleType:

@@ -9,6 +9,7 @@ makes any answer.
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -20,6 +21,7 @@ import numpy as np
 from lstm_trt.analysis.deadline import limit_ns
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import StoreError, UsageError
+from lstm_trt.config.format import duration
 from lstm_trt.store import files as store_files
 from lstm_trt.store import folders, schema
 from lstm_trt.store.locks import folder_in_use
@@ -93,10 +95,7 @@ class Snapshot:
         """JSON values."""
         return asdict(self)
 
-    def words(self) -> str:
-        """One line for people."""
-        from lstm_trt.recorder.sweep import duration
-
+    def __str__(self) -> str:
         if not self.n:
             return f"{self.state}: no trial is written"
         times = [
@@ -119,6 +118,20 @@ class Snapshot:
         elif self.state == "idle":
             told.append("nothing is being recorded here")
         return "; ".join(told)
+
+    def ending(self, folder: Path) -> str | None:
+        """What to do next, where the recording of `folder` has ended; None before."""
+        if self.state == "complete":
+            return verdict_command(folder, self.deadline_us)
+        if self.state == "recorder gone":
+            return f"recorder stopped: lock free and no new file for {GONE_S:g} s"
+        return None
+
+
+def verdict_command(folder: Path, deadline_us: float | None = None) -> str:
+    """The line that ends a soak: the command that judges it."""
+    deadline = "US" if deadline_us is None else f"{deadline_us:g}"
+    return f"complete: {shlex.join(['lstm-trt', 'verdict', str(folder), '--deadline-us', deadline])}"
 
 
 def snapshot_of(

@@ -15,8 +15,8 @@ import numpy as np
 
 from lstm_trt.config.configuration import warnings_of
 from lstm_trt.config.errors import StoreError, UsageError
-from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, read_pair
-from lstm_trt.store.files import opened, read, read_failure, wanted
+from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, read_pair
+from lstm_trt.store.files import make_folder, opened, read, read_failure, wanted
 from lstm_trt.store.schema import Failure, Recording
 
 _NAME = re.compile(
@@ -105,6 +105,34 @@ def read_many(path: Path, columns: Iterable[str] | None = None) -> Iterator[Reco
             yield read_failure(file)
     if found.pair is not None:
         yield from read_pair(path, known | found.failures.keys(), columns)
+
+
+@dataclass(frozen=True)
+class Consolidated:
+    """A consolidated pair that was written into `folder`: how many recordings and failures it holds."""
+
+    folder: Path
+    recordings: int
+    failures: int
+
+    def as_dict(self) -> dict:
+        """JSON values."""
+        return {"folder": str(self.folder), "recordings": self.recordings, "failures": self.failures}
+
+    def __str__(self) -> str:
+        counts = f"{self.recordings} recordings, {self.failures} failures"
+        return f"{self.folder}: {TRIALS_FILE} and {CONFIGS_FILE} hold {counts}"
+
+
+def consolidate_folder(path: Path, out: Path | None = None) -> Consolidated:
+    """Write a consolidated pair of everything under `path` into `out` (default: the folder of `path`).
+
+    Raises `UsageError` where there is no such path or `out` cannot be written, and what `read_many` raises.
+    """
+    if not path.exists():
+        raise UsageError(f"there is no folder {path}")
+    folder = make_folder(out or (path if path.is_dir() else path.parent))
+    return Consolidated(folder, *consolidate(read_many(path), folder))
 
 
 def read_parts(

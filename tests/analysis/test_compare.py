@@ -18,7 +18,7 @@ from lstm_trt.analysis.causes import holm
 from lstm_trt.analysis.compare import Changes, compare
 from lstm_trt.analysis.dependence import worth
 from lstm_trt.analysis.text import comparison_text as words
-from lstm_trt.cli.main import build_parser
+from lstm_trt.cli.main import parse
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
@@ -244,7 +244,7 @@ def recorded(configuration: Configuration, *rounds, **more) -> Group:
 
 
 def commands(told) -> list:
-    return [build_parser().parse_args(shlex.split(one)[1:]) for one in told.command.split(" && ")]
+    return [parse(shlex.split(one)[1:]) for one in told.command.split(" && ")]
 
 
 def test_the_command_records_both_sides_in_one_sweep_where_one_axis_differs(no_clusters):

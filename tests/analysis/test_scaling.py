@@ -26,7 +26,7 @@ from lstm_trt.analysis.times import (
     number,
     read_times,
 )
-from lstm_trt.cli import commands
+from lstm_trt.cli import scaling as command
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import LabError, StoreError, UsageError
 from lstm_trt.config.shape import LstmShape
@@ -64,8 +64,8 @@ def write_csv(path, columns: dict, separator: str = ","):
 def run(*arguments: object) -> tuple[int, argparse.Namespace]:
     parser = argparse.ArgumentParser()
     parser.add_argument("--format", default="text")
-    commands.scaling_arguments(parser)
-    return commands.scaling(parser.parse_args(list(map(str, arguments))))
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(list(map(str, arguments))))
 
 
 # Lines

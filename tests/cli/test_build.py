@@ -76,7 +76,7 @@ def test_the_command_shows_the_layer_table(lab):
         (("--optimization-level", 9), "optimization_level must be from 0 to 5, not 9"),
         (("--precision", "bf16"), "bf16: ONNX's LSTM has no bfloat16"),
         (("--workspace-mb", -1), "workspace_bytes must be from 1"),
-        (("--runtime", "onnxruntime"), "unknown flavour of TensorRT 'onnxruntime'"),
+        (("--runtime", "onnxruntime"), "invalid choice: 'onnxruntime'"),
         (("--sequence-range", 4, 2, 8), "1 <= min <= opt <= max, not 4 2 8"),
         (("--onnx", "bad.onnx"), "bad is no ONNX file, or is cut short"),
         (("--onnx", "none.onnx"), "none holds no LSTM operator"),
@@ -165,6 +165,7 @@ def test_a_wheel_without_libraries_is_one_clear_line(tmp_path, refused, stub, wo
     (tmp_path / "tensorrt" / "__init__.py").write_text(stub + "\n")
     line = refused(
         *("build", "--layers", 1, "--hidden", 8, "--sequence", 4, "--runtime", "tensorrt", "--out", tmp_path / "out"),
+        process=True,
         PYTHONPATH=str(tmp_path),
     )
     assert words in line and "tensorrt: " in line and "see NVIDIA's installation guide" in line

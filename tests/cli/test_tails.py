@@ -207,10 +207,10 @@ def test_a_process_of_its_own_exits_as_promised(tmp_path, lab, refused):
     """The status reaches the shell, and numbers without unit are answered, with a warning."""
     path = tmp_path / "times.txt"
     path.write_text("\n".join(body(2995)))
-    result = lab("verdict", path, "--deadline-us", 1000, "--format", "json")
+    result = lab("verdict", path, "--deadline-us", 1000, "--format", "json", process=True)
     assert result.returncode == 0 and json.loads(result.stdout)["unit"] == "us"
     assert result.stderr.count("\n") == 1 and result.stderr.startswith("warning: ") and "--unit" in result.stderr
-    assert lab("verdict", path, "--unit", "ms", "--deadline-us", 1000).returncode == 1
+    assert lab("verdict", path, "--unit", "ms", "--deadline-us", 1000, process=True).returncode == 1
     assert lab("verdict", path, "--unit", "us", "--deadline-us", 1000, "--percentile", 99.99).returncode == 3
     assert "no file or folder" in refused("verdict", tmp_path / "nowhere", "--deadline-us", 1)
 
@@ -430,11 +430,11 @@ def test_a_replay_of_many_tells_which_cannot_be(tmp_path, answer, run, mistake):
 
 def test_the_page_of_outliers_tells_period_and_causes_and_its_name_comes_last(tmp_path, run, monkeypatch):
     """What the page says under "comes with" is looked for: the quick look of long tables does not."""
-    from lstm_trt.plots import pages
+    from lstm_trt.cli import outliers as command
 
     drawn = []
-    real = pages.draw_outliers
-    monkeypatch.setattr(pages, "draw_outliers", lambda *given: drawn.append(given) or real(*given))
+    real = command.draw_outliers
+    monkeypatch.setattr(command, "draw_outliers", lambda *given: drawn.append(given) or real(*given))
     latency = np.full(600, 100_000) + np.arange(600) % 7
     latency[::30] *= 2
     path = put(tmp_path / "times.csv", {"configuration": np.arange(600) % 10, "latency_ns": latency})

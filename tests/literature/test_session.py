@@ -434,7 +434,7 @@ def test_the_labs_own_tables_take_them(folder, tmp_path):
 
 def test_the_command_of_a_configuration_means_the_same(tmp_path):
     from lstm_trt.cli.literature import configurations
-    from lstm_trt.cli.main import build_parser
+    from lstm_trt.cli.main import parse
 
     for workload, scale, name, mode in (
         (WORKLOADS["ptb-lm"], "1/8", "pytorch-fused-eager", "training"),
@@ -444,7 +444,7 @@ def test_the_command_of_a_configuration_means_the_same(tmp_path):
     ):
         one = describe_configuration(workload, name, mode, scale=scale, batches=4, warmup=1, seed=3)
         words = command(one, tmp_path).split()[1:]
-        assert [item.id for item in configurations(build_parser().parse_args(words))] == [one.id]
+        assert [item.id for item in configurations(parse(words))] == [one.id]
 
 
 def test_every_implementation_starts_from_the_given_weights(folder):

@@ -357,7 +357,7 @@ def test_ctrl_c_leaves_the_parts_and_says_how_to_go_on(tmp_path):
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 130 and output == "" and "Traceback" not in errors
-    assert "go on with: lstm-trt record" in errors and "--for 1h" in errors
+    assert "resume with: lstm-trt record" in errors and "--for 1h" in errors
     assert all(store_files.read(path).part == number for number, path in enumerate(parts_of(tmp_path)))
     assert not folder_in_use(tmp_path)
 
@@ -427,14 +427,14 @@ def test_watching_reads_each_part_once_and_ends_with_the_last(tmp_path, record_p
             hidden.rename(path)
             sight = follower.look()
             assert (sight.state, sight.files, sight.misses) == ("recording", count, 0)
-            assert 0 < sight.elapsed_s < 3 and "no verdict before the end" in sight.words()
+            assert 0 < sight.elapsed_s < 3 and "no verdict before the end" in str(sight)
             assert follower.look().files == count
     assert read == files
     sights = list(follow(tmp_path, 1e6))
     assert len(sights) == 1 and sights[0].state == "complete" and sights[0].left_s == 0
     (whole,) = folders.read_many(tmp_path)
     assert sights[0].n == len(whole.timed_ns) and sights[0].max_us == whole.timed_ns.max() / 1e3
-    assert "no verdict" not in sights[0].words()
+    assert "no verdict" not in str(sights[0])
 
 
 def test_watching_a_sweep_tells_of_the_last_configuration(tmp_path, record_parts):
@@ -446,9 +446,9 @@ def test_watching_a_sweep_tells_of_the_last_configuration(tmp_path, record_parts
     sight = Follower(tmp_path).look()
     assert (sight.state, sight.files, sight.configurations, sight.n) == ("idle", 3, 3, 17)
     assert sight.name.startswith("1x10") and sight.max_us == planted(10).timed_ns.max() / 1e3
-    assert "3 files of 3 configurations" in sight.words() and sight.misses is None and sight.left_s is None
+    assert "3 files of 3 configurations" in str(sight) and sight.misses is None and sight.left_s is None
     (tmp_path / f"{planted(11).configuration.id}-r0.parquet").write_text("damaged")
-    assert "1 files cannot be read" in Follower(tmp_path).look().words()
+    assert "1 files cannot be read" in str(Follower(tmp_path).look())
 
 
 def test_a_recorder_that_is_gone_is_told(tmp_path, record_parts, monkeypatch):

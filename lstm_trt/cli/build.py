@@ -1,0 +1,116 @@
+"""The command `build`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from lstm_trt.cli.common import print_answer, print_json, shape_arguments, shape_of, sizes_of, warn
+from lstm_trt.config.errors import UsageError
+from lstm_trt.export import layers
+from lstm_trt.export.build import build_engine, build_for_shape
+from lstm_trt.export.engine import COMPUTE_CAPABILITIES, PRECISIONS, EngineOptions, Profile, check_file, read_file
+from lstm_trt.export.trt import FLAVOURS
+
+EXAMPLE = (
+    "lstm-trt build --layers 3 --hidden 72 --sequence 24 --batch 4 --compute-capability sm86 --out engines\n"
+    "  lstm-trt build --layers 1 --hidden 128 --sequence 256 --layers-table\n"
+    "  lstm-trt build --check engines/3x72-s24-b4-fp32-rtx-sm86.engine"
+)
+
+#: Sizes that may be symbolic.
+_RANGES = {"sequence": "sequence length", "batch": "batch size"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `build`."""
+    shape_arguments(parser, required=False)
+    add = parser.add_argument
+    add("--onnx", type=Path, metavar="FILE", help="build this ONNX file instead of a network of given sizes")
+    runtime = "TensorRT for RTX, or TensorRT for the GPU that is here (default %(default)s)"
+    add("--runtime", choices=FLAVOURS, default="tensorrt-rtx", help=runtime)
+    precision = f"{', '.join(PRECISIONS)} (default %(default)s; TF32 is off unless asked for)"
+    add("--precision", default=EngineOptions.precision, metavar="NAME", help=precision)
+    target = f"target GPU of tensorrt-rtx: {', '.join(COMPUTE_CAPABILITIES)} (default: all)"
+    add("--compute-capability", type=str.lower, metavar="SM", help=target)
+    add("--optimization-level", type=int, metavar="N", help="0 to 5 (default: the builder's choice)")
+    add(
+        "--aux-streams",
+        type=int,
+        metavar="N",
+        help="maximum number of auxiliary streams (default: the builder's choice)",
+    )
+    add("--workspace-mb", type=int, metavar="MB", help="limit of the workspace memory, in 10**6 bytes")
+    for axis, meaning in _RANGES.items():
+        sizes = ("MIN", "OPT", "MAX")
+        add(f"--{axis}-range", type=int, nargs=3, metavar=sizes, help=f"keep the {meaning} symbolic, within this range")
+    add("--layers-table", action="store_true", help="show loops, kernels per time step and launches")
+    add("--check", type=Path, metavar="ENGINE", help="only check whether this engine can be loaded here")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the weights (default %(default)s)")
+    add("--out", type=Path, metavar="DIR", help="folder for the .engine and .json files")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run `build`; returns the exit status."""
+    if arguments.check is not None:
+        return _check(arguments)
+    if arguments.out is None and not arguments.layers_table:
+        raise UsageError("--out is missing: give a folder, or ask for --layers-table alone")
+    sizes = sizes_of(arguments)
+    if arguments.onnx is not None and sizes:
+        raise UsageError(f"--onnx names a network, --{next(iter(sizes))} another: give one of them")
+    options = EngineOptions(
+        arguments.runtime,
+        precision=arguments.precision,
+        compute_capability=arguments.compute_capability,
+        optimization_level=arguments.optimization_level,
+        max_aux_streams=arguments.aux_streams,
+        workspace_bytes=None if arguments.workspace_mb is None else arguments.workspace_mb * 10**6,
+        profile=_profile(arguments),
+        detailed=True,
+    )
+    if arguments.onnx is not None:
+        engine = build_engine(read_file(arguments.onnx), options, name=arguments.onnx.stem)
+    else:
+        engine = build_for_shape(_shape(arguments), options, arguments.seed)
+    files = [] if arguments.out is None else engine.write(arguments.out)
+    if arguments.format == "json":
+        print_json({"files": [str(path) for path in files], "cached": engine.cached, **engine.information})
+        return 0
+    print(engine)
+    for path in files:
+        print(path)
+    warn(engine.information["warnings"])
+    if arguments.layers_table:
+        print("\n".join(layers.render(engine.information["layers"])))
+    return 0
+
+
+def _shape(arguments: argparse.Namespace):
+    for axis in ("layers", "hidden", "sequence"):
+        if getattr(arguments, axis) is None:
+            raise UsageError(f"--{axis} is missing: give the network's sizes, or --onnx FILE")
+    return shape_of(arguments)
+
+
+def _profile(arguments: argparse.Namespace) -> Profile | None:
+    """The ranges that were given, if any; for a shape, a size without a range stays what it is."""
+    ranges = {axis: getattr(arguments, f"{axis}_range") for axis in _RANGES}
+    if not any(ranges.values()):
+        return None
+    if arguments.onnx is None:
+        for axis, given in ranges.items():
+            if given:
+                setattr(arguments, axis, given[1])
+        shape = _shape(arguments)
+        ranges = {axis: given or [getattr(shape, axis)] * 3 for axis, given in ranges.items()}
+    return Profile(**ranges)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    report = check_file(arguments.check)
+    if report.loadable or arguments.format == "json":
+        print_answer(report, arguments.format)
+    if not report.loadable:
+        raise UsageError(str(report))
+    return 0

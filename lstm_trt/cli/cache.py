@@ -1,0 +1,21 @@
+"""The command `cache`."""
+
+from __future__ import annotations
+
+import argparse
+
+from lstm_trt.cli.common import print_answer
+from lstm_trt.recorder import environments
+
+EXAMPLE = "lstm-trt cache --clear"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `cache`."""
+    parser.add_argument("--clear", action="store_true", help="remove everything in the cache")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run `cache`; returns the exit status."""
+    print_answer(environments.clear_cache() if arguments.clear else environments.cache_contents(), arguments.format)
+    return 0

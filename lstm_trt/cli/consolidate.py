@@ -1,0 +1,23 @@
+"""The command `consolidate`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from lstm_trt.cli.common import print_answer
+from lstm_trt.store.folders import consolidate_folder
+
+EXAMPLE = "lstm-trt consolidate recordings --out data/campaign"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `consolidate`."""
+    parser.add_argument("path", type=Path, help="folder of recordings")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the two files (default: the same folder)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run `consolidate`; returns the exit status."""
+    print_answer(consolidate_folder(arguments.path, arguments.out), arguments.format)
+    return 0

@@ -1,0 +1,20 @@
+"""The command `doctor`."""
+
+from __future__ import annotations
+
+import argparse
+
+from lstm_trt.cli.common import print_answer
+from lstm_trt.recorder import doctor
+
+EXAMPLE = "lstm-trt doctor"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """None but those of every command."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run `doctor`; returns the exit status."""
+    print_answer(doctor.examine(), arguments.format)
+    return 0

@@ -1,0 +1,156 @@
+"""The command `record`, and with `--for` a soak."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from lstm_trt.analysis.summary import summarize
+from lstm_trt.analysis.tables import text_table
+from lstm_trt.cli.common import (
+    RUNTIME_HELP,
+    options_of,
+    print_answer,
+    print_json,
+    print_progress,
+    protocol_of,
+    runtime_arguments,
+    shape_arguments,
+    shape_of,
+    stopped,
+    warn,
+)
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import duration
+from lstm_trt.recorder import pool, soak
+from lstm_trt.store import files
+
+EXAMPLE = (
+    "lstm-trt record --layers 2 --hidden 200 --sequence 128 --runtime onnxruntime --trials 1000 --out recordings\n"
+    "  lstm-trt record --layers 2 --hidden 64 --sequence 64 --arrival periodic --period-us 1000 --out recordings\n"
+    "  lstm-trt record --layers 2 --hidden 64 --sequence 64 --for 3h --out soak"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `record`."""
+    shape_arguments(parser)
+    add = parser.add_argument
+    add("--runtime", default="onnxruntime", metavar="NAME", help=f"{RUNTIME_HELP} (default %(default)s)")
+    runtime_arguments(parser)
+    length = "record for this time (90s, 10m, 3h, 1h30m) instead of a number of trials; resumes if interrupted"
+    add("--for", dest="for_time", metavar="TIME", help=length)
+    control = "do not also time an empty step, which shows what the machine itself delays"
+    add("--no-control", dest="control", action="store_false", help=control)
+    add("--out", type=Path, required=True, metavar="DIR", help="folder for the recording")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run `record`; returns the exit status."""
+    return _record(arguments) if arguments.for_time is None else _soak(arguments)
+
+
+def _record(arguments: argparse.Namespace) -> int:
+    as_json, shape = arguments.format == "json", shape_of(arguments)
+    recording = pool.record(
+        shape,
+        arguments.runtime,
+        protocol_of(arguments),
+        options_of(arguments),
+        control=arguments.control,
+        out=arguments.out,
+        time_limit_s=arguments.time_limit,
+        listener=_ignore if as_json else _Progress(f"{shape.label} on {arguments.runtime}"),
+    )
+    warn(recording.provenance["warnings"])
+    path = files.make_folder(arguments.out) / recording.file_name
+    row, control = summarize([recording])[0], recording.provenance["control"]
+    if as_json:
+        print_json({"path": str(path), "summary": row.as_dict(), "control": control})
+        return 0
+    print(text_table([row]))
+    if control:
+        print(soak.control_text(control))
+    print(path)
+    return 0
+
+
+def _soak(arguments: argparse.Namespace) -> int:
+    for name in ("trials", "tier", "time_limit"):
+        if getattr(arguments, name) is not None:
+            flag = name.replace("_", "-")
+            raise UsageError(f"--for sets how long it records, --{flag} when it ends: give one of them")
+    as_json, shape = arguments.format == "json", shape_of(arguments)
+    progress = _Progress(f"{shape.label} on {arguments.runtime}")
+    try:
+        done = soak.soak(
+            shape,
+            soak.seconds_of(arguments.for_time),
+            arguments.runtime,
+            protocol_of(arguments),
+            options_of(arguments),
+            out=arguments.out,
+            control=arguments.control,
+            listener=_ignore if as_json else progress,
+        )
+    except KeyboardInterrupt:
+        progress.end_line()
+        return stopped(arguments.given, "the parts written stay; ")
+    warn(done.warnings)
+    print_answer(done, arguments.format)
+    return 0
+
+
+def _ignore(event: dict) -> None:
+    pass
+
+
+class _Progress:
+    """Prints what the recorder reports, on standard error; what changes by the second only on a terminal."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._terminal, self._open = name, sys.stderr.isatty(), False
+        self._handlers = {
+            "floor": self._show_floor,
+            "progress": self._show_trials,
+            "rest": self._show_rest,
+            "soak": self._show_parts,
+            "stage": self._show_stage,
+        }
+
+    def __call__(self, event: dict) -> None:
+        if event["event"] in self._handlers:
+            self._handlers[event["event"]](event)
+
+    def end_line(self) -> None:
+        """End the line that is being rewritten, if any."""
+        if self._open:
+            print(file=sys.stderr, flush=True)
+            self._open = False
+
+    def _rewrite(self, text: str) -> None:
+        if self._terminal:
+            print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
+            self._open = True
+
+    def _show_floor(self, event: dict) -> None:
+        print_progress(f"{self._name}: roofline bound {event['floor_ns'] / 1e3:.1f} us")
+
+    def _show_trials(self, event: dict) -> None:
+        self._rewrite(f"{event['done']}/{event['total']} trials")
+        if event["done"] >= event["total"]:
+            self.end_line()
+
+    def _show_rest(self, event: dict) -> None:
+        elapsed, left = duration(event["elapsed_s"]), duration(event["asked_s"])
+        stopped_round = f"round {event['continues']} was interrupted after {elapsed}"
+        print_progress(f"{stopped_round}: recording the remaining {left} as round {event['round']}")
+
+    def _show_parts(self, event: dict) -> None:
+        left = duration(event["asked_s"] - event["elapsed_s"])
+        self._rewrite(f"{event['trials']} trials, {event['parts']} parts written, {left} left")
+
+    def _show_stage(self, event: dict) -> None:
+        if event["stage"] == "store":
+            self.end_line()

@@ -1,0 +1,70 @@
+"""The command `rerun`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from lstm_trt.config.errors import UsageError
+from lstm_trt.rerun import Run, parse_value, parse_yaml, rerun
+
+EXAMPLE = "lstm-trt rerun notebooks/03_layers.ipynb notebooks/04_batch_size.ipynb -p trials 1000"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `rerun`."""
+    add = parser.add_argument
+    add("notebooks", type=Path, nargs="+", metavar="NOTEBOOK", help="notebooks, run one after the other")
+    pair = {"nargs": 2, "action": "append", "default": [], "metavar": ("NAME", "VALUE")}
+    add("-p", "--parameter", **pair, help="set a parameter to a number, True, False, None, or text")
+    add("-r", "--raw", **pair, help="set a parameter to text, whatever it looks like")
+    add("-y", "--yaml", action="append", default=[], metavar="YAML", help="set parameters, as in 'hidden: [64, 128]'")
+    add("-k", "--kernel", metavar="NAME", help="kernel to use instead of the notebook's own")
+    add("--cell-limit", type=int, metavar="S", help="seconds that a cell may take")
+    add(
+        "--out",
+        type=Path,
+        default=Path("runs"),
+        metavar="DIR",
+        help="folder for the notebooks that ran (default %(default)s)",
+    )
+    add("--quiet", action="store_true", help="no progress line")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run `rerun`; returns 0 where all notebooks ran to their end, else 1."""
+    values = [(name, parse_value(text)) for name, text in arguments.parameter]
+    values += [item for text in arguments.yaml for item in parse_yaml(text).items()]
+    as_json = arguments.format == "json"
+
+    def show(done: Run) -> None:
+        if done.failure is not None:
+            print(f"lstm-trt: {done}", file=sys.stderr, flush=True)
+        elif not as_json:
+            print(done, flush=True)
+
+    runs = rerun(
+        arguments.notebooks,
+        _unique(values),
+        raw=_unique(arguments.raw),
+        out=arguments.out,
+        kernel=arguments.kernel,
+        cell_limit_s=arguments.cell_limit,
+        show_progress=not arguments.quiet,
+        listener=show,
+    )
+    if as_json:
+        print(json.dumps([done.as_dict() for done in runs], indent=1))  # parameters may be NaN
+    return int(any(done.failure is not None for done in runs))
+
+
+def _unique(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
+    values: dict[str, object] = {}
+    for name, value in pairs:
+        if name in values:
+            raise UsageError(f"the parameter {name} is given twice")
+        values[name] = value
+    return values

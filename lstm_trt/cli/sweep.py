@@ -1,0 +1,90 @@
+"""The command `sweep`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from lstm_trt.cli.common import (
+    CONTROL_HELP,
+    RUNTIME_HELP,
+    draw_recordings,
+    exit_status,
+    options_of,
+    print_answer,
+    protocol_of,
+    runtime_arguments,
+    shape_arguments,
+    sizes_of,
+    stopped,
+)
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.shape import AXES, GRIDS, Grid
+from lstm_trt.recorder.session import describe
+from lstm_trt.recorder.sweep import run_sweep
+
+EXAMPLE = (
+    "lstm-trt sweep --layers 1 2 --hidden 32 64 128 --sequence 32 64 --batch 1 2 4"
+    " --runtime onnxruntime pytorch --out recordings"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `sweep`."""
+    add = parser.add_argument
+    grids = ", ".join(f"{name} ({len(grid)} networks)" for name, grid in GRIDS.items())
+    add("--grid", metavar="NAME", help=f"predefined grid: {grids}; sizes that are given replace those of the grid")
+    shape_arguments(parser, several=True, required=False)
+    add("--runtime", nargs="+", default=["onnxruntime"], metavar="NAME", help=f"{RUNTIME_HELP} (default onnxruntime)")
+    runtime_arguments(parser)
+    rounds = "repeat everything in new processes (default 3 from 10000 trials on, else 1)"
+    add("--rounds", type=int, metavar="N", help=rounds)
+    add("--control", action="store_true", help=CONTROL_HELP)
+    add("--retry-failed", action="store_true", help="try again what failed before")
+    add("--memory-limit-gb", type=float, metavar="GB", help="memory that a worker process may use")
+    add("--figures", type=Path, metavar="DIR", help="draw the figures of the sweep into this folder")
+    add("--deadline-us", type=float, metavar="US", help="deadline to show in the figures")
+    add("--quiet", action="store_true", help="no progress line")
+    add("--out", type=Path, required=True, metavar="DIR", help="folder for the recordings")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run `sweep`; returns the exit status."""
+    limit = arguments.memory_limit_gb
+    if limit is not None and not limit > 0:
+        raise UsageError(f"--memory-limit-gb must be above 0, not {limit:g}")
+    protocol, options = protocol_of(arguments), options_of(arguments)
+    report = run_sweep(
+        [
+            describe(shape, runtime, protocol, options)
+            for shape in _grid(arguments)
+            for runtime in dict.fromkeys(arguments.runtime)
+        ],
+        arguments.out,
+        rounds=arguments.rounds,
+        seed=arguments.seed,
+        control=arguments.control,
+        time_limit_s=arguments.time_limit,
+        memory_limit=None if limit is None else int(limit * 1e9),
+        retry_failed=arguments.retry_failed,
+        show_progress=not arguments.quiet,
+    )
+    print_answer(report, arguments.format)
+    if report.stopped:
+        return stopped(arguments.given)
+    if arguments.figures:
+        draw_recordings(arguments.out, arguments.figures, arguments.deadline_us)
+    return exit_status(report)
+
+
+def _grid(arguments: argparse.Namespace) -> Grid:
+    """The grid that was given; raises `UsageError` for an unknown name, or where an axis has no values."""
+    sizes = sizes_of(arguments)
+    if arguments.grid is not None:
+        if arguments.grid not in GRIDS:
+            raise UsageError(f"unknown grid {arguments.grid!r}: choose from {', '.join(GRIDS)}")
+        sizes = {axis: getattr(GRIDS[arguments.grid], axis) for axis in AXES} | sizes
+    for axis in ("layers", "hidden", "sequence"):
+        if axis not in sizes:
+            raise UsageError(f"--{axis} is missing: give its values, or --grid {next(iter(GRIDS))}")
+    return Grid(**sizes)

@@ -1,0 +1,73 @@
+"""The command `versions`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from lstm_trt.analysis.quantiles import ROUNDS
+from lstm_trt.cli.common import (
+    CONTROL_HELP,
+    EXIT_FAILED,
+    comparison_arguments,
+    options_of,
+    print_answer,
+    print_progress,
+    protocol_of,
+    runtime_arguments,
+    shape_arguments,
+    shape_of,
+    stopped,
+    warn,
+)
+from lstm_trt.recorder.versions import record_versions
+
+EXAMPLE = (
+    "lstm-trt versions onnxruntime 1.20.1 1.31.1 --layers 2 --hidden 64 --sequence 32 --out versions\n"
+    "each version is installed into an environment of its own, which is kept in the cache"
+)
+
+FORMATS = ("text", "csv", "json")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `versions`."""
+    add = parser.add_argument
+    add("library", metavar="LIBRARY", help="package name as pip has it: onnxruntime, torch, tensorrt, tensorrt-rtx")
+    add("versions", nargs="+", metavar="VERSION", help="two or more; the first version is the baseline")
+    shape_arguments(parser)
+    add("--runtime", metavar="NAME", help="runtime, where the library has several; lstm-trt doctor lists them")
+    runtime_arguments(parser)
+    add("--rounds", type=int, default=ROUNDS, metavar="N", help="rounds, each in new processes (default %(default)s)")
+    add("--control", action="store_true", help=CONTROL_HELP)
+    comparison_arguments(parser)
+    add("--retry-failed", action="store_true", help="try again what failed before")
+    add("--quiet", action="store_true", help="no progress line")
+    add("--out", type=Path, required=True, metavar="DIR", help="folder for the recordings")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run `versions`; returns the exit status."""
+    answer = record_versions(
+        arguments.library,
+        arguments.versions,
+        shape_of(arguments),
+        out=arguments.out,
+        runtime=arguments.runtime,
+        rounds=arguments.rounds,
+        protocol=protocol_of(arguments),
+        options=options_of(arguments),
+        control=arguments.control,
+        time_limit_s=arguments.time_limit,
+        retry_failed=arguments.retry_failed,
+        effect=arguments.effect,
+        confidence=arguments.confidence,
+        show_progress=not arguments.quiet,
+        tell=(lambda line: None) if arguments.quiet else print_progress,
+    )
+    print_progress(str(answer.report))
+    if answer.report.stopped:
+        return stopped(arguments.given)
+    warn(answer.warnings)
+    print_answer(answer, arguments.format)
+    return 0 if any(answer.comparisons) else EXIT_FAILED

@@ -1,0 +1,44 @@
+"""The command `watch`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from lstm_trt.recorder.watch import follow
+
+EXAMPLE = "lstm-trt watch soak --deadline-us 1000"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `watch`."""
+    add = parser.add_argument
+    add("path", type=Path, metavar="DIR", help="folder that is being recorded into (--out of record or sweep)")
+    add("--deadline-us", type=float, metavar="US", help="count latencies above this deadline")
+    add("--once", action="store_true", help="print one line and end")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run `watch`; returns the exit status."""
+    as_json = arguments.format == "json"
+    rewrite = sys.stdout.isatty() and not (as_json or arguments.once)
+    before = snapshot = None
+    try:
+        for snapshot in follow(arguments.path, arguments.deadline_us):
+            if rewrite:
+                width = shutil.get_terminal_size().columns - 1
+                print(f"\r{str(snapshot)[:width]}\x1b[K", end="", flush=True)
+            elif before is None or (snapshot.state, snapshot.files) != (before.state, before.files):
+                print(json.dumps(snapshot.as_dict()) if as_json else snapshot, flush=True)
+            before = snapshot
+            if arguments.once:
+                break
+    finally:
+        if rewrite:
+            print(flush=True)
+    if not as_json and snapshot.ending(arguments.path):
+        print(snapshot.ending(arguments.path))
+    return 0
