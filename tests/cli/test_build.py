@@ -171,19 +171,11 @@ def test_a_wheel_without_libraries_is_one_clear_line(tmp_path, refused, stub, wo
     assert words in line and "tensorrt: " in line and "see NVIDIA's installation guide" in line
 
 
-def test_tensorrt_that_is_not_installed_says_how_to_install_it():
-    code = (
-        (
-            "import sys; sys.modules['tensorrt_rtx'] = None\n"
-            "from lstm_trt import engines\n"
-            "try: engines.load_module('tensorrt-rtx')\n"
-            "except engines.tensorrt_module.RuntimeUnavailable as e: print(e)\n"
-        )
-        .replace("engines.tensorrt_module", "errors")
-        .replace("import engines", "import engines, errors")
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert result.stdout == "tensorrt-rtx: not installed; pip install tensorrt-rtx\n", result
+def test_tensorrt_that_is_not_installed_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
+    with pytest.raises(RuntimeUnavailable) as caught:
+        trt.load_module(RTX)
+    assert (caught.value.reason, caught.value.remedy) == ("not installed", "pip install tensorrt-rtx")
 
 
 def test_importing_it_loads_nothing_heavy():

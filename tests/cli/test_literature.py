@@ -11,9 +11,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lstm_trt import registry
 from lstm_trt.cli.main import main
 from lstm_trt.literature import implementations, plan
-from lstm_trt.literature.task import devices
+from lstm_trt.literature.session import availability, reason
 from lstm_trt.literature.workloads import VARIANTS, WORKLOADS
 from lstm_trt.recorder.pool import WorkerPool
 from lstm_trt.store import folders, schema
@@ -59,7 +60,7 @@ def test_the_list_has_every_workload_and_every_implementation(told):
     for name, workload in WORKLOADS.items():
         assert f"{name}  (document {workload.document}; {', '.join(workload.modes)})" in out
         assert f"{workload.parameters} parameters" in out
-    assert all(f"\n  {name} " in out for name in implementations.REGISTRY)
+    assert all(f"\n  {name} " in out for name in registry.table("IMPLEMENTATIONS"))
     status, out, _ = told("literature", "speech-ctc-long", "--list", "--format", "json")
     (one,) = json.loads(out)["workloads"]
     assert (one["parameters"], one["lengths"], one["modes"]) == (8_565_120, [500, 1000], ["training"])
@@ -155,7 +156,7 @@ def test_a_mistake_is_one_line(tmp_path, told, arguments, words):
 
 
 def test_what_is_not_installed_is_refused_with_its_remedy(told, tmp_path):
-    if implementations.load("tensorrt").availability().ready:
+    if availability("tensorrt").ready:
         pytest.skip("TensorRT is ready here")
     status, out, err = told("literature", "cell", "--implementation", "tensorrt", "--out", tmp_path)
     assert status == 2 and out == "" and err.startswith("lstm-trt: tensorrt: ") and err.count("\n") == 1
@@ -167,7 +168,7 @@ def entries():
 
 
 def on_a_cpu(entries):
-    return [entry for entry in entries if devices(implementations.load(entry.implementation))[0] == "cpu"]
+    return [entry for entry in entries if implementations.load(entry.implementation).DEVICES[0] == "cpu"]
 
 
 def test_the_whole_set_takes_less_than_45_minutes(entries):
@@ -177,7 +178,7 @@ def test_the_whole_set_takes_less_than_45_minutes(entries):
 
 
 def test_the_plan_has_every_implementation_workload_and_document(entries):
-    assert {entry.implementation for entry in entries} == set(implementations.REGISTRY)
+    assert {entry.implementation for entry in entries} == set(registry.table("IMPLEMENTATIONS"))
     modes = {(entry.workload.name, entry.mode) for entry in entries}
     assert modes == {(name, mode) for name, workload in WORKLOADS.items() for mode in workload.modes}
     # Documents 000 and 001 stand beside published times: all of their sizes, whole.
@@ -191,8 +192,7 @@ def test_the_plan_has_every_implementation_workload_and_document(entries):
 
 def test_what_can_be_recorded_here_is_the_row(entries):
     for entry in entries:
-        module = implementations.load(entry.implementation)
-        assert (entry.configuration is not None) == module.availability().ready, entry
+        assert (entry.configuration is not None) == availability(entry.implementation).ready, entry
         assert entry.configuration is not None or entry.reason
         if entry.configuration is not None:
             one = entry.configuration
@@ -200,7 +200,7 @@ def test_what_can_be_recorded_here_is_the_row(entries):
             assert (one.runtime, one.mode, one.options.threads) == (entry.implementation, entry.mode, 1)
             assert (one.protocol.trials, one.protocol.warmup) == (entry.batches, entry.warmup)
         assert plan.FEWEST <= entry.batches <= entry.workload.batches and entry.warmup >= 1
-        assert module.supports(entry.workload, entry.mode) is None
+        assert reason(entry.implementation, entry.workload, entry.mode) is None
 
 
 def test_the_dry_run_prints_each_row_and_records_nothing(entries, told, tmp_path):
@@ -218,8 +218,8 @@ def test_the_dry_run_prints_each_row_and_records_nothing(entries, told, tmp_path
 
 def test_an_estimate_grows_with_the_work():
     ptb = WORKLOADS["ptb-lm"]
-    for name in implementations.REGISTRY:
-        if implementations.load(name).supports(ptb, "training") is None:
+    for name in registry.table("IMPLEMENTATIONS"):
+        if reason(name, ptb, "training") is None:
             forward, training = (plan.step_ms(ptb, name, mode) for mode in ptb.modes)
             assert training > forward > plan.step_ms(ptb.scaled("1/2"), name, "forward")
     cells, millions = plan.counts(WORKLOADS["speech-bidirectional-ce-long"])
@@ -251,20 +251,21 @@ def test_answers_are_kept_up_to_a_size(tmp_path, monkeypatch):
 
     class Preparer:
         def call(self, job, **limits):
-            asked.append(job["workload"]["batch"])
+            asked.append(job["configuration"]["workload"]["batch"])
             np.save(job["answers_path"], np.zeros(1000, np.float32))
+            return {"reference": {name: job[name] for name in ("gate_seed", "answers_path")}}
 
     layers = [entry.configuration for entry in plan.entries() if entry.workload.name == "layer" and entry.configuration]
     some = list({one.workload: one for one in layers}.values())[:6]
     with WorkerPool() as crew:
         monkeypatch.setattr(crew, "_prepare_process", Preparer)
-        first = [crew._reference(one, 0, {}) for one in some]
-        assert [crew._reference(one, 0, {}) for one in some] == first and len(asked) == 6
+        first = [crew._shared_reference(one, {}) for one in some]
+        assert [crew._shared_reference(one, {}) for one in some] == first and len(asked) == 6
         monkeypatch.setattr(pool, "ANSWERS_KEPT_BYTES", 9000)  # two of them
-        crew._reference(some[-1], 0, {})
-        assert len(crew._literature) == 2 and len(asked) == 6
-        crew._reference(some[0], 0, {})
-        assert len(asked) == 7 and len(crew._literature) == 2
+        crew._shared_reference(some[-1], {})
+        assert len(crew._references) == 2 and len(asked) == 6
+        crew._shared_reference(some[0], {})
+        assert len(asked) == 7 and len(crew._references) == 2
         monkeypatch.setattr(pool, "ANSWERS_KEPT_BYTES", 1)
-        one = crew._reference(some[1], 0, {})
-        assert len(crew._literature) == 1 and np.load(one["answers_path"]).size == 1000  # the one in use stays
+        one = crew._shared_reference(some[1], {})
+        assert len(crew._references) == 1 and np.load(one["answers_path"]).size == 1000  # the one in use stays
