@@ -12,8 +12,7 @@ from lstm_trt.analysis import summary
 from lstm_trt.analysis.tables import text_table
 from lstm_trt.cli.common import PATH_HELP, draw_recordings, print_json, table_arguments, table_options, warn
 from lstm_trt.config.errors import UsageError
-from lstm_trt.store import folders
-from lstm_trt.store.foreign import read_foreign
+from lstm_trt.store.runs import load
 
 EXAMPLE = (
     "lstm-trt summarize recordings --format csv > summary.csv\n"
@@ -35,14 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `summarize`; returns the exit status."""
-    found = read_foreign(arguments.path, **table_options(arguments))
-    if found is not None:
+    found = load(arguments.path, **table_options(arguments))
+    if found.own:
+        rows = summary.summarize(found.recordings, arguments.by_round)
+    else:
         if arguments.figures:
             raise UsageError(f"--figures draws recordings of this lab, and {arguments.path} is a table: leave it out")
         warn(found.warnings)
         rows = summary.summarize_groups(found.groups, arguments.by_round)
-    else:
-        rows = summary.summarize(folders.read_many(arguments.path), arguments.by_round)
     if arguments.format == "json":
         print_json([row.as_dict() for row in rows])
     elif arguments.format == "csv":

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store import consolidated, folders
-from lstm_trt.store.foreign import read_foreign
+from lstm_trt.store.foreign import groups_of_table
 from lstm_trt.store.samples import TRIAL_CAUSES, Group, groups_of
 from lstm_trt.store.schema import Failure, Recording
+from lstm_trt.store.tables import read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,7 +121,8 @@ def group_fields(group: Group) -> dict:
     machine = group.samples[0].machine if group.samples else None
     return {
         **plain["workload"],
-        **configuration.shape.as_dict(),
+        **configuration.workload.group_fields(configuration.mode),
+        **configuration.workload.axes,
         **{name: plain[name] for name in ("mode", "runtime", "runtime_version", "device_name")},
         **plain["options"],
         **asdict(configuration.protocol),
@@ -165,19 +167,16 @@ def load(
     some groups only, see `Runs.where`. Raises `UsageError` or `StoreError`, one line, for what cannot be read.
     """
     path = Path(path)
-    found = read_foreign(path, column, unit, group_by, causes, one_group)
-    if found is None:
+    table = read_table(path)
+    if table is None:
+        options = {"--column": column, "--unit": unit, "--group-by": group_by, "--rename": rename, "--causes": causes}
+        for option in (option for option, value in options.items() if value):
+            why = "are grouped by configuration" if option == "--group-by" else "know their columns and units"
+            raise UsageError(f"{path} holds recordings of this lab, which {why}: leave {option} out")
         runs = _recorded(path)
     else:
-        runs = Runs(
-            groups=tuple(found.groups),
-            source=str(path),
-            warnings=tuple(found.warnings),
-            how=found.how,
-            group_by=found.keys,
-            grouped=bool(found.keys),
-            own=False,
-        )
+        found = groups_of_table(table.renamed(rename), column, unit, group_by, causes, one_group)
+        runs = Runs(found.groups, str(path), found.warnings, found.how, found.keys, grouped=bool(found.keys), own=False)
     return runs.where(**where) if where else runs
 
 

@@ -204,12 +204,12 @@ def test_one_trial_of_this_lab_is_refused(tmp_path, mistake, command):
 
 
 def test_a_process_of_its_own_exits_as_promised(tmp_path, lab, refused):
-    """The status reaches the shell, and numbers without unit are answered, with a warning."""
+    """The status reaches the shell, and numbers without a unit get no verdict."""
     path = tmp_path / "times.txt"
     path.write_text("\n".join(body(2995)))
-    result = lab("verdict", path, "--deadline-us", 1000, "--format", "json", process=True)
-    assert result.returncode == 0 and json.loads(result.stdout)["unit"] == "us"
-    assert result.stderr.count("\n") == 1 and result.stderr.startswith("warning: ") and "--unit" in result.stderr
+    assert "say --unit" in refused("verdict", path, "--deadline-us", 1000)
+    result = lab("verdict", path, "--unit", "us", "--deadline-us", 1000, "--format", "json")
+    assert result.returncode == 0 and json.loads(result.stdout)["unit"] == "us" and not result.stderr
     assert lab("verdict", path, "--unit", "ms", "--deadline-us", 1000, process=True).returncode == 1
     assert lab("verdict", path, "--unit", "us", "--deadline-us", 1000, "--percentile", 99.99).returncode == 3
     assert "no file or folder" in refused("verdict", tmp_path / "nowhere", "--deadline-us", 1)

@@ -10,11 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from lstm_trt.config.errors import LabError, UsageError
-from lstm_trt.store import columns as store_columns
 from lstm_trt.store import consolidated, files, folders, schema
-from lstm_trt.store.columns import find_starts, find_times, mixes, names_configuration, split_unit
 from lstm_trt.store.runs import load
 from lstm_trt.store.samples import groups_of
+from lstm_trt.store.tables import number, read_table, split_unit, time_column
 from tests.store.test_store import planted
 
 
@@ -54,13 +53,12 @@ def refusal(path, **options) -> str:
         ("latency (ms)", "latency", "ms"),
         ("Latency (µs)", "latency", "us"),
         ("latencyMs", "latency", "ms"),
-        ("startComputeMs", "start compute", "ms"),
-        ("startH2dMs", "start h2d", "ms"),
-        ("Average time (s)", "average time", "s"),
+        ("startComputeMs", "startcompute", "ms"),
+        ("Average time (s)", "average_time", "s"),
         ("time in ms", "time", "ms"),
         ("elapsed_seconds", "elapsed", "s"),
-        ("ms", "", "ms"),
         ("latency", "latency", None),
+        ("ms", "ms", None),
         ("times", "times", None),
         ("focus", "focus", None),
         ("status", "status", None),
@@ -70,43 +68,69 @@ def refusal(path, **options) -> str:
     ],
 )
 def test_a_unit_is_believed_only_where_it_stands_apart(name, stem, unit):
-    assert split_unit(name) == (stem, unit) or (name == "TimeS" and split_unit(name)[1] is None)
+    assert split_unit(name) == (stem, unit)
+
+
+TREXEC = ["startInMs", "endInMs", "inMs", "computeMs", "outMs", "latencyMs", "endToEndMs"]
 
 
 @pytest.mark.parametrize(
     ("names", "found"),
     [
-        (["startInMs", "endInMs", "inMs", "computeMs", "outMs", "latencyMs", "endToEndMs"], ["latencyMs"]),
-        (["trial", "x"], ["x"]),
-        (["trial", "temperature", "x_us"], ["x_us"]),
-        (["time_s", "latency_us"], ["latency_us"]),
-        (["time_us", "duration_us"], ["duration_us"]),
-        (["gpu_latency_us", "n"], ["gpu_latency_us"]),
-        (["hidden", "t"], ["t"]),
-        (["latency_us", "latency_ns"], ["latency_us", "latency_ns"]),
-        (["a", "b"], ["a", "b"]),
-        (["trial", "hidden_size"], []),
+        (TREXEC, ("latencyMs", "ms")),
+        (["trial", "temperature", "x_us"], ("x_us", "us")),
+        (["time_s", "latency_us"], ("latency_us", "us")),
+        (["start_ns", "intended_ns", "took (ms)"], ("took (ms)", "ms")),
+        (["Average time (s)", "n"], ("Average time (s)", "s")),
     ],
 )
-def test_the_column_of_times_is_found_or_it_is_said_which_there_are(names, found):
-    assert find_times(names) == found
-
-
-def test_starts_are_found_the_intended_first():
-    assert find_starts(["latency_us", "start_ns", "intended_ns", "endInMs"]) == ["intended_ns", "start_ns"]
+def test_the_column_of_times_is_the_one_that_needs_no_guess(tmp_path, names, found):
+    table = read_table(put(tmp_path / "t.csv", {name: [1, 2] for name in names}))
+    assert time_column(table, None, None) == (*found, [])
 
 
 @pytest.mark.parametrize(
-    "name", ["hidden", "Num LSTM layers", "hidden_size", "batchSize", "runtime", "config_id", "model"]
+    "names",
+    [
+        ["trial", "x"],
+        ["time_us", "duration_us"],
+        ["gpu_latency_us", "cpu_latency_us"],
+        ["latency_us", "latency_ms"],
+        ["trial", "hidden_size"],
+        ["start_ns", "end_ns", "took_ns"],
+    ],
 )
-def test_names_of_configurations(name):
-    assert names_configuration(name)
+def test_where_it_would_be_a_guess_the_flag_is_named(tmp_path, names):
+    path = put(tmp_path / "t.csv", {name: [1, 2] for name in names})
+    for options in ({}, {"unit": "us"}):
+        message = refusal(path, **options)
+        assert "--column" in message and all(name in message for name in names)
+    assert load(path, column=names[1], unit="ns").how == {"column": names[1], "unit": "ns"}
 
 
-@pytest.mark.parametrize("name", ["gpu_temperature", "kernel_us", "network_ms", "trial", "cpu", "temperature", "load"])
-def test_names_of_what_happens_to_a_trial(name):
-    assert not names_configuration(name)
-    assert not mixes(name, "number", 3, 1000)
+def test_a_unit_that_nothing_states_is_asked_for(tmp_path):
+    (tmp_path / "plain.txt").write_text("500\n501\n")
+    (tmp_path / "plain.json").write_text("[500, 501]")
+    paths = [
+        put(tmp_path / "a.csv", {"latency": [5, 6]}),
+        put(tmp_path / "b.csv", {"trial": [1, 2], "latency": [5, 6]}),
+    ]
+    for path in (*paths, put(tmp_path / "c.csv", {"took": [5, 6]}), tmp_path / "plain.txt", tmp_path / "plain.json"):
+        assert "--unit" in refusal(path)
+        assert load(path, unit="ms")[0].samples[0].latency_ns[0] in (5e6, 500e6)
+
+
+def test_columns_are_renamed_before_they_are_read(tmp_path):
+    columns = {"Size": [8, 16, 8, 16], "elapsed": [5, 6, 7, 8], "stamp_us": [0, 10, 20, 30], "other_us": [1, 2, 3, 4]}
+    path = put(tmp_path / "t.csv", columns)
+    names = {"size": "hidden", "elapsed": "latency_ms", "stamp_us": "start_us", "other_us": ""}
+    runs = load(path, rename=names, group_by=["hidden"])
+    assert [group.group for group in runs] == [{"hidden": 8}, {"hidden": 16}]
+    assert runs[1].samples[0].latency_ns.tolist() == [6e6, 8e6] and runs[1].samples[0].start_ns.tolist() == [10e3, 30e3]
+    assert "no column 'x'" in refusal(path, rename={"x": "latency_us"})
+    assert "several columns named latency_ms" in refusal(
+        path, rename={**names, "other_us": "latency_ms"}, one_group=True
+    )
 
 
 # Numbers, exactly
@@ -146,8 +170,7 @@ def test_spans_of_time_say_their_unit(tmp_path):
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
-def test_both_readers_read_the_same(tmp_path, separator):
-    """pyarrow, and cell by cell: a thousands separator leaves the file to the second."""
+def test_thousands_are_read_as_they_are_meant(tmp_path, separator):
     random = np.random.default_rng()
     times = [f"{value:.3f}" for value in random.lognormal(7, 0.5, 500)]
     others = {"trial": range(500), "label": random.permutation(500), "load": [f"{v:.2f}" for v in random.random(500)]}
@@ -155,16 +178,56 @@ def test_both_readers_read_the_same(tmp_path, separator):
     quoted = [f'"{float(value):,.3f}"' if float(value) > 1000 else value for value in times]
     assert any(cell.startswith('"') for cell in quoted)
     slow = put(tmp_path / "slow.csv", {**others, "latency_us": quoted}, separator)
-    assert store_columns.read_table(fast).again is not None
     assert (one(fast).latency_ns == one(slow).latency_ns).all()
     assert (one(fast).latency_ns == [round(float(value) * 1000) for value in times]).all()
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [
+        (" 12.5 ", 12.5),
+        ("1,234.5", 1234.5),
+        ("1,234,567", 1234567),
+        ("1 234.5", 1234.5),
+        ("1\u202f234\u202f567", 1234567),
+        ("1'234", 1234),
+        ("1_000", 1000),
+        ("2e-3", 0.002),
+        *((blank, None) for blank in (None, "", "  ", "NaN", "NA", "n/a", "null", "-")),
+    ],
+)
+def test_numbers_as_people_write_them(cell, value):
+    found = number(cell)
+    assert found == value if value is not None else np.isnan(found)
+
+
+@pytest.mark.parametrize(
+    ("cell", "words_told"),
+    [
+        ("1,234", "may be 1234 or 1.234"),
+        ("0,5", "decimal comma"),
+        ("12,5", "decimal comma"),
+        ("1.234,5", "decimal comma"),
+        ("0,123", "decimal comma"),
+        ("OOM", "not a number"),
+        ("12 ms", "not a number"),
+        ("1,23,4", "not a number"),
+    ],
+)
+def test_what_can_be_read_in_two_ways_is_refused(cell, words_told):
+    with pytest.raises(ValueError, match=words_told):
+        number(cell)
+
+
+def test_thousands_in_a_size_can_be_nothing_else():
+    assert number("1,024", whole=True) == 1024
 
 
 def test_rows_that_a_spreadsheet_leaves_are_no_trials(tmp_path):
     path = tmp_path / "t.csv"
     for end in (",\n", ",\r\n,\r\n", "\n\n , \n", ","):
         path.write_text(f"trial,latency_us\n1,5\n2,6\n{end}")
-        assert store_columns.read_table(path).again is not None and one(path).latency_ns.tolist() == [5000, 6000], end
+        assert one(path).latency_ns.tolist() == [5000, 6000], end
     path.write_text("trial,latency_us\n1,5\n,\n2,6\n3,x")
     assert "line 5: latency_us is 'x'" in refusal(path)
     path.write_text("trial,latency_us,note\n1,5,\n2,6,\n")
@@ -177,11 +240,8 @@ def test_rows_that_a_spreadsheet_leaves_are_no_trials(tmp_path):
 def test_one_number_a_line(tmp_path):
     path = tmp_path / "times.txt"
     path.write_text("# from a logger\n\n500\n501.5  # late\n499.25\n\n# end\n")
-    read = load(path)
-    assert read.how["unit"] == "us" and "column" not in read.how and not read.grouped
-    assert read.groups[0].samples[0].latency_ns.tolist() == [500_000, 501_500, 499_250]
-    assert "microseconds were taken" in read.warnings[0] and "--unit" in read.warnings[0]
     read = load(path, unit="ms")
+    assert read.how == {"unit": "ms"} and not read.grouped
     assert read.groups[0].samples[0].latency_ns.tolist() == [500e6, 501.5e6, 499.25e6] and read.warnings == ()
 
 
@@ -189,7 +249,7 @@ def test_the_header_of_savetxt_tells_the_unit(tmp_path):
     np.savetxt(tmp_path / "t.txt", [1.5, 2.5], header="latency_ms")
     assert one(tmp_path / "t.txt").latency_ns.tolist() == [1.5e6, 2.5e6]
     (tmp_path / "u.txt").write_text("# the deadline is 10 ms\n500\n501\n")
-    assert load(tmp_path / "u.txt").how["unit"] == "us"
+    assert "--unit" in refusal(tmp_path / "u.txt")
 
 
 OLD_TREXEC = ("startInMs", "endInMs", "startComputeMs", "endComputeMs", "startOutMs", "endOutMs", "inMs", "computeMs")
@@ -226,9 +286,10 @@ def test_times_that_trexec_exports(tmp_path, names):
 
 def test_other_json(tmp_path):
     (tmp_path / "a.json").write_text('{"latency_us": [5, 6.5], "tool": "x"}')
-    (tmp_path / "b.json").write_text("[5, 6.5]")
+    (tmp_path / "b.json").write_text("[5000, 6500]")
     (tmp_path / "c.jsonl").write_text('{"latency_us": 5}\n{"latency_us": 6.5}\n')
-    for name in ("a.json", "b.json", "c.jsonl"):
+    assert one(tmp_path / "b.json", unit="ns").latency_ns.tolist() == [5000, 6500]
+    for name in ("a.json", "c.jsonl"):
         assert one(tmp_path / name).latency_ns.tolist() == [5000, 6500]
 
 
@@ -263,8 +324,8 @@ def test_starts_warm_up_rounds_and_counts_are_taken_by_name(tmp_path):
     path = put(tmp_path / "t.csv", columns)
     (group,) = load(path).groups
     assert [sample.round for sample in group.samples] == [0, 1, 2] and group.n == 54
-    for number, sample in enumerate(group.samples):
-        places = np.arange(number, rows, 3)
+    for place, sample in enumerate(group.samples):
+        places = np.arange(place, rows, 3)
         assert (sample.latency_ns == 1000 * (10 + places)).all()
         assert (sample.start_ns == 100_000 * places).all()
         assert (sample.warmup == (places < 6)).all()
@@ -285,7 +346,7 @@ def test_rows_are_put_in_the_order_of_the_trials(tmp_path):
 def test_starts_keep_their_precision(tmp_path):
     """Nanoseconds since 1970 are above 2**53."""
     starts = 1_700_000_000_000_000_000 + 1001 * np.arange(100)
-    sample = one(put(tmp_path / "t.csv", {"timestamp_ns": starts, "latency_us": np.arange(1, 101)}))
+    sample = one(put(tmp_path / "t.csv", {"start_ns": starts, "latency_us": np.arange(1, 101)}))
     assert (sample.start_ns == 1001 * np.arange(100)).all()
 
 
@@ -353,7 +414,8 @@ OF_TRIALS = [
     {"temperature": [60 + place // 50 for place in range(200)]},
     {"cpu": [0, 1] * 100},
     {"start_ns": range(0, 2000, 10)},
-    {"status": ["ok"] * 199 + ["late"]},
+    {"note": ["", "gc"] * 50 + [""] * 99 + ["late"]},
+    {"round": ["a", "b"] * 100},
     {"gpu_clock_mhz": [1410, 1980] * 100},
     {"load": [0.5, 0.25] * 100},
     {"hidden": [64] * 200, "model": ["a"] * 200},
@@ -469,9 +531,9 @@ BAD = {
     "text behind comments": (b"# tool\n# x\n\nlatency_us,b\n5,1\nx,2\n", "line 6: latency_us is 'x'"),
     "decimal comma": (b"trial;latency_us\n1;500,5\n2;501,25\n", "line 2: latency_us is '500,5', with a decimal comma"),
     "thousands or not": (b"trial;latency_us\n1;1,500\n2;1,501\n", "may be 1500 or 1.500"),
-    "no unit": (f"latency\n{GOOD}".encode(), "does not say its unit: say --unit"),
-    "no times": (b"a,b\n1,2\n3,4\n", "several columns that may hold the times (a, b); say --column"),
-    "no numbers": (b"a,b\nx,y\nz,w\n", "no column known for its times"),
+    "no times": (b"a,b\n1,2\n3,4\n", "say --column"),
+    "no numbers": (b"a,b\nx,y\nz,w\n", "say --column"),
+    "open quote": (b'latency_us,k\n1,"x\n3,4\n5,6\n', "a quote is not closed"),
     "twice": (b"latency_us,latency_us\n1,2\n3,4\n", "several columns named latency_us"),
     "two units": (b"latency_us,latency_ms\n1,2\n3,4\n", "latency_us, latency_ms"),
     "no header": (b"1,2\n3,4\n", "must hold the names of the columns"),
@@ -481,12 +543,16 @@ BAD = {
     "one timed": (b"warmup,latency_us\n1,5\n0,6\n", "1 time after warm-up"),
     "zeros": (b"\0" * 100, "no text, Parquet or JSON"),
     "latin-1": ("Latency (µs)\n5\n6\n".encode("latin-1"), "no text in UTF-8"),
-    "huge cell": (b"latency_us\n" + b"9" * 300_000 + b"\n5\n", "line 2"),
-    "huge number": (b"5\n" + b"9" * 300_000 + b"\n", "line 2: 300000 letters are no number"),
+    "huge cell": (b"latency_us\n" + b"9" * 300_000 + b"\n5\n", "1 infinite, the first in line 2"),
+    "huge number": (b"5\n" + b"9" * 300_000 + b"\n", "1 infinite, the first in line 2"),
     "huge header": (b"x" * 300_000 + b"\n5\n6\n", "300000 letters"),
     "out of range": (b"latency_s\n1e308\n5\n", "out of all range"),
     "too small": (b"latency_ns\n1e-9\n5\n", "out of all range"),
 }
+
+
+#: Here the unit stands in the name of the column, and is another one.
+STATED = ("out of range", "too small", "two units", "huge header")
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -495,7 +561,7 @@ def test_bad_text_is_refused_in_one_line(tmp_path, name, suffix):
     content, words = BAD[name]
     path = tmp_path / f"times{suffix}"
     path.write_bytes(content)
-    told = refusal(path)
+    told = refusal(path, unit=None if name in STATED else "us")
     assert words in told and told.startswith(str(path)), told
 
 
@@ -517,7 +583,7 @@ def test_bad_text_is_refused_in_one_line(tmp_path, name, suffix):
 )
 def test_bad_json_is_refused_in_one_line(tmp_path, text, words):
     (tmp_path / "t.json").write_text(text)
-    assert words in refusal(tmp_path / "t.json")
+    assert words in refusal(tmp_path / "t.json", unit="ms")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".txt", ".json", ".parquet", ".jsonl", ""])
@@ -533,9 +599,9 @@ def test_bad_parquet_is_refused_in_one_line(tmp_path):
     for column, words in (
         (pa.array([], pa.float64()), "no rows"),
         (pa.array([1.0, None, 3.0]), "1 blank or NaN, the first in row 2"),
-        (pa.array([None, None]), "latency_us holds no numbers"),
+        (pa.array([None, None]), "2 blank or NaN, the first in row 1"),
         (pa.array([[1.0], [3.0]]), "latency_us holds no numbers"),
-        (pa.array(["5", "6"]), "latency_us holds no numbers"),
+        (pa.array(["5", "six"]), "row 2: latency_us is 'six'"),
         (pa.array([True, False]), "latency_us holds no numbers"),
         (pa.array([1.0, float("inf")]), "1 infinite, the first in row 2"),
     ):
@@ -549,14 +615,14 @@ def test_bad_options_are_refused_in_one_line(tmp_path):
     path = put(tmp_path / "t.csv", {"layers": [1, 1, 1], "hidden": [32, 64, 64], "latency_us": [5, 6, 7]})
     assert "no column 'hiden'; it has layers, hidden, latency_us" in refusal(path, group_by=["hiden"])
     assert "no column 'latency'" in refusal(path, column="latency")
-    assert "names Hidden twice" in refusal(path, group_by=["hidden", "Hidden"])
+    assert "names hidden twice" in refusal(path, group_by=["hidden", "Hidden"])
     assert "that column holds the times" in refusal(path, group_by=["latency_us"])
     assert "hidden=32 has 1 time" in refusal(path, group_by=["hidden"])
     assert "unknown unit" in refusal(path, unit="parsec")
     assert "no column 'x'" in refusal(path, causes=["x"], one_group=True)
     (tmp_path / "t.txt").write_text("5\n6\n")
     for options in ({"column": "x"}, {"group_by": ["x"]}, {"causes": ["x"]}):
-        assert "without names of columns" in refusal(tmp_path / "t.txt", **options)
+        assert "without names of columns" in refusal(tmp_path / "t.txt", unit="us", **options)
     assert "no file or folder" in refusal(tmp_path / "nowhere")
     (tmp_path / "nothing").mkdir()
     assert "holds no recording" in refusal(tmp_path / "nothing")
