@@ -1,0 +1,182 @@
+"""Mutated files, each given to the command line in this process.
+
+`python -m tests.support.mutants KIND SEED FIRST LAST FOLDER`. A mutant depends on the kind, the seed and its number alone. Its number stands in FOLDER/at before it is read, and
+the mutant itself in FOLDER beside it, so that the parent knows which file killed the process or never came back. A
+mutant may be accepted (status 0, or 1 and 3 of a verdict) or refused by one line and status 2; all else ends with
+status 9 and says what was wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import random
+import shutil
+import sys
+from pathlib import Path
+
+from tests.conftest import ROOT
+
+#: A consolidated pair; one file of it is mutated, the other stays.
+RECORDINGS = ROOT / "data" / "epyc" / "confirm"
+#: Bytes that mean something in CSV and JSON, and some that mean nothing there.
+PIECES = (b",", b";", b"\t", b"\n", b"\r\n", b'"', b"{", b"}", b"[", b"]", b":", b"-", b"e308", b"NaN", b"inf", b"0")
+PIECES += (
+    b"null",
+    b"true",
+    b"1e999",
+    b"-1",
+    b"",
+    b"\0",
+    b"\xff\xfe",
+    b"\xef\xbb\xbf",
+    "µ".encode(),
+    b"9" * 400,
+    b"_us",
+)
+
+
+def mutate(content: bytes, draw: random.Random) -> bytes:
+    """One to eight changes: bits, bytes, pieces put in, parts taken out, doubled, moved, or the end cut off."""
+    mutant = bytearray(content)
+    for _ in range(draw.randint(1, 8)):
+        at, span = draw.randrange(len(mutant) + 1), draw.randint(1, max(1, len(mutant) // 8))
+        part = bytes(mutant[at : at + span])
+        match draw.randrange(7):
+            case 0 if at < len(mutant):
+                mutant[at] ^= 1 << draw.randrange(8)
+            case 1 if at < len(mutant):
+                mutant[at] = draw.randrange(256)
+            case 2:
+                mutant[at:at] = draw.choice(PIECES)
+            case 3:
+                del mutant[at : at + span]
+            case 4:
+                mutant[at:at] = part
+            case 5:
+                del mutant[at : at + span]
+                back = draw.randrange(len(mutant) + 1)
+                mutant[back:back] = part
+            case 6 if draw.random() < 0.3:
+                del mutant[at:]
+    return bytes(mutant)
+
+
+def originals(kind: str, folder: Path) -> list[tuple[str, bytes, list[list[str]]]]:
+    """(file name, content, command lines with `{}` for the file) of a kind."""
+    judge = ["verdict", "{}", "--deadline-us", "1000", "--percentile", "99"]
+    table = ["--column", "latency", "--unit", "us"]
+    if kind == "recordings":
+        paths = [path for path in sorted(RECORDINGS.iterdir()) if path.suffix == ".parquet"]
+        commands = [judge, ["summarize", "{}"], ["scaling", "{}"], ["outliers", "{}"]]
+        return [(path.name, path.read_bytes(), commands) for path in [*paths, *make_recordings(folder)]]
+    if kind == "csv":
+        draw = random.Random(0)
+        rows = "".join(f"{64 * (1 + n % 2)},{draw.gauss(300, 20):.3f},{n % 7 == 0}\n" for n in range(120))
+        averages = "layers,hidden,sequence,batch,latency_us\n" + "".join(f"1,{h},32,1,{h / 2}\n" for h in (32, 64, 128))
+        commands = [[*judge, *table], ["outliers", "{}", *table, "--group-by", "hidden"], ["summarize", "{}"]]
+        return [
+            ("times.csv", f"hidden,latency,warmup\n{rows}".encode(), commands),
+            ("averages.csv", averages.encode(), [["scaling", "{}"]]),
+            (
+                "numbers.txt",
+                "".join(f"{draw.gauss(300, 20):.3f}\n" for _ in range(100)).encode(),
+                [[*judge, "--unit", "us"]],
+            ),
+        ]
+    if kind == "json":
+        one = '{"startEnqMs": 0.1, "endEnqMs": 0.2, "h2dMs": 0.01, "computeMs": 0.5, "d2hMs": 0.01, "latencyMs": 0.52}'
+        failure = next((ROOT / "tests" / "data").glob("*.failure.json"))
+        return [
+            ("trtexec.json", f"[{', '.join([one] * 40)}]".encode(), [judge, ["summarize", "{}"], ["outliers", "{}"]]),
+            (failure.name, failure.read_bytes(), [["summarize", "{}"], judge]),
+        ]
+    from lstm_trt.config.shape import LstmShape
+    from lstm_trt.export.to_onnx import export_network, static_model
+
+    shape = LstmShape(1, 8, 4)
+    path = export_network(shape, 0).path
+    build = ["build", "--onnx", "{}", "--compute-capability", "sm89", "--layers-table"]
+    return [("symbolic.onnx", path.read_bytes(), [build]), ("static.onnx", static_model(path, shape), [build])]
+
+
+def make_recordings(folder: Path) -> list[Path]:
+    """Small recordings as files, one of them with a control run."""
+    import numpy as np
+
+    from lstm_trt.config.configuration import Configuration, Options, Protocol
+    from lstm_trt.config.shape import LstmShape
+    from lstm_trt.store import files
+    from lstm_trt.store.schema import Recording
+
+    draw, rows = np.random.default_rng(0), 60
+    latency_ns = draw.integers(90_000, 120_000, rows)
+    start_ns = np.cumsum(latency_ns + 1_000) - latency_ns
+    columns = {"trial": np.arange(rows), "warmup": np.arange(rows) < 10, "start_ns": start_ns, "latency_ns": latency_ns}
+    control = {"start_ns": start_ns, "latency_ns": latency_ns // 100}
+    made = folder / "made"
+    made.mkdir(parents=True, exist_ok=True)
+    protocol = Protocol(trials=rows - 10)
+    return [
+        files.write(
+            Recording(
+                Configuration(
+                    LstmShape(1, hidden, 4), "onnxruntime", "1", "a processor", Options(cores=(0,)), protocol
+                ),
+                0,
+                columns,
+                {"blocks": [], "machine_fingerprint": "1" * 64, "control": None, "warnings": []},
+                run,
+            ),
+            made,
+        )
+        for hidden, run in ((8, None), (16, control))
+    ]
+
+
+def judge_answer(status: int, errors: str) -> str | None:
+    """What is wrong with an answer; None where nothing is."""
+    if status not in (0, 1, 2, 3):
+        return f"exit status {status}"
+    lines = [line for line in errors.splitlines() if not line.startswith("warning: ")]
+    if status == 2 and (len(lines) != 1 or not lines[0].startswith("lstm-trt: ")):
+        return f"{len(lines)} lines of refusal"
+    if any(line.startswith(("Traceback", "[ERROR]", "Exception")) for line in lines):
+        return "a traceback, or a library's own message"
+    return None
+
+
+def main(kind: str, seed: str, first: str, last: str, folder: str) -> int:
+    """Give the mutants from `first` to `last` to the command line; returns 0, or 9 where one was answered wrongly."""
+    from lstm_trt.cli.main import main as command_line
+
+    place = Path(folder)
+    sources = originals(kind, place)
+    for number in range(int(first), int(last)):
+        draw = random.Random(f"{kind}/{seed}/{number}")
+        name, content, commands = draw.choice(sources)
+        shutil.rmtree(place / "mutant", ignore_errors=True)
+        (place / "mutant").mkdir(parents=True)
+        path = place / "mutant" / name
+        path.write_bytes(mutate(content, draw))
+        for other in RECORDINGS.iterdir() if (RECORDINGS / name).exists() else ():
+            if other.name != name:
+                shutil.copy(other, path.parent)
+        target = path.parent if draw.random() < 0.2 and "onnx" not in name else path
+        arguments = [part.format(target) for part in draw.choice(commands)]
+        (place / "at").write_text(f"{number} {arguments}")
+        errors = io.StringIO()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
+            status = command_line(arguments)
+        wrong = judge_answer(status, errors.getvalue())
+        if wrong:
+            print(f"{wrong} for mutant {number} of {kind}, seed {seed}: {arguments}\n{errors.getvalue()}", flush=True)
+            return 9
+    (place / "at").write_text(f"{last} done")
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONFAULTHANDLER", "1")
+    sys.exit(main(*sys.argv[1:]))
