@@ -1,8 +1,8 @@
-"""One build: parse, configure, build, read the log; and the builder's timing cache.
+"""Building an engine: parse the ONNX file, configure, build, read the log; and the builder's timing cache.
 
-The graph has passed the gate (`graphs.check`) before. What comes back is the plan and what there
-is to tell of it. The most verbose log of the builder is kept while it works: it holds the layer
-table, and the reason where it fails.
+The graph passes the gate (`onnx_checks.check`) before. Networks are strongly typed, so that versions 10 and 11 behave
+alike: half precision is written into the graph (`onnx_fp16`), TF32 is a flag that is always set and recorded. The most
+verbose log of the builder is kept while it works: it holds the layer table, and the reason where the build fails.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import BuildFailed, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import layers, onnx_checks
-from lstm_trt.export.engine import RECIPE, Engine, EngineOptions, network_name, read_header
+from lstm_trt.export.engine import RECIPE, Engine, EngineOptions, Profile, network_name
 from lstm_trt.export.onnx_fp16 import to_half
 from lstm_trt.export.to_onnx import export_network, static_model
 from lstm_trt.export.trt import FLAVOURS, collected, errors_of, gpu, load_module, logger, one_line
@@ -28,8 +28,6 @@ from lstm_trt.store import cache
 if TYPE_CHECKING:
     import onnx
 
-    from lstm_trt.export.engine import Profile
-
 
 def build_for_shape(shape: LstmShape, options: EngineOptions, seed: int = 0) -> Engine:
     """The engine of a shape's network with the weights of `seed`, from the cache or built now.
@@ -37,8 +35,8 @@ def build_for_shape(shape: LstmShape, options: EngineOptions, seed: int = 0) -> 
     With a profile the sizes stay symbolic and the shape's own sequence and batch do not matter.
     Raises `ExportFailed`, `BuildFailed`, `RuntimeUnavailable`, `UsageError`.
     """
-    network = export_network(shape, seed)
-    content = network.path.read_bytes() if options.profile else static_model(network.path, shape)
+    exported = export_network(shape, seed)
+    content = exported.path.read_bytes() if options.profile else static_model(exported.path, shape)
     return build_engine(content, options, name=network_name(shape, options.profile))
 
 
@@ -93,12 +91,13 @@ def _build(onnx: bytes, options: EngineOptions, name: str, card: dict | None) ->
     onnx_checks.check(given, options.precision, name)
     model = to_half(given, name) if options.precision == "fp16" else given
     plan, facts = build_plan(model, options, name, card)
-    header = read_header(plan)
+    version = load_module(options.flavour).__version__
+    targets = [options.compute_capability] if options.compute_capability else []
     information = {
         "flavour": options.flavour,
         "versions": {
             "lstm_trt": __version__,
-            options.flavour: load_module(options.flavour).__version__,
+            options.flavour: version,
             "onnx": installed_version("onnx"),
         },
         "onnx": {
@@ -108,17 +107,17 @@ def _build(onnx: bytes, options: EngineOptions, name: str, card: dict | None) ->
             "opset": next((o.version for o in given.opset_import if o.domain in ("", "ai.onnx")), None),
             "lstms": [onnx_checks.label(node) for node in onnx_checks.lstms(given)],
         },
-        "engine": {"sha256": cache.sha256(plan), "bytes": len(plan), "version": header.version},
+        "engine": {"sha256": cache.sha256(plan), "bytes": len(plan), "version": version},
         "options": options.as_dict(),
         "tf32": options.tf32,
-        "target": {"compute_capabilities": list(header.targets), "gpu": card},
+        "target": {"compute_capabilities": targets, "gpu": card},
         **facts,
     }
     return plan, json.dumps(information, indent=1, allow_nan=False).encode()
 
 
 def build_plan(model: onnx.ModelProto, options: EngineOptions, name: str, card: dict | None) -> tuple[bytes, dict]:
-    """(plan, facts) of a build that has just been done; facts are `build_seconds`, `layers`, `warnings`.
+    """Build now: (plan, facts); facts are `build_seconds`, `layers`, `warnings`.
 
     `card` is the GPU here where the engine depends on it. Raises `BuildFailed` with the first line of
     the parser or builder that says what was wrong, `UsageError` where ranges and symbolic sizes disagree.
@@ -195,8 +194,8 @@ def _add_profile(builder, config, network, model: onnx.ModelProto, profile: Prof
         return
     symbols = {tensor.name: [dim.dim_param for dim in dims[tensor.name]] for tensor in dynamic}
     if profile is None:
-        told = ", ".join(f"{given} {shape}" for given, shape in symbols.items())
-        raise UsageError(f"{name} has symbolic sizes ({told}): give --sequence-range and --batch-range")
+        listed = ", ".join(f"{tensor} {sizes}" for tensor, sizes in symbols.items())
+        raise UsageError(f"{name} has symbolic sizes ({listed}): give --sequence-range and --batch-range")
     ranges = builder.create_optimization_profile()
     for tensor in dynamic:
         sizes = [

@@ -1,25 +1,17 @@
-"""What engines are called, what is written of them, and the line that tells of one.
+"""A TensorRT engine: what it is built for, the files that it becomes, and whether it can be loaded here.
 
-ONNX -> TensorRT engine, for `tensorrt` and `tensorrt-rtx` behind one door; their caches.
-
-Networks are strongly typed, so that versions 10 and 11 behave alike: half precision is written
-into the graph (`graphs_half`), TF32 is a flag that is always decided and recorded. The builder
-says nothing when it succeeds, and one line when it fails. An engine is cached under the hash of
-everything that changes it, with what there is to tell of it in a JSON file beside it.
-
-Whether an engine can be loaded here, and why not, as far as that can be told.
-
-The header of a plan tells its kind, size, version and targets without a GPU and without
-TensorRT; on a machine with a GPU, TensorRT itself has the last word. Without one,
-`Runtime.get_engine_validity` of TensorRT for RTX 1.7 answers INVALID with no reason for
-every plan, cut short or whole, so that its word is asked only where there is a GPU.
+Engines are built by `build.py`, for `tensorrt` and `tensorrt-rtx` alike, and cached under the hash of everything that
+changes them. Beside each stands a JSON file, the engine's `information`: versions, target, options, SHA-256. From it a
+check tells a damaged engine, one of another version and one for another GPU, without TensorRT and without a GPU. On a
+GPU, TensorRT loads the engine and has the last word. An engine without its JSON file can be judged only by TensorRT;
+where there is no GPU either, TensorRT for RTX recognises what is no engine at all, but not one that was cut short.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import struct
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -28,52 +20,15 @@ from lstm_trt.config.errors import BuildFailed, ExportFailed, RuntimeUnavailable
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.trt import FLAVOURS, collected, errors_of, gpu, load_module, logger
 from lstm_trt.store import cache
-from lstm_trt.store.cache import sha256
 from lstm_trt.store.files import make_folder, put
-
-
-def network_name(shape: LstmShape, profile: Profile | None = None) -> str:
-    """`3x72-s24-b4`, or `3x72-s8to64-b1to4` where the sizes are ranges."""
-    if profile is None:
-        return shape.label
-    sizes = [f"{r[0]}to{r[2]}" if r[0] < r[2] else f"{r[0]}" for r in (profile.sequence, profile.batch)]
-    return shape.label.replace(f"-s{shape.sequence}-b{shape.batch}", f"-s{sizes[0]}-b{sizes[1]}")
-
-
-def file_stem(engine: Engine) -> str:
-    """Of the files `.engine` and `.json`: network, precision, flavour and target, `3x72-s24-b4-fp32-rtx-sm86`."""
-    told = engine.information
-    target = told["options"]["compute_capability"]
-    if target is None:
-        target = "all" if told["flavour"] == "tensorrt-rtx" else told["target"]["gpu"]["name"]
-    words = (told["name"], told["options"]["precision"], told["flavour"].removeprefix("tensorrt-"), target)
-    return "-".join(re.sub(r"[^\w.]+", "-", word).strip("-") for word in words)
-
-
-def files(engine: Engine) -> list[tuple[str, bytes]]:
-    """What is written of an engine: (name, content) of the JSON file that tells of it, and of the engine."""
-    stem = file_stem(engine)
-    return [
-        (f"{stem}.json", (json.dumps(engine.information, indent=1) + "\n").encode()),
-        (f"{stem}.engine", engine.plan),
-    ]
-
-
-def read_file(path: Path) -> bytes:
-    """Raises `UsageError` where it cannot be read."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
-
 
 #: Targets that TensorRT for RTX 1.7 has names for. It has none for Hopper (sm90).
 COMPUTE_CAPABILITIES = ("sm75", "sm80", "sm86", "sm89", "sm120", "sm121")
 
 PRECISIONS = ("fp32", "tf32", "fp16")
 
-#: Part of the cache key: raise it whenever what this module or the graphs' makes of the same input changes.
-RECIPE = 1
+#: Part of the cache key: raise it whenever the same input gives another engine or other information.
+RECIPE = 2
 
 
 @dataclass(frozen=True)
@@ -150,7 +105,7 @@ class EngineOptions:
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine in the cache; `information` is what the JSON file beside it tells."""
+    """An engine in the cache; `information` is the content of the JSON file beside it."""
 
     path: Path
     sha256: str
@@ -177,37 +132,72 @@ class Engine:
         """One line: what it is, for which GPU, how it computes, how long the build took."""
         facts = self.information
         title, version = FLAVOURS[facts["flavour"]].title, facts["engine"]["version"]
-        targets = " ".join(facts["target"]["compute_capabilities"]) or facts["target"]["gpu"]["name"]
+        target, card = facts["target"]["compute_capabilities"], facts["target"]["gpu"]
+        targets = " ".join(target) or (card["name"] if card else "the builder's default GPUs")
         size = f"{facts['engine']['bytes'] / 1e6:.2f} MB"
         computes = f"{facts['options']['precision']}, TF32 {'on' if facts['tf32'] else 'off'}"
         built = f"built in {facts['build_seconds']:.2f} s{', from the cache' if self.cached else ''}"
         return f"{facts['name']}: {size}, {title} {version}, for {targets}, {computes}, {built}"
 
 
-#: First four bytes of a plan. Those of `tensorrt` could not be confirmed: no such engine was at hand.
-MAGICS = {b"vtrt": "tensorrt-rtx", b"ftrt": "tensorrt"}
+# Names and files
 
-HEADER_BYTES = 64
 
-#: Where the header has the plan's size (8 bytes, little endian), and major, minor, patch, build: for `tensorrt`
-#: the latter as NVIDIA's developers told (github.com/NVIDIA/TensorRT/issues/3073), for RTX as seen in 1.7.1.
-SIZE_AT, VERSION_AT, TARGETS_AT = 16, 24, 32
+def network_name(shape: LstmShape, profile: Profile | None = None) -> str:
+    """`3x72-s24-b4`, or `3x72-s8to64-b1to4` where the sizes are ranges."""
+    if profile is None:
+        return shape.label
+    sizes = [f"{r[0]}to{r[2]}" if r[0] < r[2] else f"{r[0]}" for r in (profile.sequence, profile.batch)]
+    return shape.label.replace(f"-s{shape.sequence}-b{shape.batch}", f"-s{sizes[0]}-b{sizes[1]}")
 
-#: Bits of the targets in the header of a plan of TensorRT for RTX, as seen in 1.7.1. A plan for all
-#: targets has one more, for which the bindings have no name.
-TARGET_BITS = {0x01: "sm75", 0x02: "sm80", 0x04: "sm86", 0x08: "sm89", 0x10: "sm120", 0x20: "sm121"}
 
-UNNAMED = "(one-unnamed)"
+def file_stem(engine: Engine) -> str:
+    """Of the files `.engine` and `.json`: network, precision, flavour and target, `3x72-s24-b4-fp32-rtx-sm86`."""
+    information = engine.information
+    flavour, options = information["flavour"], information["options"]
+    target = options["compute_capability"]
+    if target is None:
+        target = "all" if flavour == "tensorrt-rtx" else information["target"]["gpu"]["name"]
+    parts = (information["name"], options["precision"], flavour.removeprefix("tensorrt-"), target)
+    return "-".join(re.sub(r"[^\w.]+", "-", part).strip("-") for part in parts)
+
+
+def files(engine: Engine) -> list[tuple[str, bytes]]:
+    """(name, content) of the two files of an engine: its information as JSON, and the plan."""
+    stem = file_stem(engine)
+    return [
+        (f"{stem}.json", (json.dumps(engine.information, indent=1) + "\n").encode()),
+        (f"{stem}.engine", engine.plan),
+    ]
+
+
+def read_file(path: Path) -> bytes:
+    """Raises `UsageError` where it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+# Whether an engine can be loaded here
 
 
 @dataclass(frozen=True)
-class Header:
-    """What the first bytes tell; `version` is "1.7.1.116", `targets` are compute capabilities (RTX only)."""
+class Origin:
+    """What an engine's information says of where it comes from; `targets` is empty for the builder's default."""
 
-    flavour: str | None
-    size: int | None = None
-    version: str | None = None
-    targets: tuple[str, ...] = ()
+    flavour: str
+    version: str
+    targets: tuple[str, ...]
+    gpu: dict | None
+    sha256: str
+
+    @classmethod
+    def of(cls, information: dict) -> Origin:
+        """Raises KeyError or TypeError for what is no engine's information."""
+        engine, target = information["engine"], information["target"]
+        targets = tuple(target["compute_capabilities"])
+        return cls(information["flavour"], engine["version"], targets, target["gpu"], engine["sha256"])
 
 
 @dataclass(frozen=True)
@@ -238,101 +228,92 @@ class EngineReport:
         return f"{self.path}: {self.flavour} {self.version}, can be loaded on {self.gpu['name']}"
 
 
-def read_header(plan: bytes) -> Header:
-    """The header of a plan; `flavour` is None where the first bytes are those of no plan."""
-    flavour = MAGICS.get(bytes(plan[:4]))
-    if flavour is None or len(plan) < HEADER_BYTES:
-        return Header(None)
-    version = ".".join(map(str, plan[VERSION_AT : VERSION_AT + 4]))
-    if flavour != "tensorrt-rtx":
-        return Header(flavour, version=version)
-    (size,) = struct.unpack_from("<Q", plan, SIZE_AT)
-    (mask,) = struct.unpack_from("<Q", plan, TARGETS_AT)
-    targets = tuple(name for bit, name in TARGET_BITS.items() if mask & bit)
-    return Header(flavour, size, version, targets + ((UNNAMED,) if mask & ~sum(TARGET_BITS) else ()))
+def check_file(path: Path) -> EngineReport:
+    """`check_engine` of a file and the JSON file beside it; raises `UsageError` where one cannot be read."""
+    beside, origin = path.with_suffix(".json"), None
+    if beside.is_file() and beside != path:
+        try:
+            origin = Origin.of(json.loads(read_file(beside)))
+        except (ValueError, KeyError, TypeError):
+            reason = "is not what lstm-trt build writes beside an engine: move it away"
+            raise UsageError(f"{beside} {reason}") from None
+    return replace(check_engine(read_file(path), origin), path=path)
 
 
-def judge(plan: bytes, flavour: str, installed: str | None, card: dict | None) -> tuple[str, str]:
-    """(reason, remedy) why a plan cannot be loaded, by its header alone; ("", "") where nothing speaks against it.
+def check_engine(plan: bytes, origin: Origin | None = None) -> EngineReport:
+    """Whether a plan can be loaded here, by its origin where that is known and, on a GPU, by loading it.
 
-    `installed` is the version of the flavour's module, `card` as `tensorrt_module.gpu` gives it.
+    Without an origin every installed flavour is tried. Never raises for a bad plan: the report says what is wrong.
     """
+    card = gpu()
+    flavours = [origin.flavour] if origin else list(_installed()) or ["tensorrt-rtx"]
+    faults = [(flavour, *_fault(plan, flavour, origin, card)) for flavour in flavours]
+    flavour, reason, remedy = next((fault for fault in faults if not fault[1]), faults[0])
+    version = origin.version if origin else None if reason else load_module(flavour).__version__
+    return EngineReport(
+        loadable=not reason,
+        reason=reason,
+        remedy=remedy,
+        flavour=None if reason and not origin else flavour,
+        version=version,
+        targets=origin.targets if origin else (),
+        bytes=len(plan),
+        sha256=cache.sha256(plan),
+        gpu=card,
+    )
+
+
+def _installed() -> Iterator[str]:
+    for flavour in FLAVOURS:
+        try:
+            load_module(flavour)
+        except RuntimeUnavailable:
+            continue
+        yield flavour
+
+
+def _fault(plan: bytes, flavour: str, origin: Origin | None, card: dict | None) -> tuple[str, str]:
+    """(reason, remedy) why a plan cannot be loaded here; ("", "") where it can."""
+    if origin and origin.sha256 != cache.sha256(plan):
+        return "it is damaged: its SHA-256 is not the one that it was built with", "copy or build it again"
     title = FLAVOURS[flavour].title
-    header = read_header(plan)
-    if header.flavour is None:
-        return f"it is no engine of {title}, or damaged in its first bytes", "build it again"
-    if header.flavour != flavour:
-        return f"it is an engine of {FLAVOURS[header.flavour].title}, not of {title}", "name its own runtime"
-    if header.size is not None and header.size != len(plan):
-        reason = f"it is damaged: {len(plan)} bytes where its header promises {header.size}"
-        return reason, "copy or build it again"
-    # The build number, the fourth, does not count: it need not fit the header's byte.
-    if installed is not None and header.version.split(".")[:3] != installed.split(".")[:3]:
-        return f"it was built by {title} {header.version}, installed is {installed}", "build it with this version"
+    try:
+        trt = load_module(flavour)
+    except RuntimeUnavailable as error:
+        return f"{title}: {error.reason}", error.remedy
+    mismatch = _mismatch(origin, trt.__version__, card) if origin else ("", "")
+    if mismatch[0]:
+        return mismatch
+    with collected(flavour) as messages:
+        runtime = trt.Runtime(logger(flavour))
+        diagnostics = _diagnostics(trt, runtime, plan) if flavour == "tensorrt-rtx" else []
+        loaded = card is not None and runtime.deserialize_cuda_engine(plan) is not None
+    if loaded:
+        return "", ""
+    if card is not None or diagnostics:
+        said = "; ".join(filter(None, (", ".join(diagnostics), errors_of(messages) if card else "")))
+        return f"{title} does not load it: {said or 'no reason given'}", "build it on or for this machine"
+    known = "it is as it was built" if origin else "there is no JSON file beside it, so that nothing is known of it"
+    return f"no NVIDIA GPU is visible here; {known}", "check it on the machine that is to run it"
+
+
+def _mismatch(origin: Origin, installed: str, card: dict | None) -> tuple[str, str]:
+    """(reason, remedy) where version or GPU are not those that the engine was built for; ("", "") otherwise."""
+    title = FLAVOURS[origin.flavour].title
+    if origin.version.split(".")[:3] != installed.split(".")[:3]:  # the fourth is the number of the build
+        return f"it was built by {title} {origin.version}, installed is {installed}", "build it with this version"
     wanted = card and card["compute_capability"]
-    if wanted and header.targets and UNNAMED not in header.targets and wanted not in header.targets:
-        reason = f"it was built for {', '.join(header.targets)}, the GPU here ({card['name']}) is {wanted}"
+    built_on = [origin.gpu["compute_capability"]] if origin.flavour == "tensorrt" and origin.gpu else []
+    targets = [target for target in origin.targets or built_on if target]
+    # Older files list a target without a name for the default, which is for more GPUs than can be named.
+    if wanted and targets and wanted not in targets and set(origin.targets) <= set(COMPUTE_CAPABILITIES):
+        reason = f"it was built for {', '.join(targets)}, the GPU here ({card['name']}) is {wanted}"
         return reason, f"build it with --compute-capability {wanted}, if the builder has that"
     return "", ""
 
 
-def check_engine(plan: bytes, flavour: str | None = None, expected_sha256: str | None = None) -> EngineReport:
-    """Whether a plan can be loaded here, by its header and, on a GPU, by loading it.
-
-    `flavour` is taken from the header where it is None; `expected_sha256` is what the file was
-    when it was built. Never raises for a bad plan: the report says what is wrong.
-    """
-    header, card = read_header(plan), gpu()
-    flavour = flavour or header.flavour or "tensorrt-rtx"
-    digest = sha256(plan)
-
-    def report(reason: str = "", remedy: str = "") -> EngineReport:
-        told = (header.flavour, header.version, header.targets, len(plan), digest, card)
-        return EngineReport(not reason, reason, remedy, *told)
-
-    try:
-        installed, missing = load_module(flavour).__version__, None
-    except RuntimeUnavailable as error:
-        installed, missing = None, error
-    reason, remedy = judge(plan, flavour, installed, card)
-    if reason:
-        return report(reason, remedy)
-    if expected_sha256 is not None and expected_sha256 != digest:
-        return report("it is damaged: its SHA-256 is not the one that it was built with", "copy or build it again")
-    if missing is not None:
-        return report(f"{FLAVOURS[flavour].title}: {missing.reason}", missing.remedy)
-    if card is None:
-        return report("no NVIDIA GPU is visible here; its header is whole", "check it on the machine that is to run it")
-    return report(*_load(plan, flavour))
-
-
-def check_file(path: Path) -> EngineReport:
-    """`check_engine` of a file, whose SHA-256 is taken from the JSON file beside it where there is one.
-
-    Raises `UsageError` for a file that cannot be read.
-    """
-    beside, expected = path.with_suffix(".json"), None
-    if beside.is_file() and beside != path:
-        try:
-            expected = str(json.loads(read_file(beside))["engine"]["sha256"])
-        except (ValueError, KeyError, TypeError):
-            reason = "is not what lstm-trt build writes beside an engine: move it away"
-            raise UsageError(f"{beside} {reason}") from None
-    return replace(check_engine(read_file(path), expected_sha256=expected), path=path)
-
-
-def _load(plan: bytes, flavour: str) -> tuple[str, str]:
-    """(reason, remedy) why TensorRT refuses to load a plan on this GPU; ("", "") where it loads."""
-    trt = load_module(flavour)
-    told = ""
-    with collected(flavour) as lines:
-        runtime = trt.Runtime(logger(flavour))
-        if flavour == "tensorrt-rtx":
-            _, found = runtime.get_engine_validity(plan)
-            names = [name for name, bit in trt.EngineInvalidityDiagnostics.__members__.items() if int(found) & int(bit)]
-            told = ", ".join(name.lower().replace("_", " ") for name in names)
-        engine = runtime.deserialize_cuda_engine(plan)
-    if engine is not None:
-        return "", ""
-    told = "; ".join(filter(None, (told, errors_of(lines)))) or "no reason given"
-    return f"{FLAVOURS[flavour].title} does not load it: {told}", "build it on or for this machine"
+def _diagnostics(trt, runtime, plan: bytes) -> list[str]:
+    """What TensorRT for RTX objects to; without a GPU it calls every plan invalid, and names malformed ones only."""
+    _, found = runtime.get_engine_validity(plan)
+    members = trt.EngineInvalidityDiagnostics.__members__.items()
+    return [name.lower().replace("_", " ") for name, bit in members if int(found) & int(bit)]

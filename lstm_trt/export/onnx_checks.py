@@ -1,6 +1,6 @@
-"""ONNX graphs for TensorRT: the gate for what it cannot do or reads wrongly, and the way to float16.
+"""ONNX graphs for TensorRT: the gate for what it cannot build or reads wrongly.
 
-TensorRT's parser takes some LSTM operators for others without a word. What stands in this
+TensorRT's parser takes some LSTM operators for others without a warning. What stands in this
 gate was found by computing the parsed network in numpy (tests/network_in_numpy.py) beside
 ONNX Runtime and the operator's definition; peepholes and sequence lengths are read rightly
 and pass. A refusal names the operator and what to do about it.
@@ -44,7 +44,22 @@ def read(content: bytes, name: str = "network") -> onnx.ModelProto:
         raise ExportFailed(f"{name} is no ONNX file, or is cut short: {one_line(error)}") from None
     if not model.graph.node:
         raise ExportFailed(f"{name} is no ONNX file, or an empty one: it holds no operator")
+    if not _is_utf8(model):
+        # TensorRT would quote such a name, and its bindings print an error of their own before our logger is called.
+        raise ExportFailed(f"{name} is not valid ONNX: a name in it is not UTF-8; write it again")
     return onnx.inliner.inline_local_functions(model) if model.functions else model
+
+
+def _is_utf8(message) -> bool:
+    """Whether all strings of a protobuf message are text: those that are not UTF-8 come as bytes."""
+    for field, value in message.ListFields():
+        single = isinstance(value, str | bytes) or hasattr(value, "ListFields")
+        if field.type == field.TYPE_STRING:
+            if any(isinstance(text, bytes) for text in ([value] if single else value)):
+                return False
+        elif field.message_type is not None and not all(map(_is_utf8, [value] if single else value)):
+            return False
+    return True
 
 
 def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -71,7 +86,7 @@ def lstms(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 
 def label(node: onnx.NodeProto) -> str:
-    """`LSTM operator '/lstm/LSTM'`; one without a name is told by what it makes."""
+    """`LSTM operator '/lstm/LSTM'`; an operator without a name is named by its output."""
     made = next((output for output in node.output if output), "nothing")
     return f"{node.op_type} operator {node.name!r}" if node.name else f"{node.op_type} operator that makes {made!r}"
 
@@ -139,7 +154,7 @@ def _fault(node: onnx.NodeProto, values: dict[str, Value], precision: str) -> st
         return f"unknown direction {direction!r}: forward, reverse or bidirectional"
     if has.get("layout", 0) != 0:
         return (
-            f"layout={has['layout']} (batch first) would be read as layout=0 without a word: export it time-major"
+            f"layout={has['layout']} (batch first) would be read as layout=0 without a warning: export it time-major"
             " (PyTorch writes Transpose operators around it), or transpose X and Y yourself"
         )
     if has.get("input_forget", 0) != 0:
@@ -177,14 +192,13 @@ def _fault_in_types(node: onnx.NodeProto, values: dict[str, Value], precision: s
         for name, given in zip(INPUT_NAMES, node.input, strict=False)
         if given in values and values[given].type and name != "sequence_lens"
     }
-    words = {name: TensorProto.DataType.Name(number).lower() for name, number in types.items()}
     if TensorProto.BFLOAT16 in types.values():
         return "bfloat16 is no type of ONNX's LSTM: write it in float32 or float16 (--precision fp16)"
     if TensorProto.DOUBLE in types.values():
-        return "float64 would be read as float32 without a word: write it in float32"
+        return "float64 would be read as float32 without a warning: write it in float32"
     if len(set(types.values())) > 1:
-        told = ", ".join(f"{name} {word}" for name, word in words.items())
-        return f"its inputs are of different types ({told}): write all of them, the initial states too, in one type"
+        listed = ", ".join(f"{name} {TensorProto.DataType.Name(number).lower()}" for name, number in types.items())
+        return f"its inputs are of different types ({listed}): write all of them, the initial states too, in one type"
     if TensorProto.FLOAT16 in types.values() and precision != "fp16":
         return f"the graph computes in float16, {precision} was asked for: give --precision fp16"
     return ""
@@ -211,8 +225,8 @@ def _fault_in_sizes(node: onnx.NodeProto, values: dict[str, Value], hidden: int 
             continue
         same = len(given) == len(sizes)
         if not same or any(a != b for a, b in zip(given, sizes, strict=True) if a is not None and b is not None):
-            told = f"{name} is {list(given)} where {[size or '?' for size in sizes]} is needed"
+            fault = f"{name} is {list(given)} where {[size or '?' for size in sizes]} is needed"
             if name == "R" and same and given[2] is not None and given[2] < hidden:
-                told += "; a projection (PyTorch's proj_size) is no ONNX LSTM: multiply its output instead"
-            return told + ": export it again"
+                fault += "; a projection (PyTorch's proj_size) is no ONNX LSTM: multiply its output instead"
+            return fault + ": export it again"
     return ""

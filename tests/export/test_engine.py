@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import warnings
+from dataclasses import replace
 
 import onnx
 import pytest
@@ -16,7 +17,7 @@ from lstm_trt.export import engine as export_engine
 from lstm_trt.export import layers as export_layers
 from lstm_trt.export import trt as export_trt
 from lstm_trt.export.build import build_engine, build_for_shape
-from lstm_trt.export.engine import EngineOptions, Profile, check_engine
+from lstm_trt.export.engine import EngineOptions, Origin, Profile, check_engine
 from lstm_trt.export.to_onnx import export_network, static_model
 from lstm_trt.store import cache
 from tests.support.network_in_numpy import parse
@@ -63,9 +64,9 @@ def options(**given) -> EngineOptions:
 @pytest.mark.parametrize(("shape", "precision", "target"), BUILT, ids=spelled)
 def test_engines_are_built_and_tell_what_they_are(shape, precision, target):
     engine = build_for_shape(shape, options(precision=precision, compute_capability=target, detailed=True))
-    header, told = export_engine.read_header(engine.plan), engine.information
-    assert (header.flavour, header.targets, header.size) == (RTX, (target,), len(engine.plan))
-    assert header.version == trt.__version__ == told["engine"]["version"] == told["versions"][RTX]
+    told = engine.information
+    assert (told["flavour"], told["target"]) == (RTX, {"compute_capabilities": [target], "gpu": None})
+    assert told["engine"]["version"] == told["versions"][RTX] == trt.__version__
     assert told["engine"] == {"sha256": engine.sha256, "bytes": len(engine.plan), "version": trt.__version__}
     assert told["name"] == shape.label and told["tf32"] == (precision == "tf32")
     assert told["onnx"]["opset"] == 18 and len(told["onnx"]["lstms"]) == shape.layers
@@ -133,10 +134,11 @@ def test_every_option_has_an_engine_of_its_own_in_the_cache():
 @everywhere
 def test_without_a_target_the_engine_is_for_all_of_them():
     engine = build_for_shape(LstmShape(1, 8, 4), options(compute_capability=None))
-    targets = set(engine.information["target"]["compute_capabilities"])
-    assert {"sm80", "sm86", "sm89", "sm120", "sm121"} < targets  # and one without a name
+    assert engine.information["target"]["compute_capabilities"] == []  # the builder does not say which
+    assert ", for the builder's default GPUs, " in str(engine)
     hopper = {"name": "NVIDIA H200", "compute_capability": "sm90"}
-    assert export_engine.judge(engine.plan, RTX, trt.__version__, hopper) == ("", "")  # TensorRT has to say
+    origin = Origin.of(engine.information)
+    assert export_engine._mismatch(origin, trt.__version__, hopper) == ("", "")  # TensorRT has to say
     assert [name for name, _ in export_engine.files(engine)] == [
         "1x8-s4-b1-fp32-rtx-all.json",
         "1x8-s4-b1-fp32-rtx-all.engine",
@@ -246,6 +248,16 @@ def test_the_builder_is_silent_and_its_reason_is_one_line(capfd):
 def test_the_parsers_reason_names_the_operator():
     with pytest.raises(BuildFailed, match=r"TensorRT's parser refuses mine: LSTM operator 'my_lstm': inputForget == 0"):
         build.build_plan(lstm(input_forget=1), options(), "mine", None)
+
+
+def test_a_name_that_is_not_utf8_is_refused_before_tensorrt_quotes_it(capfd):
+    """The bindings fail before our logger is called, and print `[ERROR] Exception caught in log()`."""
+    shape = LstmShape(1, 8, 4)
+    content = static_model(export_network(shape).path, shape)
+    for name in (b"/lstm/LSTM", b"inputs"):
+        with pytest.raises(ExportFailed, match="not UTF-8"):
+            build_engine(content.replace(name, b"\xff\xfe" + name[2:]), options())
+    assert capfd.readouterr() == ("", "")
 
 
 def test_there_is_one_logger_a_process_and_it_hears_every_build():
@@ -379,43 +391,56 @@ CARD = {"name": "NVIDIA GeForce RTX 3090", "compute_capability": "sm86"}
 
 
 @pytest.fixture
-def plan():
-    return build_for_shape(LstmShape(1, 8, 4), options(compute_capability="sm86")).plan
+def built():
+    return build_for_shape(LstmShape(1, 8, 4), options(compute_capability="sm86"))
 
 
-def test_a_plan_is_judged_by_its_header(plan):
-    judge, version = export_engine.judge, trt.__version__
-    assert judge(plan, RTX, version, CARD) == ("", "")
-    assert judge(plan, RTX, version, None) == ("", "")
-    reason, remedy = judge(plan, RTX, version, {"name": "NVIDIA L4", "compute_capability": "sm89"})
-    assert reason == "it was built for sm86, the GPU here (NVIDIA L4) is sm89" and "--compute-capability sm89" in remedy
-    older = plan[:25] + bytes([plan[25] - 1]) + plan[26:]
-    assert "it was built by TensorRT for RTX 1.6.1.116, installed is 1.7.1" in judge(older, RTX, version, CARD)[0]
-    assert "damaged" in judge(plan[:-1], RTX, version, CARD)[0]
-    assert "damaged" in judge(plan[:40], RTX, version, CARD)[0]
-    assert "no engine" in judge(b"", RTX, version, CARD)[0]
-    assert "no engine" in judge(lstm().SerializeToString(), RTX, version, CARD)[0]
-    assert "an engine of TensorRT, not of TensorRT for RTX" in judge(b"ftrt" + plan[4:], RTX, version, CARD)[0]
+def test_version_and_gpu_must_be_those_of_the_build(built):
+    origin, version = Origin.of(built.information), trt.__version__
+    ada = {"name": "NVIDIA L4", "compute_capability": "sm89"}
+
+    def mismatch(origin, installed=version, card=CARD) -> str:
+        return export_engine._mismatch(origin, installed, card)[0]
+
+    assert mismatch(origin) == mismatch(origin, card=None) == mismatch(origin, version + "9") == ""
+    assert mismatch(origin, card=ada) == "it was built for sm86, the GPU here (NVIDIA L4) is sm89"
+    assert "it was built by TensorRT for RTX 1.6.1.116, installed is 1.7" in mismatch(
+        replace(origin, version="1.6.1.116"), "1.7.1.116"
+    )
+    assert mismatch(replace(origin, targets=("sm86", "(one-unnamed)")), card=ada) == ""  # an older file
+    full = replace(origin, flavour="tensorrt", targets=(), gpu=CARD)
+    assert mismatch(full) == "" and mismatch(full, card=ada).startswith("it was built for sm86")
+    assert mismatch(replace(full, gpu={"name": "NVIDIA X", "compute_capability": None}), card=ada) == ""
 
 
-def test_a_report_tells_what_can_be_told_here(plan):
-    whole = check_engine(plan, RTX)
+def test_a_report_tells_what_can_be_told_here(built):
+    plan, origin = built.plan, Origin.of(built.information)
+    whole = check_engine(plan, origin)
     assert (whole.flavour, whole.version, whole.targets) == (RTX, trt.__version__, ("sm86",))
     assert whole.sha256 == cache.sha256(plan) and whole.bytes == len(plan)
     if export_trt.gpu() is None:
-        assert not whole.loadable and whole.reason.startswith("no NVIDIA GPU is visible here")
+        assert not whole.loadable
+        assert whole.reason == "no NVIDIA GPU is visible here; it is as it was built"
     middle = len(plan) // 2
-    damaged = plan[:middle] + bytes([plan[middle] ^ 255]) + plan[middle + 1 :]
-    report = check_engine(damaged, expected_sha256=whole.sha256)
-    assert not report.loadable and "its SHA-256 is not the one that it was built with" in report.reason
-    assert not check_engine(plan, "tensorrt").loadable
+    for damaged in (plan[:middle] + bytes([plan[middle] ^ 255]) + plan[middle + 1 :], plan[:-1], b""):
+        report = check_engine(damaged, origin)
+        assert not report.loadable and "its SHA-256 is not the one that it was built with" in report.reason
 
 
-def test_without_a_gpu_tensorrt_itself_gives_no_reason(plan):
-    """Why the header is read here: its own answer is the same for whole and for damaged plans."""
+def test_without_its_json_file_an_engine_is_judged_by_tensorrt_alone(built):
+    report = check_engine(b"no engine at all" * 10)
+    assert not report.loadable and "malformed engine" in report.reason and report.flavour is None
+    if export_trt.gpu() is None:
+        for plan in (built.plan, built.plan[: len(built.plan) // 2]):  # cut short: not told apart without a GPU
+            report = check_engine(plan)
+            assert not report.loadable and "no JSON file beside it" in report.reason
+            assert (report.flavour, report.version, report.targets) == (None, None, ())
+
+
+def test_what_tensorrt_says_without_a_gpu_tells_whole_and_damaged_engines_not_apart(built):
     if export_trt.gpu() is not None:
         pytest.skip("there is a GPU here")
     runtime = trt.Runtime(export_trt.logger(RTX))
-    answers = {runtime.get_engine_validity(content) for content in (plan, plan[: len(plan) // 2], plan[:100])}
+    answers = {runtime.get_engine_validity(built.plan[:size]) for size in (len(built.plan), len(built.plan) // 2, 100)}
     assert answers == {(trt.EngineValidity.INVALID, 0)}
-    assert runtime.deserialize_cuda_engine(plan) is None
+    assert runtime.deserialize_cuda_engine(built.plan) is None

@@ -26,12 +26,11 @@ MODULE = "module"
 
 #: The files that touch TensorRT's objects.
 FILES = (
-    "tensorrt_module.py",
-    "engines.py",
-    "engine_build.py",
-    "engine_check.py",
-    "engine_layers.py",
-    "cuda.py",
+    "export/trt.py",
+    "export/engine.py",
+    "export/build.py",
+    "export/layers.py",
+    "runtimes/_cuda.py",
     *sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("runtimes/*tensorrt*.py")),
 )
 
@@ -66,15 +65,15 @@ HELD_IN = {
 }
 #: And those that do so in one file only.
 HELD_IN_FILE: dict[str, dict[str, str | None]] = {
-    "engines.py": {"network": None},  # an exported network, not TensorRT's
-    "engine_build.py": {"config": "IBuilderConfig"},
+    "export/engine.py": {"runtime": "Runtime"},
+    "export/build.py": {"config": "IBuilderConfig"},
     "runtimes/tensorrt.py": {"engine": "ICudaEngine"},
     "runtimes/tensorrt_rtx.py": {"engine": "ICudaEngine", "config": "IRuntimeConfig", "self._kernels": "IRuntimeCache"},
 }
 #: Members that the stored lists leave out of every class, since pybind11's enumerations all have them.
 UNLISTED = ("name", "value")
 #: Calls that give the module.
-MODULE_CALLS = ("load_module", "engines.load_module", "tensorrt_module.load_module")
+MODULE_CALLS = ("load_module", "export_trt.load_module")
 
 #: What is only ever reached with TensorRT for RTX, and is not in every version of the other flavour.
 ONLY_RTX = {
