@@ -88,9 +88,12 @@ class TimeLimitReached(ConfigurationFailed):
     stage = "time"
 
 
-#: How the frameworks, CUDA and the system say it, in small letters.
+#: How the frameworks, CUDA, TensorRT and the system say it, in small letters. Most raise their general error for want
+#: of memory, and TensorRT only logs it, so that nothing but the text tells it apart.
 _NO_MEMORY = (
     "out of memory",
+    "outofmemory",
+    "could not be allocated",
     "not enough memory",
     "allocate memory",
     "resource exhausted",
@@ -120,11 +123,15 @@ def run_failure(name: str, error: Exception) -> LabError:
     return (MemoryExhausted if is_memory_error(error) else RunFailed)(f"{name}: {first_line(error)}")
 
 
+def is_memory_message(text: str) -> bool:
+    """Whether a message of a library says that memory did not suffice."""
+    return any(pattern in text.lower() for pattern in _NO_MEMORY)
+
+
 def is_memory_error(error: BaseException | None) -> bool:
     """Whether memory is at the bottom of it, on the host or the device, however it was wrapped."""
     while error is not None:
-        text = str(error).lower()
-        if isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY):
+        if isinstance(error, MemoryError) or is_memory_message(str(error)):
             return True
         error = error.__cause__ or error.__context__
     return False

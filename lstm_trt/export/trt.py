@@ -1,4 +1,4 @@
-"""TensorRT's two flavours behind one door: import, messages, and the GPU that is here.
+"""TensorRT's two flavours behind one interface: import, messages, and the GPU that is here.
 
 `tensorrt` builds and runs for the GPU of the machine; `tensorrt-rtx` (TensorRT for RTX)
 also builds engines where there is no GPU. Their Python names are the same, so that one
@@ -69,10 +69,11 @@ _LOGGERS: dict[str, object] = {}
 
 
 def logger(flavour: str):
-    """The one logger of a flavour in this process: TensorRT hears only the first that it is given.
+    """The one logger of a flavour in this process: TensorRT uses only the first that it is given.
 
     Everything that uses TensorRT here has to pass this one. It prints nothing and keeps every
-    message, most verbose included, as (severity, text) in `lines`.
+    message, most verbose included, as (severity, text) in `lines`. Messages are decoded by the
+    bindings before they come here; what is not UTF-8 must be refused before (`onnx_checks.read`).
     """
     trt = load_module(flavour)
     if flavour not in _LOGGERS:
@@ -97,17 +98,22 @@ def collected(flavour: str) -> Iterator[deque[tuple[str, str]]]:
     yield lines
 
 
-#: Said after nearly every error on a machine without a driver, and never the cause of another one.
+#: The severities of errors.
+ERRORS = ("ERROR", "INTERNAL_ERROR")
+
+#: TensorRT has no codes for what went wrong, only messages. These come after nearly every error on a machine
+#: without a driver, and are never the cause of another one.
 _NOISE = re.compile(r"catchCudaError|CUDA initialization failure|^--- |^ModelImporter\.cpp:\d+: (While parsing|---)")
 
+#: Places in TensorRT's sources, which mean nothing to its users.
 _SOURCE = re.compile(r"[;.]?\s*In \w+ at /\S+?:\d+\)?|^I\w+::\w+: |Error Code \d+: |\[\w+\.cpp:\d+: ~?\w+\]\s*")
 
 
 def errors_of(lines: Iterable[tuple[str, str]]) -> str:
     """The first error among messages that says what was wrong, as one line; "" without one."""
-    found = [text for severity, text in lines if severity in ("ERROR", "INTERNAL_ERROR")]
-    telling = [text for text in found if not _NOISE.search(text)] or found
-    return one_line(telling[0]) if telling else ""
+    errors = [text for severity, text in lines if severity in ERRORS]
+    causes = [text for text in errors if not _NOISE.search(text)] or errors
+    return one_line(causes[0]) if causes else ""
 
 
 def one_line(error: object, limit: int = 300) -> str:

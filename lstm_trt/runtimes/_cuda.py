@@ -1,18 +1,16 @@
-"""CUDA behind a small door: PyCUDA for context, memory, stream and events, cuda-bindings for graphs.
+"""CUDA for the runtimes: PyCUDA for context, memory, stream and events, cuda-bindings for graphs.
 
 A `Session` makes the device's primary context current on this thread, the very context
 that PyTorch and TensorRT use (`pycuda.autoinit` would make a second one), and owns what
 is acquired through it: a stream, pinned and device buffers, a captured graph. `close`
-frees all of it in the reverse order, also when something failed half-way. Nothing here
-is timed; `runtimes/_tensorrt.py` puts these pieces into a trial.
+frees all of it in the reverse order, also when something failed half-way.
 
 The primary context stays retained until the process ends, as it does with PyTorch:
 making it anew takes a fifth of a second, and `Context.detach` of PyCUDA 2026.1 leaves a
 released primary context current on the thread. Importing this module loads neither.
 
-Device clocks from a pool of events, alike for every runtime that has events to record.
-
-A trial takes four events and records them around its copies and its computation;
+`EventClocks` are the device clocks of every runtime that has events to record. A trial
+takes four events from a pool and records them around its copies and its computation;
 between blocks, when the trials are over, `read` turns them into nanoseconds. So
 nothing is asked of the driver inside a trial but to record.
 """
@@ -56,10 +54,18 @@ class CaptureRefused(BuildFailed):
 
 
 class Missing(NamedTuple):
-    """Something that is missing; `what` reads after "no"."""
+    """Something that a run on a GPU needs and that is not here; `what` is a noun: "GPU driver"."""
 
     what: str
     remedy: str
+
+
+class CudaUnavailable(RuntimeUnavailable):
+    """CUDA cannot be used here, for want of `missing`."""
+
+    def __init__(self, missing: Missing) -> None:
+        super().__init__("cuda", f"no {missing.what}", missing.remedy)
+        self.missing = missing
 
 
 def missing() -> list[Missing]:
@@ -77,30 +83,30 @@ def missing() -> list[Missing]:
         gpu_name()
         for load in loads:  # only now: without a driver it could not succeed
             load()
-    except RuntimeUnavailable as error:
-        lacks.append(Missing(error.reason.removeprefix("no "), error.remedy))
+    except CudaUnavailable as error:
+        lacks.append(error.missing)
     return lacks
 
 
 def gpu_name() -> str:
-    """Name of CUDA's device 0, asked of the driver itself; raises `RuntimeUnavailable` without driver or GPU."""
+    """Name of CUDA's device 0, asked of the driver itself; raises `CudaUnavailable` without driver or GPU."""
     try:
         library = _libcuda()
     except OSError:
-        raise RuntimeUnavailable("cuda", "no GPU driver", DRIVER_REMEDY) from None
+        raise CudaUnavailable(Missing("GPU driver", DRIVER_REMEDY)) from None
     device, name = ctypes.c_int(), ctypes.create_string_buffer(256)
     status = library.cuInit(0) or library.cuDeviceGet(ctypes.byref(device), 0)
     status = status or library.cuDeviceGetName(name, len(name), device)
     if status:
-        words = ctypes.c_char_p()
-        library.cuGetErrorString(status, ctypes.byref(words))
-        told = words.value.decode() if words.value else f"error {status}"
-        raise RuntimeUnavailable("cuda", f"no GPU that the driver sees ({told})", DRIVER_REMEDY)
+        text = ctypes.c_char_p()
+        library.cuGetErrorString(status, ctypes.byref(text))
+        reason = text.value.decode() if text.value else f"error {status}"
+        raise CudaUnavailable(Missing(f"GPU that the driver sees ({reason})", DRIVER_REMEDY))
     return name.value.decode()
 
 
 def scheduling() -> str:
-    """How this context's host thread waits for the device: the scheduling bits of cuCtxGetFlags, in words."""
+    """How this context's host thread waits for the device: the scheduling bits of cuCtxGetFlags, named."""
     flags = ctypes.c_uint()
     try:
         known = _libcuda().cuCtxGetFlags(ctypes.byref(flags)) == 0
@@ -257,22 +263,22 @@ def _libcuda() -> ctypes.CDLL:
 
 
 def _driver() -> ModuleType:
-    """`pycuda.driver`; raises `RuntimeUnavailable`."""
+    """`pycuda.driver`; raises `CudaUnavailable`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that header and driver differ is in the error's text as well
             import pycuda.driver
     except Exception as error:
-        raise RuntimeUnavailable("cuda", f"no pycuda that loads ({_line(error)})", PYCUDA_REMEDY) from error
+        raise CudaUnavailable(Missing(f"pycuda that loads ({_line(error)})", PYCUDA_REMEDY)) from error
     return pycuda.driver
 
 
 def _bindings() -> ModuleType:
-    """`cuda.bindings.driver`; raises `RuntimeUnavailable`."""
+    """`cuda.bindings.driver`; raises `CudaUnavailable`."""
     try:
         from cuda.bindings import driver
     except Exception as error:
-        raise RuntimeUnavailable("cuda", f"no cuda-bindings that load ({_line(error)})", BINDINGS_REMEDY) from error
+        raise CudaUnavailable(Missing(f"cuda-bindings that load ({_line(error)})", BINDINGS_REMEDY)) from error
     return driver
 
 
@@ -280,15 +286,15 @@ def _checked(name: str, status: int, value: object = None, failure: type[LabErro
     """`value` of a call of cuda-bindings; raises `MemoryExhausted` or `failure` where it failed."""
     if not status:
         return value
-    _, words = _bindings().cuGetErrorString(status)
-    told = f"{name} failed: {words.decode() if words else int(status)}"
-    raise MemoryExhausted(told) if int(status) == _OUT_OF_MEMORY else failure(told)
+    _, text = _bindings().cuGetErrorString(status)
+    message = f"{name} failed: {text.decode() if text else int(status)}"
+    raise MemoryExhausted(message) if int(status) == _OUT_OF_MEMORY else failure(message)
 
 
 @cache
 def _primary() -> object:
-    """The retained primary context of device 0, asked to spin while it waits; `scheduling` tells what holds."""
-    gpu_name()  # its words for a missing driver are better than PyCUDA's
+    """The retained primary context of device 0, asked to spin while it waits; `scheduling` says what holds."""
+    gpu_name()  # its message for a missing driver is better than PyCUDA's
     driver = _driver()
     driver.init()
     with suppress(OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""The prepared step of the TensorRT runtimes: what is timed.
+"""The two TensorRT runtimes: what is missing here, the way from an ONNX file to a step, and the step.
 
 A trial is a copy in from pinned memory, one enqueue of the engine (`execute_async_v3`)
 or one launch of the CUDA graph that was captured of it, a copy out to pinned memory, and
@@ -7,12 +7,10 @@ they do in `pytorch-cudagraph`. Sizes and addresses are fixed before the first t
 a stream that is not the default one.
 
 Where a graph was asked for and capture is refused, the engine is enqueued instead and
-`graph_fallback` in the facts says why; `graph_captured` tells what was timed.
+`graph_fallback` in the facts says why; `graph_captured` says what was timed.
 
-What the two TensorRT runtimes share: what is missing here, and the way from an ONNX file to a step.
-
-What is timed is in `_tensorrt_step.py`. A runtime of this family gives an
-`open_context(trt, engine, plan_sha256)` that makes an execution context as its flavour does.
+A runtime of this family gives an `open_context(trt, engine, plan_sha256)` that makes an
+execution context as its flavour does.
 """
 
 from __future__ import annotations
@@ -28,8 +26,16 @@ from types import ModuleType
 
 import numpy as np
 
-from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, RuntimeUnavailable, UsageError, building
-from lstm_trt.export import build, engine
+from lstm_trt.config.errors import (
+    BuildFailed,
+    MemoryExhausted,
+    RunFailed,
+    RuntimeUnavailable,
+    UsageError,
+    building,
+    is_memory_message,
+)
+from lstm_trt.export import build
 from lstm_trt.export import engine as export_engine
 from lstm_trt.export import trt as export_trt
 from lstm_trt.export.to_onnx import INPUT, OUTPUT, static_model
@@ -39,8 +45,9 @@ from lstm_trt.runtimes._cuda import EventClocks
 from lstm_trt.runtimes._torch import checked
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
-#: How TensorRT says it, in errors of its own and of CUDA's.
-_NO_MEMORY = ("out of memory", "outofmemory", "could not be allocated")
+DEVICES = ("cuda",)
+
+PRECISIONS = {"cuda": ("fp32", "tf32", "fp16")}
 
 
 @dataclass(frozen=True)
@@ -59,247 +66,6 @@ class Opened:
 
 #: open_context(trt, engine, SHA-256 of the plan) -> Opened
 OpenContext = Callable[[ModuleType, object, str], Opened]
-
-
-class TensorRtStep(PreparedStep):
-    """An engine on its own stream, with its buffers; `told` are its facts.
-
-    Raises `MemoryExhausted` or `BuildFailed`; what was acquired until then is freed.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        request: Request,
-        built: export_engine.Engine,
-        open_context: OpenContext,
-    ) -> None:
-        self._name, self._options = name, request.options
-        self._sizes = {**request.workload.input_shapes, **request.workload.output_shapes}
-        self._runtime = self._engine = self._opened = self._enqueue = self._clocks = self._graph = None
-        self._arrays: dict[str, np.ndarray] = {}
-        self._copies: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {}
-        self.told: dict = {"graph_fallback": None}
-        self._session: _cuda.Session | None = _cuda.Session()
-        try:
-            self._load(built, open_context)
-            self._bind()
-            self.load_inputs(request.inputs)
-            self._first_run()
-            if self._options.device_clocks != "off":
-                self._clocks = EventClocks(
-                    self._session.new_event,
-                    self._session.stream,
-                    self._options.device_clocks == "all",
-                    self._session.elapsed_ms,
-                )
-                self._session.hold(self._clocks.release)
-            run = self._captured() if self._options.graph else self._enqueue
-            self.step = self._plain_step(run) if self._clocks is None else self._clocked_step(run)
-            self._tell(built)
-            self.step()
-            self.device_times()  # forget the clocks of this call
-        except BaseException:
-            with suppress(Exception):  # what went wrong before is what must be told
-                self.close()
-            raise
-
-    def step(self) -> None:
-        """Replaced by a closure while the step is open."""
-        raise RunFailed("the step is closed")
-
-    def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
-        array, given = self._open_array(INPUT), inputs[INPUT]
-        if given.shape != array.shape:
-            raise UsageError(f"inputs must be {array.shape}, not {given.shape}")
-        np.copyto(array, given, casting="same_kind")
-        if self._clocks:
-            self._clocks.restart()  # what the parity gate ran is no trial
-
-    def outputs(self) -> dict[str, np.ndarray]:
-        return {OUTPUT: self._open_array(OUTPUT).astype(np.float32)}
-
-    def device_times(self) -> dict[str, np.ndarray]:
-        return self._clocks.read() if self._clocks else {}
-
-    def facts(self) -> dict:
-        return {**self.told, **({"event_pool": self._clocks.size} if self._clocks else {})}
-
-    def close(self) -> None:
-        self.__dict__.pop("step", None)  # what is left is the method above
-        self._graph = self._clocks = None
-        self._copies.clear()
-        self._arrays.clear()  # their memory is freed with the session
-        session, self._session = self._session, None
-        if session is not None:
-            session.close()
-
-    def _open_array(self, tensor: str) -> np.ndarray:
-        if tensor not in self._arrays:
-            raise RunFailed("the step is closed")
-        return self._arrays[tensor]
-
-    def _load(self, built: export_engine.Engine, open_context: OpenContext) -> None:
-        """The engine on the GPU and its execution context."""
-        trt = export_trt.load_module(self._name)
-        capability = self._session.compute_capability()
-        self.told["compute_capability"] = "{}.{}".format(*capability)
-        if self._options.precision == "tf32" and capability < (8, 0):
-            raise BuildFailed(f"tf32 needs compute capability 8.0, {_cuda.gpu_name()} has less")
-        self._session.hold(self._unload)
-        plan = built.plan
-        with export_trt.collected(self._name) as messages:
-            self._runtime = trt.Runtime(export_trt.logger(self._name))
-            self._engine = self._runtime.deserialize_cuda_engine(plan)
-            if self._engine is None:
-                self._explain("the GPU does not take the engine", messages, len(plan), plan)
-            self._opened = open_context(trt, self._engine, built.sha256)
-            if self._opened.context is None:
-                self._explain("no execution context", messages, self._engine.device_memory_size_v2)
-        self._opened.context.nvtx_verbosity = trt.ProfilingVerbosity.NONE  # its markers lengthen the enqueue
-
-    def _unload(self) -> None:
-        self._enqueue = None
-        self._opened = None
-        self._engine = None
-        self._runtime = None
-
-    def _explain(
-        self, what: str, messages: Iterable[tuple[str, str]], size_bytes: int, plan: bytes | None = None
-    ) -> None:
-        """Raise for something that TensorRT refused; its own words, or those of `check_engine`."""
-        told = export_trt.errors_of(messages)
-        free_bytes, _ = self._session.memory_bytes()
-        if size_bytes > free_bytes or _tell_of_memory(messages):
-            raise MemoryExhausted(f"{self._name}: {what}: {told}; needs {size_bytes} bytes, {free_bytes} are free")
-        if plan is not None:
-            told = export_engine.check_engine(plan, self._name).reason or told
-        raise BuildFailed(f"{self._name}: {what}: {told or 'TensorRT does not say why'}")
-
-    def _bind(self) -> None:
-        """Sizes, buffers and addresses; the input first, so that the output's sizes are known."""
-        trt, engine, context = export_trt.load_module(self._name), self._engine, self._opened.context
-        tensors = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
-        if tensors != set(self._sizes):
-            raise BuildFailed(f"the engine's tensors are {sorted(tensors)}, not {sorted(self._sizes)}")
-        for tensor, sizes in self._sizes.items():
-            if tensor == INPUT and not context.set_input_shape(INPUT, sizes):
-                raise BuildFailed(f"the engine refuses inputs of {sizes}")
-            found = tuple(context.get_tensor_shape(tensor))
-            if found != sizes:
-                raise BuildFailed(f"the engine's {tensor} are {found}, not {sizes}")
-            data_type = np.dtype(trt.nptype(engine.get_tensor_dtype(tensor)))
-            array = self._session.pinned(sizes, data_type)
-            address = self._session.device(math.prod(sizes) * data_type.itemsize)
-            if not context.set_tensor_address(tensor, address):
-                raise BuildFailed(f"the engine refuses the address of its {tensor}")
-            self._arrays[tensor] = array
-            self._copies[tensor] = self._session.copies(address, array)
-        self._enqueue = _enqueuer(context.execute_async_v3, self._session.stream.handle, self._name)
-
-    def _first_run(self) -> None:
-        """Kernels are loaded and, for RTX, compiled; a capture needs that to be over."""
-        self._copies[INPUT][0]()
-        self._enqueue()
-        self._session.stream.synchronize()
-        self._opened.after_first_run()
-
-    def _captured(self) -> Callable[[], None]:
-        """The launch of a captured graph; the plain enqueue, and the reason, where capture is refused."""
-        try:
-            refusal = self._opened.why_not_captured(self._session.stream.handle)
-            if refusal:
-                raise _cuda.CaptureRefused(refusal)
-            self._graph = self._session.capture(self._enqueue)
-            return self._graph.launch
-        except _cuda.CaptureRefused as error:
-            self.told["graph_fallback"] = str(error)
-        self._enqueue()  # proves that the engine and the stream came out of it whole
-        self._session.stream.synchronize()
-        return self._enqueue
-
-    def _plain_step(self, run: Callable[[], None]) -> Callable[[], None]:
-        copy_in, copy_out, wait = self._copies[INPUT][0], self._copies[OUTPUT][1], self._session.stream.synchronize
-
-        def step() -> None:
-            copy_in()
-            run()
-            copy_out()
-            wait()
-
-        return step
-
-    def _clocked_step(self, run: Callable[[], None]) -> Callable[[], None]:
-        copy_in, copy_out, stream = self._copies[INPUT][0], self._copies[OUTPUT][1], self._session.stream
-        wait, take, enqueued = stream.synchronize, self._clocks.take, self._clocks.enqueue_ns.append
-        every, clock = self._options.device_clocks == "all", time.perf_counter_ns
-
-        def step() -> None:
-            began = clock()
-            before_in, before_run, after_run, after_out = take()
-            if every:
-                before_in.record(stream)
-            copy_in()
-            before_run.record(stream)
-            run()
-            after_run.record(stream)
-            copy_out()
-            if every:
-                after_out.record(stream)
-            enqueued(clock() - began)
-            wait()
-
-        return step
-
-    def _tell(self, built: export_engine.Engine) -> None:
-        free_bytes, total_bytes = self._session.memory_bytes()
-        told, table = built.information, built.information["layers"] or {}
-        self.told |= {
-            "module_version": export_trt.load_module(self._name).__version__,
-            "pycuda_version": installed_version("pycuda"),
-            "cuda_bindings_version": installed_version("cuda-bindings"),
-            "engine_sha256": built.sha256,
-            "engine_cached": built.cached,
-            "engine_bytes": told["engine"]["bytes"],
-            "engine_build_s": told["build_seconds"],
-            "engine_warnings": told["warnings"],
-            "engine_layers": self._engine.num_layers,
-            "launches": table.get("launches"),
-            "loops": table.get("loops"),
-            "tf32": self._options.precision == "tf32",
-            "aux_streams": self._engine.num_aux_streams,
-            "activation_bytes": self._engine.device_memory_size_v2,
-            "gpu_free_bytes": free_bytes,
-            "gpu_total_bytes": total_bytes,
-            "tensor_types": {tensor: str(array.dtype) for tensor, array in self._arrays.items()},
-            "graph_captured": self._graph is not None,
-            "graph_nodes": self._graph.nodes if self._graph else None,
-            "host_memory": "pinned",
-            "device_wait": f"cuStreamSynchronize, {_cuda.scheduling()}",
-            "device_clocks": self._options.device_clocks,
-            **self._opened.facts(),
-        }
-
-
-def _enqueuer(execute: Callable[[int], bool], handle: int, name: str) -> Callable[[], None]:
-    def enqueue() -> None:
-        if not execute(handle):
-            messages = export_trt.logger(name).lines
-            told = export_trt.errors_of(messages) or "TensorRT does not say why"
-            failure = MemoryExhausted if _tell_of_memory(messages) else RunFailed
-            raise failure(f"{name}: the engine cannot be enqueued: {told}")
-
-    return enqueue
-
-
-def _tell_of_memory(messages: Iterable[tuple[str, str]]) -> bool:
-    errors = [text.lower() for severity, text in messages if severity in ("ERROR", "INTERNAL_ERROR")]
-    return any(words in text for text in errors for words in _NO_MEMORY)
-
-
-DEVICES = ("cuda",)
-
-PRECISIONS = {"cuda": ("fp32", "tf32", "fp16")}
 
 
 def availability(name: str, device: str) -> Availability:
@@ -339,9 +105,249 @@ def prepare(name: str, request: Request, open_context: OpenContext) -> PreparedS
         onnx = static_model(request.onnx_path, request.workload)
         began = time.perf_counter()
         # Detailed, for the launches of an inference; the markers that this brings are switched off again.
-        wanted = engine.EngineOptions(name, options.precision, detailed=True, capturable=options.graph)
+        wanted = export_engine.EngineOptions(name, options.precision, detailed=True, capturable=options.graph)
         built = build.build_engine(onnx, wanted, name=request.workload.label)
         ready = time.perf_counter()
         step = TensorRtStep(name, request, built, open_context)
-        step.told |= {"build_s": ready - began, "load_s": time.perf_counter() - ready}
+        step.described |= {"build_s": ready - began, "load_s": time.perf_counter() - ready}
         return step
+
+
+class TensorRtStep(PreparedStep):
+    """An engine on its own stream, with its buffers; `described` are its facts.
+
+    Raises `MemoryExhausted` or `BuildFailed`; what was acquired until then is freed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        request: Request,
+        built: export_engine.Engine,
+        open_context: OpenContext,
+    ) -> None:
+        self._name, self._options = name, request.options
+        self._sizes = {**request.workload.input_shapes, **request.workload.output_shapes}
+        self._runtime = self._engine = self._opened = self._enqueue = self._clocks = self._graph = None
+        self._arrays: dict[str, np.ndarray] = {}
+        self._copies: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {}
+        self.described: dict = {"graph_fallback": None}
+        self._session: _cuda.Session | None = _cuda.Session()
+        try:
+            self._load(built, open_context)
+            self._bind()
+            self.load_inputs(request.inputs)
+            self._first_run()
+            if self._options.device_clocks != "off":
+                self._clocks = EventClocks(
+                    self._session.new_event,
+                    self._session.stream,
+                    self._options.device_clocks == "all",
+                    self._session.elapsed_ms,
+                )
+                self._session.hold(self._clocks.release)
+            run = self._captured() if self._options.graph else self._enqueue
+            self.step = self._plain_step(run) if self._clocks is None else self._clocked_step(run)
+            self._describe(built)
+            self.step()
+            self.device_times()  # forget the clocks of this call
+        except BaseException:
+            with suppress(Exception):  # the error that came before is the one to report
+                self.close()
+            raise
+
+    def step(self) -> None:
+        """Replaced by a closure while the step is open."""
+        raise RunFailed("the step is closed")
+
+    def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+        array, given = self._open_array(INPUT), inputs[INPUT]
+        if given.shape != array.shape:
+            raise UsageError(f"inputs must be {array.shape}, not {given.shape}")
+        np.copyto(array, given, casting="same_kind")
+        if self._clocks:
+            self._clocks.restart()  # what the parity gate ran is no trial
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        return {OUTPUT: self._open_array(OUTPUT).astype(np.float32)}
+
+    def device_times(self) -> dict[str, np.ndarray]:
+        return self._clocks.read() if self._clocks else {}
+
+    def facts(self) -> dict:
+        return {**self.described, **({"event_pool": self._clocks.size} if self._clocks else {})}
+
+    def close(self) -> None:
+        self.__dict__.pop("step", None)  # what is left is the method above
+        self._graph = self._clocks = None
+        self._copies.clear()
+        self._arrays.clear()  # their memory is freed with the session
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _open_array(self, tensor: str) -> np.ndarray:
+        if tensor not in self._arrays:
+            raise RunFailed("the step is closed")
+        return self._arrays[tensor]
+
+    def _load(self, built: export_engine.Engine, open_context: OpenContext) -> None:
+        """The engine on the GPU and its execution context."""
+        trt = export_trt.load_module(self._name)
+        capability = self._session.compute_capability()
+        self.described["compute_capability"] = "{}.{}".format(*capability)
+        if self._options.precision == "tf32" and capability < (8, 0):
+            raise BuildFailed(f"tf32 needs compute capability 8.0, {_cuda.gpu_name()} has less")
+        self._session.hold(self._unload)
+        plan = built.plan
+        with export_trt.collected(self._name) as messages:
+            self._runtime = trt.Runtime(export_trt.logger(self._name))
+            self._engine = self._runtime.deserialize_cuda_engine(plan)
+            if self._engine is None:
+                self._explain("the GPU does not take the engine", messages, len(plan), built)
+            self._opened = open_context(trt, self._engine, built.sha256)
+            if self._opened.context is None:
+                self._explain("no execution context", messages, self._engine.device_memory_size_v2)
+        self._opened.context.nvtx_verbosity = trt.ProfilingVerbosity.NONE  # its markers lengthen the enqueue
+
+    def _unload(self) -> None:
+        self._enqueue = None
+        self._opened = None
+        self._engine = None
+        self._runtime = None
+
+    def _explain(
+        self,
+        what: str,
+        messages: Iterable[tuple[str, str]],
+        size_bytes: int,
+        built: export_engine.Engine | None = None,
+    ) -> None:
+        """Raise for something that TensorRT refused, with its own reason, or that of `check_engine`."""
+        reason = export_trt.errors_of(messages)
+        free_bytes, _ = self._session.memory_bytes()
+        if size_bytes > free_bytes or _is_out_of_memory(messages):
+            raise MemoryExhausted(f"{self._name}: {what}: {reason}; needs {size_bytes} bytes, {free_bytes} are free")
+        if built is not None:
+            origin = export_engine.Origin.of(built.information)
+            reason = export_engine.check_engine(built.plan, origin).reason or reason
+        raise BuildFailed(f"{self._name}: {what}: {reason or 'TensorRT does not say why'}")
+
+    def _bind(self) -> None:
+        """Sizes, buffers and addresses; the input first, so that the output's sizes are known."""
+        trt, engine, context = export_trt.load_module(self._name), self._engine, self._opened.context
+        tensors = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
+        if tensors != set(self._sizes):
+            raise BuildFailed(f"the engine's tensors are {sorted(tensors)}, not {sorted(self._sizes)}")
+        for tensor, sizes in self._sizes.items():
+            if tensor == INPUT and not context.set_input_shape(INPUT, sizes):
+                raise BuildFailed(f"the engine refuses inputs of {sizes}")
+            found = tuple(context.get_tensor_shape(tensor))
+            if found != sizes:
+                raise BuildFailed(f"the engine's {tensor} are {found}, not {sizes}")
+            data_type = np.dtype(trt.nptype(engine.get_tensor_dtype(tensor)))
+            array = self._session.pinned(sizes, data_type)
+            address = self._session.device(math.prod(sizes) * data_type.itemsize)
+            if not context.set_tensor_address(tensor, address):
+                raise BuildFailed(f"the engine refuses the address of its {tensor}")
+            self._arrays[tensor] = array
+            self._copies[tensor] = self._session.copies(address, array)
+        self._enqueue = _enqueuer(context.execute_async_v3, self._session.stream.handle, self._name)
+
+    def _first_run(self) -> None:
+        """Kernels are loaded and, for RTX, compiled; a capture needs that to be over."""
+        self._copies[INPUT][0]()
+        self._enqueue()
+        self._session.stream.synchronize()
+        self._opened.after_first_run()
+
+    def _captured(self) -> Callable[[], None]:
+        """The launch of a captured graph; the plain enqueue, and the reason, where capture is refused."""
+        try:
+            refusal = self._opened.why_not_captured(self._session.stream.handle)
+            if refusal:
+                raise _cuda.CaptureRefused(refusal)
+            self._graph = self._session.capture(self._enqueue)
+            return self._graph.launch
+        except _cuda.CaptureRefused as error:
+            self.described["graph_fallback"] = str(error)
+        self._enqueue()  # proves that the engine and the stream came out of it whole
+        self._session.stream.synchronize()
+        return self._enqueue
+
+    def _plain_step(self, run: Callable[[], None]) -> Callable[[], None]:
+        copy_in, copy_out, wait = self._copies[INPUT][0], self._copies[OUTPUT][1], self._session.stream.synchronize
+
+        def step() -> None:
+            copy_in()
+            run()
+            copy_out()
+            wait()
+
+        return step
+
+    def _clocked_step(self, run: Callable[[], None]) -> Callable[[], None]:
+        copy_in, copy_out, stream = self._copies[INPUT][0], self._copies[OUTPUT][1], self._session.stream
+        wait, take, enqueued = stream.synchronize, self._clocks.take, self._clocks.enqueue_ns.append
+        every, clock = self._options.device_clocks == "all", time.perf_counter_ns
+
+        def step() -> None:
+            began = clock()
+            before_in, before_run, after_run, after_out = take()
+            if every:
+                before_in.record(stream)
+            copy_in()
+            before_run.record(stream)
+            run()
+            after_run.record(stream)
+            copy_out()
+            if every:
+                after_out.record(stream)
+            enqueued(clock() - began)
+            wait()
+
+        return step
+
+    def _describe(self, built: export_engine.Engine) -> None:
+        free_bytes, total_bytes = self._session.memory_bytes()
+        information, table = built.information, built.information["layers"] or {}
+        self.described |= {
+            "module_version": export_trt.load_module(self._name).__version__,
+            "pycuda_version": installed_version("pycuda"),
+            "cuda_bindings_version": installed_version("cuda-bindings"),
+            "engine_sha256": built.sha256,
+            "engine_cached": built.cached,
+            "engine_bytes": information["engine"]["bytes"],
+            "engine_build_s": information["build_seconds"],
+            "engine_warnings": information["warnings"],
+            "engine_layers": self._engine.num_layers,
+            "launches": table.get("launches"),
+            "loops": table.get("loops"),
+            "tf32": self._options.precision == "tf32",
+            "aux_streams": self._engine.num_aux_streams,
+            "activation_bytes": self._engine.device_memory_size_v2,
+            "gpu_free_bytes": free_bytes,
+            "gpu_total_bytes": total_bytes,
+            "tensor_types": {tensor: str(array.dtype) for tensor, array in self._arrays.items()},
+            "graph_captured": self._graph is not None,
+            "graph_nodes": self._graph.nodes if self._graph else None,
+            "host_memory": "pinned",
+            "device_wait": f"cuStreamSynchronize, {_cuda.scheduling()}",
+            "device_clocks": self._options.device_clocks,
+            **self._opened.facts(),
+        }
+
+
+def _enqueuer(execute: Callable[[int], bool], handle: int, name: str) -> Callable[[], None]:
+    def enqueue() -> None:
+        if not execute(handle):
+            messages = export_trt.logger(name).lines
+            reason = export_trt.errors_of(messages) or "TensorRT does not say why"
+            failure = MemoryExhausted if _is_out_of_memory(messages) else RunFailed
+            raise failure(f"{name}: the engine cannot be enqueued: {reason}")
+
+    return enqueue
+
+
+def _is_out_of_memory(messages: Iterable[tuple[str, str]]) -> bool:
+    return any(is_memory_message(text) for severity, text in messages if severity in export_trt.ERRORS)

@@ -1,6 +1,6 @@
 """PyTorch under a CUDA graph: the eager network's kernels, launched all at once.
 
-A trial is copy in, one replay, copy out, wait (`_torch_steps.py`); the copies stand
+A trial is copy in, one replay, copy out, wait (`_torch.py`); the copies stand
 outside the graph. Buffers are static. Where capture is refused there is no falling
 back to eager mode: the name promises a graph.
 """
@@ -48,7 +48,7 @@ def prepare(request: Request) -> PreparedStep:
 def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
     import torch
 
-    stream = torch.cuda.current_stream()  # not the default one, see `_torch_steps.py`
+    stream = torch.cuda.current_stream()  # not the default one, see `_torch.py`
     found = {"operators": operators(module, inputs), "graph_captured": True}
     graph = torch.cuda.CUDAGraph()
     # No inference mode: a graph that was captured first under it could make later captures

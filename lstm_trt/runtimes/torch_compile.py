@@ -1,6 +1,6 @@
 """torch.compile with Inductor and frozen weights.
 
-A trial is one call of the compiled module (`_torch_steps.py`), with the guards that
+A trial is one call of the compiled module (`_torch.py`), with the guards that
 Dynamo checks before each call: 20 to 30 us. `torch.compile` by itself leaves an
 `nn.LSTM` alone, and eager mode would be timed under another name; so `allow_rnn` is
 set, and that something was compiled is checked. On the CPU each layer and direction

@@ -1,6 +1,6 @@
 """TorchScript: the whole network scripted and frozen, deprecated by PyTorch and still deployed.
 
-A trial is one call of the frozen module (`_torch_steps.py`). The module around the
+A trial is one call of the frozen module (`_torch.py`). The module around the
 LSTM is scripted, since a frozen `nn.LSTM` alone has no callable forward. Its executor
 specialises during the first calls; these are over before a trial is timed.
 """

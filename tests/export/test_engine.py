@@ -54,7 +54,7 @@ BUILT = [
 
 
 def spelled(value) -> str | None:
-    return value.name if isinstance(value, LstmShape) else None
+    return value.label if isinstance(value, LstmShape) else None
 
 
 def options(**given) -> EngineOptions:

@@ -27,7 +27,7 @@ except RuntimeUnavailable as missing:
 
 
 def spelled(value) -> str | None:
-    return value.name if isinstance(value, LstmShape) else None
+    return value.label if isinstance(value, LstmShape) else None
 
 
 def options(**given) -> EngineOptions:

@@ -282,11 +282,13 @@ def planted(door, monkeypatch):
     messages = []
     monkeypatch.setattr(_tensorrt, "find_spec", lambda module: True)
     monkeypatch.setattr(engine, "load_module", lambda name: trt)
-    monkeypatch.setattr(engine, "check_engine", lambda plan, name: SimpleNamespace(reason="of another GPU"))
+    monkeypatch.setattr(engine, "check_engine", lambda plan, origin: SimpleNamespace(reason="of another GPU"))
     monkeypatch.setattr(export_trt, "logger", lambda name: SimpleNamespace(lines=messages))
     monkeypatch.setattr(export_trt, "load_module", lambda name: trt)
-    told = {"engine": {"bytes": 4}, "build_seconds": 0.5, "warnings": [], "layers": {"launches": 42, "loops": []}}
-    built = SimpleNamespace(sha256="ab" * 32, cached=True, plan=b"plan", information=told)
+    information = {"flavour": "tensorrt", "engine": {"bytes": 4, "version": "11.4", "sha256": "ab" * 32}}
+    information |= {"target": {"compute_capabilities": [], "gpu": None}, "build_seconds": 0.5, "warnings": []}
+    information["layers"] = {"launches": 42, "loops": []}
+    built = SimpleNamespace(sha256="ab" * 32, cached=True, plan=b"plan", information=information)
     monkeypatch.setattr(build, "build_engine", lambda onnx, options, *, name: built)
     for kept in cache.entries():
         if kept.kind == tensorrt_rtx.KERNELS:
