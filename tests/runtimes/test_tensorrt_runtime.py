@@ -97,8 +97,9 @@ def test_a_driver_without_a_gpu_and_a_broken_package_are_told(door, monkeypatch)
     ((what, remedy),) = _cuda.missing()
     assert what == "GPU that the driver sees (no CUDA-capable device is detected)" and "nvidia-smi" in remedy
     door.cu_init = 0
-    monkeypatch.setattr(_cuda, "_driver", raising(RuntimeUnavailable("cuda", "no pycuda that loads (ABI)", "again")))
-    assert _cuda.missing() == [("pycuda that loads (ABI)", "again")]
+    broken = _cuda.Missing("pycuda that loads (ABI)", "again")
+    monkeypatch.setattr(_cuda, "_driver", raising(_cuda.CudaUnavailable(broken)))
+    assert _cuda.missing() == [broken]
 
 
 def raising(error):
