@@ -122,9 +122,8 @@ def test_the_command_records_that_configuration(configuration):
     given = parse(words[1:])
     assert shape_of(given) == configuration.workload and given.runtime == configuration.runtime
     assert protocol_of(given) == configuration.protocol
-    asked = {name: value for name, value in options_of(given).items() if name != "device"}
-    assert asked == {name: getattr(configuration.options, name) for name in asked}
-    assert (given.device or "cpu") == configuration.options.device and str(given.out) == "a folder"
+    assert replace(options_of(given), device=given.device or "cpu") == configuration.options
+    assert str(given.out) == "a folder"
 
 
 def test_recording_afresh_here(tmp_path):
@@ -132,7 +131,7 @@ def test_recording_afresh_here(tmp_path):
     from lstm_trt.recorder import pool
 
     shape = LstmShape(1, 8, 4)
-    first = pool.record(shape, trials=400, control=False, out=tmp_path / "sweep")
+    first = pool.record(shape, protocol=Protocol(trials=400), control=False, out=tmp_path / "sweep")
     (group,) = groups_of([first])
     chosen = largest_that_meets([group], 1e6, "75")
     assert chosen is group

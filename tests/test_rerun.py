@@ -158,7 +158,7 @@ def test_ctrl_c_stops_the_kernel_too(tmp_path):
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=300)
-    assert (process.returncode, out, errors) == (130, "", "")
+    assert (process.returncode, out, errors) == (130, "", "lstm-trt: stopped\n")
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
     (output,) = (tmp_path / "runs").iterdir()
