@@ -22,7 +22,7 @@ from lstm_trt.cli.common import (
     warn,
 )
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.format import duration
+from lstm_trt.config.format import duration, latency
 from lstm_trt.recorder import pool, soak
 from lstm_trt.store import files
 
@@ -135,7 +135,7 @@ class _Progress:
             self._open = True
 
     def _show_floor(self, event: dict) -> None:
-        print_progress(f"{self._name}: roofline bound {event['floor_ns'] / 1e3:.1f} us")
+        print_progress(f"{self._name}: roofline bound {latency(event['floor_ns'] / 1e3, 3)}")
 
     def _show_trials(self, event: dict) -> None:
         self._rewrite(f"{event['done']}/{event['total']} trials")

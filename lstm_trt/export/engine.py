@@ -220,7 +220,7 @@ class EngineReport:
 
     def as_dict(self) -> dict:
         """JSON values."""
-        return {"path": str(self.path), **asdict(replace(self, path=None)), "targets": list(self.targets)}
+        return {**asdict(self), "path": str(self.path), "targets": list(self.targets)}
 
     def __str__(self) -> str:
         if not self.loadable:

@@ -124,7 +124,8 @@ def test_the_command_checks_engines(tmp_path, lab, refused):
     assert "cannot read" in refused("build", "--check", tmp_path / "absent.engine")
     path.with_suffix(".json").unlink()
     answer = lab("build", "--check", path, "--format", "json")
-    assert answer.returncode == 2 and json.loads(answer.stdout)["loadable"] is False
+    report = json.loads(answer.stdout)
+    assert answer.returncode == 2 and (report["loadable"], report["path"]) == (False, str(path))
 
 
 def test_the_readme_tells_of_the_command_and_its_lines_run(tmp_path):

@@ -57,7 +57,7 @@ def test_times_that_mean_nothing(text):
         (("--for", "3x"), "3h, 1h30m, 90s or plain seconds"),
         (("--for", "0"), "for_s must be from 1 to"),
         (("--for", "400d"), "for_s must be from 1 to"),
-        (("--for", "3h", "--trials", 10), "--for says how long it records, --trials"),
+        (("--for", "3h", "--trials", 10), "--for sets how long it records, --trials"),
         (("--for", "3h", "--tier", "look"), "--tier"),
         (("--for", "3h", "--time-limit", 10), "--time-limit"),
     ],
@@ -334,7 +334,7 @@ def test_a_soak_that_is_killed_keeps_its_parts_and_goes_on(tmp_path):
     again = start_soak(tmp_path, "--for", "12s", "--format", "text")
     output, errors = again.communicate(timeout=600)
     assert again.returncode == 0, errors
-    assert errors.count("become round 1") == 1 and "round 0 was stopped after" in errors
+    assert errors.count("as round 1") == 1 and "round 0 was interrupted after" in errors
     assert "round 1, " in output and "complete: lstm-trt verdict" in output and "control run" in output
     first, second = sorted(folders.read_many(tmp_path), key=lambda item: item.round)
     assert first.columns["latency_ns"].tolist() == cut.columns["latency_ns"].tolist()

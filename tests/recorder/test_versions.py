@@ -293,5 +293,5 @@ def test_the_cache_command_tells_of_environments_and_clears_them(tmp_path, lab):
     (place / "file").write_bytes(bytes(1000))
     told = json.loads(lab("cache", "--format", "json", XDG_CACHE_HOME=str(tmp_path)).stdout)
     assert told["environments"] == {"count": 1, "bytes": 1000} and told["kinds"] == {}
-    assert "1 environments of versions" in lab("cache", "--clear", XDG_CACHE_HOME=str(tmp_path)).stdout
+    assert "1 version environment, " in lab("cache", "--clear", XDG_CACHE_HOME=str(tmp_path)).stdout
     assert not place.exists()
