@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lstm_trt.config.configuration import Configuration, canonical_json
-from lstm_trt.config.errors import StoreError
-from lstm_trt.store.files import described_by, opened, wanted
+from lstm_trt.config.configuration import canonical_json
+from lstm_trt.config.errors import StoreError, UnknownConfiguration
+from lstm_trt.store.files import configuration_of, described_by, opened, wanted
 from lstm_trt.store.schema import (
     METADATA_KEY,
     SCHEMA_VERSION,
@@ -32,9 +32,15 @@ LSTM_FIELDS = ("layers", "hidden", "sequence", "batch", "features", "directions"
 
 
 def read_pair(
-    folder: Path, known: set[tuple[str, int]], columns: Iterable[str] | None = None
+    folder: Path,
+    known: set[tuple[str, int]],
+    columns: Iterable[str] | None = None,
+    skipped: list[UnknownConfiguration] | None = None,
 ) -> Iterator[Recording | Failure]:
-    """What a pair holds and `known` does not; raises `StoreError` for a damaged one, or halves of two."""
+    """What a pair holds and `known` does not; raises `StoreError` for a damaged one, or halves of two.
+
+    Rows of a newer version are put into `skipped` where it is given, and raised where not.
+    """
     import pyarrow.parquet as pq
 
     configs = opened(folder / CONFIGS_FILE, lambda path: pq.read_table(path, page_checksum_verification=True))
@@ -51,7 +57,13 @@ def read_pair(
         key = (row["config_id"], row["round"])
         if key in known:
             continue
-        configuration = Configuration.from_dict(json.loads(row["configuration"]))
+        try:
+            configuration = configuration_of(json.loads(row["configuration"]), folder / CONFIGS_FILE)
+        except UnknownConfiguration as error:
+            if skipped is None:
+                raise
+            skipped.append(error)
+            continue
         provenance = json.loads(row["provenance"])
         if row["status"] != "ok":
             yield Failure(configuration, row["round"], row["stage"], row["reason"], provenance)

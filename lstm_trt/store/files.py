@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lstm_trt.config.configuration import Configuration, canonical_json
-from lstm_trt.config.errors import STAGES, StoreError, UsageError, first_line
+from lstm_trt.config.errors import STAGES, StoreError, UnknownConfiguration, UsageError, first_line
 from lstm_trt.store.cache import write_whole
 from lstm_trt.store.schema import (
     COLUMNS,
@@ -94,7 +94,7 @@ def make_folder(folder: Path) -> Path:
 def read(path: Path, columns: Iterable[str] | None = None) -> Recording:
     """One recording, or one part of a long one; of its columns only `columns`, where they are named.
 
-    Raises `StoreError` for a damaged, foreign or newer file.
+    Raises `StoreError` for a damaged or foreign file, `UnknownConfiguration` for one of a newer version.
     """
     import pyarrow.parquet as pq
 
@@ -108,7 +108,7 @@ def read(path: Path, columns: Iterable[str] | None = None) -> Recording:
     described = described_by(table.schema.metadata, path)
     try:
         recording = Recording(
-            configuration=Configuration.from_dict(described["configuration"]),
+            configuration=configuration_of(described["configuration"], path),
             round=described["round"],
             columns=numpy_columns(table, path),
             provenance=described["provenance"],
@@ -131,12 +131,12 @@ def wanted(columns: Iterable[str] | None) -> list[str] | None:
 
 
 def read_failure(path: Path) -> Failure:
-    """One failure row. Raises `StoreError` for a damaged or foreign file."""
+    """One failure row. Raises `StoreError` for a damaged or foreign file, `UnknownConfiguration` for a newer one."""
     try:
         described = json.loads(path.read_text())
         check_version(described, path)
         return Failure(
-            configuration=Configuration.from_dict(described["configuration"]),
+            configuration=configuration_of(described["configuration"], path),
             round=described["round"],
             stage=described["stage"],
             reason=described["reason"],
@@ -144,8 +144,18 @@ def read_failure(path: Path) -> Failure:
         )
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnknownConfiguration:
+        raise
     except (ValueError, KeyError, TypeError, UsageError) as error:
         raise StoreError(f"{path} is not a failure row of this lab: {error}") from None
+
+
+def configuration_of(plain: dict, path: Path) -> Configuration:
+    """The configuration that a file stores; raises `UnknownConfiguration`, naming the file, for a newer version's."""
+    try:
+        return Configuration.from_dict(plain)
+    except UnknownConfiguration as error:
+        raise UnknownConfiguration(f"{path}: {error}") from None
 
 
 def opened(path: Path, reader):
@@ -177,6 +187,6 @@ def check_version(described: dict, path: Path) -> None:
     if not isinstance(version, int):
         raise StoreError(f"{path}: its metadata has no schema_version")
     if version > SCHEMA_VERSION:
-        raise StoreError(
+        raise UnknownConfiguration(
             f"{path} has schema version {version}, this lab reads up to {SCHEMA_VERSION}: upgrade lstm_trt"
         )

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from lstm_trt.config.configuration import warnings_of
-from lstm_trt.config.errors import StoreError, UsageError
+from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError
 from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, read_pair
 from lstm_trt.store.files import make_folder, opened, read, read_failure, wanted
 from lstm_trt.store.schema import Failure, Recording
@@ -66,7 +67,9 @@ def contents(folder: Path) -> Contents:
     return Contents(recordings, failures, pair, others, parts)
 
 
-def read_many(path: Path, columns: Iterable[str] | None = None) -> Iterator[Recording | Failure]:
+def read_many(
+    path: Path, columns: Iterable[str] | None = None, skipped: list[UnknownConfiguration] | None = None
+) -> Iterator[Recording | Failure]:
     """Everything under a file, a folder, or a consolidated pair (its folder or either file).
 
     Of the trials' columns only `columns` are loaded, where they are named: 200 million
@@ -74,7 +77,8 @@ def read_many(path: Path, columns: Iterable[str] | None = None) -> Iterator[Reco
     The parts of a long recording are given as one; one whose last part is missing says so
     in its warnings. A recording beside a consolidated pair that also holds it is given
     once. A failure whose configuration was recorded later in the same round is left out.
-    Raises `StoreError` where there is nothing, or where a file is damaged.
+    Raises `StoreError` where there is nothing, or where a file is damaged. What a newer version recorded
+    into a folder or pair (`UnknownConfiguration`) is put into `skipped` where that is given, and raised where not.
     """
     path = Path(path)
     if not path.exists():
@@ -82,7 +86,7 @@ def read_many(path: Path, columns: Iterable[str] | None = None) -> Iterator[Reco
     wanted(columns)  # refuses unknown names
     if path.is_file():
         if path.name in (TRIALS_FILE, CONFIGS_FILE):
-            yield from read_pair(path.parent, set(), columns)
+            yield from read_pair(path.parent, set(), columns, skipped)
         elif path.name.endswith(".failure.json"):
             yield read_failure(path)
         else:
@@ -94,17 +98,21 @@ def read_many(path: Path, columns: Iterable[str] | None = None) -> Iterator[Reco
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from None
     if not (found.recordings or found.failures or found.others or found.parts or found.pair):
         raise StoreError(f"{path} holds no recording; record one with: lstm-trt record --out {path} ...")
-    for file in [*found.recordings.values(), *found.others]:
-        yield read(file, columns)
-    for key, numbered in found.parts.items():
-        failure = found.failures.get(key)
-        yield read_parts(numbered, columns, read_failure(failure).reason if failure else None)
     known = found.recordings.keys() | found.parts.keys()
-    for key, file in found.failures.items():
-        if key not in known:
-            yield read_failure(file)
+    readers = [partial(read, file, columns) for file in [*found.recordings.values(), *found.others]]
+    readers += [partial(read_parts, parts, columns, found.failures.get(key)) for key, parts in found.parts.items()]
+    readers += [partial(read_failure, file) for key, file in found.failures.items() if key not in known]
+    for reader in readers:
+        try:
+            item = reader()
+        except UnknownConfiguration as error:
+            if skipped is None:
+                raise
+            skipped.append(error)
+        else:
+            yield item
     if found.pair is not None:
-        yield from read_pair(path, known | found.failures.keys(), columns)
+        yield from read_pair(path, known | found.failures.keys(), columns, skipped)
 
 
 @dataclass(frozen=True)
@@ -136,12 +144,12 @@ def consolidate_folder(path: Path, out: Path | None = None) -> Consolidated:
 
 
 def read_parts(
-    numbered: dict[int, Path], columns: Iterable[str] | None = None, failure: str | None = None
+    numbered: dict[int, Path], columns: Iterable[str] | None = None, failure: Path | None = None
 ) -> Recording:
     """The parts of one long recording as one: number of the part -> its file, ascending.
 
     Trials and blocks are counted through, `start_ns` continues on the soak's own clock.
-    What is missing stands in the provenance's warnings, with the `failure` where one was
+    What is missing stands in the provenance's warnings, with the reason of the `failure` where one was
     written. Memory: the columns asked for, and one part.
     """
     import pyarrow.parquet as pq
@@ -178,7 +186,7 @@ def read_parts(
         "self_check": check,
         "seconds": first.provenance["seconds"] | seconds,
         "soak": last.provenance["soak"] | {"parts": len(paths)},
-        "warnings": [*warnings, *missing(numbered, last.provenance["soak"], failure)],
+        "warnings": [*warnings, *missing(numbered, last.provenance["soak"], failure and read_failure(failure).reason)],
     }
     return Recording(first.configuration, first.round, whole, provenance, control)
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UnknownConfiguration, UsageError
 from lstm_trt.store import consolidated, folders
 from lstm_trt.store.foreign import groups_of_table
 from lstm_trt.store.samples import TRIAL_CAUSES, Group, groups_of
@@ -181,9 +181,16 @@ def load(
 
 
 def _recorded(path: Path) -> Runs:
-    items = tuple(folders.read_many(path, _COLUMNS))
+    skipped: list[UnknownConfiguration] = []
+    items = tuple(folders.read_many(path, _COLUMNS, skipped))
+    if skipped:
+        several = "s" * (len(skipped) > 1)
+        newer = f"{len(skipped)} recording{several} of a newer version skipped, the first one is {skipped[0]}"
+        if not items:
+            raise UnknownConfiguration(f"{path} holds nothing else: {newer}")
     soaks = [item.provenance["warnings"] for item in items if "soak" in item.provenance]  # only these can lack a part
-    warnings = dict.fromkeys(text for texts in soaks for text in texts if text.startswith("soak"))
+    warnings = list(dict.fromkeys(text for texts in soaks for text in texts if text.startswith("soak")))
+    warnings += [newer] if skipped else []
     groups = groups_of(items)
     grouped = path.name in (consolidated.TRIALS_FILE, consolidated.CONFIGS_FILE)
     if path.is_dir():

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from lstm_trt.config.errors import UsageError
-from lstm_trt.store import files, folders
+from lstm_trt.config.errors import UnknownConfiguration, UsageError
+from lstm_trt.store import consolidated, files, folders, schema
+from lstm_trt.store.locks import LOCK_FILE, folder_in_use, folder_lock
 from lstm_trt.store.runs import Runs, as_runs, load
+from tests.conftest import ROOT
 from tests.store.test_samples import put
 from tests.store.test_store import planted
 
@@ -56,3 +65,81 @@ def test_runs_of_whatever_holds_latencies(folder):
     assert as_runs(runs[0]).groups == (runs[0],) and len(as_runs(items[0])) == 1
     with pytest.raises(UsageError):
         as_runs([1, 2])
+
+
+# Recordings of a newer version, and one writer a folder
+
+
+def newer(folder, name: str, change) -> None:
+    """A recording of `planted(8)` with another configuration in its metadata, as a newer version would write it."""
+    path = files.write(planted(8, round=7), folder)
+    table = pq.read_table(path)
+    described = json.loads(table.schema.metadata[schema.METADATA_KEY])
+    change(described)
+    pq.write_table(table.replace_schema_metadata({schema.METADATA_KEY: json.dumps(described).encode()}), folder / name)
+    path.unlink()
+
+
+NEWER = {
+    "workload kind": lambda told: told["configuration"]["workload"].update(kind="transformer"),
+    "field of the workload": lambda told: told["configuration"]["workload"].update(heads=8),
+    "option": lambda told: told["configuration"]["options"].update(fusion="all"),
+    "protocol": lambda told: told["configuration"]["protocol"].update(batching="adaptive"),
+    "schema": lambda told: told.update(schema_version=99),
+}
+
+
+@pytest.mark.parametrize("kind", NEWER)
+def test_what_a_newer_version_recorded_is_skipped_with_one_line(folder, kind):
+    before = [group.name for group in load(folder)]
+    newer(folder, f"{'0' * 64}-r0.parquet", NEWER[kind])
+    kept = sorted(path.name for path in folder.iterdir())
+    runs = load(folder)
+    assert [group.name for group in runs] == before and len(runs.warnings) == 1
+    assert runs.warnings[0].startswith("1 recording of a newer version skipped")
+    folders.tidy(folder)
+    assert sorted(path.name for path in folder.iterdir()) == kept  # never set aside, never deleted
+    with pytest.raises(UnknownConfiguration, match=r"0000-r0\.parquet"):
+        load(folder / f"{'0' * 64}-r0.parquet")
+    with pytest.raises(UnknownConfiguration):  # it would be missing from the pair
+        folders.consolidate_folder(folder)
+
+
+def test_a_folder_of_nothing_but_newer_recordings_is_one_error(tmp_path):
+    newer(tmp_path, f"{'0' * 64}-r0.parquet", NEWER["option"])
+    with pytest.raises(UnknownConfiguration, match="1 recording of a newer version"):
+        load(tmp_path)
+
+
+def test_newer_rows_of_a_pair_and_newer_failures_are_skipped(tmp_path):
+    consolidated.consolidate([planted(8), planted(16)], tmp_path)
+    configs = pq.read_table(tmp_path / consolidated.CONFIGS_FILE)
+    rows = configs.to_pylist()
+    changed = json.loads(rows[1]["configuration"])
+    changed["workload"]["kind"] = "transformer"
+    rows[1]["configuration"] = json.dumps(changed)
+    pq.write_table(pa.Table.from_pylist(rows, schema=configs.schema), tmp_path / consolidated.CONFIGS_FILE)
+    path = files.write_failure(schema.Failure(planted(32).configuration, 0, "build", "a reason"), tmp_path)
+    described = json.loads(path.read_text())
+    described["configuration"]["options"]["fusion"] = "all"
+    path.write_text(json.dumps(described))
+    runs = load(tmp_path)
+    assert [group.group["hidden"] for group in runs] == [8] and runs.warnings[0].startswith("2 recordings")
+    with pytest.raises(UnknownConfiguration):
+        list(folders.read_many(tmp_path))
+
+
+def test_a_lock_is_released_when_its_holder_is_killed(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path; from lstm_trt.store.locks import folder_lock\n"
+        "with folder_lock(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        assert folder_in_use(tmp_path)
+        with pytest.raises(UsageError, match=f"process {holder.pid}"), folder_lock(tmp_path):
+            pass
+        holder.kill()
+    assert not folder_in_use(tmp_path)
+    with folder_lock(tmp_path):
+        assert (tmp_path / LOCK_FILE).read_text().strip() == str(os.getpid())

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lstm_trt.config.configuration import Configuration, Protocol
-from lstm_trt.config.errors import StoreError
+from lstm_trt.config.errors import LabError, StoreError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.store import consolidated, folders, schema
 from lstm_trt.store import files as store_files
@@ -92,7 +92,7 @@ def test_damaged_and_foreign_files_are_one_line(tmp_path, refused):
     files = damaged_files(tmp_path)
     assert len(files) == 7
     for path in files:
-        with pytest.raises(StoreError, match=path.name):
+        with pytest.raises(LabError, match=path.name):
             store_files.read(path)
     words = {"foreign": "say --unit", "newer": "upgrade lstm_trt", "short": "not a whole Parquet file"}
     for name, expected in words.items():
