@@ -1,9 +1,9 @@
 """Mutated files, each given to the command line in this process.
 
-`python -m tests.support.mutants KIND SEED FIRST LAST FOLDER`. A mutant depends on the kind, the seed and its number alone. Its number stands in FOLDER/at before it is read, and
-the mutant itself in FOLDER beside it, so that the parent knows which file killed the process or never came back. A
-mutant may be accepted (status 0, or 1 and 3 of a verdict) or refused by one line and status 2; all else ends with
-status 9 and says what was wrong.
+`python -m tests.support.mutants KIND SEED FIRST LAST FOLDER`. A mutant depends on the kind, the seed and its number
+alone. Its number stands in FOLDER/at before it is read, and the mutant itself in FOLDER beside it, so that the parent
+knows which file killed the process or never came back. A mutant may be accepted (status 0, or 1 and 3 of a verdict)
+or refused by one line and status 2; all else ends with status 9 and says what was wrong.
 """
 
 from __future__ import annotations
