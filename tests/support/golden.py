@@ -1,0 +1,65 @@
+"""The golden answers: the JSON of each command that reads, on recordings that ship.
+
+`python -m tests.support.golden` writes them anew; do that where an answer is meant to change, and read the difference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+import os
+
+from lstm_trt.cli.main import main
+from tests.conftest import ROOT
+
+FOLDER = ROOT / "tests" / "golden"
+CASES = json.loads((FOLDER / "cases.json").read_text())
+#: Between processors the last digits of sums may differ.
+RELATIVE = 1e-9
+
+
+def answer(arguments: list[str]) -> tuple[int, object]:
+    """Exit status and JSON of a command, run in the project's folder."""
+    printed, before = io.StringIO(), os.getcwd()
+    os.chdir(ROOT)
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+            status = main(arguments)
+    finally:
+        os.chdir(before)
+    return status, json.loads(printed.getvalue())
+
+
+def differences(golden: object, found: object, place: str = "") -> list[str]:
+    """Where two JSON values differ by more than rounding; empty where they do not."""
+    if isinstance(golden, dict) and isinstance(found, dict):
+        unlike = [f"{place}/{name}: only in one of them" for name in sorted(golden.keys() ^ found.keys())]
+        return unlike + [
+            line
+            for name in golden
+            if name in found
+            for line in differences(golden[name], found[name], f"{place}/{name}")
+        ]
+    if isinstance(golden, list) and isinstance(found, list) and len(golden) == len(found):
+        return [
+            line
+            for index, (one, other) in enumerate(zip(golden, found, strict=True))
+            for line in differences(one, other, f"{place}/{index}")
+        ]
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (golden, found))
+    alike = math.isclose(golden, found, rel_tol=RELATIVE) if numbers else golden == found
+    return [] if alike else [f"{place}: {golden!r} -> {found!r}"]
+
+
+def text(value: object) -> str:
+    """JSON with a line an element, so that a difference is seen."""
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(json.dumps(item) for item in value) + "\n]\n"
+    return "{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(item)}" for name, item in value.items()) + "\n}\n"
+
+
+if __name__ == "__main__":
+    for case in CASES:
+        (FOLDER / f"{case['name']}.json").write_text(text(answer(case["argv"])[1]))

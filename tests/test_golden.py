@@ -1,0 +1,29 @@
+"""The answers to what ships stay what they are: the JSON of commands, and every configuration's id."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lstm_trt.config.configuration import Configuration
+from lstm_trt.store.folders import read_many
+from tests.conftest import ROOT
+from tests.support import golden
+
+
+@pytest.mark.parametrize("case", golden.CASES, ids=lambda case: case["name"])
+def test_a_command_answers_as_before(case):
+    status, found = golden.answer(case["argv"])
+    expected = json.loads((golden.FOLDER / f"{case['name']}.json").read_text())
+    assert status == case["status"]
+    assert not golden.differences(expected, found)
+
+
+def test_every_recording_that_ships_keeps_its_id():
+    expected = json.loads((golden.FOLDER / "ids.json").read_text())
+    found = {
+        folder.name: sorted({Configuration.from_dict(item.configuration.as_dict()).id for item in read_many(folder)})
+        for folder in sorted((ROOT / "data" / "epyc").iterdir())
+    }
+    assert found == {name: sorted(set(ids)) for name, ids in expected.items()}
