@@ -1,8 +1,8 @@
-"""Recordings on disk: the one door to writing, reading, validating and consolidating them.
+"""Recordings on disk, latencies in memory, tables made elsewhere, and the cache.
 
-A recording is one self-contained Parquet file (`store_schema.py`, `store_files.py`), a long
-one a series of such files, a campaign a folder of them (`store_folders.py`); many become
-two files (`store_pairs.py`).
+A recording is one self-contained Parquet file (`schema`, `files`), a long one a series of such files, a campaign a
+folder of them (`folders`, `locks`); many become two files (`consolidated`). Analysis and plots take latencies
+(`samples`) from recordings and from tables (`tables`, `foreign`) in one form (`runs`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,37 +39,26 @@ def write_whole(path: Path, content: bytes) -> None:
 
     Raises OSError as the system gives it (disk full, no permission).
     """
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=".tmp", dir=path.parent)
+    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
-def _umask() -> int:
-    """The process's umask; Linux tells it without setting it."""
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("Umask:"):
-                return int(line.split()[1], 8)
-    except OSError:
-        pass
-    return 0o022
-
-
 def sha256(content: bytes) -> str:
+    """SHA-256 of the content, 64 hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One cached file."""
+    """One cached file; `kind` is the folder it is in, `used_at` seconds since 1970."""
 
     kind: str
     path: Path
@@ -120,6 +109,7 @@ def entries() -> list[Entry]:
 
 
 def remove(entry: Entry) -> None:
+    """Delete a cached file and its digest."""
     entry.path.with_name(entry.path.name + ".sha256").unlink(missing_ok=True)
     entry.path.unlink(missing_ok=True)
 

@@ -1,7 +1,4 @@
-"""Many recordings as two files: `trials.parquet` with all rows, `configs.parquet` with a row a recording.
-
-`store.py` is the door to this room.
-"""
+"""Many recordings as two files: `trials.parquet` with all trials, `configs.parquet` with a row a recording."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""One recording, one file: written under a temporary name and moved into place, read, refused where damaged.
+"""One recording, one Parquet file: written under a temporary name and moved into place, validated when read.
 
-A configuration that failed is a small JSON file beside the recordings. `store.py` is the
-door to this room.
+A configuration that failed is a small JSON file beside the recordings.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from lstm_trt.config.configuration import Configuration, canonical_json
 from lstm_trt.config.errors import STAGES, StoreError, UnknownConfiguration, UsageError, first_line
@@ -107,7 +107,7 @@ def read(path: Path, columns: Iterable[str] | None = None) -> Recording:
     table = opened(path, load)
     described = described_by(table.schema.metadata, path)
     try:
-        recording = Recording(
+        return Recording(
             configuration=configuration_of(described["configuration"], path),
             round=described["round"],
             columns=numpy_columns(table, path),
@@ -117,7 +117,6 @@ def read(path: Path, columns: Iterable[str] | None = None) -> Recording:
         )
     except KeyError as error:
         raise StoreError(f"{path}: its metadata lacks {error}") from None
-    return recording
 
 
 def wanted(columns: Iterable[str] | None) -> list[str] | None:
@@ -158,7 +157,7 @@ def configuration_of(plain: dict, path: Path) -> Configuration:
         raise UnknownConfiguration(f"{path}: {error}") from None
 
 
-def opened(path: Path, reader):
+def opened(path: Path, reader: Callable[[Path], Any]) -> Any:
     """What `reader(path)` gives; raises `StoreError` where the file is not there or not whole."""
     import pyarrow as pa
 
@@ -171,7 +170,7 @@ def opened(path: Path, reader):
 
 
 def described_by(metadata: dict | None, path: Path) -> dict:
-    """The lab's JSON in a file's metadata; raises `StoreError` where there is none, or of a newer lab."""
+    """The lab's JSON in a file's metadata; raises `StoreError` where there is none, or of a newer version."""
     if not metadata or METADATA_KEY not in metadata:
         raise StoreError(f"{path} is a Parquet file but no recording of this lab: it lacks the lstm_trt metadata")
     try:
@@ -183,6 +182,7 @@ def described_by(metadata: dict | None, path: Path) -> dict:
 
 
 def check_version(described: dict, path: Path) -> None:
+    """Raises `UnknownConfiguration` for a newer schema version, `StoreError` where there is none."""
     version = described.get("schema_version")
     if not isinstance(version, int):
         raise StoreError(f"{path}: its metadata has no schema_version")

@@ -1,7 +1,7 @@
-"""What a folder of recordings holds: whole ones, parts of long ones, failures, a consolidated pair.
+"""What a folder of recordings holds: whole recordings, parts of long ones, failures, a consolidated pair.
 
 The parts of one (configuration, round) are one recording: its trials continue over the
-parts on one clock. `store.py` is the door to this room.
+parts on one clock.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, 
 from lstm_trt.store.files import make_folder, opened, read, read_failure, wanted
 from lstm_trt.store.schema import Failure, Recording
 
+#: Names of recordings, parts and failures: `<id>-r<round>.parquet`, `-r<round>-p<part>.parquet`, `.failure.json`.
 _NAME = re.compile(
     r"^(?P<id>[0-9a-f]{64})-r(?P<round>\d+)(?:(?:-p(?P<part>\d+))?\.parquet|(?P<failure>\.failure\.json))$"
 )
 
 
+#: (config_id, round)
 Key = tuple[str, int]
 
 
@@ -169,11 +171,11 @@ def read_parts(
             raise StoreError(f"{path} has other columns, or another configuration, than {paths[0].name}")
         for name, values in last.columns.items():
             whole[name][place : place + len(values)] = values + place if name == "trial" else values
-        told = last.provenance
-        blocks += [{**block, "first_row": block["first_row"] + int(place)} for block in told["blocks"]]
-        checks.append(told["self_check"])
+        provenance = last.provenance
+        blocks += [{**block, "first_row": block["first_row"] + int(place)} for block in provenance["blocks"]]
+        checks.append(provenance["self_check"])
         for name in ("timing", "inside_trials", "control"):
-            seconds[name] = seconds.get(name, 0.0) + told["seconds"][name]
+            seconds[name] = seconds.get(name, 0.0) + provenance["seconds"][name]
         control = control or last.control
     check = joined_checks(checks)
     warnings = warnings_of(
@@ -192,18 +194,18 @@ def read_parts(
 
 
 def joined_checks(checks: list[dict]) -> dict:
-    """The self-checks of all parts as one: lengths summed, the worst difference of the clocks."""
-    length = sum(check["loop_ns"] for check in checks)
+    """The self-checks of all parts as one: durations summed, the largest difference of the clocks."""
+    loop_ns = sum(check["loop_ns"] for check in checks)
     return {
-        "loop_ns": length,
+        "loop_ns": loop_ns,
         "loop_raw_ns": sum(check["loop_raw_ns"] for check in checks),
         "clocks_differ_by": max((check["clocks_differ_by"] for check in checks), key=abs),
-        "outside_share": sum(check["outside_share"] * check["loop_ns"] for check in checks) / length,
+        "outside_share": sum(check["outside_share"] * check["loop_ns"] for check in checks) / loop_ns,
     }
 
 
 def missing(numbered: dict[int, Path], soak: dict, failure: str | None) -> Iterator[str]:
-    """What of a soak is not there, in words; `soak` is what its last part says."""
+    """A line for each thing that a soak lacks; `soak` is what its last part says of it."""
     holes = [number for number in range(max(numbered)) if number not in numbered]
     if holes:
         yield f"soak with holes: part {', '.join(map(str, holes))} missing"

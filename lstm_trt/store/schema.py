@@ -1,7 +1,7 @@
 """What a recording is, in memory and as the columns of a Parquet file.
 
 A column is a quantity, a row a trial; configuration, provenance and the schema's version
-are JSON in the file's metadata. `store.py` is the door to this room.
+are JSON in the file's metadata.
 
 Schema history (older versions stay readable):
   1  first version. Added since: the columns of the control run, parts of long recordings.

@@ -361,7 +361,7 @@ def _table(path: Path, data: pa.Table, **more) -> Table:
     names = [" ".join(str(name).split()) for name in data.column_names]
     kinds = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in data.schema.types]
     kinds = [pa.string() if pa.types.is_null(kind) else kind for kind in kinds]
-    columns = [column.cast(kind) for column, kind in zip(data.columns, kinds, strict=True)]
+    columns = [old if old.type == kind else old.cast(kind) for old, kind in zip(data.columns, kinds, strict=True)]
     kept = [place for place, name in enumerate(names) if name]
     return Table(str(path), pa.Table.from_arrays(columns, names).select(kept), **more)
 
@@ -389,25 +389,20 @@ def _of_json(path: Path, text: str) -> Table:
             value = [json.loads(line) for line in text.splitlines() if line.strip()]
         except (ValueError, RecursionError):
             raise UsageError(f"{path} is not JSON: {first_line(error)}") from None
+    columns = {}
     if isinstance(value, dict):
         columns = {name: cells for name, cells in value.items() if isinstance(cells, list) and cells}
-        if len({len(cells) for cells in columns.values()}) != 1:
-            columns = {}
-    elif isinstance(value, list) and not any(isinstance(row, dict) for row in value):
-        if value:
-            return Table(str(path), pa.table({"": _array(value)}))
-        columns = {}
-    elif isinstance(value, list):
+        columns = columns if len({len(cells) for cells in columns.values()}) == 1 else {}
+    elif isinstance(value, list) and any(isinstance(row, dict) for row in value):
         wrong = next((place for place, row in enumerate(value) if not isinstance(row, dict)), None)
         if wrong is not None:
             raise UsageError(
                 f"{path}, row {wrong + 1}: {_shown(value[wrong])!r} among objects: give each row its names"
             )
-        columns = {
-            name: [row.get(name) for row in value] for name in dict.fromkeys(name for row in value for name in row)
-        }
-    else:
-        columns = {}
+        names = dict.fromkeys(name for row in value for name in row)
+        columns = {name: [row.get(name) for row in value] for name in names}
+    elif isinstance(value, list) and value:
+        return Table(str(path), pa.table({"": _array(value)}))
     if not columns:
         raise UsageError(f"{path} is JSON, but no list of objects with a time each (as of trtexec --exportTimes)")
     return _table(path, pa.Table.from_arrays([_array(cells) for cells in columns.values()], list(columns)))
