@@ -1,14 +1,10 @@
-"""What a notebook needs to be run with parameters, checked before any of them runs.
-
-A parameter that no cell reads, a text where the notebook wants a number, a kernel that is
-not installed: found after an hour of recording they have cost an hour.
-
-Papermill made strict: notebooks run from the first cell to the last, or told as failed.
+"""Run notebooks with parameters, strictly: from the first cell to the last, or reported as failed.
 
 Papermill itself takes an unknown parameter with a warning, a `sys.exit(0)` in a cell for
 success although the cells after it never ran, and a skipped cell for a completed one.
-Here every notebook is checked before the first one runs, and one counts as run only
-where its kernel answered "ok" to every cell that has code.
+Here every notebook is checked before the first one runs (a parameter that no cell reads, a
+text where the notebook wants a number, a kernel that is not installed), and one counts as
+run only where its kernel answered "ok" to every cell that has code.
 
 Notebooks run one after the other, since two at once would disturb each other's timings,
 each in a kernel of its own whose current folder is the notebook's, as in JupyterLab.
@@ -25,12 +21,14 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import duration
+from lstm_trt.store.files import make_folder
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -38,8 +36,14 @@ if TYPE_CHECKING:
 
 TAG, INJECTED = "parameters", "injected-parameters"
 
-#: A name that the parameters cell assigns, whose value cannot be read without running it.
+#: The value of a parameter that cannot be read without running its cell.
 UNREAD = object()
+
+#: Seconds a kernel may take to start.
+START_LIMIT_S = 120
+
+#: How the output of a notebook ends that did not run to its end.
+FAILED = ".failed.ipynb"
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,73 @@ class Checked:
     cells: int
     kernel: str
     defaults: dict[str, object]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of one notebook: `failure` is None, or one line, with the `cell` it blames.
+
+    Cells are counted from 1, text cells too, as they stand in the notebook that was given.
+    """
+
+    notebook: Path
+    output: Path
+    seconds: float
+    cells: int
+    failure: str | None = None
+    cell: int | None = None
+
+    def as_dict(self) -> dict:
+        """JSON values."""
+        return {
+            "notebook": str(self.notebook),
+            "output": str(self.output),
+            "status": "ok" if self.failure is None else "failed",
+            "seconds": self.seconds,
+            "cells": self.cells,
+            "cell": self.cell,
+            "failure": self.failure,
+        }
+
+    def __str__(self) -> str:
+        if self.failure is None:
+            return f"{self.notebook}: {self.cells} cells in {duration(self.seconds)} -> {self.output}"
+        place = f"cell {self.cell}: " if self.cell is not None else ""
+        return f"{self.notebook}: {place}{self.failure}; what ran is in {self.output}"
+
+
+def rerun(
+    notebooks: Sequence[str | Path],
+    parameters: Mapping[str, object] | None = None,
+    *,
+    raw: Mapping[str, str] | None = None,
+    out: str | Path = "runs",
+    kernel: str | None = None,
+    cell_limit_s: int | None = None,
+    show_progress: bool = True,
+    listener: Callable[[Run], None] | None = None,
+) -> list[Run]:
+    """Run notebooks one after the other; a notebook that fails does not keep the next from running.
+
+    The outputs are `<name>-<date>-<time>.ipynb` in `out`, never over a file that is there; that
+    of a failed one ends in `.failed.ipynb`. `raw` are parameters that stay text whatever they
+    look like. Raises `UsageError`, before anything runs, for what `check_notebooks` refuses and
+    for a folder that cannot be written. Ctrl-C ends the kernel and is passed on.
+    """
+    checked = check_notebooks(notebooks, parameters or {}, raw or {}, kernel)
+    if cell_limit_s is not None and cell_limit_s < 1:
+        raise UsageError(f"--cell-limit must be at least 1 s, not {cell_limit_s}")
+    folder = make_folder(Path(out))
+    values = {**(parameters or {}), **(raw or {})}
+    runs = []
+    for number, notebook in enumerate(checked, 1):
+        output = _new_file(folder, notebook.path.stem)
+        bar = f"[{number}/{len(checked)}] {notebook.path.name} " + "{n_fmt}/{total_fmt} cells |{bar:20}| {elapsed}"
+        run = _run(notebook, output, values, cell_limit_s, bar if show_progress else None)
+        runs.append(run)
+        if listener is not None:
+            listener(run)
+    return runs
 
 
 def check_notebooks(
@@ -93,14 +164,14 @@ def _check(path: Path, parameters: Mapping[str, object], raw: Mapping[str, str],
     number, cell = tagged[0]
     if cell.cell_type != "code":
         raise UsageError(f"{path}: cell {number}, tagged {TAG!r}, is not code")
-    for number_injected, one in enumerate(notebook.cells, 1):
-        if INJECTED in one.metadata.get("tags", []):
+    for place, other in enumerate(notebook.cells, 1):
+        if INJECTED in other.metadata.get("tags", []):
             raise UsageError(
-                f"{path}: cell {number_injected} holds the parameters of an earlier run: run the notebook it came"
+                f"{path}: cell {place} holds the parameters of an earlier run: run the notebook it came"
                 " from, or delete that cell"
             )
     kernel = _kernel(path, notebook, kernel)
-    defaults = _defaults(f"{path}: cell {number}, tagged {TAG!r},", cell.source)
+    defaults = _defaults(f"{path}: cell {number}, tagged {TAG!r},", cell)
     for name, value in {**parameters, **raw}.items():
         if name not in defaults:
             known = ", ".join(defaults) or "none"
@@ -112,8 +183,6 @@ def _check(path: Path, parameters: Mapping[str, object], raw: Mapping[str, str],
 
 
 def _read(path: Path) -> NotebookNode:
-    import warnings
-
     import nbformat
 
     if path.is_dir():
@@ -130,7 +199,7 @@ def _read(path: Path) -> NotebookNode:
             notebook = nbformat.reads(text, as_version=4)
             nbformat.validate(notebook)
     except Exception as error:  # nbformat raises many kinds for what is no notebook
-        raise UsageError(f"{path} is not a valid notebook: {first_line(str(error))}") from None
+        raise UsageError(f"{path} is not a valid notebook: {_first_line(error)}") from None
     return notebook
 
 
@@ -154,50 +223,34 @@ def _kernel(path: Path, notebook: NotebookNode, wanted: str | None) -> str:
     return name
 
 
-def _defaults(where: str, source: str) -> dict[str, object]:
-    """Names that a cell assigns at its top level, with their values where those are literals."""
+def _defaults(place: str, cell: NotebookNode) -> dict[str, object]:
+    """Names that the parameters cell assigns, as papermill reads them, with their values where those are literals."""
     from IPython.core.inputtransformer2 import TransformerManager
+    from papermill.translators import PythonTranslator
 
     try:
-        statements = ast.parse(TransformerManager().transform_cell(source)).body  # it may hold magics
+        ast.parse(TransformerManager().transform_cell(cell.source))  # it may hold magics
     except SyntaxError as error:
-        raise UsageError(f"{where} is not Python: {error.msg} in its line {error.lineno}") from None
-    found: dict[str, object] = {}
-    for statement in statements:
-        if isinstance(statement, ast.Assign):
-            targets, value = statement.targets, statement.value
-        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-            targets, value = [statement.target], statement.value
-        else:
-            continue
-        for target in targets:
-            if isinstance(target, ast.Name):
-                found[target.id] = _literal(value)
-            else:
-                found |= {one.id: UNREAD for one in ast.walk(target) if isinstance(one, ast.Name)}
-    return found
-
-
-def _literal(value: ast.expr) -> object:
-    try:
-        return ast.literal_eval(value)
-    except (ValueError, TypeError, SyntaxError):
-        return UNREAD
+        raise UsageError(f"{place} is not Python: {error.msg} in its line {error.lineno}") from None
+    defaults: dict[str, object] = {}
+    for parameter in PythonTranslator.inspect(cell):
+        try:
+            defaults[parameter.name] = ast.literal_eval(parameter.default)
+        except (ValueError, TypeError, SyntaxError):
+            defaults[parameter.name] = UNREAD
+    return defaults
 
 
 def _wrong_kind(name: str, value: object, default: object) -> str | None:
-    """Why a value cannot be meant; None where it can, or where it cannot be told."""
+    """Why a value cannot be meant, by the kind of its default; None where nothing speaks against it."""
     given = repr(value)
     if isinstance(default, bool):
         return f"{name} is True or False there, not {given}" if isinstance(value, str) else None
     if isinstance(default, int | float) and isinstance(value, str | bool | list | dict):
         return f"{name} is a number there ({default}), not {given}; -r passes text all the same"
     if isinstance(default, list | tuple | dict | set) and isinstance(value, str | int | float):
-        return (
-            f"{name} is a list there: -y '{name}: [...]' gives one"
-            if not isinstance(default, dict)
-            else (f"{name} is a dictionary there: -y '{name}: {{...}}' gives one")
-        )
+        kind, example = ("dictionary", "{...}") if isinstance(default, dict) else ("list", "[...]")
+        return f"{name} is a {kind} there: -y '{name}: {example}' gives one"
     return None
 
 
@@ -220,101 +273,10 @@ def parse_yaml(text: str) -> dict[str, object]:
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UsageError(f"-y {text!r} is not YAML: {first_line(str(error))}") from None
+        raise UsageError(f"-y {text!r} is not YAML: {_first_line(error)}") from None
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise UsageError(f"-y {text!r} is not of the form 'name: value'")
     return values
-
-
-def first_line(text: str, most: int = 200) -> str:
-    """The first line that says something, shortened."""
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return line if len(line) <= most else line[: most - 1] + "…"
-
-
-#: Seconds a kernel may take to start.
-START_LIMIT_S = 120
-
-FAILED = ".failed.ipynb"
-
-
-@dataclass(frozen=True)
-class Run:
-    """What became of one notebook: `failure` is None, or one line, with the `cell` it blames.
-
-    Cells are counted from 1, text cells too, as they stand in the notebook that was given.
-    """
-
-    notebook: Path
-    output: Path
-    seconds: float
-    cells: int
-    failure: str | None = None
-    cell: int | None = None
-
-    def as_dict(self) -> dict:
-        """JSON values."""
-        return {
-            "notebook": str(self.notebook),
-            "output": str(self.output),
-            "status": "ok" if self.failure is None else "failed",
-            "seconds": self.seconds,
-            "cells": self.cells,
-            "cell": self.cell,
-            "failure": self.failure,
-        }
-
-    def __str__(self) -> str:
-        if self.failure is None:
-            return f"{self.notebook}: {self.cells} cells in {self.seconds:.1f} s -> {self.output}"
-        place = f"cell {self.cell}: " if self.cell is not None else ""
-        return f"{self.notebook}: {place}{self.failure}; what ran is in {self.output}"
-
-
-@dataclass
-class _Watch:
-    """What the kernel answered: execution reply by place in the notebook that ran."""
-
-    replies: dict[int, dict] = field(default_factory=dict)
-
-    def __call__(self, cell: NotebookNode, cell_index: int, execute_reply: dict) -> None:
-        self.replies[cell_index] = execute_reply.get("content", {})
-
-
-def rerun(
-    notebooks: Sequence[str | Path],
-    parameters: Mapping[str, object] | None = None,
-    *,
-    raw: Mapping[str, str] | None = None,
-    out: str | Path = "runs",
-    kernel: str | None = None,
-    cell_limit_s: int | None = None,
-    show_progress: bool = True,
-    listener: Callable[[Run], None] | None = None,
-) -> list[Run]:
-    """Run notebooks one after the other; a notebook that fails does not keep the next from running.
-
-    The outputs are `<name>-<date>-<time>.ipynb` in `out`, never over a file that is there; that
-    of a failed one ends in `.failed.ipynb`. `raw` are parameters that stay text whatever they
-    look like. Raises `UsageError`, before anything runs, for what `check_notebooks` refuses and
-    for a folder that cannot be written. Ctrl-C ends the kernel and is passed on.
-    """
-    from lstm_trt.store.files import make_folder
-
-    checked = check_notebooks(notebooks, parameters or {}, raw or {}, kernel)
-    if cell_limit_s is not None and cell_limit_s < 1:
-        raise UsageError(f"--cell-limit must be at least 1 s, not {cell_limit_s}")
-    folder = make_folder(Path(out))
-    values = {**(parameters or {}), **(raw or {})}
-    runs = []
-    for number, one in enumerate(checked, 1):
-        output = _new_file(folder, one.path.stem)
-        bar = f"[{number}/{len(checked)}] {one.path.name} " + "{n_fmt}/{total_fmt} cells |{bar:20}| {elapsed}"
-        run = _run(one, output, values, cell_limit_s, bar if show_progress else None)
-        runs.append(run)
-        if listener is not None:
-            listener(run)
-    return runs
 
 
 def _new_file(folder: Path, stem: str) -> Path:
@@ -335,27 +297,31 @@ def _new_file(folder: Path, stem: str) -> Path:
             raise UsageError(f"cannot write {path}: {error.strerror or error}; choose another --out") from None
 
 
-def _run(one: Checked, output: Path, values: Mapping, cell_limit_s: int | None, bar: str | None) -> Run:
+def _run(notebook: Checked, output: Path, values: Mapping, cell_limit_s: int | None, bar: str | None) -> Run:
     import papermill
 
-    watch, error, stopped = _Watch(), None, False
+    replies: dict[int, dict] = {}  # what the kernel answered, by place in the notebook that ran
+    error, stopped = None, False
+
+    def keep(cell: NotebookNode, cell_index: int, execute_reply: dict) -> None:
+        replies[cell_index] = execute_reply.get("content", {})
+
+    progress = {"bar_format": bar, "leave": False, "file": sys.stderr, "disable": not sys.stderr.isatty()}
     began = time.monotonic()
     with _quiet(), tempfile.TemporaryFile() as kernel_errors:
         try:
             papermill.execute_notebook(
-                _braces(one.path),
+                _braces(notebook.path),
                 _braces(output),
                 dict(values),
-                kernel_name=one.kernel,
+                kernel_name=notebook.kernel,
                 language="python",
-                cwd=str(one.path.parent),
-                progress_bar={"bar_format": bar, "leave": False, "file": sys.stderr, "disable": not sys.stderr.isatty()}
-                if bar
-                else False,
+                cwd=str(notebook.path.parent),
+                progress_bar=progress if bar else False,
                 start_timeout=START_LIMIT_S,
                 execution_timeout=cell_limit_s,
                 kernel_manager_class=_kernel_manager(kernel_errors),
-                on_cell_executed=watch,
+                on_cell_executed=keep,
             )
         except KeyboardInterrupt:
             stopped = True
@@ -363,14 +329,14 @@ def _run(one: Checked, output: Path, values: Mapping, cell_limit_s: int | None, 
             error = caught
         if stopped:
             output.rename(output.with_suffix(FAILED))  # it holds what ran so far
-            gc.collect()  # else asyncio tells of the task that was stopped when Python ends
+            gc.collect()  # else asyncio prints of the task that was stopped when Python ends
             raise KeyboardInterrupt
         kernel_errors.seek(0)
-        last_words = kernel_errors.read().decode(errors="replace")
-    cell, failure = _judge(_written(output), watch, error, last_words, cell_limit_s)
+        complaints = kernel_errors.read().decode(errors="replace")
+    cell, failure = _judge(_written(output), replies, error, complaints, cell_limit_s)
     if failure is not None:
         output = output.rename(output.with_suffix(FAILED))
-    return Run(one.path, output, time.monotonic() - began, one.cells, failure, cell)
+    return Run(notebook.path, output, time.monotonic() - began, notebook.cells, failure, cell)
 
 
 def _braces(path: Path) -> str:
@@ -415,43 +381,56 @@ def _written(output: Path) -> NotebookNode | None:
 
 
 def _judge(
-    notebook: NotebookNode | None, watch: _Watch, error: Exception | None, last_words: str, cell_limit_s: int | None
+    notebook: NotebookNode | None,
+    replies: Mapping[int, dict],
+    error: Exception | None,
+    complaints: str,
+    cell_limit_s: int | None,
 ) -> tuple[int | None, str | None]:
     """(number of the cell to blame, what it did), or (None, None) where every cell with code completed."""
+    from nbclient.exceptions import CellTimeoutError, DeadKernelError
+
     begun = None
     number = place = 0
+    too_long = f"took longer than {cell_limit_s} s"
     for cell in notebook.cells if notebook is not None else ():
         tags = cell.metadata.get("tags", [])
         if "papermill-error-cell-tag" in tags:
             continue  # papermill's own marks are not in the notebook that was given
         index, place = place, place + 1
-        injected = "injected-parameters" in tags
-        number += not injected
+        number += INJECTED not in tags
         if cell.cell_type != "code" or not cell.source.strip():
             continue
-        told = "the injected parameters" if injected else f'"{first_line(cell.source)}"'
+        title = "the injected parameters" if INJECTED in tags else f'"{_first_line(cell.source)}"'
         for output in cell.outputs:
             if output.output_type == "error":
                 if output.ename == "SystemExit" and output.evalue in ("", "0", "None"):
-                    return number, f"{told} ended the notebook by SystemExit, which papermill takes for success"
+                    return number, f"{title} ended the notebook by SystemExit, which papermill takes for success"
                 if output.ename == "KeyboardInterrupt" and cell_limit_s is not None:
-                    return number, f"{told} took longer than {cell_limit_s} s"
-                return number, f"{told} raised {output.ename}: {first_line(output.evalue)}".rstrip(": ")
-        reply = watch.replies.get(index, {})
+                    return number, f"{title} {too_long}"
+                return number, f"{title} raised {output.ename}: {_first_line(output.evalue)}".rstrip(": ")
+        reply = replies.get(index, {})
         if any(part.get("source") == "ask_exit" for part in reply.get("payload", [])):
-            return number, f"{told} called exit()"
+            return number, f"{title} called exit()"
         if error is None and (cell.execution_count is None or reply.get("status") != "ok"):
-            return number, f"{told} did not complete"
+            return number, f"{title} did not complete"
         if cell.metadata.get("papermill", {}).get("start_time"):
-            begun = number, told
+            begun = number, title
     if error is None:
         return (None, None) if notebook is not None else (None, "papermill wrote no notebook")
-    from nbclient.exceptions import CellTimeoutError, DeadKernelError
+    message = f"{type(error).__name__}: {_first_line(error)}"
+    if begun is None:
+        return None, f"the kernel did not start: {message}"
+    number, title = begun
+    if isinstance(error, CellTimeoutError):
+        return number, f"{title} {too_long}"
+    if isinstance(error, DeadKernelError):
+        said = [line for line in complaints.splitlines() if line.strip() and "IPKernelApp] WARNING" not in line]
+        return number, f"{title}: the kernel died" + (f" ({_first_line(said[-1])})" if said else "")
+    return number, f"{title}: {message}"
 
-    if isinstance(error, CellTimeoutError) and begun:
-        return begun[0], f"{begun[1]} took longer than {cell_limit_s} s"
-    if isinstance(error, DeadKernelError) and begun:
-        said = [line for line in last_words.splitlines() if line.strip() and "IPKernelApp] WARNING" not in line]
-        return begun[0], f"{begun[1]}: the kernel died" + (f" ({first_line(said[-1])})" if said else "")
-    told = f"{type(error).__name__}: {first_line(str(error))}"
-    return (begun[0], f"{begun[1]}: {told}") if begun else (None, f"the kernel did not start: {told}")
+
+def _first_line(text: object) -> str:
+    """The first line of a text that is not blank, of at most 200 characters."""
+    line = next((line.strip() for line in str(text).splitlines() if line.strip()), "")
+    return line if len(line) <= 200 else line[:199] + "…"

@@ -28,7 +28,8 @@ from tests.conftest import ROOT  # noqa: E402
 DEFAULTS = """# What may be changed.
 trials = 10
 deadline_us: float = 1000.0
-record, name = False, "a"
+record = False
+name = "a"
 hidden = [
     64,
     128,
@@ -202,7 +203,7 @@ def test_parameters_that_are_fine(tmp_path):
     check_notebooks([path], {}, {"trials": "many"})
     with_magic = notebook(tmp_path / "b.ipynb")
     book = nbformat.read(with_magic, 4)
-    book.cells[1].source = "%matplotlib inline\ntrials = 3\n!true"
+    book.cells[1].source = "%matplotlib inline\n!true\ntrials = 3"
     nbformat.write(book, with_magic)
     assert check_notebooks([with_magic], {"trials": 4}, {})[0].defaults == {"trials": 3}
 

@@ -12,13 +12,14 @@ and waited for as in the recording; the latency counts from there.
 
 from __future__ import annotations
 
+import resource
 import time
 from array import array
 
 import numpy as np
 
 from lstm_trt.config.configuration import Protocol
-from lstm_trt.recorder.loop import WAITING, quiet_collector
+from lstm_trt.recorder.loop import Block, quiet_collector
 
 LONGEST_S = 60.0
 
@@ -42,47 +43,38 @@ def run_control(protocol: Protocol, calls: int, median_ns: float) -> tuple[dict[
     spacing_ns = round(1e3 * protocol.period_us) if protocol.period_us else max(LEAST_SPACING_NS, round(median_ns))
     turn_ns = spacing_ns + 1e6 * (protocol.pause_ms or 0)
     calls = max(1, min(calls, MOST_CALLS, int(1e9 * LONGEST_S / turn_ns)))
-    due_at, latency_of = array("q", bytes(8 * calls)), array("q", bytes(8 * calls))
     with quiet_collector():
-        loop = _periodic if protocol.arrival == "periodic" else _following
-        began, done = loop(due_at, latency_of, spacing_ns, protocol)
-    start_ns = np.frombuffer(due_at, np.int64, done) - began
-    latency_ns = np.frombuffer(latency_of, np.int64, done).copy()
-    told = {
+        run = _periodic if protocol.arrival == "periodic" else _following
+        start_ns, latency_ns = run(calls, spacing_ns, protocol)
+    facts = {
         "arrival": protocol.arrival,
         "wait": protocol.wait if protocol.arrival == "periodic" else "spin",
         "spacing_us": spacing_ns / 1e3,
         **({"pause_ms": protocol.pause_ms} if protocol.pause_ms else {}),
-        "calls": done,
+        "calls": len(latency_ns),
         "median_us": float(np.median(latency_ns)) / 1e3,
         "max_us": int(latency_ns.max()) / 1e3,
     }
-    return {"start_ns": start_ns, "latency_ns": latency_ns}, told
+    return {"start_ns": start_ns, "latency_ns": latency_ns}, facts
 
 
-def _periodic(due_at: array, latency_of: array, spacing_ns: int, protocol: Protocol) -> tuple[int, int]:
-    clock, until, step = time.perf_counter_ns, WAITING[protocol.wait], _empty
-    began = clock()
-    limit = began + int(1e9 * LONGEST_S)
-    due = began + spacing_ns
-    for row in range(len(due_at)):
-        until(due)
-        step()
-        end = clock()
-        due_at[row] = due
-        latency_of[row] = end - due
-        due += spacing_ns
-        if end > limit:
-            break
-    return began, row + 1
+def _periodic(calls: int, spacing_ns: int, protocol: Protocol) -> tuple[np.ndarray, np.ndarray]:
+    """The recording's own loop with an empty step; its latency counts from when a call was due."""
+    block, who = Block(calls, protocol), resource.RUSAGE_THREAD
+    began = time.perf_counter_ns()
+    block.run(_empty, calls, who, int(1e9 * LONGEST_S))
+    columns = block.take(resource.getrusage(who))
+    return columns["intended_ns"] - began, columns["latency_ns"]
 
 
-def _following(due_at: array, latency_of: array, spacing_ns: int, protocol: Protocol) -> tuple[int, int]:
+def _following(calls: int, spacing_ns: int, protocol: Protocol) -> tuple[np.ndarray, np.ndarray]:
+    """A loop of its own, since the recording's would count what begins and ends the spinning as well."""
+    due_at, latency_of = array("q", bytes(8 * calls)), array("q", bytes(8 * calls))
     clock, sleep, step = time.perf_counter_ns, time.sleep, _empty
     pause = (protocol.pause_ms or 0) / 1e3
     began = clock()
     limit = began + int(1e9 * LONGEST_S)
-    for row in range(len(due_at)):
+    for row in range(calls):
         if pause:
             sleep(pause)
         due = clock() + spacing_ns
@@ -94,4 +86,5 @@ def _following(due_at: array, latency_of: array, spacing_ns: int, protocol: Prot
         latency_of[row] = end - due
         if end > limit:
             break
-    return began, row + 1
+    done = row + 1
+    return np.frombuffer(due_at, np.int64, done) - began, np.frombuffer(latency_of, np.int64, done).copy()

@@ -1,4 +1,4 @@
-"""What is ready on this machine, and what to type for the rest.
+"""What is ready on this machine, and the commands that make the rest ready.
 
 `examine` asks each runtime of the registry whether it can run on each of its devices,
 and reads the host; nothing is timed, installed or changed. `render` is the page that
@@ -16,7 +16,8 @@ from pathlib import Path
 
 import lstm_trt
 from lstm_trt import registry, runtimes
-from lstm_trt.config.errors import RuntimeUnavailable
+from lstm_trt.config.errors import RuntimeUnavailable, first_line
+from lstm_trt.config.format import table_lines
 from lstm_trt.machine import checks as machine_checks
 from lstm_trt.machine import facts
 from lstm_trt.machine.checks import KERNEL_LINE, Check
@@ -32,7 +33,7 @@ COLOURS = {"ready": "32", "good": "32", "not ready": "33", "attention": "33", "u
 
 @dataclass(frozen=True)
 class Row:
-    """One runtime on one device; `device` is None where the module did not get as far as naming any."""
+    """One runtime on one device; `device` is None where the module could not name any."""
 
     runtime: str
     device: str | None
@@ -73,10 +74,6 @@ class Report:
         return render(self)
 
 
-def _one_line(error: BaseException) -> str:
-    return (" ".join(str(error).split()) or type(error).__name__)[:300]
-
-
 def _missing_module(error: BaseException | None) -> str:
     """The remedy for an import that failed for want of a package; "" for other errors."""
     while error is not None:
@@ -92,7 +89,7 @@ def _missing_module(error: BaseException | None) -> str:
 def _broken(name: str, device: str | None, error: BaseException) -> Row:
     if isinstance(error, RuntimeUnavailable):
         return Row(name, device, None, None, False, error.reason, error.remedy)
-    reason = _one_line(error)
+    reason = first_line(error)
     if type(error).__module__ == "builtins":  # "KeyError: 'cpu'" tells more than "'cpu'"
         reason = f"{type(error).__name__}: {reason}"
     return Row(name, device, None, None, False, reason, _missing_module(error))
@@ -110,7 +107,10 @@ def _rows(name: str) -> list[Row]:
         try:
             state = module.availability(device)
             row = Row(name, device, state.version, state.device_name, bool(state.ready), state.reason, state.remedy)
-        except (Exception, SystemExit) as error:  # against its contract; the other runtimes must still be told of
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # against its contract; the others must be reported
             row = _broken(name, device, error)
         rows.append(row)
     return rows
@@ -124,8 +124,9 @@ def _implementation(name: str) -> ImplementationRow:
     except (Exception, SystemExit) as error:
         row = _broken(name, None, error)
         return ImplementationRow(name, None, None, None, False, row.reason, row.remedy)
-    told = (bool(state.ready), state.reason, state.remedy)
-    return ImplementationRow(name, module.FRAMEWORK, module.EXTRA, state.version, *told)
+    return ImplementationRow(
+        name, module.FRAMEWORK, module.EXTRA, state.version, bool(state.ready), state.reason, state.remedy
+    )
 
 
 def _literature() -> list[ImplementationRow]:
@@ -143,7 +144,7 @@ def _distributions(names: Iterable[str]) -> list[str]:
 
 
 def examine(names: Iterable[str] | None = None, root: Path = ROOT) -> Report:
-    """Ask the runtimes `names` (all of the registry by default) and read the host; changes nothing."""
+    """Ask the runtimes `names` (all of the registry if not given) and read the host; changes nothing."""
     names = list(registry.table("RUNTIMES") if names is None else names)
     return Report(
         runtimes=[row for name in names for row in _rows(name)],
@@ -178,35 +179,27 @@ class _Line:
 
 def _table(header: tuple[str, ...], rows: list[_Line], width: int, colour: bool) -> list[str]:
     """Aligned columns, the last one wrapped in itself; a remedy stands once below rows that share it."""
-    sizes = [max(len(cell) for cell in column) for column in zip(header, *(row.cells for row in rows), strict=True)][
-        :-1
-    ]
-    start = 2 + sum(sizes) + 2 * len(sizes)
-
-    def aligned(cells: tuple[str, ...], last: str) -> str:
-        return "  " + "".join(cell.ljust(size) + "  " for cell, size in zip(cells, sizes, strict=False)) + last
-
-    lines = [aligned(header, header[-1])]
+    first, *aligned = table_lines(header, [row.cells for row in rows], left=header, width=width, wrap=True, indent=2)
+    lines = [first]
     for place, row in enumerate(rows):
-        last, *more = textwrap.wrap(row.cells[-1], max(20, width - start), break_on_hyphens=False) or [""]
-        line = aligned(row.cells, last)
-        if colour and row.cells[0] in COLOURS:
-            line = line.replace(row.cells[0], f"\033[{COLOURS[row.cells[0]]}m{row.cells[0]}\033[0m", 1)
-        lines += [line, *(" " * start + text for text in more), *_indented(row.meaning, "", width)]
+        state, text = row.cells[0], aligned[place]
+        if colour and state in COLOURS:
+            text = text.replace(state, f"\033[{COLOURS[state]}m{state}\033[0m", 1)
+        lines += [*text.split("\n"), *_indented(row.meaning, "", width)]
         if row.remedy and (place + 1 == len(rows) or rows[place + 1].remedy != row.remedy):
             lines += _indented(row.remedy, "-> ", width)
-    return [line.rstrip() for line in lines]
+    return lines
 
 
 def _heading(report: Report, width: int) -> list[str]:
-    told, versions = report.machine, report.versions
-    cards = ", ".join(str(card["name"]) for card in told.get("gpus") or ()) or "no NVIDIA GPU seen"
-    cores = f"{told['logical_cores']} cores (may use {told['allowed_cores']})"
+    machine, versions = report.machine, report.versions
+    gpus = ", ".join(str(gpu["name"]) for gpu in machine.get("gpus") or ()) or "no NVIDIA GPU seen"
+    cores = f"{machine['logical_cores']} cores (may use {machine['allowed_cores']})"
     first = f"lstm_trt {versions['lstm_trt']}, Python {versions['python']}, Linux {versions['kernel']}"
     packages = {name: v for name, v in versions.items() if name not in ("lstm_trt", "python", "kernel", "libc")}
     present = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
     absent = ", ".join(name for name, version in packages.items() if not version)
-    lines = [first, f"{told['cpu']}, {cores}, {cards}"]
+    lines = [first, f"{machine['cpu']}, {cores}, {gpus}"]
     for label, text in (("packages: ", present), ("not installed: ", absent)):
         if text:
             lines += textwrap.wrap(label + text, width, subsequent_indent="  ", break_on_hyphens=False)
@@ -220,7 +213,9 @@ def _literature_lines(found: list[ImplementationRow], width: int, colour: bool) 
         key = (not row.ready, row.framework or row.implementation, row.version or "-", row.extra or "core")
         alike.setdefault((*key, row.reason, row.remedy), []).append(row.implementation)
     rows = []
-    for (broken, framework, version, extra, reason, remedy), names in sorted(alike.items(), key=lambda one: one[0][0]):
+    for (broken, framework, version, extra, reason, remedy), names in sorted(
+        alike.items(), key=lambda item: item[0][0]
+    ):
         last = f"{', '.join(names)}: {reason}" if broken else ", ".join(names)
         cells = ("not ready" if broken else "ready", framework, version, extra, last)
         rows.append(_Line(cells, remedy=remedy if broken else ""))

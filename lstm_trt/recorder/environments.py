@@ -1,12 +1,9 @@
-"""Making an environment of one library's version, by `python -m venv` and pip.
+"""Environments that each hold one version of a library: made by `python -m venv` and pip, kept in the cache.
 
-It holds the library, and what that needs and this environment does not have; all else (this
-package, numpy, PyTorch) it finds here, behind its own packages. So two of them differ by the
-library alone, and PyTorch is not installed again for each version of another.
-
-Environments that hold one version of a library each: kept under the cache, used again, and asked what they load.
-
-`versions_install.py` makes them. Which version is loaded there is asked of a process that imports it.
+An environment holds the library, and what that needs and this environment does not have; all
+else (this package, numpy, PyTorch) it finds here, behind its own packages. So two of them
+differ by the library alone, and PyTorch is not installed again for each version of another.
+Which version an environment loads is found out by a process that imports it there.
 """
 
 from __future__ import annotations
@@ -39,11 +36,21 @@ from lstm_trt.store import cache
 #: Written last: an environment without it is half made.
 MARKER = "made.json"
 
-#: So many of the latest versions are told where one is asked for that there is not.
-LATEST_TOLD = 5
+#: How many of the latest versions the message names where one is asked for that does not exist.
+LATEST_NAMED = 5
 
 #: Seconds that pip has to tidy up after Ctrl-C.
 STOP_LIMIT_S = 5
+
+#: Seconds that importing a library may take.
+EXAMINE_LIMIT_S = 300
+
+#: Gets a line of progress.
+Tell = Callable[[str], None]
+
+
+class EnvironmentBroken(UsageError):
+    """An environment does not load the version that it was made for."""
 
 
 def normal(library: str) -> str:
@@ -63,7 +70,7 @@ def site_packages(path: Path) -> tuple[str, ...]:
 
 
 def surroundings() -> str:
-    """8 digits that tell apart what an environment is beside: this Python, and where its packages are."""
+    """8 digits that identify what an environment is made beside: this Python, and where its packages are."""
     return hashlib.sha256(json.dumps([sys.version, sys.base_prefix, _here()]).encode()).hexdigest()[:8]
 
 
@@ -85,7 +92,7 @@ def make(path: Path, library: str, version: str) -> dict[str, str]:
         shutil.rmtree(path, ignore_errors=True)
         _install(path, library, version)
         found = importlib.metadata.distributions(path=list(site_packages(path)))
-        packages = {normal(one.name): one.version for one in found if one.name not in ("pip", "setuptools")}
+        packages = {normal(each.name): each.version for each in found if each.name not in ("pip", "setuptools")}
         if library not in packages:
             raise UsageError(f"{library} {version} cannot be installed: pip says it did, and nothing is there")
         packages = dict(sorted(packages.items()))
@@ -147,7 +154,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess:
 
 
 def _why(stderr: str, library: str, version: str) -> str:
-    """Pip's own reason in one line, without addresses."""
+    """Pip's own reason in one line, without addresses; pip gives no codes, so that its messages must be read."""
     lines = [line.removeprefix("ERROR: ") for line in stderr.splitlines() if line.startswith("ERROR: ")]
     for line in lines:
         listed = re.search(rf"requirement {re.escape(library)}==\S+ \(from versions: (.*)\)$", line)
@@ -155,7 +162,7 @@ def _why(stderr: str, library: str, version: str) -> str:
             return f"pip finds no {library} for this Python: does it reach an index?"
         if listed:
             releases = [text for text in listed[1].split(", ") if re.fullmatch(r"[\d.]+", text)]
-            return f"pip finds no such version for this Python; the latest are {', '.join(releases[-LATEST_TOLD:])}"
+            return f"pip finds no such version for this Python; the latest are {', '.join(releases[-LATEST_NAMED:])}"
     everything = stderr.strip().splitlines()
     return plain(lines[0] if lines else everything[-1] if everything else "pip does not say why")
 
@@ -178,17 +185,6 @@ def _needs(library: str) -> Iterator[str]:
 def _here() -> list[str]:
     """The folders of this environment's packages."""
     return [text for text in sys.path if Path(text).name in ("site-packages", "dist-packages") and Path(text).is_dir()]
-
-
-#: Seconds that importing a library may take.
-EXAMINE_LIMIT_S = 300
-
-
-Tell = Callable[[str], None]
-
-
-class EnvironmentBroken(UsageError):
-    """An environment does not load the version that it was made for."""
 
 
 def same_version(asked: str, found: str | None) -> bool:
@@ -331,7 +327,7 @@ def describe_there(place: Environment, asked: dict) -> Configuration:
     another version or lies elsewhere, and `UsageError` where the configuration cannot be described.
     """
     which = f"{place.library} {place.asked}"
-    command = place.interpreter.command("from lstm_trt.recorder.environments import tell; tell()")
+    command = place.interpreter.command("from lstm_trt.recorder.environments import print_loaded; print_loaded()")
     job = json.dumps({"library": place.library, **asked})
     try:
         child = subprocess.run(
@@ -346,22 +342,22 @@ def describe_there(place: Environment, asked: dict) -> Configuration:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentBroken(f"{which}: its environment does not start: {plain(str(error))}") from None
     lines = child.stdout.strip().splitlines()
-    told = json.loads(lines[-1]) if child.returncode == 0 and lines else None
-    if told is None:
+    if child.returncode or not lines:
         last = (child.stderr.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
         raise EnvironmentBroken(f"{which} cannot be imported beside the other packages here: {plain(last)}")
-    if "error" in told:
-        raise UsageError(f"{which}: {told['error']}")
-    inside = str(told["file"]).startswith(str(place.folder) + os.sep)
+    loaded = json.loads(lines[-1])
+    if "error" in loaded:
+        raise UsageError(f"{which}: {loaded['error']}")
+    inside = str(loaded["file"]).startswith(str(place.folder) + os.sep)
     # A package that was built again is 1.0.post1, and its module still 1.0.
     bare = re.sub(r"\.post\d+$", "", place.asked)
-    module = any(same_version(version, told["module"]) for version in (place.asked, bare))
-    if not (inside and module and same_version(place.asked, told["metadata"])):
+    module = any(same_version(version, loaded["module"]) for version in (place.asked, bare))
+    if not (inside and module and same_version(place.asked, loaded["metadata"])):
         raise EnvironmentBroken(
-            f"{which} was asked for, its environment loads {told['module']} (installed: {told['metadata']})"
+            f"{which} was asked for, its environment loads {loaded['module']} (installed: {loaded['metadata']})"
             + ("" if inside else " from elsewhere")
         )
-    configuration = Configuration.from_dict(told["configuration"])
+    configuration = Configuration.from_dict(loaded["configuration"])
     if not same_version(place.asked, configuration.runtime_version):
         raise EnvironmentBroken(
             f"{which} was asked for, {configuration.runtime} says {configuration.runtime_version} there"
@@ -369,12 +365,12 @@ def describe_there(place: Environment, asked: dict) -> Configuration:
     return configuration
 
 
-def tell() -> None:
-    """In the child: what is loaded, as a line of JSON on standard output; the job is the first argument."""
+def print_loaded() -> None:
+    """In the child: print what is loaded, as a line of JSON; the job is the first argument."""
     job = json.loads(sys.argv[1])
-    library = job.pop("library")
+    library = job["library"]
     module = importlib.import_module(library.replace("-", "_"))
-    told: dict = {
+    loaded: dict = {
         "metadata": importlib.metadata.version(library),
         "module": getattr(module, "__version__", None),
         "file": getattr(module, "__file__", None),
@@ -383,14 +379,13 @@ def tell() -> None:
     from lstm_trt.config.workload import workload_from_dict
     from lstm_trt.recorder.session import describe
 
-    workload, protocol, options = (
-        workload_from_dict(job["workload"]), Protocol(**job["protocol"]), Options(**job["options"])
-    )  # fmt: skip
+    workload = workload_from_dict(job["workload"])
     try:
-        told["configuration"] = describe(workload, job["runtime"], protocol, options).as_dict()
+        configuration = describe(workload, job["runtime"], Protocol(**job["protocol"]), Options(**job["options"]))
+        loaded["configuration"] = configuration.as_dict()
     except LabError as error:
-        told["error"] = str(error)
-    print("\n" + json.dumps(told))
+        loaded["error"] = str(error)
+    print("\n" + json.dumps(loaded))
 
 
 @contextmanager

@@ -1,26 +1,21 @@
-"""When the next call begins: one loop for each kind of arrival, and room for one block of their trials.
+"""The timed loop: trials of a step as they arrive, block after block, and the check of its clocks.
 
-Closed: the next call when the last has returned. Periodic: a call is due each period, and
-its latency counts from when it was due, so that a late call makes the next ones late and
-each of them says so (no coordinated omission). Paused: an idle gap before each call, in
-which the processor does what it does when it is idle.
+It knows nothing of LSTMs: it is given a `step` and calls it. A trial is timed by
+`time.perf_counter_ns` (CLOCK_MONOTONIC) around one call, and nothing else stands between the
+two readings. Context switches and page faults are read once after each trial, outside the
+timed region, so that a trial's counts cover itself and the recorder's own microsecond before
+it. Between blocks the machine's state is read; the `settle` trials after that are marked as
+warm-up.
 
-`perf_counter_ns` and `time.sleep` use one clock, CLOCK_MONOTONIC, and `time.sleep` sleeps
-to an absolute time of it (clock_nanosleep), so that what lies between reading the clock and
-going to sleep does not add to the sleep.
+There is one loop for each kind of arrival. Closed: the next call when the last has returned.
+Periodic: a call is due each period, and its latency counts from when it was due, so that a
+late call makes the next ones late and each of them shows it (no coordinated omission).
+Paused: an idle gap before each call, in which the processor does what it does when it is idle.
 
-Clocks that are held against one another: what the trials' own stamps say must be true.
-
-The recorder's clock is CLOCK_MONOTONIC; CLOCK_MONOTONIC_RAW, which nothing adjusts, is read
-beside it before and after a loop.
-
-The timed loop. It knows nothing of LSTMs: it is given a `step` and calls it.
-
-A trial is timed by `time.perf_counter_ns` (CLOCK_MONOTONIC) around one call of
-`step`, and nothing else stands between the two readings (`arrivals.py`). Context switches and page
-faults are read once after each trial, outside the timed region, so that a trial's
-counts cover itself and the recorder's own microsecond before it. Between blocks the
-machine's state is read; the `settle` trials after that are marked as warm-up.
+`perf_counter_ns` and `time.sleep` use one clock, CLOCK_MONOTONIC, and `time.sleep` sleeps to
+an absolute time of it (clock_nanosleep), so that what lies between reading the clock and going
+to sleep does not add to the sleep. CLOCK_MONOTONIC_RAW, which nothing adjusts, is read beside
+it before and after a loop: what the trials' own stamps say must agree with it.
 """
 
 from __future__ import annotations
@@ -42,7 +37,17 @@ from lstm_trt.config.errors import RunFailed
 #: `sleep` sleeps until this long before the call is due, then spins.
 SPIN_NS = 200_000
 
+#: How far the two clocks may differ: relative, and absolute for very short loops.
+CLOCK_TOLERANCE = 1e-3
 
+CLOCK_TOLERANCE_NS = 5_000
+
+#: A block of calls with gaps between them lasts as long as 50 of them, at most this.
+LONGEST_BLOCK_S = 10.0
+
+UNLIMITED = 1 << 62
+
+#: Columns of a block -> places in what getrusage returns.
 _USAGE_FIELDS = {"involuntary_switches": 15, "minor_faults": 6, "major_faults": 7}
 
 
@@ -197,12 +202,6 @@ class Block:
         return taken
 
 
-#: How far the two clocks may differ: relative, and absolute for very short loops.
-CLOCK_TOLERANCE = 1e-3
-
-CLOCK_TOLERANCE_NS = 5_000
-
-
 class ClockPair(NamedTuple):
     """Both clocks at one moment, in ns. `raw_ns` is known to within half of `bracket_ns`."""
 
@@ -236,7 +235,7 @@ def ends(columns: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def check_clocks(columns: Mapping[str, np.ndarray], first: ClockPair, last: ClockPair) -> dict:
-    """Hold the trials' stamps against the pairs of clocks taken before and after the loop.
+    """Compare the trials' stamps with the pairs of clocks taken before and after the loop.
 
     Raises `RunFailed` where the clocks differ by more than 0.1 % and what reading them may be off,
     where a trial lies outside the loop, or where one begins before the last ended or before it was due.
@@ -258,12 +257,6 @@ def check_clocks(columns: Mapping[str, np.ndarray], first: ClockPair, last: Cloc
     return {"loop_ns": by_stamps, "loop_raw_ns": by_raw, "clocks_differ_by": by_stamps / by_raw - 1 if by_raw else 0.0}
 
 
-#: A block of calls with gaps between them lasts as long as 50 of them, at most this.
-LONGEST_BLOCK_S = 10.0
-
-UNLIMITED = 1 << 62
-
-
 class PeriodTooShort(RunFailed):
     """Calls are asked for at a higher rate than the step can answer."""
 
@@ -276,7 +269,7 @@ class Trials:
     was not measured is absent. `start_ns` and, where calls were due at a time,
     `intended_ns` count from the loop's beginning.
     `blocks`: first row, rows, and what changed on the machine during each block.
-    `self_check`: what the second clock said, see `run_trials`.
+    `self_check`: how the two clocks agree, see `run_trials`.
     """
 
     columns: dict[str, np.ndarray]
@@ -314,7 +307,10 @@ def quiet_collector() -> Iterator[None]:
 class Loop:
     """Blocks of trials one after another; between two of them the machine is read.
 
-    `first_pair` and `last_pair` are the two clocks before the first block and after the
+    `read_machine` is called before the first and after each block, `difference` compares
+    two of its readings; `device_times` gives device clocks of the block's rows. With more
+    than one thread the switches and faults of the whole process are counted, else of this
+    thread. `first_pair` and `last_pair` are the two clocks before the first block and after the
     last; `restart` begins a new account, for what was not the loop's own time.
     """
 
@@ -382,38 +378,19 @@ class Loop:
 
 
 def run_trials(
-    step: Callable[[], None],
-    protocol: Protocol,
-    *,
-    threads: int = 1,
-    read_machine: Callable[[], Mapping] | None = None,
-    difference: Callable[[Mapping, Mapping], dict] | None = None,
-    device_times: Callable[[], dict[str, np.ndarray]] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    step: Callable[[], None], protocol: Protocol, *, progress: Callable[[int, int], None] | None = None, **readings
 ) -> Trials:
-    """Run `protocol.warmup` and `protocol.trials` trials of `step` as they arrive (`arrivals.py`).
+    """Run `protocol.warmup` and `protocol.trials` trials of `step` as they arrive; `readings` as `Loop` takes them.
 
-    `read_machine` is called before the first and after each block, `difference`
-    compares two of its readings; `device_times` gives device clocks of the block's
-    rows; `progress(done, total)` is called between blocks. With more than one thread
-    the switches and faults of the whole process are counted, else of this thread.
-
-    Self-check: the loop's length by the trials' own clock and by CLOCK_MONOTONIC_RAW
-    agree within 0.1 %; no trial begins before the last one ended. Raises `RunFailed`
-    where they do not.
+    `progress(done, total)` is called between blocks. Self-check: the loop's length by the
+    trials' own clock and by CLOCK_MONOTONIC_RAW agree within 0.1 %; no trial begins before
+    the last one ended. Raises `RunFailed` where they do not.
     """
     done = 0
     with quiet_collector():
         if progress:
             progress(0, protocol.trials)
-        loop = Loop(
-            step,
-            protocol,
-            threads=threads,
-            read_machine=read_machine,
-            difference=difference,
-            device_times=device_times,
-        )
+        loop = Loop(step, protocol, **readings)
         while done < protocol.trials:
             done += loop.run(protocol.settle if loop.blocks else protocol.warmup, protocol.trials - done)
             if progress:

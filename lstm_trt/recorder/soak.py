@@ -29,7 +29,7 @@ from lstm_trt.recorder.loop import Loop
 from lstm_trt.recorder.pool import WorkerPool, next_round
 from lstm_trt.recorder.process import Listener, WorkerLost
 from lstm_trt.recorder.session import control_of, describe, prepare
-from lstm_trt.recorder.watch import LatencyHistogram, Snapshot, snapshot_of, verdict_command
+from lstm_trt.recorder.watch import LatencyHistogram, Snapshot, State, snapshot_of, verdict_command
 from lstm_trt.store import files, folders
 from lstm_trt.store.locks import folder_lock
 
@@ -157,7 +157,7 @@ class Soak:
         histogram = LatencyHistogram()
         for path in self.paths:
             histogram.add(files.read(path, ("latency_ns", "warmup")).timed_ns)
-        return snapshot_of("complete", histogram, self.configuration, self.parts)
+        return snapshot_of(State.COMPLETE, histogram, self.configuration, self.parts)
 
     def as_dict(self) -> dict:
         """JSON values."""

@@ -1,9 +1,9 @@
-"""A soak, or a sweep, seen while it is being recorded: how many trials, how late, how long still.
+"""A recording in progress: number of trials, latencies so far, time left.
 
 Only the folder is read, each file once, and of it the latencies; memory stays the same
 however long it goes on, since median and p99.9 come from bins of 0.1 %. Number of trials,
-maximum and misses are exact. A verdict is not among it: to look until the answer pleases
-makes any answer.
+maximum and misses are exact. No verdict while recording: repeated looks inflate false
+positives.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
 
@@ -26,15 +27,25 @@ from lstm_trt.store import files as store_files
 from lstm_trt.store import folders, schema
 from lstm_trt.store.locks import folder_in_use
 
-#: Of one bin's upper edge to its lower one.
+#: Ratio of a bin's upper edge to its lower one.
 BIN_RATIO = 1.001
 
 _BINS = math.ceil(math.log(1e13) / math.log(BIN_RATIO))  # from 1 ns to 10 000 s
 
 POLL_S = 1.0
 
-#: A folder that nobody holds, and where nothing new came for so long, is watched in vain.
+#: The recorder is taken for stopped where nobody holds the folder and no new file came for so long.
 GONE_S = 15.0
+
+
+class State(StrEnum):
+    """What a folder is doing."""
+
+    EMPTY = "nothing yet"
+    RECORDING = "recording"
+    IDLE = "idle"
+    COMPLETE = "complete"
+    STOPPED = "recorder gone"
 
 
 class LatencyHistogram:
@@ -70,13 +81,13 @@ class LatencyHistogram:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What is seen at one moment. `state`: "nothing yet", "recording", "idle", "complete" or "recorder gone".
+    """What a folder holds at one moment.
 
     The numbers are those of the configuration that was written last, over all its files;
     `elapsed_s` and `left_s` are None where it is no soak.
     """
 
-    state: str
+    state: State
     name: str | None
     config_id: str | None
     files: int
@@ -106,24 +117,24 @@ class Snapshot:
         ]
         if self.misses is not None:
             times.append(f"{self.misses} misses of {self.deadline_us:g} us")
-        told = [f"{self.name}: {', '.join(times)} (percentiles to 0.1 %)"]
+        parts = [f"{self.name}: {', '.join(times)} (percentiles to 0.1 %)"]
         if self.configurations > 1:
-            told.insert(0, f"{self.files} files of {self.configurations} configurations, the last")
+            parts.insert(0, f"{self.files} files of {self.configurations} configurations, the last")
         if self.elapsed_s is not None:
-            told.append(f"{duration(self.elapsed_s)}, {duration(self.left_s)} left")
+            parts.append(f"{duration(self.elapsed_s)}, {duration(self.left_s)} left")
         if self.unreadable:
-            told.append(f"{self.unreadable} files cannot be read")
-        if self.state == "recording":
-            told.append("no verdict before the end")
-        elif self.state == "idle":
-            told.append("nothing is being recorded here")
-        return "; ".join(told)
+            parts.append(f"{self.unreadable} files cannot be read")
+        if self.state is State.RECORDING:
+            parts.append("no verdict before the end")
+        elif self.state is State.IDLE:
+            parts.append("nothing is being recorded here")
+        return "; ".join(parts)
 
     def ending(self, folder: Path) -> str | None:
         """What to do next, where the recording of `folder` has ended; None before."""
-        if self.state == "complete":
+        if self.state is State.COMPLETE:
             return verdict_command(folder, self.deadline_us)
-        if self.state == "recorder gone":
+        if self.state is State.STOPPED:
             return f"recorder stopped: lock free and no new file for {GONE_S:g} s"
         return None
 
@@ -135,8 +146,8 @@ def verdict_command(folder: Path, deadline_us: float | None = None) -> str:
 
 
 def snapshot_of(
-    state: str,
-    tally: LatencyHistogram,
+    state: State,
+    histogram: LatencyHistogram,
     configuration: Configuration | None,
     files: int,
     configurations: int = 1,
@@ -144,19 +155,19 @@ def snapshot_of(
     left_s: float | None = None,
     unreadable: int = 0,
 ) -> Snapshot:
-    """A tally of one configuration's latencies, as a sight."""
+    """The snapshot of one configuration's latencies."""
     return Snapshot(
         state=state,
         name=f"{configuration.name} on {configuration.runtime}" if configuration else None,
         config_id=configuration.id if configuration else None,
         files=files,
         configurations=configurations,
-        n=tally.n,
-        median_us=tally.percentile_us(Fraction(1, 2)),
-        p999_us=tally.percentile_us(Fraction(999, 1000)),
-        max_us=tally.max_ns / 1e3 if tally.n else None,
-        misses=None if tally.deadline_us is None else tally.misses,
-        deadline_us=tally.deadline_us,
+        n=histogram.n,
+        median_us=histogram.percentile_us(Fraction(1, 2)),
+        p999_us=histogram.percentile_us(Fraction(999, 1000)),
+        max_us=histogram.max_ns / 1e3 if histogram.n else None,
+        misses=None if histogram.deadline_us is None else histogram.misses,
+        deadline_us=histogram.deadline_us,
         elapsed_s=elapsed_s,
         left_s=left_s,
         unreadable=unreadable,
@@ -164,7 +175,7 @@ def snapshot_of(
 
 
 class Follower:
-    """Reads what appears in a folder; `look` tells what is seen."""
+    """Reads what appears in a folder; `look` gives a snapshot."""
 
     def __init__(self, folder: Path, deadline_us: float | None = None) -> None:
         if not folder.is_dir():
@@ -174,20 +185,20 @@ class Follower:
         self._folder, self._deadline_us = folder, deadline_us
         self._seen: set[str] = set()
         self._configurations: set[str] = set()
-        self._tally = LatencyHistogram(deadline_us)
+        self._histogram = LatencyHistogram(deadline_us)
         self._last: schema.Recording | None = None
         self._written = 0.0
         self._unreadable = 0
         self._heard = time.monotonic()
 
     def look(self) -> Snapshot:
-        """Read what is new, and say what is seen."""
+        """Read what is new; the snapshot after that."""
         in_use = folder_in_use(self._folder)  # before looking: what is written later is seen next time
         if self._read_new():
             self._heard = time.monotonic()
         soak = self._last.provenance.get("soak") if self._last else None
         elapsed_s = left_s = None
-        state = "recording" if self._last else "nothing yet"
+        state = State.RECORDING if self._last else State.EMPTY
         if soak is not None:
             elapsed_s = soak["elapsed_s"]
             if in_use and not soak["last"]:
@@ -195,14 +206,14 @@ class Follower:
             left_s = max(0.0, soak["asked_s"] - elapsed_s)
         if not in_use:
             if soak is not None and soak["last"]:
-                state = "complete"
+                state = State.COMPLETE
             elif time.monotonic() - self._heard > GONE_S:
-                state = "recorder gone"
+                state = State.STOPPED
             elif self._last:
-                state = "idle"
+                state = State.IDLE
         configuration = self._last.configuration if self._last else None
         counts = len(self._seen), len(self._configurations)
-        return snapshot_of(state, self._tally, configuration, *counts, elapsed_s, left_s, self._unreadable)
+        return snapshot_of(state, self._histogram, configuration, *counts, elapsed_s, left_s, self._unreadable)
 
     def _read_new(self) -> bool:
         fresh = []
@@ -220,19 +231,19 @@ class Follower:
                 self._unreadable += 1
                 continue
             if self._last is None or recording.configuration != self._last.configuration:
-                self._tally = LatencyHistogram(self._deadline_us)
+                self._histogram = LatencyHistogram(self._deadline_us)
             self._configurations.add(recording.configuration.id)
-            self._tally.add(recording.timed_ns)
+            self._histogram.add(recording.timed_ns)
             self._last, self._written = recording, written
         return bool(fresh)
 
 
 def follow(folder: Path, deadline_us: float | None = None, poll_s: float = POLL_S) -> Iterator[Snapshot]:
-    """What is seen each `poll_s` seconds; ends with a soak that is complete, or a recorder that is gone."""
+    """A snapshot each `poll_s` seconds; ends when a soak is complete or the recorder has stopped."""
     follower = Follower(folder, deadline_us)
     while True:
-        sight = follower.look()
-        yield sight
-        if sight.state in ("complete", "recorder gone"):
+        snapshot = follower.look()
+        yield snapshot
+        if snapshot.state in (State.COMPLETE, State.STOPPED):
             return
         time.sleep(poll_s)

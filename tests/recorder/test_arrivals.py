@@ -323,9 +323,9 @@ def test_a_stall_of_the_machine_shows_in_the_control_run(monkeypatch, manual_clo
 def test_a_control_run_takes_a_minute_at_most(monkeypatch, protocol, median_ns, calls):
     planned = []
 
-    def planted_loop(due_at, latency_of, spacing_ns, protocol):
-        planned.append((len(due_at), spacing_ns))
-        return 0, 1
+    def planted_loop(calls, spacing_ns, protocol):
+        planned.append((calls, spacing_ns))
+        return np.zeros(1, np.int64), np.zeros(1, np.int64)
 
     for name in ("_following", "_periodic"):
         monkeypatch.setattr(control, name, planted_loop)

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from lstm_trt import runtimes
+from lstm_trt import registry, runtimes
 from lstm_trt.machine import checks, facts
 from lstm_trt.machine.checks import Check
 from lstm_trt.recorder import doctor
@@ -71,8 +71,8 @@ def test_a_broken_runtime_is_a_row_and_hides_no_other(planted):
 
 def test_the_registry_is_examined_on_every_device():
     report = doctor.examine()
-    assert {row.runtime for row in report.runtimes} == set(runtimes.REGISTRY)
-    for name in runtimes.REGISTRY:
+    assert {row.runtime for row in report.runtimes} == set(registry.table("RUNTIMES"))
+    for name in registry.table("RUNTIMES"):
         devices = [row.device for row in report.runtimes if row.runtime == name]
         assert devices == [None] or devices == list(runtimes.load(name).DEVICES)
     for row in report.runtimes:

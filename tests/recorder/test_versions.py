@@ -11,12 +11,12 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from lstm_trt.analysis.compare import compare
+from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.recorder import environments, versions
@@ -29,7 +29,7 @@ from tests.conftest import ROOT
 LIBRARY, OLD = "onnxruntime", "1.20.1"
 SHAPE = LstmShape(2, 8, 4, 1)
 SIZES = ("--layers", 2, "--hidden", 8, "--sequence", 4)
-ASKED = {"shape": asdict(SHAPE), "runtime": LIBRARY, "protocol": {"trials": 50}}
+ASKED = {"workload": SHAPE.as_dict(), "runtime": LIBRARY, "protocol": {"trials": 50}, "options": {}}
 
 
 @pytest.fixture(scope="module")
@@ -138,19 +138,19 @@ def test_a_version_that_was_added_later_was_not_recorded_in_turns(recorded, here
 @pytest.mark.heavy
 def test_an_environment_that_loads_another_version_is_found_out_and_made_anew(recorded, here):
     place = environments.environment(LIBRARY, OLD)
-    assert place.reused and environments.describe(place, ASKED).runtime_version == OLD
+    assert place.reused and environments.describe_there(place, ASKED).runtime_version == OLD
     package = Path(place.interpreter.first[0]) / LIBRARY
     start = package / "__init__.py"
     text = start.read_text()
     start.write_text(text.replace(OLD, "1.20.9"))
     with pytest.raises(EnvironmentBroken, match=r"1\.20\.1 was asked for, its environment loads 1\.20\.9"):
-        environments.describe(place, ASKED)
+        environments.describe_there(place, ASKED)
     start.write_text("raise ImportError('no such symbol: /home/someone/lib/a.so')\n")
     with pytest.raises(EnvironmentBroken, match=r"cannot be imported .*ImportError: no such symbol: a\.so"):
-        environments.describe(place, ASKED)
+        environments.describe_there(place, ASKED)
     package.rename(package.with_name("elsewhere"))  # now the one here is found behind it
     with pytest.raises(EnvironmentBroken, match=f"loads {here} .installed: {OLD}. from elsewhere"):
-        environments.describe(place, ASKED)
+        environments.describe_there(place, ASKED)
     again, configuration = versions._described(LIBRARY, OLD, ASKED, lambda line: None)
     assert not again.reused and configuration.runtime_version == OLD
     assert start.read_text() == text
@@ -232,7 +232,7 @@ def test_what_fails_under_every_version_is_told_and_compared_with_nothing(record
         ("onnxruntime", ["1.20.1", "1.21.0"], {"rounds": 0}, "rounds must be at least 1"),
         ("onnxruntime", ["1.20.1", "1.21.0"], {"effect": 1.5}, "the effect is a share"),
         ("onnxruntime", ["1.20.1", "1.21.0"], {"time_limit_s": 0}, "the time limit must be above 0"),
-        ("onnxruntime", ["1.20.1", "1.21.0"], {"precision": "fp16"}, "offers no fp16"),
+        ("onnxruntime", ["1.20.1", "1.21.0"], {"options": Options(precision="fp16")}, "offers no fp16"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_installed(monkeypatch, tmp_path, library, asked, more, words):
