@@ -27,19 +27,6 @@ COMMAND = (
 )
 
 
-@pytest.fixture
-def told(capsys):
-    """Run a command in this process: (exit status, standard output, standard error)."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        status = main([str(argument) for argument in arguments])
-        answer = capsys.readouterr()
-        return status, answer.out, answer.err
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Recorded once; standard output and error of that are thrown away."""
@@ -54,23 +41,23 @@ def recorded(folder) -> tuple[schema.Recording, Failure]:
     return tuple(items)
 
 
-def test_the_list_has_every_workload_and_every_implementation(told):
-    status, out, err = told("literature", "--list")
+def test_the_list_has_every_workload_and_every_implementation(run):
+    status, out, err = run("literature", "--list")
     assert status == 0 and err == ""
     for name, workload in WORKLOADS.items():
         assert f"{name}  (document {workload.document}; {', '.join(workload.modes)})" in out
         assert f"{workload.parameters} parameters" in out
     assert all(f"\n  {name} " in out for name in registry.table("IMPLEMENTATIONS"))
-    status, out, _ = told("literature", "speech-ctc-long", "--list", "--format", "json")
+    status, out, _ = run("literature", "speech-ctc-long", "--list", "--format", "json")
     (one,) = json.loads(out)["workloads"]
     assert (one["parameters"], one["lengths"], one["modes"]) == (8_565_120, [500, 1000], ["training"])
     assert "tensorrt" not in one["implementations"]["training"]  # forward alone
     assert "pytorch-one-call-compiled" not in one["implementations"]["training"]  # the CTC loss
 
 
-def test_what_is_recorded_is_told_in_the_documents_metrics(folder, told):
+def test_what_is_recorded_is_told_in_the_documents_metrics(folder, run):
     recording, failure = recorded(folder)
-    status, out, _ = told("literature", "--table", "--out", folder, "--format", "csv")
+    status, out, _ = run("literature", "--table", "--out", folder, "--format", "csv")
     rows = {(row["implementation"], row["statistic"]): row for row in csv.DictReader(io.StringIO(out))}
     assert status == 0
     ns = recording.timed_ns
@@ -78,7 +65,7 @@ def test_what_is_recorded_is_told_in_the_documents_metrics(folder, told):
     assert len(ns) == 3 and {row["n"] for row in figures.values()} == {"3"}
     expected = {"elapsed": ns.sum() / 1e9, "wall": ns.mean() / 1e9, "sequences_per_s": 8 / (ns.mean() / 1e9)}
     assert {name: float(row["value"]) for name, row in figures.items()} == pytest.approx(expected)
-    # 1/16 of the document's batch of 128 and sequence of 50, of which both are told.
+    # 1/16 of the document's batch of 128 and sequence of 50, of which both are printed.
     sizes = {(row["scale"], row["batch"], row["sequence"], row["published_batch"]) for row in figures.values()}
     assert sizes == {("1/16", "8", "3", "128")} and {row["document_n"] for row in figures.values()} == {"50"}
     for cost in ("build", "first_call"):
@@ -89,36 +76,36 @@ def test_what_is_recorded_is_told_in_the_documents_metrics(folder, told):
     assert Counter(name for name, _ in rows)["onnxruntime"] == 1
 
 
-def test_the_table_and_json_say_the_same(folder, told):
-    _, table, _ = told("literature", "--table", "--out", folder)
+def test_the_table_and_json_say_the_same(folder, run):
+    _, table, _ = run("literature", "--table", "--out", folder)
     header, *lines = table.splitlines()[1:]
     assert header.split()[:8] == ["workload", "scale", "mode", "implementation", "n", "elapsed", "s", "wall"]
     failed, good = sorted(lines, key=lambda line: "onnxruntime" not in line)
     assert "didn't run (onnxruntime does not do ptb-lm@1/16 (training): it does not train)" in failed
     assert good.startswith("ptb-lm@1/16  1/16   training  pytorch-one-call-eager  3  ")
-    _, out, _ = told("literature", "--table", "--out", folder, "--format", "json")
+    _, out, _ = run("literature", "--table", "--out", folder, "--format", "json")
     found = {row["statistic"]: row for row in json.loads(out) if row["status"] == "ok"}
     assert f"{found['elapsed']['value']:.4f}" in good and f"{found['wall']['value']:.4f}" in good
 
 
-def test_the_table_is_of_what_was_asked_for(folder, told):
-    _, out, _ = told("literature", "--table", "--implementation", "onnxruntime", "--out", folder, "--format", "json")
+def test_the_table_is_of_what_was_asked_for(folder, run):
+    _, out, _ = run("literature", "--table", "--implementation", "onnxruntime", "--out", folder, "--format", "json")
     assert {row["implementation"] for row in json.loads(out)} == {"onnxruntime"}
     for arguments in (("cell",), ("ptb-lm", "--mode", "forward")):
-        status, out, err = told("literature", *arguments, "--table", "--out", folder)
+        status, out, err = run("literature", *arguments, "--table", "--out", folder)
         assert (status, out) == (2, "") and "holds no such recording" in err
 
 
-def test_the_same_command_goes_on(folder, told):
+def test_the_same_command_goes_on(folder, run):
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.suffix != ".lock"}
-    status, out, err = told(*COMMAND, "--out", folder)
+    status, out, err = run(*COMMAND, "--out", folder)
     assert status == 0 and "0 recorded, 0 failed, 1 were there already, 1 had failed before" in err
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.suffix != ".lock"} == before
     assert "pytorch-one-call-eager" in out and "didn't run" in out
 
 
-def test_names_of_the_literature_stay_whole_in_the_labs_tables(folder, told):
-    _, out, _ = told("summarize", folder)
+def test_names_of_the_literature_stay_whole_in_the_labs_tables(folder, run):
+    _, out, _ = run("summarize", folder)
     assert "pytorch-one-call-eager" in out and "ptb-lm@1/16" in out
 
 
@@ -146,8 +133,8 @@ def test_names_of_the_literature_stay_whole_in_the_labs_tables(folder, told):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_a_mistake_is_one_line(tmp_path, told, arguments, words):
-    status, out, err = told("literature", *(tmp_path / "x" if word == "x" else word for word in arguments))
+def test_a_mistake_is_one_line(tmp_path, run, arguments, words):
+    status, out, err = run("literature", *(tmp_path / "x" if word == "x" else word for word in arguments))
     assert status == 2 and out == ""
     *before, last = err.splitlines()  # a plan is printed before it is begun
     assert last.startswith("lstm-trt: ") and words in last
@@ -155,10 +142,10 @@ def test_a_mistake_is_one_line(tmp_path, told, arguments, words):
     assert not (tmp_path / "x").exists() or not list((tmp_path / "x").glob("*.*"))
 
 
-def test_what_is_not_installed_is_refused_with_its_remedy(told, tmp_path):
+def test_what_is_not_installed_is_refused_with_its_remedy(run, tmp_path):
     if availability("tensorrt").ready:
         pytest.skip("TensorRT is ready here")
-    status, out, err = told("literature", "cell", "--implementation", "tensorrt", "--out", tmp_path)
+    status, out, err = run("literature", "cell", "--implementation", "tensorrt", "--out", tmp_path)
     assert status == 2 and out == "" and err.startswith("lstm-trt: tensorrt: ") and err.count("\n") == 1
 
 
@@ -203,8 +190,8 @@ def test_what_can_be_recorded_here_is_the_row(entries):
         assert reason(entry.implementation, entry.workload, entry.mode) is None
 
 
-def test_the_dry_run_prints_each_row_and_records_nothing(entries, told, tmp_path):
-    status, out, err = told("literature", "--plan", "--dry-run", "--out", tmp_path / "x")
+def test_the_dry_run_prints_each_row_and_records_nothing(entries, run, tmp_path):
+    status, out, err = run("literature", "--plan", "--dry-run", "--out", tmp_path / "x")
     assert status == 0 and out == "" and not (tmp_path / "x").exists()
     _, *lines, last = err.splitlines()
     assert len(lines) == len(entries)
@@ -229,17 +216,17 @@ def test_an_estimate_grows_with_the_work():
     assert plan.batches_of(ptb, "pytorch-one-call-eager", "forward", 0) == (3, 1)
 
 
-def test_rows_of_a_plan_record_and_go_on(entries, tmp_path, monkeypatch, told):
+def test_rows_of_a_plan_record_and_go_on(entries, tmp_path, monkeypatch, run):
     """Two cheap rows of the real plan, by the real command."""
     cheap = [e for e in entries if e.workload == VARIANTS["layer"][0] and e.implementation in plan.TWO]
     assert len(cheap) == 2
     monkeypatch.setattr(plan, "entries", lambda: cheap)
-    status, _, err = told("literature", "--plan", "--quiet", "--out", tmp_path)
+    status, _, err = run("literature", "--plan", "--quiet", "--out", tmp_path)
     assert status == 0 and "2 recorded, 0 failed, of 2" in err
     items = list(folders.read_many(tmp_path))
     assert {item.configuration.id for item in items} == {entry.configuration.id for entry in cheap}
     assert all(len(item.timed_ns) == 100 for item in items)
-    status, _, err = told("literature", "--plan", "--quiet", "--out", tmp_path)
+    status, _, err = run("literature", "--plan", "--quiet", "--out", tmp_path)
     assert status == 0 and "2 were there already" in err
 
 

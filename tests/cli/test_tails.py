@@ -9,22 +9,9 @@ import json
 import numpy as np
 import pytest
 
-from lstm_trt.cli.main import main
 from lstm_trt.store import files, schema
 from tests.store.test_samples import put
 from tests.store.test_store import planted
-
-
-@pytest.fixture
-def run(capsys):
-    """Run a command in this process: (status, standard output, standard error)."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        status = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture
