@@ -573,7 +573,7 @@ def test_bad_text_is_refused_in_one_line(tmp_path, name, suffix):
         ("3", "no list of objects"),
         ("[{", "is not JSON"),
         ('[{"latencyMs": "x"}, {"latencyMs": 1}]', "row 1: latencyMs is 'x'"),
-        ('[{"latencyMs": 1}, 3]', "row 2: '3' is no object"),
+        ('[{"latencyMs": 1}, 3]', "row 2: '3' among objects"),
         ('[{"latencyMs": NaN}, {"latencyMs": 1}]', "1 blank or NaN, the first in row 1"),
         ('[{"latencyMs": 1}, {"latencyMs": 1}, {"a": 1}]', "1 blank or NaN, the first in row 3"),
         ('[{"computeMs": 1, "latencyMs": 1}]', "holds one time"),
