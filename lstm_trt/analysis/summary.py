@@ -193,8 +193,9 @@ def summarize_groups(groups: Iterable[Group], by_round: bool = False, clusters: 
 
 
 def _place(row: SummaryRow) -> tuple:
-    """Rows of recordings by shape, then by what they ran on."""
-    return (*(getattr(row, name) for name in FIELDS[:11]), row.config_id, row.round or 0)
+    """Rows of recordings by shape, then by what they ran on; an axis that means nothing comes first."""
+    values = (getattr(row, name) for name in FIELDS[: FIELDS.index("mode")])
+    return (*((value is not None, value) for value in values), row.config_id, row.round or 0)
 
 
 def _failure(text: str) -> tuple[str | None, str]:

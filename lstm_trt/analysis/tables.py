@@ -116,6 +116,8 @@ def _names(rows: Sequence[SummaryRow]) -> dict[str, Callable[[SummaryRow], objec
     arrivals = any(row.arrival != "closed" for row in rows)
 
     def network(row: SummaryRow) -> str:
+        if row.layers is None or row.hidden is None:
+            return "-"
         return f"{row.layers}x{row.hidden}" + ("" if not both else " bi" if row.directions == 2 else "   ")
 
     named = {"network": network, "seq": lambda row: row.sequence, "batch": lambda row: row.batch}

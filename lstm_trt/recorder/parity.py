@@ -24,6 +24,7 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
     made that step afterwards. Returns `{"of", "error", "bound", "inputs_seed"}`; raises `ParityFailed`.
     """
     training, precision = configuration.mode == "training", configuration.options.precision
+    step.reset()
     for inputs in gate.questions:
         step.load_inputs(inputs)
         step.step()

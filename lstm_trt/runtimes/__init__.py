@@ -30,8 +30,8 @@ from lstm_trt.config.errors import UsageError
 CONTRACT = ("NAME", "DISTRIBUTION", "DEVICES", "PRECISIONS", "availability", "prepare")
 
 
-def load(name: str, table: str = "RUNTIMES") -> Any:
-    """The runtime of a name in a table of `registry`.
+def load(name: str, table: str = "RUNTIMES", contract: tuple[str, ...] = CONTRACT) -> Any:
+    """The runtime of a name in a table of `registry`; `contract` are the names that it must have.
 
     Raises `UsageError` for an unknown name, or for a module that cannot be imported or lacks part of the contract.
     """
@@ -43,7 +43,7 @@ def load(name: str, table: str = "RUNTIMES") -> Any:
         raise UsageError(f"unknown {kind} {name!r}: choose from {known}, or name a module with a dot") from None
     except (ImportError, AttributeError) as error:
         raise UsageError(f"{kind} {name!r} cannot be imported: {error}") from None
-    missing = [attribute for attribute in CONTRACT if not hasattr(runtime, attribute)]
+    missing = [attribute for attribute in contract if not hasattr(runtime, attribute)]
     if missing:
         raise UsageError(f"{name!r} is no {kind}: it lacks {', '.join(missing)}")
     return runtime

@@ -121,6 +121,8 @@ class PreparedStep(ABC):
 class Gate:
     """What the parity gate asks, one set of inputs after another, and the reference's answer to the last of them.
 
+    Carried state is reset before the first, and not between them.
+
     `expected` is by name, as `outputs()`; in training `loss`, (1,) float64, of the first step.
     """
 

@@ -16,14 +16,16 @@ from functools import cache
 
 import numpy as np
 import pytest
-from lstm_trt.literature.task import COSTS
 
+from lstm_trt import registry
+from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, UsageError
 from lstm_trt.literature import implementations
 from lstm_trt.literature.data import Batch, make_batch, make_weights, weight_shapes
 from lstm_trt.literature.workloads import WORKLOADS, LiteratureWorkload
+from lstm_trt.runtimes.base import COSTS, Request
 
-NAMES = tuple(name for name in implementations.REGISTRY if name.startswith("tensorflow"))
+NAMES = tuple(name for name in registry.IMPLEMENTATIONS if name.startswith("tensorflow"))
 TWO_BIASES = ("tensorflow-basic-eager", "tensorflow-basic-graph", "tensorflow-while-graph", "tensorflow-xla")
 KERAS = tuple(name for name in NAMES if name not in TWO_BIASES)
 
@@ -147,7 +149,7 @@ def trained(workload: LiteratureWorkload, one_bias: bool) -> tuple[list[float], 
 
 def prepared(name: str, workload: LiteratureWorkload, mode: str, weights: dict | None = None):
     own, batch = given(workload)
-    return implementations.load(name).prepare(workload, mode, weights or own, batch, 1)
+    return implementations.load(name).prepare(Request(workload, Options(), batch.by_name(), weights or own, mode=mode))
 
 
 def apart(found: np.ndarray, wanted: np.ndarray) -> float:
@@ -171,15 +173,15 @@ def answered(workload: LiteratureWorkload, weights: dict | None = None, batch: B
 def test_answers_agree_with_pytorch(name, workload):
     task = prepared(name, workload, "forward")
     with pytest.raises(RunFailed):
-        task.outputs()
+        task.outputs()["outputs"]
     task.step()
-    first = task.outputs()
+    first = task.outputs()["outputs"]
     assert first.shape == workload.output_shape and first.dtype == np.float32
     assert apart(first, answered(workload)) <= 1e-5
     other = make_batch(workload, 99)
-    task.load_batch(other)
+    task.load_inputs(other.by_name())
     task.step()
-    assert apart(task.outputs(), answered(workload, batch=other)) <= 1e-5
+    assert apart(task.outputs()["outputs"], answered(workload, batch=other)) <= 1e-5
     assert apart(first, answered(workload)) <= 1e-5, "an answer that was given out must not change"
     task.close()
     task.close()
@@ -273,17 +275,17 @@ def test_padding_has_no_influence(name):
     task.step()
     clean, rubbish = task.loss(), batch.inputs.copy()
     rubbish[np.arange(workload.sequence)[:, None] >= batch.lengths] = 1e3
-    task.load_batch(replace(batch, inputs=rubbish))
+    task.load_inputs(replace(batch, inputs=rubbish).by_name())
     task.step()
     assert task.loss() == pytest.approx(clean, rel=1e-6)
     shorter = replace(batch, lengths=np.array([4, 3, 3]))
-    task.load_batch(shorter)
+    task.load_inputs(shorter.by_name())
     task.step()
     assert task.loss() == pytest.approx(Reference(workload, weights).step(shorter)[0], rel=1e-4)
     assert task.loss() != pytest.approx(clean, rel=1e-4)
     assert task.facts()["traces"] == (0 if name.endswith("eager") else 1)
     with pytest.raises(UsageError, match="lengths"):
-        task.load_batch(replace(batch, lengths=None))
+        task.load_inputs(replace(batch, lengths=None).by_name())
 
 
 def reordered(weights: dict[str, np.ndarray], order: tuple[int, ...]) -> dict[str, np.ndarray]:
@@ -301,7 +303,7 @@ def test_gates_stand_in_pytorchs_order(name):
     weights, _ = given(workload)
     task = prepared(name, workload, "forward")
     task.step()
-    found = task.outputs()
+    found = task.outputs()["outputs"]
     assert apart(found, answered(workload)) <= 1e-5
     for order in ((0, 3, 1, 2), (0, 2, 1, 3), (1, 0, 2, 3), (3, 1, 2, 0)):
         assert apart(found, answered(workload, reordered(weights, order))) > 1e-2
@@ -318,7 +320,7 @@ def test_both_bias_vectors_count(name):
         other = {key: value * np.float32(scales.get(key[:12], 1)) for key, value in weights.items()}
         task = prepared(name, workload, "forward", other)
         task.step()
-        answers.append(task.outputs())
+        answers.append(task.outputs()["outputs"])
         assert apart(answers[-1], answered(workload, other)) <= 1e-5
     assert apart(answers[1], answers[0]) > 1e-2 and apart(answers[2], answers[0]) > 1e-2
     moved = dict(weights)
@@ -327,7 +329,7 @@ def test_both_bias_vectors_count(name):
         moved[f"lstm.bias_hh_l{layer}"] = np.zeros_like(moved[f"lstm.bias_ih_l{layer}"])
     task = prepared(name, workload, "forward", moved)
     task.step()
-    assert apart(task.outputs(), answers[0]) <= 1e-6
+    assert apart(task.outputs()["outputs"], answers[0]) <= 1e-6
 
 
 def test_weights_that_do_not_fit_are_refused():
@@ -337,8 +339,8 @@ def test_weights_that_do_not_fit_are_refused():
     with pytest.raises(UsageError, match=r"do not fit the network: lstm\.weight_hh_l0$"):
         prepared("tensorflow-while-graph", workload, "forward", wrong)
     task = prepared("tensorflow-while-graph", workload, "forward")
-    with pytest.raises(UsageError, match="inputs must be"):
-        task.load_batch(Batch(batch.inputs[:-1]))
+    with pytest.raises(UsageError, match="takes inputs of"):
+        task.load_inputs(Batch(batch.inputs[:-1]).by_name())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -407,7 +409,7 @@ def test_what_is_supported():
     assert "training" in basic.supports(full, "forward")
     small = full.scaled("1/100")
     with pytest.raises(BuildFailed, match="does not do speech-bidirectional-ce-long"):
-        basic.prepare(full, "training", {}, make_batch(small, 0), 1)
+        basic.prepare(Request(full, Options(), make_batch(small, 0).by_name(), mode="training"))
 
 
 def test_a_lack_of_memory_is_told_as_such():
@@ -438,16 +440,18 @@ import sys
 from lstm_trt.literature import implementations
 from lstm_trt.literature.data import make_batch, make_weights
 from lstm_trt.literature.workloads import WORKLOADS
+from lstm_trt.config.configuration import Options
+from lstm_trt.runtimes.base import Request
 one = implementations.load("tensorflow-xla")
 assert one.availability().ready
 assert not {"tensorflow", "keras"} & set(sys.modules), "availability imports nothing"
 workload = WORKLOADS["layer"]
-arguments = workload, "forward", make_weights(workload, 1), make_batch(workload, 1)
-task = one.prepare(*arguments, 2)
+arguments = make_batch(workload, 1).by_name(), make_weights(workload, 1)
+task = one.prepare(Request(workload, Options(threads=2), *arguments))
 task.step()
 assert task.facts()["intra_op_threads"] == 2
 try:
-    one.prepare(*arguments, 1)
+    one.prepare(Request(workload, Options(threads=1), *arguments))
 except Exception as error:
     print(type(error).__name__, error)
 """

@@ -11,13 +11,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lstm_trt.literature.task import COSTS, Task
 
+from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UsageError
 from lstm_trt.literature import implementations
 from lstm_trt.literature.data import make_batch, make_weights
 from lstm_trt.literature.implementations import tvm as literature_implementations_tvm
 from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload
+from lstm_trt.runtimes.base import COSTS, PreparedStep, Request
 from lstm_trt.store import cache
 
 UNTUNED = implementations.load("tvm-untuned")
@@ -43,10 +44,10 @@ def own_cache(tmp_path_factory):
 
 def prepare(
     implementation, workload: LiteratureWorkload, seed: int = 1, weights=None, batch=None, threads: int = 1
-) -> Task:
+) -> PreparedStep:
     weights = make_weights(workload, seed) if weights is None else weights
     batch = make_batch(workload, seed) if batch is None else batch
-    return implementation.prepare(workload, "forward", weights, batch, threads)
+    return implementation.prepare(Request(workload, Options(threads=threads), batch.by_name(), weights))
 
 
 def expected(workload: LiteratureWorkload, weights, batch) -> np.ndarray:
@@ -69,22 +70,22 @@ def difference(found: np.ndarray, wanted: np.ndarray) -> float:
 @pytest.mark.parametrize("workload", (CELL, LAYER), ids=lambda workload: workload.name)
 def test_answers_are_pytorchs_also_of_another_batch(implementation, workload):
     weights, batches = make_weights(workload, 5), [make_batch(workload, seed) for seed in (6, 7)]
-    task = prepare(implementation, workload, weights=weights, batch=batches[0])
+    step = prepare(implementation, workload, weights=weights, batch=batches[0])
     with pytest.raises(RunFailed, match="no answer"):
-        task.outputs()
+        step.outputs()["outputs"]
     answers = []
     for batch in batches:
-        task.load_batch(batch)
-        task.step()
-        answers.append(task.outputs())
+        step.load_inputs(batch.by_name())
+        step.step()
+        answers.append(step.outputs()["outputs"])
         assert difference(answers[-1], expected(workload, weights, batch)) < BOUND
     assert difference(answers[0], answers[1]) > 0.1
-    with pytest.raises(UsageError, match="inputs must be"):
-        task.load_batch(make_batch(replace(workload, batch=4), 1))
-    task.close()
-    task.close()
+    with pytest.raises(UsageError, match="takes inputs of"):
+        step.load_inputs(make_batch(replace(workload, batch=4), 1).by_name())
+    step.close()
+    step.close()
     with pytest.raises(RunFailed, match="closed"):
-        task.step()
+        step.step()
 
 
 @needs_tvm
@@ -92,11 +93,11 @@ def test_answers_are_pytorchs_also_of_another_batch(implementation, workload):
 @pytest.mark.parametrize("workload", (WORKLOADS["cell"], WORKLOADS["layer"]), ids=lambda workload: workload.label)
 def test_at_full_size_answers_are_pytorchs(implementation, workload):
     weights, batch = make_weights(workload, 8), make_batch(workload, 9)
-    task = prepare(implementation, workload, weights=weights, batch=batch)
-    task.step()
-    assert difference(task.outputs(), expected(workload, weights, batch)) < BOUND
+    step = prepare(implementation, workload, weights=weights, batch=batch)
+    step.step()
+    assert difference(step.outputs()["outputs"], expected(workload, weights, batch)) < BOUND
     if implementation is TUNED:
-        told = task.facts()["tuning"]
+        told = step.facts()["tuning"]
         assert told["trials_wanted"] == TUNED.trials <= told["trials"] + told["trials_failed"]
 
 
@@ -106,24 +107,24 @@ def test_order_of_gates_and_both_biases():
     gates = np.repeat([0.3, -0.7, 1.1, 0.6], LAYER.hidden).astype(np.float32)  # i, f, g, o
     weights = {name: np.zeros_like(value) for name, value in make_weights(LAYER, 1).items()}
     weights["lstm.bias_ih_l0"], weights["lstm.bias_hh_l0"] = 0.25 * gates, 0.75 * gates
-    task = prepare(UNTUNED, LAYER, weights=weights)
-    task.step()
+    step = prepare(UNTUNED, LAYER, weights=weights)
+    step.step()
 
     def sigmoid(value: float) -> float:
         return 1 / (1 + np.exp(-value))
 
     cell = 0.0
-    for step in range(LAYER.sequence):
+    for time_step in range(LAYER.sequence):
         cell = sigmoid(-0.7) * cell + sigmoid(0.3) * np.tanh(1.1)
-        np.testing.assert_allclose(task.outputs()[step], sigmoid(0.6) * np.tanh(cell), rtol=1e-5)
+        np.testing.assert_allclose(step.outputs()["outputs"][time_step], sigmoid(0.6) * np.tanh(cell), rtol=1e-5)
 
 
 @needs_tvm
 def test_costs_and_facts_of_the_untuned():
-    task = prepare(UNTUNED, CELL)
-    assert set(task.costs) == {"schedule_s", "build_s", "first_call_s"} < set(COSTS)
-    assert all(seconds > 0 for seconds in task.costs.values())
-    facts = json.loads(json.dumps(task.facts()))
+    step = prepare(UNTUNED, CELL)
+    assert set(step.costs) == {"schedule_s", "build_s", "first_call_s"} < set(COSTS)
+    assert all(seconds > 0 for seconds in step.costs.values())
+    facts = json.loads(json.dumps(step.facts()))
     assert facts["threads"] == 1 and facts["tuning"].startswith("none")
 
 
@@ -175,13 +176,13 @@ def test_tuned_schedules_are_in_what_is_built(monkeypatch):
 @needs_tvm
 def test_nothing_returns_before_its_work_is_done():
     """128 times the rows take clearly longer, in the step itself."""
-    tasks = [prepare(UNTUNED, replace(WORKLOADS["cell"], batch=batch, features=64, hidden=64)) for batch in (1, 128)]
+    steps = [prepare(UNTUNED, replace(WORKLOADS["cell"], batch=batch, features=64, hidden=64)) for batch in (1, 128)]
     took = []
-    for task in tasks:
+    for step in steps:
         times = []
         for _ in range(15):
             began = time.perf_counter()
-            task.step()
+            step.step()
             times.append(time.perf_counter() - began)
         took.append(min(times))  # at its fastest: the machine may be busy
     assert took[1] > 5 * took[0], took
@@ -200,14 +201,16 @@ def test_two_threads_in_a_process_of_their_own():
 from lstm_trt.literature import implementations
 from lstm_trt.literature.data import make_batch, make_weights
 from lstm_trt.literature.workloads import WORKLOADS
+from lstm_trt.config.configuration import Options
+from lstm_trt.runtimes.base import Request
 workload = WORKLOADS["cell"].scaled("1/32")
 import os
 before = os.sched_getaffinity(0)
-task = implementations.load("tvm-untuned").prepare(
-    workload, "forward", make_weights(workload, 1), make_batch(workload, 1), 2)
-task.step()
+step = implementations.load("tvm-untuned").prepare(
+    Request(workload, Options(threads=2), make_batch(workload, 1).by_name(), make_weights(workload, 1)))
+step.step()
 assert os.sched_getaffinity(0) == before
-print(task.facts()["threads"])
+print(step.facts()["threads"])
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0 and done.stdout.split() == ["2"], done.stderr

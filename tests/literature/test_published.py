@@ -13,8 +13,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lstm_trt import registry
 from lstm_trt.config.errors import UsageError
-from lstm_trt.literature import implementations, published, workloads
+from lstm_trt.literature import published, workloads
 from tests.conftest import ROOT
 
 #: (source, table, statistic) -> cells with a figure, cells without, sum of the figures in the table's own unit.
@@ -322,9 +323,9 @@ def test_every_row_is_about_one_workload_of_the_lab_and_none_is_left_out(rows):
 
 def test_the_language_models_implementations_have_the_names_of_the_registry(rows):
     names = {row.implementation for row in select(rows, source="001")}
-    registered = {name.split("-")[0] for name in implementations.REGISTRY}
+    registered = {name.split("-")[0] for name in registry.IMPLEMENTATIONS}
     here = {name for name in names if name.split("-")[0] in registered}
-    assert here and here <= implementations.REGISTRY.keys()
+    assert here and here <= registry.IMPLEMENTATIONS.keys()
     assert {name.split("-")[0] for name in names} == {"pytorch", "tensorflow"}
 
 

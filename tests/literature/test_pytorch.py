@@ -17,14 +17,15 @@ import numpy as np
 import pytest
 
 from lstm_trt.config import errors
-from lstm_trt.export import engine, onnx_checks
+from lstm_trt.config.configuration import Options
+from lstm_trt.export import build, onnx_checks
 from lstm_trt.export import trt as export_trt
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.literature import implementations
 from lstm_trt.literature.data import Batch, make_batch, make_weights
 from lstm_trt.literature.implementations.onnxruntime import export_workload
 from lstm_trt.literature.workloads import WORKLOADS
-from lstm_trt.runtimes.base import Availability
+from lstm_trt.runtimes.base import Availability, Request
 from tests.support.network_in_numpy import evaluate, parse
 
 STYLES = ("basic", "fused", "one-call")
@@ -58,10 +59,14 @@ TRAINING = [small(name) for name, workload in WORKLOADS.items() if "training" in
 label = {"ids": lambda workload: workload.name}
 
 
-def prepare(name, workload, mode, seed=1, weights=None, batch=None, threads=1):
+def request_of(workload, mode, weights, batch, threads=1, device="cpu"):
+    return Request(workload, Options(threads=threads, device=device), batch.by_name(), weights, mode=mode)
+
+
+def prepare(name, workload, mode, seed=1, weights=None, batch=None, threads=1, device="cpu"):
     weights = make_weights(workload, seed) if weights is None else weights
     batch = make_batch(workload, seed) if batch is None else batch
-    return implementations.load(name).prepare(workload, mode, weights, batch, threads)
+    return implementations.load(name).prepare(request_of(workload, mode, weights, batch, threads, device))
 
 
 def difference(found, expected):
@@ -134,11 +139,11 @@ def test_forward_agrees_with_numpy_and_with_one_call(name, workload):
     reference = prepare("pytorch-one-call-eager", workload, "forward", weights=weights)
     prepared = prepare(name, workload, "forward", weights=weights)
     for step in (reference, prepared):
-        step.load_batch(batch)  # which it has not seen while it was built
+        step.load_inputs(batch.by_name())  # which it has not seen while it was built
         step.step()
-    answer = prepared.outputs()
+    answer = prepared.outputs()[OUTPUT]
     assert answer.dtype == np.float32 and answer.shape == workload.output_shape
-    assert difference(answer, reference.outputs()) < 1e-5
+    assert difference(answer, reference.outputs()[OUTPUT]) < 1e-5
     assert difference(answer, lstm_in_numpy(workload, weights, batch)) < 1e-5
     prepared.close()
 
@@ -204,7 +209,7 @@ def test_a_wrong_order_of_gates_or_a_lost_bias_is_found_out(style):
     def error(changed):
         prepared = prepare(f"pytorch-{style}-eager", workload, "forward", weights=weights | changed, batch=batch)
         prepared.step()
-        return difference(prepared.outputs(), expected)
+        return difference(prepared.outputs()[OUTPUT], expected)
 
     assert error({}) < 1e-5
     lstm = [name for name in weights if name.startswith("lstm.")]
@@ -229,7 +234,7 @@ def test_both_directions_have_weights_of_their_own():
     for style in STYLES:
         prepared = prepare(f"pytorch-{style}-eager", workload, "forward", weights=weights | swapped, batch=batch)
         prepared.step()
-        assert difference(prepared.outputs(), lstm_in_numpy(workload, weights, batch)) > 1e-2
+        assert difference(prepared.outputs()[OUTPUT], lstm_in_numpy(workload, weights, batch)) > 1e-2
 
 
 def test_weights_that_do_not_fit_are_refused():
@@ -253,13 +258,13 @@ def test_what_lies_beyond_a_sequence_counts_for_nothing(style):
     expected = prepared.gradients()
     noise = batch.inputs.copy()
     noise[np.arange(workload.sequence)[:, None] >= batch.lengths] = 9.0
-    prepared.load_batch(replace(batch, inputs=noise))
+    prepared.load_inputs(replace(batch, inputs=noise).by_name())
     assert difference(prepared.gradients(), expected) == 0
     noise[batch.lengths[-1] - 1, -1] = 9.0  # the last step that counts
-    prepared.load_batch(replace(batch, inputs=noise))
+    prepared.load_inputs(replace(batch, inputs=noise).by_name())
     assert difference(prepared.gradients(), expected) > 1e-3
     other = replace(batch, lengths=np.full_like(batch.lengths, workload.sequence))
-    prepared.load_batch(other)
+    prepared.load_inputs(other.by_name())
     prepared.step()
     weights = make_weights(workload, 1)
     assert prepared.loss() == pytest.approx(
@@ -273,9 +278,9 @@ def test_lengths_and_shapes_that_no_network_takes_are_refused():
     prepared = prepare("pytorch-basic-eager", workload, "training", batch=batch)
     for wrong in (batch.lengths[::-1], batch.lengths - 1, batch.lengths[:3], np.array([7, 7, 7, 7, 0])):
         with pytest.raises(errors.UsageError, match="lengths must fall"):
-            prepared.load_batch(replace(batch, lengths=wrong))
-    with pytest.raises(errors.UsageError, match="inputs must be"):
-        prepared.load_batch(Batch(batch.inputs[:-1], batch.targets, batch.lengths))
+            prepared.load_inputs(replace(batch, lengths=wrong).by_name())
+    with pytest.raises(errors.UsageError, match="takes inputs of"):
+        prepared.load_inputs(Batch(batch.inputs[:-1], batch.targets, batch.lengths).by_name())
 
 
 @pytest.mark.parametrize("workload", TRAINING, **label)
@@ -362,13 +367,13 @@ def test_the_answer_is_the_last_steps_and_a_copy():
     for name in ("pytorch-one-call-eager", "pytorch-basic-scripted", "onnxruntime"):
         prepared = prepare(name, workload, "forward")
         prepared.step()
-        before = prepared.outputs()
-        prepared.load_batch(make_batch(workload, 8))
+        before = prepared.outputs()[OUTPUT]
+        prepared.load_inputs(make_batch(workload, 8).by_name())
         prepared.step()
-        after = prepared.outputs()
+        after = prepared.outputs()[OUTPUT]
         assert difference(after, before) > 0.1
         after[:] = 0
-        assert prepared.outputs().any()
+        assert prepared.outputs()[OUTPUT].any()
         prepared.close()
         prepared.close()
         with pytest.raises(errors.RunFailed, match="closed"):
@@ -418,7 +423,7 @@ def test_what_an_implementation_does_not_do_is_refused_with_its_reason():
         assert reason in load(name).supports(workload, mode)
         with pytest.raises((errors.BuildFailed, errors.RuntimeUnavailable)):
             small_batch = Batch(np.zeros(workload.input_shape[:2], np.int64))
-            load(name).prepare(workload, mode, {}, small_batch, 1)
+            load(name).prepare(request_of(workload, mode, {}, small_batch))
     assert load("pytorch-one-call-compiled").supports(WORKLOADS["ptb-lm"], "forward") is None
     assert load("pytorch-basic-compiled").supports(WORKLOADS["ptb-lm"], "training") is None
     assert load("tensorrt").supports(WORKLOADS["ptb-lm"], "forward") is None
@@ -440,9 +445,9 @@ def test_compiled_forward_agrees(style):
     workload = replace(FORWARD[-1], sequence=2, layers=1)
     weights, batch = make_weights(workload, 2), make_batch(workload, 3)
     prepared = prepare(f"pytorch-{style}-compiled", workload, "forward", weights=weights)
-    prepared.load_batch(batch)
+    prepared.load_inputs(batch.by_name())
     prepared.step()
-    assert difference(prepared.outputs(), lstm_in_numpy(workload, weights, batch)) < 1e-5
+    assert difference(prepared.outputs()[OUTPUT], lstm_in_numpy(workload, weights, batch)) < 1e-5
     facts = prepared.facts()
     assert facts["compiled"]["graphs"] == 1 and facts["compiled"]["inductor_cached"] == 0
     assert facts["recompiled_later"] == 0
@@ -479,14 +484,13 @@ def test_tensorrt_reads_the_exported_workloads_rightly(workload):
 @pytest.mark.parametrize("name", ["tensorrt", "tensorrt-rtx"])
 def test_tensorrt_gets_the_workloads_sizes(name, monkeypatch):
     """All but the GPU: the engine's build and the prepared step are stand-ins that note what they are asked."""
-    from lstm_trt.runtimes import _tensorrt
-
     workload = small("ptb-lm")
     batch, implementation, asked = make_batch(workload, 3), implementations.load(name), {}
 
     class Step:
-        def __init__(self, name, request, built, open_context, sizes):
-            asked.update(name=name, inputs=request.inputs, sizes=sizes, device=request.options.device)
+        def __init__(self, name, request, built, open_context):
+            asked.update(name=name, inputs=request.inputs[INPUT], device=request.options.device)
+            asked.update(sizes=request.workload.output_shapes)
             self.load_inputs, self.facts = None, dict
 
         def step(self):
@@ -497,12 +501,13 @@ def test_tensorrt_gets_the_workloads_sizes(name, monkeypatch):
         return SimpleNamespace(information={"build_seconds": 2.5})
 
     monkeypatch.setattr(implementation.runtime, "availability", lambda device: Availability(True))
-    monkeypatch.setattr(_tensorrt, "TensorRtStep", Step)
-    monkeypatch.setattr(engine, "build_engine", build_engine)
-    prepared = prepare(name, workload, "forward", batch=batch)
+    monkeypatch.setattr("lstm_trt.literature.implementations.tensorrt.TensorRtStep", Step)
+    monkeypatch.setattr(build, "build_engine", build_engine)
+    prepared = prepare(name, workload, "forward", batch=batch, device="cuda")
     prepared.step()
     assert asked["steps"] == 1 and asked["name"] == name and asked["device"] == "cuda"
-    assert asked["sizes"] == {INPUT: (7, 5), OUTPUT: (7, 5, 11)} and asked["inputs"].dtype == np.int64
+    assert asked["sizes"] == {OUTPUT: (7, 5, 11)}
+    assert asked["inputs"].shape == (7, 5) and asked["inputs"].dtype == np.int64
     assert (asked["options"].flavour, asked["options"].precision, asked["inputs_of_onnx"]) == (name, "fp32", 3)
     assert prepared.costs["build_s"] == 2.5 and prepared.costs.keys() == {"export_s", "build_s", "first_call_s"}
 
@@ -514,4 +519,4 @@ def test_tensorrt_without_a_gpu_says_what_is_missing(name):
     if state.ready:
         pytest.skip("there is a GPU")
     with pytest.raises(errors.RuntimeUnavailable, match=state.reason):
-        prepare(name, small("layer"), "forward")
+        prepare(name, small("layer"), "forward", device="cuda")

@@ -13,27 +13,26 @@ import pytest
 
 from lstm_trt.analysis.summary import summarize
 from lstm_trt.analysis.tables import text_table
-from lstm_trt.config.configuration import Configuration, Protocol
+from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import ParityFailed, RunFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.literature import implementations, metrics
 from lstm_trt.literature.data import make_batch, make_weights
-from lstm_trt.literature.describe import base_of, describe_configuration, protocol_of
-from lstm_trt.literature.session import (
-    BETWEEN_NS,
-    SWITCH_NS,
-    check_answer,
-    check_between_batches,
-    check_losses,
-    command,
-    loop_against_batches,
-    record,
-    record_here,
-    write_reference,
-)
-from lstm_trt.literature.workloads import VARIANTS, WORKLOADS
+from lstm_trt.literature.session import PREPARER, describe_benchmark, protocol_of
+from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, base_of
 from lstm_trt.recorder import pool
 from lstm_trt.recorder.loop import Trials
+from lstm_trt.recorder.parity import check_parity
+from lstm_trt.recorder.session import (
+    BETWEEN_NS,
+    SWITCH_NS,
+    check_between_batches,
+    check_losses,
+    describe,
+    loop_against_batches,
+    record_here,
+)
+from lstm_trt.runtimes.base import Gate, PreparedStep, Request
 from lstm_trt.store import consolidated, files, folders, schema
 from lstm_trt.store.samples import groups_of
 from lstm_trt.store.schema import Failure, Recording
@@ -45,29 +44,32 @@ CTC = replace(WORKLOADS["speech-ctc-long"], hidden=8, layers=1).scaled("1/50")
 PLANTED = """
 import numpy as np
 from lstm_trt.literature.implementations.pytorch import FUSED_EAGER as _REAL
-from lstm_trt.literature.task import Task
-from lstm_trt.runtimes.base import Availability
+from lstm_trt.runtimes.base import Availability, PreparedStep
 NAME, TITLE, FRAMEWORK, STYLE, EXECUTION, EXTRA = "planted", "Planted", "None", "basic", "eager", None
-DISTRIBUTION = "numpy"
-def supports(workload, mode):
+DISTRIBUTION, DEVICES, PRECISIONS = "numpy", ("cpu",), {{"cpu": ("fp32",)}}
+def supports(workload, mode, device):
     return "it has no such thing" if workload.name == "cell" else None
-def availability():
+def availability(device):
     return Availability(True, "1.0")
-def prepare(workload, mode, weights, batch, threads):
+def prepare(request):
     {trouble}
-    return _Task(_REAL.prepare(workload, mode, weights, batch, threads))
-class _Task(Task):
+    return _Step(_REAL.prepare(request))
+class _Step(PreparedStep):
     def __init__(self, real):
         self._real, self.costs = real, {{"build_s": 1.25, "schedule_s": 2.5, "tuning_s": 3.5}}
     def step(self):
         self._real.step()
-    def load_batch(self, batch):
-        self._real.load_batch(batch)
+    def load_inputs(self, inputs):
+        self._real.load_inputs(inputs)
     def outputs(self):
-        return self._real.outputs() * {factor}
+        return {{"outputs": self._real.outputs()["outputs"] * {factor}}}
     def loss(self):
         return {loss}
 """
+
+
+def record(workload, name: str, *, out: Path | None = None, **asked) -> Recording:
+    return pool.record_configuration(describe_benchmark(workload, name, **asked), out=out)
 
 
 @pytest.fixture
@@ -146,19 +148,19 @@ def test_the_document_says_how_many_batches():
 
 
 def test_the_identity_has_sizes_and_scale_and_no_words():
-    one = describe_configuration("ptb-lm", "pytorch-fused-eager", "training", scale="1/8")
+    one = describe_benchmark("ptb-lm", "pytorch-fused-eager", "training", scale="1/8")
     assert Configuration.from_dict(json.loads(json.dumps(one.as_dict()))) == one
     assert one.as_dict()["workload"]["kind"] == "literature" and "note" not in one.as_dict()["workload"]
-    noted = describe_configuration(
+    noted = describe_benchmark(
         replace(WORKLOADS["ptb-lm"], note="other words"), "pytorch-fused-eager", "training", scale="1/8"
     )
     assert noted.id == one.id
     others = [
-        describe_configuration("ptb-lm", "pytorch-fused-eager", "training"),
-        describe_configuration("ptb-lm", "pytorch-fused-eager", "forward", scale="1/8"),
-        describe_configuration("ptb-lm", "pytorch-basic-eager", "training", scale="1/8"),
-        describe_configuration("ptb-lm", "pytorch-fused-eager", "training", scale="1/8", batches=5),
-        describe_configuration("ptb-lm", "pytorch-fused-eager", "training", scale="1/8", seed=1),
+        describe_benchmark("ptb-lm", "pytorch-fused-eager", "training"),
+        describe_benchmark("ptb-lm", "pytorch-fused-eager", "forward", scale="1/8"),
+        describe_benchmark("ptb-lm", "pytorch-basic-eager", "training", scale="1/8"),
+        describe_benchmark("ptb-lm", "pytorch-fused-eager", "training", scale="1/8", batches=5),
+        describe_benchmark("ptb-lm", "pytorch-fused-eager", "training", scale="1/8", seed=1),
     ]
     assert len({one.id, *(other.id for other in others)}) == 6
     assert one.name == "ptb-lm@1/8 training"
@@ -170,9 +172,9 @@ def test_the_identity_of_a_shape_of_this_lab_is_what_it_was():
         "kind": "stacked-lstm",
         **{"layers": 2, "hidden": 64, "sequence": 32, "batch": 1, "features": 12, "directions": 1},
     }
-    assert configuration.name == "2x64-s32-b1" and configuration.shape is configuration.workload
-    with pytest.raises(UsageError, match="unknown mode"):
-        replace(configuration, mode="backward")
+    assert configuration.name == "2x64-s32-b1" and configuration.workload.axes["hidden"] == 64
+    with pytest.raises(UsageError, match="no mode 'backward'"):
+        describe(LstmShape(2, 64, 32), mode="backward")
 
 
 def test_a_scaled_workload_finds_its_document_size():
@@ -192,62 +194,63 @@ def test_what_was_not_asked_right(monkeypatch):
         (("speech-ce-short", "onnxruntime", "forward"), "is for training"),
     ):
         with pytest.raises(UsageError, match=words):
-            describe_configuration(*arguments)
+            describe_benchmark(*arguments)
     for options, words in (
         ({"scale": "2"}, "at most 1"),
         ({"scale": "a half"}, "fraction such as 1/8"),
-        ({"threads": 4096}, "lower --threads"),
-        ({"device": "tpu"}, "no device 'tpu'"),
+        ({"options": Options(threads=4096)}, "lower --threads"),
+        ({"options": Options(device="cuda")}, "no device 'cuda'"),
         ({"batches": 0}, "batches must be"),
     ):
         with pytest.raises(UsageError, match=words):
-            describe_configuration("cell", "onnxruntime", **options)
+            describe_benchmark("cell", "onnxruntime", **options)
 
 
 def test_what_is_not_installed_is_told_with_its_extra():
     if implementations.load("tensorflow-xla").availability().ready:
         pytest.skip("TensorFlow is installed")
     with pytest.raises(RuntimeUnavailable, match="frameworks"):
-        describe_configuration("cell", "tensorflow-xla")
+        describe_benchmark("cell", "tensorflow-xla")
 
 
-class _Answers:
-    """A task that answers what it is told to, for the gate itself."""
+class _Answers(PreparedStep):
+    """A step that answers what it is told to, for the gate itself."""
 
     def __init__(self, outputs=None, loss=None):
         self._outputs, self._loss = outputs, loss
 
-    def load_batch(self, batch):
-        self.batch = batch
+    def load_inputs(self, inputs):
+        self.inputs = inputs
 
     def step(self):
         pass
 
     def outputs(self):
-        return self._outputs
+        return {"outputs": self._outputs}
 
     def loss(self):
         return self._loss
 
 
-def test_the_gate_has_the_bounds_that_it_says():
+def test_the_gate_has_the_bounds_that_it_says(tmp_path):
     workload = WORKLOADS["layer"]
     forward = Configuration(workload, "x", "1", "a CPU")
     truth = np.random.default_rng(0).standard_normal(workload.output_shape).astype(np.float32)
-    assert check_answer(_Answers(truth * np.float32(1 + 5e-6)), forward, 3, truth)["error"] == pytest.approx(
-        5e-6, rel=0.1
-    )
+    np.save(tmp_path / "answers.npy", truth)
+    gate = PREPARER.gate(forward, {"gate_seed": 3, "answers_path": str(tmp_path / "answers.npy")})
+    assert check_parity(_Answers(truth * np.float32(1 + 5e-6)), forward, gate)["error"] == pytest.approx(5e-6, rel=0.1)
     for wrong in (truth * np.float32(1 + 2e-5), truth[:-1], np.full_like(truth, np.nan)):
         with pytest.raises(ParityFailed):
-            check_answer(_Answers(wrong), forward, 3, truth)
-    task = _Answers(truth)
-    check_answer(task, forward, 3, truth)
-    assert np.array_equal(task.batch.inputs, make_batch(workload, 3).inputs)
+            check_parity(_Answers(wrong), forward, gate)
+    step = _Answers(truth)
+    check_parity(step, forward, gate)
+    assert np.array_equal(step.inputs["inputs"], make_batch(workload, 3).inputs)
     training = Configuration(TEXT, "x", "1", "a CPU", mode="training")
-    check_answer(_Answers(loss=2 * (1 + 9e-5)), training, 3, np.array([2.0]))
+    gate = Gate((make_batch(TEXT, 3).by_name(),), {"loss": np.array([2.0])}, 3)
+    check_parity(_Answers(loss=2 * (1 + 9e-5)), training, gate)
     for wrong in (2 * (1 + 2e-4), float("nan")):
         with pytest.raises(ParityFailed, match="first loss"):
-            check_answer(_Answers(loss=wrong), training, 3, np.array([2.0]))
+            check_parity(_Answers(loss=wrong), training, gate)
 
 
 def loop(
@@ -299,8 +302,9 @@ def test_batches_longer_than_their_loop_are_an_error():
 
 
 def test_a_slow_recorder_is_a_warning_of_the_recording_and_no_failure(monkeypatch, tmp_path):
-    configuration = describe_configuration(TEXT, "pytorch-one-call-eager", "training", scale="1/8", batches=4)
-    write_reference(configuration.workload, "training", configuration.protocol.seed, 3, tmp_path / "answers.npy")
+    configuration = describe_benchmark(TEXT, "pytorch-one-call-eager", "training", scale="1/8", batches=4)
+    reference = {"gate_seed": 3, "answers_path": str(tmp_path / "answers.npy")}
+    PREPARER.reference(configuration, 3, tmp_path / "answers.npy", lambda event, **values: None)
     getrusage = resource.getrusage
 
     def slow_reading(who):
@@ -308,8 +312,8 @@ def test_a_slow_recorder_is_a_warning_of_the_recording_and_no_failure(monkeypatc
         return getrusage(who)
 
     monkeypatch.setattr(resource, "getrusage", slow_reading)
-    monkeypatch.setattr("lstm_trt.literature.session.LOOP_BOUND", 0.0)  # the batches may take long here
-    recording = record_here(configuration, gate_seed=3, answers_path=tmp_path / "answers.npy")
+    monkeypatch.setattr("lstm_trt.recorder.session.LOOP_BOUND", 0.0)  # the batches may take long here
+    recording = record_here(configuration, reference)
     (warning,) = [text for text in recording.provenance["warnings"] if "between the batches" in text]
     assert "(was the machine busy?)" in warning
     assert files.read(files.write(recording, tmp_path)).provenance["warnings"] == recording.provenance["warnings"]
@@ -328,7 +332,7 @@ def test_a_loss_that_does_not_fall_is_no_training(losses, words):
     ("flaw", "mode", "stage", "told", "words"),
     [
         ({"factor": "np.float32(1.001)"}, "forward", "parity", "differ from PyTorch", "outputs differ"),
-        ({"loss": "1.001 * self._real.loss()"}, "training", "parity", "differ from PyTorch", "first loss differ"),
+        ({"loss": "1.001 * self._real.loss()"}, "training", "parity", "differs from PyTorch", "first loss differs"),
         ({"trouble": "raise MemoryError('none left')"}, "forward", "memory", "memory", "out of mem"),
         (
             {"trouble": "raise RecursionError('maximum recursion depth')"},
@@ -343,7 +347,7 @@ def test_a_loss_that_does_not_fall_is_no_training(losses, words):
 )
 def test_what_fails_is_a_row_in_the_documents_words(planted, tmp_path, flaw, mode, stage, told, words):
     name = planted(f"{stage}_{mode}_{len(told)}", **flaw)
-    configuration = describe_configuration("ptb-lm", name, mode, scale="1/50", batches=2)
+    configuration = describe_benchmark("ptb-lm", name, mode, scale="1/50", batches=2)
     with pool.WorkerPool() as crew:
         outcome = crew.record(configuration, 0, tmp_path)
     assert outcome.failure is not None and told in outcome.failure.reason
@@ -355,7 +359,7 @@ def test_what_fails_is_a_row_in_the_documents_words(planted, tmp_path, flaw, mod
 
 
 def test_what_an_implementation_does_not_do_is_a_row_without_a_process(planted, tmp_path):
-    configuration = describe_configuration("cell", planted("refuses"), batches=2)
+    configuration = describe_benchmark("cell", planted("refuses"), batches=2)
     with pool.WorkerPool() as crew:
         failure = crew.record(configuration, 0, tmp_path).failure
         assert not crew._workers and crew._preparer is None
@@ -442,8 +446,8 @@ def test_the_command_of_a_configuration_means_the_same(tmp_path):
         (VARIANTS["stack"][-1], "1", "onnxruntime", "forward"),
         (TEXT, "1", "pytorch-basic-eager", "training"),
     ):
-        one = describe_configuration(workload, name, mode, scale=scale, batches=4, warmup=1, seed=3)
-        words = command(one, tmp_path).split()[1:]
+        one = describe_benchmark(workload, name, mode, scale=scale, batches=4, warmup=1, seed=3)
+        words = one.workload.command(one, tmp_path).split()[1:]
         assert [item.id for item in configurations(parse(words))] == [one.id]
 
 
@@ -452,8 +456,8 @@ def test_every_implementation_starts_from_the_given_weights(folder):
     weights, batch = make_weights(TEXT, 0), make_batch(TEXT, 1)
     losses = []
     for name in ("pytorch-one-call-eager", "pytorch-basic-eager"):
-        task = implementations.load(name).prepare(TEXT, "training", weights, batch, 1)
-        task.step()
-        losses.append(task.loss())
-        task.close()
+        step = implementations.load(name).prepare(Request(TEXT, Options(), batch.by_name(), weights, mode="training"))
+        step.step()
+        losses.append(step.loss())
+        step.close()
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)

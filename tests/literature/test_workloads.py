@@ -12,9 +12,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lstm_trt.config.errors import BuildFailed, UsageError
-from lstm_trt.literature import data, implementations, task
+from lstm_trt import registry
+from lstm_trt.config.configuration import Options
+from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError
+from lstm_trt.config.workload import workload_from_dict
+from lstm_trt.literature import data, implementations
 from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload, find
+from lstm_trt.runtimes.base import Availability, Request
 
 SPEECH = {
     "speech-ce-short": 572_800,
@@ -166,7 +170,7 @@ def test_what_is_no_workload_is_refused():
         {name: value for name, value in plain.items() if name != "hidden"},
     ):
         with pytest.raises(UsageError) as refusal:
-            LiteratureWorkload.from_dict(wrong)
+            workload_from_dict(wrong)
         assert "\n" not in str(refusal.value)
     with pytest.raises(UsageError, match="choose from cell, layer"):
         find("ptb")
@@ -221,15 +225,17 @@ def test_weights_belong_to_the_network_and_the_seed():
 def test_the_registry_holds_what_the_contract_asks_and_imports_no_framework():
     code = """
 import sys
-from lstm_trt.literature import implementations, task, workloads
-for name in implementations.REGISTRY:
+from lstm_trt import registry
+from lstm_trt.literature import implementations, workloads
+for name in registry.IMPLEMENTATIONS:
     implementation = implementations.load(name)
     assert implementation.NAME == name, (name, implementation.NAME)
+    assert all(implementation.PRECISIONS[device] for device in implementation.DEVICES), name
     for part in ("TITLE", "FRAMEWORK", "STYLE", "EXECUTION", "DISTRIBUTION"):
         assert getattr(implementation, part), (name, part)
     state = implementation.availability()
     assert state.ready or (state.reason and state.remedy), (name, state)
-    assert set(task.devices(implementation)) <= {"cpu", "cuda"}, name
+    assert set(implementation.DEVICES) <= {"cpu", "cuda"}, name
     for workload in workloads.WORKLOADS.values():
         for mode in workloads.MODES:
             reason = implementation.supports(workload, mode)
@@ -243,14 +249,14 @@ assert not heavy, heavy
 
 
 def test_titles_tell_implementations_apart():
-    titles = [implementations.load(name).TITLE for name in implementations.REGISTRY]
+    titles = [implementations.load(name).TITLE for name in registry.IMPLEMENTATIONS]
     assert len(set(titles)) == len(titles)
 
 
 def test_an_implementation_of_ones_own_is_a_name_with_a_dot(tmp_path, monkeypatch):
     (tmp_path / "mine_for_literature.py").write_text(
         "class Mine:\n    pass\n"
-        f"for name in {task.CONTRACT!r}:\n    setattr(Mine, name, name)\n"
+        f"for name in {implementations.CONTRACT!r}:\n    setattr(Mine, name, name)\n"
         "Mine.NAME = 'mine'\nclass Lacking:\n    NAME = 'lacking'\n"
     )
     package = tmp_path / "my_package"
@@ -260,7 +266,7 @@ def test_an_implementation_of_ones_own_is_a_name_with_a_dot(tmp_path, monkeypatc
     monkeypatch.syspath_prepend(str(tmp_path))
     assert implementations.load("my_package.mine:Mine").NAME == "mine"
     for name, words in (
-        ("my_package.mine:Lacking", "it lacks TITLE"),
+        ("my_package.mine:Lacking", "it lacks .*TITLE"),
         ("my_package.mine:Absent", "cannot be imported"),
         ("my_package.absent", "cannot be imported"),
         ("pytorch", "unknown implementation 'pytorch': choose from"),
@@ -270,14 +276,22 @@ def test_an_implementation_of_ones_own_is_a_name_with_a_dot(tmp_path, monkeypatc
 
 
 def test_what_is_not_supported_is_refused_with_the_reason():
-    stub = SimpleNamespace(NAME="some", supports=lambda workload, mode: "it has no hands")
-    batch = data.make_batch(WORKLOADS["cell"], 0)
+    stub = SimpleNamespace(
+        NAME="some",
+        availability=lambda device: Availability(True),
+        supports=lambda workload, mode, device: "it has no hands",
+    )
+    inputs = data.make_batch(WORKLOADS["cell"], 0).by_name()
+    cell, layer = (Request(WORKLOADS[name], Options(), inputs) for name in ("cell", "layer"))
     with pytest.raises(BuildFailed, match=r"some does not do cell \(forward\): it has no hands"):
-        task.check(stub, WORKLOADS["cell"], "forward", batch)
-    stub.supports = lambda workload, mode: None
-    task.check(stub, WORKLOADS["cell"], "forward", batch)
+        implementations.checked_batch(stub, cell)
+    stub.supports = lambda workload, mode, device: None
+    assert implementations.checked_batch(stub, cell).inputs is inputs["inputs"]
     with pytest.raises(UsageError, match="takes inputs of"):
-        task.check(stub, WORKLOADS["layer"], "forward", batch)
-    assert task.mode_reason(WORKLOADS["cell"], "training") == "cell is for forward"
-    assert task.mode_reason(WORKLOADS["cell"], "sleep") == "unknown mode 'sleep'"
-    assert task.mode_reason(WORKLOADS["ptb-lm"], "training") is None
+        implementations.checked_batch(stub, layer)
+    stub.availability = lambda device: Availability(False, reason="not here")
+    with pytest.raises(RuntimeUnavailable, match="not here"):
+        implementations.checked_batch(stub, cell)
+    assert implementations.mode_reason(WORKLOADS["cell"], "training") == "cell is for forward"
+    assert implementations.mode_reason(WORKLOADS["cell"], "sleep") is not None
+    assert implementations.mode_reason(WORKLOADS["ptb-lm"], "training") is None

@@ -31,13 +31,16 @@ from lstm_trt.literature.data import Batch
 from lstm_trt.literature.workloads import LiteratureWorkload
 from lstm_trt.runtimes.base import Request
 
+#: What an implementation must have.
+CONTRACT = (*runtimes.CONTRACT, "TITLE", "FRAMEWORK", "STYLE", "EXECUTION", "EXTRA", "supports")
+
 #: What the literature's networks are computed in, by device.
 PRECISIONS = {"cpu": ("fp32",), "cuda": ("fp32",)}
 
 
 def load(name: str) -> Any:
-    """The implementation of a name; raises `UsageError` for an unknown one."""
-    return runtimes.load(name, "IMPLEMENTATIONS")
+    """The implementation of a name; raises `UsageError` for an unknown one, or one that lacks part of the contract."""
+    return runtimes.load(name, "IMPLEMENTATIONS", CONTRACT)
 
 
 def mode_reason(workload: LiteratureWorkload, mode: str) -> str | None:

@@ -1,13 +1,8 @@
-"""A forward workload as ONNX, for ONNX Runtime and TensorRT: `nn.LSTM`, embedding and head included.
-
-Sizes are static, those of the workload. PyTorch's TorchScript exporter is used, for the reasons
-in `lstm_trt.export`. Nothing is cached: how long the export takes is one of the costs.
-
-ONNX Runtime on the CPU: the forward workloads, exported from PyTorch's `nn.LSTM`.
+"""ONNX Runtime on the CPU: the forward workloads, exported from PyTorch's `nn.LSTM`, embedding and head included.
 
 A step is one run on a host input and a host output that stay bound, as in the lab's runtime of
 this name. Costs: `export_s`, `build_s` (the session, with its graph optimizations) and
-`first_call_s`.
+`first_call_s`. Nothing is cached: how long the export takes is one of the costs.
 """
 
 from __future__ import annotations
@@ -18,34 +13,35 @@ import time
 import warnings
 
 import numpy as np
-import onnx
-import torch
 
 from lstm_trt.config.errors import ExportFailed, building, first_line
 from lstm_trt.export.to_onnx import INPUT, OPSET, OUTPUT
 from lstm_trt.literature.implementations import checked_batch, exported_reason
-from lstm_trt.literature.implementations.pytorch_networks import build_network, load_weights
 from lstm_trt.literature.workloads import LiteratureWorkload
 from lstm_trt.runtimes import onnxruntime as runtime
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 
-class _Plain(torch.nn.Module):
-    """The network as a function of its inputs alone."""
-
-    def __init__(self, network: torch.nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.network(inputs, None, None, None)
-
-
 def export_workload(workload: LiteratureWorkload, weights: dict[str, np.ndarray], inputs: np.ndarray) -> bytes:
-    """The ONNX file, checked: one LSTM operator a layer, inputs and outputs of the workload's sizes.
+    """The ONNX file, checked: one LSTM operator a layer, inputs and outputs of the workload's sizes, which are static.
 
-    Raises `ExportFailed`.
+    By PyTorch's TorchScript exporter, for the reasons in `lstm_trt.export`. Raises `ExportFailed`.
     """
+    import onnx
+    import torch
+
+    from lstm_trt.literature.implementations.pytorch_networks import build_network, load_weights
+
+    class Plain(torch.nn.Module):
+        """The network as a function of its inputs alone."""
+
+        def __init__(self, network: torch.nn.Module) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.network(inputs, None, None, None)
+
     network = build_network(workload, "one-call")
     load_weights(network.canonical(), weights)
     buffer = io.BytesIO()
@@ -53,7 +49,7 @@ def export_workload(workload: LiteratureWorkload, weights: dict[str, np.ndarray]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its deprecation, and that the batch is fixed, which it is
             torch.onnx.export(
-                _Plain(network).eval().requires_grad_(False),
+                Plain(network).eval().requires_grad_(False),
                 (torch.from_numpy(np.array(inputs)),),
                 buffer,
                 input_names=[INPUT],
