@@ -231,13 +231,13 @@ def test_each_command_takes_recordings_with_null_axes(recorded, capsys):
     assert len(answer) == 3
     _, answer = answer_of(capsys, "outliers", recorded, "--format", "json")
     assert len(json.dumps(answer).split("gru-6x4")) > 2
-    for command in (
-        ("summarize", recorded),
-        ("summarize", recorded, "--by-round"),
-        ("verdict", recorded, "--deadline-us", 1e6),
-        ("outliers", recorded),
+    for status, command in (
+        (0, ("summarize", recorded)),
+        (0, ("summarize", recorded, "--by-round")),
+        (3, ("verdict", recorded, "--deadline-us", 1e6)),  # too few trials for p99.9
+        (0, ("outliers", recorded)),
     ):
-        assert main([str(argument) for argument in command]) in (0, 1), command  # a verdict may be missed
+        assert main([str(argument) for argument in command]) == status, command
         text = capsys.readouterr().out
         assert "gru-6x4" in text and "NonexNone" not in text and "--hidden None" not in text, command
     assert main(["scaling", str(recorded)]) == 0  # of the shapes
