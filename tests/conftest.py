@@ -112,7 +112,7 @@ def lab(monkeypatch):
                 cwd=ROOT,
                 env={**os.environ, **environment},
             )
-        out, errors = io.StringIO(), io.StringIO()
+        out, errors, before = io.StringIO(), io.StringIO(), signal.getsignal(signal.SIGTERM)
         with monkeypatch.context() as patch, redirect_stdout(out), redirect_stderr(errors):
             patch.chdir(ROOT)
             for name, value in environment.items():
@@ -121,6 +121,8 @@ def lab(monkeypatch):
                 status = main(given)
             except SystemExit as ended:  # --help and --version
                 status = ended.code or 0
+            finally:
+                signal.signal(signal.SIGTERM, before)
         return subprocess.CompletedProcess(given, status, out.getvalue(), errors.getvalue())
 
     return run

@@ -80,7 +80,7 @@ class OnnxFile:
             "path": str(self.path),
             "sha256": self.sha256,
             "bytes": self.size_bytes,
-            "shape": self.shape.as_dict(),
+            "shape": self.shape.axes,
             "symbolic": self.symbolic,
             "opset": OPSET,
             "parameters": self.shape.parameters,
