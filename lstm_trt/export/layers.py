@@ -15,6 +15,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from lstm_trt.config.format import table_lines
+
 LOG_MARK = "Layers:\n"
 
 #: Rows of these kinds are kernels whatever they put out.
@@ -90,7 +92,7 @@ def rows_from_inspector(text: str) -> list[Row] | None:
                 kind=layer.get("LayerType", ""),
                 inputs=tuple(tensor.get("Name", "") for tensor in layer.get("Inputs", [])),
                 outputs=tuple(tensor.get("Name", "") for tensor in outputs),
-                scalar=all(one and "Int" in kind for one, kind in zip(small, kinds, strict=True)),
+                scalar=all(single and "Int" in kind for single, kind in zip(small, kinds, strict=True)),
                 onnx=tuple(re.findall(r"\[ONNX Layer: (.*?)\]", str(layer.get("Metadata", "")))),
                 then=layer.get("JumpTargetThen"),
             )
@@ -170,14 +172,14 @@ def layer_table(rows: list[Row], network: dict[str, int], source: str, sequence:
         if row.kernel:
             inside = next((n for n, loop in enumerate(loops) if loop["first"] <= place <= loop["last"]), None)
             kernels.append({"loop": inside, "kind": row.kind, "what": row.what, "onnx": list(row.onnx)})
-    told = []
+    counted = []
     for number, loop in enumerate(loops):
         body = [kernel for kernel in kernels if kernel["loop"] == number]
         turns, step = loop["turns"], loop["step"]
         named = [set(row.onnx) for row in rows[loop["first"] : loop["last"] + 1] if row.onnx]
         # Where steps are left over after the last turn, only their rows, which come next, name the operator.
         named = named or [set(row.onnx) for row in rows[loop["last"] :] if row.onnx][:1]
-        told.append(
+        counted.append(
             {
                 "onnx": sorted(set().union(*named)),
                 "steps": None if turns is None else turns * step,
@@ -188,14 +190,14 @@ def layer_table(rows: list[Row], network: dict[str, int], source: str, sequence:
             }
         )
     outside = sum(kernel["loop"] is None for kernel in kernels)
-    known = all(loop["turns"] is not None for loop in told)
+    known = all(loop["turns"] is not None for loop in counted)
     return {
         "source": source,
         "network": network,
         "sequence": sequence,
-        "loops": told,
+        "loops": counted,
         "kernels_outside_loops": outside,
-        "launches": outside + sum(loop["kernels_a_turn"] * loop["turns"] for loop in told) if known else None,
+        "launches": outside + sum(loop["kernels_a_turn"] * loop["turns"] for loop in counted) if known else None,
         "copies_of_sizes": sum(bool(COPIES.search(f"{row.kind} {row.name}")) for row in rows),
         "kernels": kernels,
         "rows": len(rows),
@@ -206,32 +208,32 @@ def render(table: dict | None) -> list[str]:
     """The table as lines of text that say what is read and what is derived; one line where there is none."""
     if table is None:
         return ["no layer table: the builder's log has none (another logger came first?), and no GPU to inspect it on"]
-    network = table["network"]
-    counted = f", counted for {table['sequence']} time steps" if table["sequence"] else ""
+    network, loops = table["network"], table["loops"]
     lines = [
         f"network as parsed (read): {network['loops']} loops, {network['recurrences']} recurrences,"
         f" {network['matrix_products']} matrix products, {network['layers']} layers",
         f"engine (read from {table['source']}): {len(table['kernels'])} kernels among {table['rows']} rows,"
-        f" {len(table['loops'])} loops" + ("" if table["loops"] else ": all time steps are unrolled"),
+        f" {len(loops)} loops" + ("" if loops else ": all time steps are unrolled"),
     ]
-    if table["loops"]:
-        lines.append(f"  {'loop':<6}{'steps':>7}{'a turn':>8}{'turns':>7}{'kernels a turn':>16}{'a step':>8}  operator")
-    for number, loop in enumerate(table["loops"], 1):
-        cells = [loop[name] if loop[name] is not None else "?" for name in ("steps", "steps_a_turn", "turns")]
-        a_step = "?" if loop["kernels_a_step"] is None else f"{loop['kernels_a_step']:.3g}"
-        lines.append(
-            f"  {number:<6}{cells[0]:>7}{cells[1]:>8}{cells[2]:>7}{loop['kernels_a_turn']:>16}{a_step:>8}"
-            f"  {' '.join(loop['onnx'])}"
-        )
-    lines.append(f"  {'loop':<6}{'rows':>5}  {'kind':<15} kernel (operations of a fused one, four letters each)")
+    if loops:
+        header = ("loop", "steps", "a turn", "turns", "kernels a turn", "a step", "operator")
+        rows = []
+        for number, loop in enumerate(loops, 1):
+            cells = [loop[name] for name in ("steps", "steps_a_turn", "turns", "kernels_a_turn", "kernels_a_step")]
+            texts = ["?" if cell is None else f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in cells]
+            rows.append((str(number), *texts, " ".join(loop["onnx"])))
+        lines += table_lines(header, rows, left=("loop",), indent=2)
+    header = ("loop", "rows", "kind", "kernel (operations of a fused one, four letters each)", "operator")
+    rows = []
     for kernel, same in itertools.groupby(table["kernels"]):
-        where = "-" if kernel["loop"] is None else str(kernel["loop"] + 1)
-        words = f"{kernel['kind']:<15} {kernel['what'][:76]}  {' '.join(kernel['onnx'])}"
-        lines.append(f"  {where:<6}{len(list(same)):>5}  {words}".rstrip())
-    sums = "".join(f" + {loop['turns']} x {loop['kernels_a_turn']}" for loop in table["loops"])
+        loop = "-" if kernel["loop"] is None else str(kernel["loop"] + 1)
+        rows.append((loop, str(len(list(same))), kernel["kind"], kernel["what"][:76], " ".join(kernel["onnx"])))
+    lines += table_lines(header, rows, left=("loop",), indent=2)
     if table["launches"] is None:
         lines.append("launches an inference: not to be derived, a loop's turns are known only when it runs")
     else:
+        counted = f", counted for {table['sequence']} time steps" if table["sequence"] else ""
+        sums = "".join(f" + {loop['turns']} x {loop['kernels_a_turn']}" for loop in loops)
         lines.append(
             f"launches an inference (derived{counted}, one a kernel and turn): {table['launches']}"
             f" = {table['kernels_outside_loops']}{sums}"

@@ -8,7 +8,6 @@ Which version an environment loads is found out by a process that imports it the
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib
 import importlib.metadata
@@ -26,6 +25,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import LabError, UsageError
@@ -391,18 +392,16 @@ def print_loaded() -> None:
 @contextmanager
 def _alone(tell: Tell) -> Iterator[None]:
     """Wait until no other process makes an environment."""
-    handle = os.open(folder(), os.O_RDONLY)
+    lock = FileLock(folder() / ".lock")
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            tell("waiting for another process that installs a version")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError:
-            pass  # a file system without locks
+        lock.acquire(timeout=0)
+    except Timeout:
+        tell("waiting for another process that installs a version")
+        lock.acquire()
+    try:
         yield
     finally:
-        os.close(handle)
+        lock.release()
 
 
 def _size(path: Path) -> int:
