@@ -14,7 +14,6 @@ whatever its own folder does not hold yet.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,12 +22,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lstm_trt import runtimes
-from lstm_trt.analysis.deadline import MET, Verdict, judge
-from lstm_trt.analysis.tables import frames
+from lstm_trt.analysis.deadline import Verdict, judge
+from lstm_trt.analysis.outcomes import Outcome
+from lstm_trt.analysis.summary import frames
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.labels import flags_of
+from lstm_trt.config.labels import record_command
 from lstm_trt.config.shape import Grid
 from lstm_trt.config.workload import AXES, Workload
 from lstm_trt.recorder.session import describe
@@ -75,7 +74,7 @@ def largest_that_meets(
         if best is not None and size < best[0]:
             continue
         verdict = judge(group.samples, deadline_us, percentile, confidence)
-        if verdict.verdict == MET and (best is None or (size, -verdict.max_us) > best):
+        if verdict.verdict == Outcome.MET and (best is None or (size, -verdict.max_us) > best):
             best, found = (size, -verdict.max_us), group
     return found
 
@@ -91,7 +90,7 @@ class Confirmation:
 
     @property
     def confirmed(self) -> bool:
-        return self.verdict is not None and self.verdict.verdict == MET
+        return self.verdict is not None and self.verdict.verdict == Outcome.MET
 
     def words(self) -> str:
         """Several lines for people."""
@@ -144,18 +143,6 @@ def confirm(
     if fresh is None:
         return Confirmation(group, command)
     return Confirmation(group, command, fresh, judge(fresh.samples, deadline_us, percentile, confidence))
-
-
-def record_command(configuration: Configuration, out: str | Path) -> str:
-    """The shell line that records this configuration; what has its default value is left out."""
-    own = configuration.workload.command(configuration, out)
-    if own is not None:
-        return own
-    flags = flags_of(configuration)
-    if configuration.options.device == runtimes.load(configuration.runtime).DEVICES[0]:
-        del flags["--device"]  # what the runtime chooses by itself
-    words = [word for flag, values in flags.items() for word in (flag, *values)]
-    return shlex.join(["lstm-trt", "record", *words, "--out", str(out)])
 
 
 def _question(configuration: Configuration) -> dict:

@@ -1,6 +1,6 @@
-"""Whether late trials come at a fixed period: by the times between them, not by their numbers.
+"""What late trials have in common: a fixed period, and events that are more frequent at them than elsewhere.
 
-A timer that hits whichever trial is under way makes trials late every so many milliseconds,
+Period: a timer that hits whichever trial is under way makes trials late every so many milliseconds,
 however many trials fit in between. The times from one late trial to the next are then multiples
 of the period, of the period itself most often; a beat that was missed or a late trial of another
 origin spoils a few of them. Periodograms lock onto harmonics; a count of intervals near
@@ -9,12 +9,11 @@ also bunch without any timer; their intervals are then short, but as many beside
 Intervals are whole numbers of trials, so that windows are as wide as the trials are apart, and how
 many fall into one of them by chance is counted on trials drawn at random.
 
-What coincides with a cluster of late trials: odds ratios, exact tests, and Holm's correction over all of them.
-
-A counter that is read at every trial is judged by trials (Fisher's exact test, one-sided). One
-that is read between blocks says the same of all trials of a block, so that blocks are what is
-counted there. The control run, an empty step with the same arrivals, tells what the machine
-does by itself. Coinciding is not causing; "unexplained" is an honest answer.
+Causes: odds ratios, exact tests, and Holm's correction over all of them. A counter that is read at
+every trial is judged by trials (Fisher's exact test, one-sided). One that is read between blocks
+says the same of all trials of a block, so that blocks are what is counted there. The control run,
+an empty step with the same arrivals, shows what the machine does by itself. Coinciding is not
+causing; "unexplained" is an honest answer.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lstm_trt.analysis.outcomes import CountedBy
 from lstm_trt.store.samples import Sample
 
 #: A period is named where so many intervals near its multiples come by chance in one of so many samples.
@@ -70,7 +70,7 @@ def find_period(starts_ns: Sequence[np.ndarray], members: Sequence[np.ndarray], 
     """
     intervals, random, spacings = [], [], []
     generator = np.random.default_rng(5)
-    marked = sum(int(np.count_nonzero(one)) for one in members)
+    marked = sum(int(np.count_nonzero(member)) for member in members)
     for starts, member in zip(starts_ns, members, strict=True):
         if np.count_nonzero(member) < 2:
             continue
@@ -160,8 +160,8 @@ def _near(ordered: np.ndarray, periods: np.ndarray, spacing_ns: float, asides: t
 #: A cause is named at this corrected p-value: over the whole answer, one in a hundred is named by chance.
 CAUSE_ALPHA = 0.01
 
-#: Of odds ratios.
-CONFIDENCE = 0.95
+#: Of the intervals of odds ratios.
+ODDS_CONFIDENCE = 0.95
 
 #: Stalls of the control run explain a cluster where they are at least this share of it.
 EXPLAINS, SURELY = 0.5, 0.25
@@ -188,7 +188,7 @@ class Cause:
     p_corrected: float
     share: float
     share_body: float
-    by: str
+    by: CountedBy
 
     def as_dict(self) -> dict:
         """JSON values."""
@@ -206,19 +206,9 @@ class Cause:
 
 def fisher_greater(a: int, b: int, c: int, d: int) -> float:
     """P(A >= a) with the margins of the table [[a, b], [c, d]] fixed: Fisher's exact test, one-sided."""
-    from scipy.special import gammaln
+    from scipy.stats import fisher_exact
 
-    n, row, column = a + b + c + d, a + b, a + c
-    top = min(row, column)
-    if a <= max(0, row + column - n):
-        return 1.0
-    x = np.arange(a, min(top, a + 200_000) + 1, dtype=np.float64)
-
-    def choose(total, part):
-        return gammaln(total + 1) - gammaln(part + 1) - gammaln(total - part + 1)
-
-    logs = choose(column, x) + choose(n - column, row - x) - choose(n, row)
-    return float(min(1.0, np.exp(logs).sum()))
+    return float(fisher_exact([[a, b], [c, d]], alternative="greater").pvalue)
 
 
 def odds(a: int, b: int, c: int, d: int) -> tuple[float, float, float]:
@@ -227,7 +217,7 @@ def odds(a: int, b: int, c: int, d: int) -> tuple[float, float, float]:
 
     a, b, c, d = a + 0.5, b + 0.5, c + 0.5, d + 0.5
     log, error = math.log(a * d / (b * c)), math.sqrt(1 / a + 1 / b + 1 / c + 1 / d)
-    reach = float(ndtri(1 - (1 - CONFIDENCE) / 2)) * error
+    reach = float(ndtri(1 - (1 - ODDS_CONFIDENCE) / 2)) * error
     return math.exp(log), math.exp(log - reach), math.exp(min(log + reach, 700))
 
 
@@ -254,17 +244,17 @@ def find_causes(
     `excess_ns`: how much later than the level the trials of a kind are, from and to; below 0 for
     fast ones.
     """
-    asked: list[tuple[int, str, tuple, float, tuple, str]] = []
+    asked: list[tuple[int, str, tuple, float, tuple, CountedBy]] = []
     for place, kind in enumerate(kinds):
         for name in sorted({name for sample in samples for name in sample.causes}):
             table = _by_trial(samples, labels, name, kind, body)
             if table is not None:
-                asked.append((place, name, table, fisher_greater(*table), odds(*table), "trial"))
+                asked.append((place, name, table, fisher_greater(*table), odds(*table), CountedBy.TRIAL))
         for name in sorted({name for sample in samples for name in sample.block_causes}):
             table, blocks = _by_block(samples, labels, name, kind, body)
             if blocks is not None:
-                asked.append((place, name, table, fisher_greater(*blocks), odds(*table), "block"))
-    corrected = holm([one[3] for one in asked])
+                asked.append((place, name, table, fisher_greater(*blocks), odds(*table), CountedBy.BLOCK))
+    corrected = holm([p for _, _, _, p, _, _ in asked])
     found: list[list[Cause]] = [[] for _ in kinds]
     for (place, name, (a, b, c, d), _, ratios, by), p in zip(asked, corrected, strict=True):
         if p <= CAUSE_ALPHA and ratios[0] > 1:
@@ -320,7 +310,7 @@ def _by_block(samples, labels, name: str, kind: int, body: int):
         return (a, b, c, d), None
     many, marked = np.array(shares) > np.median(shares), np.array(present)
     table = tuple(
-        int(np.count_nonzero(one & other)) for one, other in itertools.product((many, ~many), (marked, ~marked))
+        int(np.count_nonzero(often & has)) for often, has in itertools.product((many, ~many), (marked, ~marked))
     )
     return (a, b, c, d), table
 
@@ -374,8 +364,8 @@ def _control(samples, labels, kind: int, excess_ns: tuple[float, float]) -> Caus
 
     low = ratio(float(betaincinv(stalls, count + 1, 0.025)))
     high = ratio(float(betaincinv(stalls + 1, count, 0.975)))
-    told = stalls / calls / (count / trials)
+    rate_ratio = stalls / calls / (count / trials)
     p = float(bdtrc(stalls - 1, both, SURELY * calls / (SURELY * calls + trials)))
-    if told < EXPLAINS or p > 1 - CONFIDENCE:
+    if rate_ratio < EXPLAINS or p > 1 - ODDS_CONFIDENCE:
         return None
-    return Cause(CONTROL, told, low, high, p, min(1.0, told), stalls / calls, "control")
+    return Cause(CONTROL, rate_ratio, low, high, p, min(1.0, rate_ratio), stalls / calls, CountedBy.CONTROL)

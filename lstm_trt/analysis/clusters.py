@@ -1,17 +1,4 @@
-"""Where trials become denser again: the scan over all stretches, and the coordinate that makes a normal tail flat.
-
-For given order statistics the scan's ratios are exact: where the density never rises, in the
-coordinate that is scanned, the share of a stretch that lies before a dense piece of it is at
-most Beta distributed. `clusters.py` says which coordinates are scanned, and why.
-
-A cluster and the tail it lies on as two curves: which trials are of which, and whether both are there.
-
-The cluster is normal, the rest decays exponentially in the coordinate of a normal tail
-(`clusters_scan.Reference`). The curves separate a cluster that the scan has found from what is
-around it; where the body ends in a cluster of few trials, without a dip beyond chance, they find
-it by their likelihood.
-
-Clusters among the late trials, and what is only the smooth tail of the body.
+"""Clusters among the late trials, and what is only the smooth tail of the body.
 
 Trials come as multiples of the local level. A cluster is a place beyond the body at which trials
 become denser again. Two tests look for it, both exact for given order statistics:
@@ -20,12 +7,16 @@ become denser again. Two tests look for it, both exact for given order statistic
   peak, the share of a stretch that lies before a dense piece of it is at most Beta distributed;
 - hazard: the same with the total time on test instead of the length (Barlow and Proschan,
   Statistical theory of reliability, 1975), in a coordinate in which the tail of a normal body is
-  exponential. A tail as light as the normal's or heavier (lognormal, exponential, Student's t)
-  never falls faster again; a cluster does, also where the body reaches into it.
+  exponential (`Reference`). A tail as light as the normal's or heavier (lognormal, exponential,
+  Student's t) never falls faster again; a cluster does, also where the body reaches into it.
 
-Both are scanned over all stretches; the limit holds for the largest of all of them. The second
-counts only well outside the body and where the dip can be seen. What is found is separated from
-what is around it by the two densities, taken out, and the search goes on.
+Both are scanned over all stretches (`scan`); the limit holds for the largest of all of them. The
+second counts only well outside the body and where the dip can be seen.
+
+What is found is separated from what is around it by two curves (`Mixture`): the cluster is normal,
+the rest decays exponentially in the coordinate of a normal tail. It is taken out, and the search
+goes on. Where the body ends in a cluster of few trials, without a dip beyond chance, the two curves
+find it by their likelihood (`shoulder`).
 """
 
 from __future__ import annotations
@@ -36,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: Fewer trials than these are told with the tail.
+#: Fewer trials than these belong to the tail.
 LEAST = 5
 
 #: The search begins so many body spreads from the level.
@@ -74,6 +65,9 @@ class Reference:
         return self._hazard(np.minimum(away / self.spread, self.last)) / self.spread
 
 
+# The scan over all stretches
+
+
 def scan(spacings: np.ndarray) -> tuple[float, int, int]:
     """The densest stretch after a sparser one: its log likelihood ratio, first and last index.
 
@@ -88,11 +82,11 @@ def scan(spacings: np.ndarray) -> tuple[float, int, int]:
     density = counts / lengths
     # The ratio is a sum over pairs: of (a, b] and of (b, c], less that of (a, c].
     with np.errstate(divide="ignore", invalid="ignore"):
-        one = np.where(counts > 0, counts * np.log(density), -np.inf)
-    dense = np.where(counts >= LEAST - 1, one, -np.inf)
+        log_likelihood = np.where(counts > 0, counts * np.log(density), -np.inf)
+    dense = np.where(counts >= LEAST - 1, log_likelihood, -np.inf)
     best = (0.0, 0, 0)
     for j in range(1, len(chosen) - 1):
-        gains = one[:j, j, None] - one[:j, j + 1 :]
+        gains = log_likelihood[:j, j, None] - log_likelihood[:j, j + 1 :]
         gains += dense[j, j + 1 :]
         gains[density[:j, j, None] >= density[j, j + 1 :]] = 0.0
         place = int(gains.argmax())
@@ -114,6 +108,8 @@ def _ranks(spacings: np.ndarray) -> np.ndarray:
     widest = [start + int(np.argmax(spacings[start:stop])) for start, stop in itertools.pairwise(edges)]
     return np.unique([0, *widest, k - 1])
 
+
+# A cluster and the tail it lies on as two curves
 
 #: A cluster lies at least so many body spreads from the level.
 WELL_BEYOND = 3.25
@@ -179,7 +175,7 @@ class Mixture:
             before = place, weight
             weight = total / float(self.counts.sum())
             place = min(max(float(belongs @ self.values) / total, within[0]), within[1])
-            # Two trials' worth of the expected width: a few trials close together are not all of a cluster.
+            # As if two more trials had the expected width: a few trials close together are not all of a cluster.
             squares = float(belongs @ (self.values - place) ** 2) + 2 * expected**2
             width = math.sqrt(squares / (total + (2 if expected else 0)))
             width = min(max(width, wide[0]), wide[1])
@@ -303,14 +299,14 @@ def _smooth(times: np.ndarray) -> float:
         cut = min(max(int(n * (1 - share)), 1), n - 1)
         weight, slow, fast = share, float(ordered[cut:].mean()), float(ordered[:cut].mean())
         for _ in range(60):
-            one, other = weight / slow * np.exp(-times / slow), (1 - weight) / fast * np.exp(-times / fast)
-            belongs = one / np.maximum(one + other, 1e-300)
+            rare, usual = weight / slow * np.exp(-times / slow), (1 - weight) / fast * np.exp(-times / fast)
+            belongs = rare / np.maximum(rare + usual, 1e-300)
             total = float(belongs.sum())
             if not 1e-6 < total < n - 1e-6:
                 break
             weight, slow, fast = total / n, float(belongs @ times) / total, float((1 - belongs) @ times) / (n - total)
-        one, other = weight / slow * np.exp(-times / slow), (1 - weight) / fast * np.exp(-times / fast)
-        best = max(best, float(np.log(np.maximum(one + other, 1e-300)).sum()))
+        rare, usual = weight / slow * np.exp(-times / slow), (1 - weight) / fast * np.exp(-times / fast)
+        best = max(best, float(np.log(np.maximum(rare + usual, 1e-300)).sum()))
     return best
 
 
@@ -343,6 +339,8 @@ def _binned(values: np.ndarray, step: float) -> tuple[np.ndarray, np.ndarray]:
     kept = counts > 0
     return ((edges[:-1] + edges[1:]) / 2)[kept], counts[kept].astype(np.float64)
 
+
+# The search
 
 #: Log likelihood ratio that the scan's maximum reaches by chance in under 1 % of smooth tails
 #: (simulated: 99th percentile 5.0 at 10 trials beyond the body, 8.5 at 100, 9.3 at 10 000).
@@ -378,12 +376,12 @@ def find_bumps(ratios: np.ndarray, body: np.ndarray | None = None, step: float =
     """
     quarter, middle, three = np.percentile(ratios if body is None else ratios[body], [25, 50, 75])
     spread = max(min(middle - quarter, three - middle) / 0.6745, 1e-7)
-    shaped = step <= 1.2 * spread  # else the body is a few steps of the clock: only gaps and dips can be told
+    shaped = step <= 1.2 * spread  # else the body is a few steps of the clock: only gaps and dips show
     spread = max(spread, 0.6 * step)
     slow = _side(ratios - 1, spread, LEAST, shaped)
-    slow = [Bump(1 + one.place, 1 + one.low, 1 + one.high) for one in slow]
+    slow = [Bump(1 + found.place, 1 + found.low, 1 + found.high) for found in slow]
     fast = _side(-np.log(ratios), spread, max(LEAST, FAST_SHARE * len(ratios)), shaped)
-    fast = [Bump(math.exp(-one.place), math.exp(-one.high), math.exp(-one.low)) for one in fast]
+    fast = [Bump(math.exp(-found.place), math.exp(-found.high), math.exp(-found.low)) for found in fast]
     return tuple(sorted((*fast, *slow), key=lambda bump: bump.multiplier))
 
 
@@ -393,11 +391,11 @@ def _side(away: np.ndarray, spread: float, least: float, shaped: bool) -> list[F
     found: list[tuple[float, np.ndarray]] = []
     reference = Reference(len(away), spread)
     for _ in range(MOST):
-        one = _largest(left, reference, least, shaped) if len(left) >= LEAST else None
-        if one is None:
+        cluster = _largest(left, reference, least, shaped) if len(left) >= LEAST else None
+        if cluster is None:
             break
-        inside = (left >= one.low) & (left < one.high)
-        found = _joined(found, one.place, left[inside])
+        inside = (left >= cluster.low) & (left < cluster.high)
+        found = _joined(found, cluster.place, left[inside])
         left = left[~inside]
     beyond = left[left > WELL_BEYOND * spread]
     whole = [(place, _with_stragglers(members, beyond)) for place, members in found]

@@ -1,10 +1,4 @@
-"""Which clusters of late answers came and went from one recorded side to the other.
-
-One percentile of two sides, process by process: is their ratio beyond what processes differ by?
-
-Called with the trials of each process; `comparison.py` says what the answers rest on.
-
-Whether B is faster than A, slower, or the same: by the median and by the tail, apart.
+"""Whether B is faster than A, slower, or the same: by the median, by the tail, and by clusters of late answers.
 
 The unit of replication is the process. The same script in ten processes had medians known to
 0.07 % each, and 3 % apart; so intervals of two processes that do not touch prove nothing. What is
@@ -17,14 +11,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.causes import holm
-from lstm_trt.analysis.dependence import worth
-from lstm_trt.analysis.pairing import command, control_ratio, differences, shared
+from lstm_trt.analysis.dependence import effective_n
+from lstm_trt.analysis.outcomes import Change, ClusterChange
+from lstm_trt.analysis.outliers import quick
+from lstm_trt.analysis.pairing import Pairs, control_ratio, differences, pair, rounds_command, shared
 from lstm_trt.analysis.quantiles import (
-    CONFIDENCE,
+    DEFAULT_CONFIDENCE,
     EFFECT,
     ONE_PROCESS_RATIO,
     ROUNDS,
@@ -34,8 +32,17 @@ from lstm_trt.analysis.quantiles import (
     ratio_rank,
     share_of,
 )
+from lstm_trt.analysis.tables import comparison_frame
+from lstm_trt.analysis.text import comparison_text
 from lstm_trt.config.errors import UsageError
+from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Group, Sample
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+# Clusters that came and went
 
 #: Clusters whose multiples of the median are this near are one cluster.
 NEAR = 0.05
@@ -70,43 +77,42 @@ def changes(a: Sequence[np.ndarray], b: Sequence[np.ndarray], confidence: float)
     """Clusters of both sides (timed trials of each process, in order), by their multiples of the local median.
 
     A cluster without a counterpart is gone, or new, where the trials in its band are too few on the
-    other side for chance: Fisher's exact test, with the counts taken for as many trials as they are
-    worth where late answers come in bursts, and Holm's correction. With 5 rounds a side and more
+    other side for chance: Fisher's exact test, with counts scaled to the effective number of trials
+    where late answers come in bursts, and Holm's correction. With 5 rounds a side and more
     the shares of the rounds must differ too (Mann and Whitney, exact); with fewer, those of all
     rounds of one side must lie above those of the other.
     """
-    from lstm_trt.analysis.outliers import quick
-
-    seen = [quick([Sample.of(one) for one in side]) for side in (a, b)]
-    found = [one.clusters for one in seen]
+    seen = [quick([Sample.of(latency_ns) for latency_ns in side]) for side in (a, b)]
+    found = [outliers.clusters for outliers in seen]
     if not any(found):
         return Changes()
     ratios = [
-        [one / level for one, level in zip(side, one_seen.levels_ns, strict=True)]
-        for side, one_seen in zip((a, b), seen, strict=True)
+        [latency_ns / level for latency_ns, level in zip(side, outliers.levels_ns, strict=True)]
+        for side, outliers in zip((a, b), seen, strict=True)
     ]
-    looked: list[tuple[str, float, _Band]] = []
+    looked: list[tuple[ClusterChange, float, _Band]] = []
     for mine, (clusters, others) in enumerate((found, found[::-1])):
         for cluster in clusters:
-            twins = [one for one in others if _near(cluster, one)]
+            twins = [other for other in others if _near(cluster, other)]
             if twins and mine == 0:
-                continue  # told once, from B's side
+                continue  # counted once, from B's side
             band = _Band.of(
                 ratios,
                 min(c.low for c in (cluster, *twins)),
                 max(c.high for c in (cluster, *twins)),
                 cluster.multiplier,
             )
-            looked.append(("kept" if twins else ("gone", "new")[mine], cluster.multiplier, band))
+            kind = ClusterChange.KEPT if twins else (ClusterChange.GONE, ClusterChange.NEW)[mine]
+            looked.append((kind, cluster.multiplier, band))
     p_values = holm([band.p_value() for _, _, band in looked])
-    answer: dict[str, list[ClusterPair]] = {"gone": [], "new": [], "kept": [], "unclear": []}
+    answer: dict[ClusterChange, list[ClusterPair]] = {kind: [] for kind in ClusterChange}
     for (kind, multiplier, band), p in zip(looked, p_values, strict=True):
-        place, more = kind, {"gone": 0, "new": 1}.get(kind)
+        place, more = kind, {ClusterChange.GONE: 0, ClusterChange.NEW: 1}.get(kind)
         if more is not None and not (p <= 1 - confidence and band.rounds_agree(more, confidence)):
-            place = "unclear"
+            place = ClusterChange.UNCLEAR
         share_a, share_b = band.share(0), band.share(1)
         answer[place].append(ClusterPair(multiplier, share_a if more == 0 else share_b, share_a, share_b, p))
-    return Changes(**{kind: tuple(sorted(pairs, key=lambda one: one.multiplier)) for kind, pairs in answer.items()})
+    return Changes(**{kind: tuple(sorted(pairs, key=lambda p: p.multiplier)) for kind, pairs in answer.items()})
 
 
 def _near(one, other) -> bool:
@@ -131,10 +137,10 @@ class _Band:
             low = max(low, (1 + multiplier) / 2)
         else:
             high = min(high, (1 + multiplier) / 2)
-        return cls(tuple(tuple((one >= low) & (one <= high) for one in side) for side in ratios))
+        return cls(tuple(tuple((ratio >= low) & (ratio <= high) for ratio in side) for side in ratios))
 
     def share(self, side: int) -> float:
-        return sum(int(one.sum()) for one in self.inside[side]) / sum(map(len, self.inside[side]))
+        return sum(int(inside.sum()) for inside in self.inside[side]) / sum(map(len, self.inside[side]))
 
     def p_value(self) -> float:
         """Of equal shares, two-sided."""
@@ -142,33 +148,33 @@ class _Band:
 
         table = []
         for side in (0, 1):
-            trials = sum(worth(one) for one in self.inside[side])
+            trials = sum(effective_n(inside) for inside in self.inside[side])
             count = round(self.share(side) * trials)
             table.append([count, max(0, round(trials) - count)])
         return float(fisher_exact(table).pvalue)
 
     def rounds_agree(self, more: int, confidence: float) -> bool:
         """Whether the rounds of side `more` have the larger share, as a whole."""
-        above, below = ([float(one.mean()) for one in self.inside[side]] for side in (more, 1 - more))
+        above, below = ([float(inside.mean()) for inside in self.inside[side]] for side in (more, 1 - more))
         against = sum(one <= other for one in above for other in below)
         rank = ratio_rank(len(above), len(below), confidence) if min(len(above), len(below)) >= ROUNDS else 1
         return against < rank
 
 
-SAME, FASTER, SLOWER, AMBIGUOUS = "SAME", "FASTER", "SLOWER", "AMBIGUOUS"
+# One percentile of two sides: is their ratio beyond what processes differ by?
 
 #: What this many times as many trials exceed as the percentile counts as its tail.
 TAIL = 5
 
 
 @dataclass(frozen=True)
-class Judged:
-    """The word, the ratio B / A with its bounds over rounds, each process's percentile, and why.
+class PercentileChange:
+    """B against A by one percentile: the ratio B / A with its bounds over rounds, each process's percentile, and why.
 
     `rounds_needed` a side would decide where this did not; 0 where it did.
     """
 
-    word: str
+    change: Change
     ratio: float | None
     low: float | None
     high: float | None
@@ -177,7 +183,7 @@ class Judged:
     rounds_needed: int
 
 
-def judge(
+def compare_percentile(
     name: str,
     share: Fraction,
     sides: list[list[np.ndarray]],
@@ -185,47 +191,47 @@ def judge(
     confidence: float,
     each: float,
     machine: float = 1.0,
-) -> Judged:
+) -> PercentileChange:
     """Compare the percentile `share` of A's and B's processes (`sides`: trials in ns, in order, an array a process).
 
     `each` is the confidence of the interval over rounds, `confidence` that within processes, `machine`
     by how much the machine itself was slower for B, as far as control runs tell.
     """
-    ordered = [[np.sort(one) for one in side] for side in sides]
-    values = [np.array([percentile(one, share) for one in side]) for side in ordered]
+    ordered = [[np.sort(latency_ns) for latency_ns in side] for side in sides]
+    values = [np.array([percentile(latency_ns, share) for latency_ns in side]) for side in ordered]
     ratios = np.sort(np.divide.outer(values[1], values[0]).ravel())
     ratio = math.sqrt(ratios[(len(ratios) - 1) // 2] * ratios[len(ratios) // 2])
     m, n = len(values[0]), len(values[1])
     rank = ratio_rank(m, n, each)
     low, high = (float(ratios[rank - 1]), float(ratios[-rank])) if rank else (None, None)
-    values_us = tuple(tuple((one / 1e3).tolist()) for one in values)
+    values_us = tuple(tuple((value / 1e3).tolist()) for value in values)
     few = min(m, n) < ROUNDS
     if rank and not few:
-        word, reason = _by_rounds(name, low, high, effect)
-        needed = 2 * max(m, n) if word == AMBIGUOUS else 0
+        change, reason = _by_rounds(name, low, high, effect)
+        needed = 2 * max(m, n) if change == Change.AMBIGUOUS else 0
     elif few:
-        word, reason = _by_processes(name, share, sides, ordered, values, ratio, effect, confidence, machine)
-        needed = _least_rounds(each) if word == AMBIGUOUS else 0
+        change, reason = _by_processes(name, share, sides, ordered, values, ratio, effect, confidence, machine)
+        needed = _least_rounds(each) if change == Change.AMBIGUOUS else 0
     else:
-        word, needed = AMBIGUOUS, _least_rounds(each)
+        change, needed = Change.AMBIGUOUS, _least_rounds(each)
         reason = f"{name}: {m} and {n} rounds give no interval at {100 * confidence:g} % confidence, {needed} a side do"
-    return Judged(word, ratio, low, high, values_us, (reason,), needed)
+    return PercentileChange(change, ratio, low, high, values_us, (reason,), needed)
 
 
 def _least_rounds(each: float) -> int:
     return next((m for m in range(ROUNDS, 101) if ratio_rank(m, m, each)), 100)
 
 
-def _by_rounds(name: str, low: float, high: float, effect: float) -> tuple[str, str]:
+def _by_rounds(name: str, low: float, high: float, effect: float) -> tuple[Change, str]:
     least, most = 1 / (1 + effect), 1 + effect
     bounds = f"{name}: over rounds the ratio lies between {low:.4g} and {high:.4g}"
     if high < least:
-        return FASTER, f"{bounds}, beyond the effect of {100 * effect:g} %"
+        return Change.FASTER, f"{bounds}, beyond the effect of {100 * effect:g} %"
     if low > most:
-        return SLOWER, f"{bounds}, beyond the effect of {100 * effect:g} %"
+        return Change.SLOWER, f"{bounds}, beyond the effect of {100 * effect:g} %"
     if least <= low and high <= most:
-        return SAME, f"{bounds}, within {100 * effect:g} % of 1"
-    return AMBIGUOUS, f"{bounds}, neither within {100 * effect:g} % of 1 nor beyond"
+        return Change.SAME, f"{bounds}, within {100 * effect:g} % of 1"
+    return Change.AMBIGUOUS, f"{bounds}, neither within {100 * effect:g} % of 1 nor beyond"
 
 
 def _by_processes(
@@ -238,51 +244,59 @@ def _by_processes(
     effect: float,
     confidence: float,
     machine: float,
-) -> tuple[str, str]:
+) -> tuple[Change, str]:
     """With fewer than 5 rounds a side."""
     sure = max(ONE_PROCESS_RATIO, 1 + effect)
     m, n = len(values[0]), len(values[1])
     rounds = "one process a side" if m == n == 1 else f"{m} processes a side" if m == n else f"{m} and {n} processes"
     apart = max(ratio, 1 / ratio)
     if apart <= sure:
-        return AMBIGUOUS, f"{name}: {rounds}: below a ratio of {sure:.2f} that proves nothing, {ROUNDS} a side do"
-    within = max(float(one.max() / one.min()) for one in values)
+        return (
+            Change.AMBIGUOUS,
+            f"{name}: {rounds}: below a ratio of {sure:.2f} that proves nothing, {ROUNDS} a side do",
+        )
+    within = max(float(value.max() / value.min()) for value in values)
     if apart <= within:
-        return AMBIGUOUS, f"{name}: rounds of one side differ by a ratio of {within:.2f} themselves"
+        return Change.AMBIGUOUS, f"{name}: rounds of one side differ by a ratio of {within:.2f} themselves"
     slow = 1 if ratio > 1 else 0
     state = max(1.0, machine if slow else 1 / machine)
     if apart <= sure * state:
         return (
-            AMBIGUOUS,
+            Change.AMBIGUOUS,
             f"{name}: {rounds}, and the control run of an empty step differs by a ratio of {state:.2f} too",
         )
-    part = _part_worth(sides, values, share)
-    lows = [(_bounds(one, part, share, confidence)[0], v) for one, v in zip(ordered[slow], values[slow], strict=True)]
+    part = _effective_share(sides, values, share)
     fast = 1 - slow
-    highs = [(_bounds(one, part, share, confidence)[1], v) for one, v in zip(ordered[fast], values[fast], strict=True)]
+    lows, highs = (
+        [
+            (_bounds(one, part, share, confidence)[end], value)
+            for one, value in zip(ordered[side], values[side], strict=True)
+        ]
+        for side, end in ((slow, 0), (fast, 1))
+    )
     if any(bound is None for bound, _ in lows + highs):
-        return AMBIGUOUS, (
+        return Change.AMBIGUOUS, (
             f"{name}: {rounds}: there is no interval, since late answers that come together make the trials worth"
             f" {100 * part:.0f} % of their number"
         )
     if max(bound for bound, _ in highs) >= min(bound for bound, _ in lows):
-        return AMBIGUOUS, f"{name}: the exact intervals of the processes overlap"
+        return Change.AMBIGUOUS, f"{name}: the exact intervals of the processes overlap"
     # Chance within the processes adds to what processes differ by, as squares.
     chance = [max(math.log(value / bound) for bound, value in lows), max(math.log(b / v) for b, v in highs)]
     needed = math.exp(math.hypot(math.log(sure), *chance))
     if apart <= needed:
-        return AMBIGUOUS, (
+        return Change.AMBIGUOUS, (
             f"{name}: {rounds}: with chance within a process added, that proves nothing below a ratio of {needed:.2f}"
         )
-    word = SLOWER if slow else FASTER
-    return word, (
+    change = Change.SLOWER if slow else Change.FASTER
+    return change, (
         f"{name}: {rounds}, with disjoint intervals and a ratio beyond {needed:.2f}; this holds where processes"
         f" of one configuration differ by less than {100 * (ONE_PROCESS_RATIO - 1):.0f} %"
     )
 
 
-def _part_worth(sides: list[list[np.ndarray]], values: list[np.ndarray], share: Fraction) -> float:
-    """Independent trials over trials, the least of all processes.
+def _effective_share(sides: list[list[np.ndarray]], values: list[np.ndarray], share: Fraction) -> float:
+    """Effective number of trials over their number, the least of all processes.
 
     Looked at above each process's own percentile, and above the middle of all where that is still
     the tail. The least, since a burst of late answers that fell into one process only leaves no
@@ -291,16 +305,16 @@ def _part_worth(sides: list[list[np.ndarray]], values: list[np.ndarray], share: 
     middle = math.exp(np.mean(np.log(np.concatenate(values))))
     looks = []
     for side, own in zip(sides, values, strict=True):
-        for one, value in zip(side, own, strict=True):
-            beyond = one > middle
-            looks.append(worth(one > value) / len(one))
+        for latency_ns, value in zip(side, own, strict=True):
+            beyond = latency_ns > middle
+            looks.append(effective_n(latency_ns > value) / len(latency_ns))
             if beyond.mean() <= TAIL * (1 - share):
-                looks.append(worth(beyond) / len(one))
+                looks.append(effective_n(beyond) / len(latency_ns))
     return min(looks)
 
 
 def _bounds(ordered: np.ndarray, part: float, share: Fraction, confidence: float) -> tuple[float | None, float | None]:
-    """The order-statistic interval, its ranks those of as many trials as these are worth."""
+    """The order-statistic interval, its ranks those of the effective number of trials."""
     n = len(ordered)
     trials = max(1, math.floor(n * part))
     low, high = interval_ranks(trials, share, confidence)
@@ -327,8 +341,8 @@ class Comparison:
     be run once for each side.
     """
 
-    median: str
-    tail: str
+    median: Change
+    tail: Change
     tail_percentile: float | None
     median_ratio: float
     median_ratio_low: float | None
@@ -363,7 +377,7 @@ class Comparison:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
 
-def compare(a: Group, b: Group, effect: float = EFFECT, confidence: float = CONFIDENCE) -> Comparison:
+def compare_groups(a: Group, b: Group, effect: float = EFFECT, confidence: float = DEFAULT_CONFIDENCE) -> Comparison:
     """B against A, replicated by process.
 
     With at least 5 rounds a side: FASTER and SLOWER where the interval of the ratio over rounds
@@ -374,8 +388,8 @@ def compare(a: Group, b: Group, effect: float = EFFECT, confidence: float = CONF
 
     With fewer rounds AMBIGUOUS, unless the ratio exceeds 1.10, the ratio of any two rounds of one
     side, and what the percentile itself is uncertain by, and the order-statistic intervals of every
-    process of one side are disjoint from those of the other. They are taken for as many trials as
-    the trials are worth in their order. That rests on two processes of one configuration differing
+    process of one side are disjoint from those of the other. They are taken for the effective
+    number of trials. That rests on two processes of one configuration differing
     by less than 10 %: a machine where they do not needs the rounds.
 
     Raises `UsageError` where a side has no trials, a latency is not above 0, or the effect or the
@@ -383,14 +397,14 @@ def compare(a: Group, b: Group, effect: float = EFFECT, confidence: float = CONF
     """
     check_confidence(confidence)
     check_effect(effect)
-    sides = [_timed(one) for one in (a, b)]
-    tail = _tail_percentile([len(one) for side in sides for one in side], confidence)
+    sides = [_timed(side) for side in (a, b)]
+    tail = _tail_percentile([len(latency_ns) for side in sides for latency_ns in side], confidence)
     each = 1 - (1 - confidence) / 2
     machine = control_ratio(a, b)
-    by_median = judge("median", Fraction(1, 2), sides, effect, confidence, each, machine)
-    by_tail = Judged(AMBIGUOUS, None, None, None, ((), ()), (_no_tail(sides),), 0)
+    by_median = compare_percentile("median", Fraction(1, 2), sides, effect, confidence, each, machine)
+    by_tail = PercentileChange(Change.AMBIGUOUS, None, None, None, ((), ()), (_no_tail(sides),), 0)
     if tail is not None:
-        by_tail = judge(f"p{tail:g}", share_of(tail), sides, effect, confidence, each, machine)
+        by_tail = compare_percentile(f"p{tail:g}", share_of(tail), sides, effect, confidence, each, machine)
     twice = shared(a, b)
     reasons = list(dict.fromkeys([*by_median.reasons, *by_tail.reasons]))
     if twice:
@@ -398,8 +412,8 @@ def compare(a: Group, b: Group, effect: float = EFFECT, confidence: float = CONF
     rounds = max(by_median.rounds_needed, by_tail.rounds_needed)
     came_and_went = changes(*sides, confidence)
     return Comparison(
-        median=by_median.word,
-        tail=by_tail.word,
+        median=by_median.change,
+        tail=by_tail.change,
         tail_percentile=tail,
         median_ratio=by_median.ratio,
         median_ratio_low=by_median.low,
@@ -415,15 +429,15 @@ def compare(a: Group, b: Group, effect: float = EFFECT, confidence: float = CONF
         rounds_b=len(sides[1]),
         n_a=sum(map(len, sides[0])),
         n_b=sum(map(len, sides[1])),
-        max_us_a=max(float(one.max()) for one in sides[0]) / 1e3,
-        max_us_b=max(float(one.max()) for one in sides[1]) / 1e3,
+        max_us_a=max(float(latency_ns.max()) for latency_ns in sides[0]) / 1e3,
+        max_us_b=max(float(latency_ns.max()) for latency_ns in sides[1]) / 1e3,
         median_us_rounds_a=by_median.values_us[0],
         median_us_rounds_b=by_median.values_us[1],
         tail_us_rounds_a=by_tail.values_us[0],
         tail_us_rounds_b=by_tail.values_us[1],
         reasons=tuple(reasons),
         differences=tuple(differences(a, b)),
-        command=command(a, b, rounds) if rounds else None,
+        command=rounds_command(a, b, rounds) if rounds else None,
         rounds_needed=rounds,
         one_configuration=a.configuration is not None and a.configuration == b.configuration,
         effect=effect,
@@ -443,7 +457,7 @@ def _timed(side: Group) -> list[np.ndarray]:
     timed = [sample.timed_ns for sample in side.samples if len(sample.timed_ns)]
     if not timed:
         raise UsageError(f"{side.name} has no trials after warm-up to compare")
-    if not all(float(one.min()) > 0 for one in timed):
+    if not all(float(latency_ns.min()) > 0 for latency_ns in timed):
         raise UsageError(f"{side.name} has latencies that are not above 0: nothing was timed there")
     return timed
 
@@ -457,7 +471,7 @@ def _tail_percentile(sizes: Sequence[int], confidence: float) -> float | None:
 
 
 def _no_tail(sides: list[list[np.ndarray]]) -> str:
-    least = min(len(one) for side in sides for one in side)
+    least = min(len(latency_ns) for side in sides for latency_ns in side)
     return f"tail: no percentile from p90 on has an upper bound at n = {least}"
 
 
@@ -465,3 +479,77 @@ def _twice(count: int, sides: list[list[np.ndarray]]) -> str:
     if count == len(sides[0]) == len(sides[1]):
         return "A and B are the same recording: this compares it with itself"
     return f"{count} of the recordings {'is' if count == 1 else 'are'} on both sides"
+
+
+@dataclass(frozen=True)
+class NotCompared:
+    """A configuration that is on one side only, or failed on one; `group` tells it from the others."""
+
+    name: str
+    group: dict
+    reason: str
+
+    def as_dict(self) -> dict:
+        """JSON values."""
+        return {"median": None, "tail": None, "clusters_gone": [], "clusters_new": [], "reasons": [self.reason]}
+
+
+@dataclass(frozen=True, eq=False)
+class Comparisons(Answers):
+    """Comparisons of the configurations of two sides, a `NotCompared` where there is none; `runs` is A, `other` B."""
+
+    other: Runs = field(kw_only=True)
+    pairs: Pairs = field(kw_only=True)
+
+    def __str__(self) -> str:
+        blocks = [f"{name}: {of_a} in A, {of_b} in B" for name, (of_a, of_b) in self.pairs.differ.items()]
+        head = "\n".join([*blocks, ""]) if blocks else ""
+        return head + "\n\n".join(map(self._text, range(len(self))))
+
+    def _text(self, place: int) -> str:
+        answer = self.answers[place]
+        if isinstance(answer, NotCompared):
+            return f"{answer.name}: {answer.reason}"
+        _, *groups = self.pairs.pairs[place]
+        names = [
+            f"{group.name} in {runs.source}" if self.pairs.several else runs.source
+            for runs, group in zip((self.runs, self.other), groups, strict=True)
+        ]
+        return comparison_text(answer, *(("A", "B") if names[0] == names[1] else names))
+
+    def as_dict(self) -> dict | list:
+        sides = {name: {"source": runs.source, **runs.how} for name, runs in (("a", self.runs), ("b", self.other))}
+        groups = [group for group, _, _ in self.pairs.pairs]
+        groups += [answer.group for answer in self.answers[len(groups) :]]
+        plain = [
+            {**sides, "group": group, **answer.as_dict()} for group, answer in zip(groups, self.answers, strict=True)
+        ]
+        return plain if self.pairs.several else {**plain[0], "group": {}}
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        return comparison_frame(self.answers, [group for group, _, _ in self.pairs.pairs])
+
+
+def compare(a: Any, b: Any, effect: float = EFFECT, confidence: float = DEFAULT_CONFIDENCE) -> Comparisons:
+    """Each configuration of B compared with that of A which answers the same question (`pairing.py`).
+
+    `a` and `b`: what `store.runs.as_runs` takes. `effect` is the smallest relative difference that matters. Raises
+    `UsageError` where an argument is out of range, a configuration has fewer than 2 trials after warm-up, or none
+    of A and B belong together.
+    """
+    check_confidence(confidence)
+    check_effect(effect)
+    a, b = runs_to_judge(a), runs_to_judge(b)
+    pairs = pair(a, b)
+    answers: list[Comparison | NotCompared] = []
+    for shared_fields, *groups in pairs.pairs:
+        failed = next((side for side in zip((a, b), groups, strict=True) if side[1].failure is not None), None)
+        if failed is None:
+            answers.append(compare_groups(*groups, effect, confidence))
+        else:
+            reason = f"{failed[0].source}: {failed[1].failure}"
+            answers.append(NotCompared(f"{groups[0].name}: not compared", shared_fields, reason))
+    for runs, groups in ((a, pairs.only_a), (b, pairs.only_b)):
+        answers += [NotCompared(group.name, group.group, f"only in {runs.source}") for group in groups]
+    return Comparisons(a, tuple(answers), (*a.warnings, *b.warnings), other=b, pairs=pairs)

@@ -1,31 +1,30 @@
-"""Misses of a deadline: which trials are late, and how many come in a row.
-
-Rounds and stretches that miss a deadline more than the whole, and drifts that carry the tail over it.
-
-All trials of a configuration together can meet a deadline that one process, or the end of one,
-misses: then the whole says nothing about the calls that come next.
-
-Whether a percentile of the latency meets a deadline, and how sure that is.
+"""Whether a percentile of the latency meets a deadline, and how sure that is.
 
 Three outcomes. MET: the exact binomial test rejects "the share of misses is what is allowed, or
 more". MISSED: the exact lower bound of the miss rate is above what is allowed. Else NOT ENOUGH
-EVIDENCE, with the length of the fresh recording that is needed. What the trials are worth where
-they are not independent (`dependence.py`), and a drift that carries the tail over the deadline,
-can turn MET into NOT ENOUGH EVIDENCE and nothing else.
+EVIDENCE, with the length of the fresh recording that is needed. Three things can turn MET into NOT
+ENOUGH EVIDENCE, and nothing else: dependence, which leaves fewer effective trials
+(`dependence.py`); a round or a segment that by itself misses more than allowed; a drift that
+carries the tail over the deadline. All trials together can meet a deadline that one process, or
+the end of one, misses: then the whole says nothing about the calls that come next.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.dependence import Dependence, assess
+from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.quantiles import (
-    CONFIDENCE,
+    DEFAULT_CONFIDENCE,
     LONGEST,
     check_confidence,
     proves_above,
@@ -35,19 +34,33 @@ from lstm_trt.analysis.quantiles import (
     trials_for,
     trials_for_share,
 )
+from lstm_trt.analysis.segments import SAME_LEVEL, find_segments
+from lstm_trt.analysis.tables import verdict_frame
+from lstm_trt.analysis.text import verdict_line, verdict_text
 from lstm_trt.config.errors import UsageError
+from lstm_trt.store.foreign import ABSURD_ABOVE_NS, ABSURD_BELOW_NS
+from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Sample
 
-#: Numbers of consecutive trials in which the worst number of misses is told.
-CARD_WINDOWS = (10, 100, 1000)
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Status of the command for each outcome.
+EXIT_STATUS = {Outcome.MET: 0, Outcome.MISSED: 1, Outcome.NOT_ENOUGH_EVIDENCE: 3}
+
+#: A median so many times the deadline, or such a part of it, looks like a wrong unit.
+FAR_ABOVE, FAR_BELOW = 100, 2e-3
+
+#: Numbers of consecutive trials in which the worst number of misses is counted.
+FIRM_WINDOWS = (10, 100, 1000)
 
 #: Latencies this near above the deadline are the deadline: units were converted in floating point.
 ROUNDING = 4 * np.finfo(np.float64).eps
 
 
 @dataclass(frozen=True)
-class Card:
-    """Misses in a row, for control engineers: (m, k) says m misses at worst in k consecutive trials.
+class FirmStatistics:
+    """(m, k)-firm statistics, for control engineers: m misses at worst in k consecutive trials.
 
     `worst_in`: k -> m, None where no round has k trials. `p_miss_after_miss`: the share of misses
     among the trials that follow a miss, None where none does. Neither windows nor runs cross
@@ -76,24 +89,24 @@ def longest_run(places: np.ndarray) -> int:
     return int(np.diff(ends, prepend=-1).max())
 
 
-def card(misses: Sequence[np.ndarray], sizes: Sequence[int]) -> Card:
-    """The (m, k) card; `misses`: ascending indices of the misses of each round, `sizes`: its trials.
+def firm_statistics(misses: Sequence[np.ndarray], sizes: Sequence[int]) -> FirmStatistics:
+    """(m, k)-firm statistics; `misses`: ascending indices of the misses of each round, `sizes`: its trials.
 
     Misses of a round that is shorter than a window count as those of one window.
     """
     worst_in = {}
-    for window in CARD_WINDOWS:
-        counts = [np.searchsorted(one, one + window, "left") - np.arange(len(one)) for one in misses]
+    for window in FIRM_WINDOWS:
+        counts = [np.searchsorted(late, late + window, "left") - np.arange(len(late)) for late in misses]
         worst = max((int(count.max()) for count in counts if len(count)), default=0)
         worst_in[window] = worst if max(sizes, default=0) >= window else None
     longest = followed = after = 0
-    for one, size in zip(misses, sizes, strict=True):
-        if not len(one):
+    for late, size in zip(misses, sizes, strict=True):
+        if not len(late):
             continue
-        longest = max(longest, longest_run(one))
-        after += len(one) - int(one[-1] == size - 1)
-        followed += int(np.count_nonzero(np.diff(one) == 1))
-    return Card(worst_in, longest, sum(map(len, misses)) / sum(sizes), followed / after if after else None)
+        longest = max(longest, longest_run(late))
+        after += len(late) - int(late[-1] == size - 1)
+        followed += int(np.count_nonzero(np.diff(late) == 1))
+    return FirmStatistics(worst_in, longest, sum(map(len, misses)) / sum(sizes), followed / after if after else None)
 
 
 @dataclass(frozen=True)
@@ -139,23 +152,21 @@ def rounds_of(
     than allowed. `timed`: latencies in ns, in order, an array a process; `misses`: ascending
     indices of those above `late_ns`.
     """
-    from lstm_trt.analysis.segments import SAME_LEVEL, find_segments
-
-    found = [find_segments(one) for one in timed]
-    later = sum(len(one.segments) - 1 for one in found)
+    found = [find_segments(latency_ns) for latency_ns in timed]
+    later = sum(len(part.segments) - 1 for part in found)
     each = 1 - (1 - confidence) / max(1, later)
     rounds, reasons = [], []
-    for sample, one, late, seen in zip(samples, timed, misses, found, strict=True):
+    for sample, latency_ns, late, seen in zip(samples, timed, misses, found, strict=True):
         of = f" of round {sample.round}" if len(timed) > 1 else ""
         for segment in seen.segments[1:]:
             inside = int(np.searchsorted(late, segment.stop) - np.searchsorted(late, segment.start))
             length = segment.stop - segment.start
             if proves_above(inside, length, allowed, each):
-                stretch = f"trials {segment.start + 1} to {segment.stop}{of}"
-                reasons.append(f"{stretch} by themselves miss more than allowed: {inside} of {length}")
-        if seen.steady_state in ("slowdown", "no steady state") and seen.drift > SAME_LEVEL:
+                trials = f"trials {segment.start + 1} to {segment.stop}{of}"
+                reasons.append(f"{trials} by themselves miss more than allowed: {inside} of {length}")
+        if seen.steady_state in (SteadyState.SLOWDOWN, SteadyState.NONE) and seen.drift > SAME_LEVEL:
             start = seen.segments[-1].start
-            last = one[start:] / seen.level_ns[start:] * seen.level_ns[-1] * (1 + seen.drift)
+            last = latency_ns[start:] / seen.level_ns[start:] * seen.level_ns[-1] * (1 + seen.drift)
             carried = int(np.count_nonzero(last > late_ns))
             if carried > allowed * len(last):
                 reasons.append(
@@ -163,14 +174,8 @@ def rounds_of(
                     f" as much again, and {carried} of the last {len(last)} trials would miss"
                 )
         drifts = (seen.steady_state, float(seen.drift), len(seen.segments))
-        rounds.append(Round(sample.round, len(one), len(late), float(one.max()) / 1e3, *drifts))
+        rounds.append(Round(sample.round, len(latency_ns), len(late), float(latency_ns.max()) / 1e3, *drifts))
     return tuple(rounds), reasons
-
-
-MET, MISSED, NOT_ENOUGH = "MET", "MISSED", "NOT ENOUGH EVIDENCE"
-
-#: Status of the command; the worst of several rules.
-EXIT = {MET: 0, MISSED: 1, NOT_ENOUGH: 3}
 
 
 @dataclass(frozen=True)
@@ -183,11 +188,11 @@ class Verdict:
     the maximum seen; both by the effective number of trials. `trials_needed` is the length of a
     fresh recording that certifies at the share of misses and with the dependence seen,
     `trials_needed_if_independent` leaves the latter out; None where the share is what is allowed
-    or more, or above 1e9. `verdict_if_independent` takes every trial for one, `verdict_if_effective`
+    or more, or above 1e9. `verdict_if_independent` counts every trial, `verdict_if_effective`
     the effective number; drift is left out of both. `reasons` says what holds MET back and what is to be known besides.
     """
 
-    verdict: str
+    verdict: Outcome
     n: int
     misses: int
     deadline_us: float
@@ -201,23 +206,23 @@ class Verdict:
     miss_rate_high: float | None
     trials_needed: int | None
     trials_needed_if_independent: int | None
-    verdict_if_independent: str
-    verdict_if_effective: str
+    verdict_if_independent: Outcome
+    verdict_if_effective: Outcome
     effective_n: int
     effective_misses: int
     dependence: Dependence
-    card: Card | None
+    card: FirmStatistics | None
     rounds: tuple[Round, ...]
     reasons: tuple[str, ...]
 
     @property
     def max_us_rounds(self) -> tuple[float, ...]:
-        return tuple(one.max_us for one in self.rounds)
+        return tuple(part.max_us for part in self.rounds)
 
     @property
     def drift(self) -> float | None:
         """The largest of the rounds, up or down."""
-        return max((one.drift for one in self.rounds), key=abs, default=None)
+        return max((part.drift for part in self.rounds), key=abs, default=None)
 
     @property
     def extremal_index(self) -> float:
@@ -229,13 +234,71 @@ class Verdict:
         plain["extremal_index"] = self.extremal_index
         plain["dependence"] = dict(vars(self.dependence))
         plain["card"] = None if self.card is None else self.card.as_dict()
-        plain["rounds"] = [dict(vars(one)) for one in self.rounds]
+        plain["rounds"] = [dict(vars(part)) for part in self.rounds]
         plain["reasons"] = list(self.reasons)
         return plain
 
 
+class Verdicts(Answers):
+    """Verdicts of configurations; `exit_status` is 1 if any is MISSED, else 3 if evidence is lacking, else 0."""
+
+    @property
+    def exit_status(self) -> int:
+        return exit_status(verdict.verdict for verdict in self.answers)
+
+    def __str__(self) -> str:
+        if len(self) == 1:
+            return verdict_text(self.answers[0], self.runs[0].name)
+        lines = [verdict_line(verdict, group.name) for group, verdict in zip(self.runs, self.answers, strict=True)]
+        counts = Counter(verdict.verdict for verdict in self.answers)
+        summary = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
+        return "\n".join([*lines, f"{len(self)} configurations: {summary}"])
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        return verdict_frame(self.runs, self.answers)
+
+
+def verdict(
+    runs: Any, deadline_us: float, percentile: str | float = "99.9", confidence: float = DEFAULT_CONFIDENCE
+) -> Verdicts:
+    """Whether a percentile of the latency of each configuration meets the deadline, at this confidence.
+
+    `runs`: what `store.runs.as_runs` takes. A configuration that failed has the verdict NOT ENOUGH EVIDENCE. Raises
+    `UsageError` where a number is out of range, or a configuration has fewer than 2 trials after warm-up.
+    """
+    question = check_question(deadline_us, percentile, confidence)[0], percentile, confidence  # before a long reading
+    runs = runs_to_judge(runs)
+    verdicts = tuple(
+        judge(group.samples, *question) if group.failure is None else failed(str(group.failure), *question)
+        for group in runs
+    )
+    return Verdicts(runs, verdicts, (*runs.warnings, *_unit_warning(runs, question[0])))
+
+
+def _unit_warning(runs: Runs, deadline_us: float) -> list[str]:
+    """A warning where a median is so far from the deadline that one of the two may have another unit.
+
+    Only of tables from elsewhere, and where reading them has not warned of their unit already.
+    """
+    if runs.own:
+        return []
+    medians = [float(np.median(np.concatenate([sample.timed_ns for sample in group.samples]))) for group in runs]
+    if min(medians) < ABSURD_BELOW_NS or max(medians) > ABSURD_ABOVE_NS:
+        return []
+    for group, median_ns in zip(runs, medians, strict=True):
+        ratio = median_ns / 1e3 / deadline_us
+        if not FAR_BELOW <= ratio <= FAR_ABOVE:
+            unit = runs.how.get("unit", "us")
+            return [f"the median of {group.name} is {ratio:.3g} times the deadline: is {unit} the right unit?"]
+    return []
+
+
 def judge(
-    samples: Sequence[Sample], deadline_us: float, percentile: str | float = "99.9", confidence: float = CONFIDENCE
+    samples: Sequence[Sample],
+    deadline_us: float,
+    percentile: str | float = "99.9",
+    confidence: float = DEFAULT_CONFIDENCE,
 ) -> Verdict:
     """Whether the percentile of the latency meets the deadline: all trials of the samples, a process each.
 
@@ -245,18 +308,19 @@ def judge(
     dependence is there to be seen (`dependence.py` says where it is not). Raises `UsageError`
     where a number is out of range, and where there is no trial after warm-up.
     """
-    deadline_us, share, confidence = _checked(deadline_us, percentile, confidence)
+    deadline_us, share, confidence = check_question(deadline_us, percentile, confidence)
     allowed = 1 - share
     timed = [sample.timed_ns for sample in samples]
-    samples = [sample for sample, one in zip(samples, timed, strict=True) if len(one)]
-    timed = [one for one in timed if len(one)]
+    samples = [sample for sample, latency_ns in zip(samples, timed, strict=True) if len(latency_ns)]
+    timed = [latency_ns for latency_ns in timed if len(latency_ns)]
     if not timed:
         raise UsageError("there is no trial after warm-up to judge")
-    if not all(np.isfinite(one).all() and one.min() > 0 for one in timed):
+    if not all(np.isfinite(latency_ns).all() and latency_ns.min() > 0 for latency_ns in timed):
         raise UsageError("a latency to judge is a finite number above 0")
     late_ns = limit_ns(deadline_us)
-    misses = [np.flatnonzero(one > late_ns) for one in timed]
-    n, missed = sum(map(len, timed)), sum(map(len, misses))
+    misses = [np.flatnonzero(latency_ns > late_ns) for latency_ns in timed]
+    sizes = [len(latency_ns) for latency_ns in timed]
+    n, missed = sum(sizes), sum(map(len, misses))
 
     independent = _decide(missed, n, allowed, confidence)
     dependence = assess(timed, misses, float(allowed))
@@ -264,20 +328,20 @@ def judge(
     effective_misses = min(effective_n, math.ceil(missed * dependence.factor - 1e-9))
     if dependence.factor == 1:
         effective_n, effective_misses = n, missed
-    stays = independent != MET or proves_below(effective_misses, effective_n, allowed, confidence)
-    effective = independent if stays else NOT_ENOUGH
+    stays = independent != Outcome.MET or proves_below(effective_misses, effective_n, allowed, confidence)
+    effective = independent if stays else Outcome.NOT_ENOUGH_EVIDENCE
     reasons = []
     if not stays:
         reasons.append(f"late answers come in bursts: {dependence.how}; {n} trials are worth {effective_n}")
-    if independent == MET:
-        reasons += rounds_alone(samples, misses, [len(one) for one in timed], allowed, confidence)
+    if independent == Outcome.MET:
+        reasons += rounds_alone(samples, misses, sizes, allowed, confidence)
     rounds, carried = rounds_of(samples, timed, misses, late_ns, allowed, confidence)
-    reasons += carried if independent == MET else []
-    verdict = NOT_ENOUGH if independent == MET and reasons else independent
+    reasons += carried if independent == Outcome.MET else []
+    verdict = Outcome.NOT_ENOUGH_EVIDENCE if independent == Outcome.MET and reasons else independent
 
     needed = trials_for_share(missed, n, allowed, confidence)
-    effectively = _stretched(needed, missed, n, dependence.factor, allowed, confidence)
-    if verdict == NOT_ENOUGH and effectively is None:
+    effectively = _trials_if_dependent(needed, missed, n, dependence.factor, allowed, confidence)
+    if verdict == Outcome.NOT_ENOUGH_EVIDENCE and effectively is None:
         if Fraction(missed, n) >= allowed:
             reasons.append(f"the share of misses seen, {missed} of {n}, is not below what is allowed")
         else:
@@ -290,7 +354,7 @@ def judge(
         deadline_us=deadline_us,
         percentile=float(100 * share),
         confidence=confidence,
-        max_us=max(one.max_us for one in rounds),
+        max_us=max(part.max_us for part in rounds),
         max_with_warmup_us=max(float(np.nanmax(sample.latency_ns)) for sample in samples) / 1e3,
         certifies=100 * (1 - rate_bounds(effective_misses, effective_n, confidence)[1]),
         max_certifies=100 * (1 - rate_bounds(0, effective_n, confidence)[1]),
@@ -303,22 +367,22 @@ def judge(
         effective_n=effective_n,
         effective_misses=effective_misses,
         dependence=dependence,
-        card=card(misses, [len(one) for one in timed]),
+        card=firm_statistics(misses, sizes),
         rounds=rounds,
         reasons=tuple(reasons),
     )
 
 
 def failed(
-    reason: str, deadline_us: float, percentile: str | float = "99.9", confidence: float = CONFIDENCE
+    reason: str, deadline_us: float, percentile: str | float = "99.9", confidence: float = DEFAULT_CONFIDENCE
 ) -> Verdict:
     """The verdict of a configuration that has no trials: NOT ENOUGH EVIDENCE, with the reason."""
-    deadline_us, share, confidence = _checked(deadline_us, percentile, confidence)
+    deadline_us, share, confidence = check_question(deadline_us, percentile, confidence)
     clean = trials_for_share(0, 1, 1 - share, confidence)
     nothing = dict.fromkeys(("max_us", "max_with_warmup_us", "certifies", "max_certifies", "card"))
     return Verdict(
         **nothing,
-        verdict=NOT_ENOUGH,
+        verdict=Outcome.NOT_ENOUGH_EVIDENCE,
         n=0,
         misses=0,
         deadline_us=deadline_us,
@@ -328,8 +392,8 @@ def failed(
         miss_rate_high=None,
         trials_needed=clean,
         trials_needed_if_independent=clean,
-        verdict_if_independent=NOT_ENOUGH,
-        verdict_if_effective=NOT_ENOUGH,
+        verdict_if_independent=Outcome.NOT_ENOUGH_EVIDENCE,
+        verdict_if_effective=Outcome.NOT_ENOUGH_EVIDENCE,
         effective_n=0,
         effective_misses=0,
         dependence=Dependence(),
@@ -340,11 +404,12 @@ def failed(
 
 def exit_status(verdicts: Iterable[str]) -> int:
     """Of the command: 1 if any is MISSED, else 3 if any is NOT ENOUGH EVIDENCE, else 0."""
-    names = set(verdicts)
-    return EXIT[MISSED if MISSED in names else NOT_ENOUGH if NOT_ENOUGH in names else MET]
+    found = set(verdicts)
+    worst_first = (Outcome.MISSED, Outcome.NOT_ENOUGH_EVIDENCE)
+    return EXIT_STATUS[next((outcome for outcome in worst_first if outcome in found), Outcome.MET)]
 
 
-def evidence_percentile(n: int, confidence: float = CONFIDENCE) -> str | None:
+def evidence_percentile(n: int, confidence: float = DEFAULT_CONFIDENCE) -> str | None:
     """The highest of 99, 99.9, 99.99, 99.999 that n trials without a miss certify; None below 299 at 95 %."""
     proven = [
         percentile
@@ -354,7 +419,8 @@ def evidence_percentile(n: int, confidence: float = CONFIDENCE) -> str | None:
     return proven[-1] if proven else None
 
 
-def _checked(deadline_us: float, percentile: str | float, confidence: float) -> tuple[float, Fraction, float]:
+def check_question(deadline_us: float, percentile: str | float, confidence: float) -> tuple[float, Fraction, float]:
+    """The deadline in us, the percentile as a share, the confidence; raises `UsageError` where one is out of range."""
     try:
         deadline = float(deadline_us)
     except (TypeError, ValueError):
@@ -364,16 +430,16 @@ def _checked(deadline_us: float, percentile: str | float, confidence: float) -> 
     return deadline, share_of(percentile), check_confidence(confidence)
 
 
-def _decide(misses: int, n: int, allowed: Fraction, confidence: float) -> str:
+def _decide(misses: int, n: int, allowed: Fraction, confidence: float) -> Outcome:
     if proves_below(misses, n, allowed, confidence):
-        return MET
-    return MISSED if proves_above(misses, n, allowed, confidence) else NOT_ENOUGH
+        return Outcome.MET
+    return Outcome.MISSED if proves_above(misses, n, allowed, confidence) else Outcome.NOT_ENOUGH_EVIDENCE
 
 
-def _stretched(
+def _trials_if_dependent(
     needed: int | None, misses: int, n: int, factor: float, allowed: Fraction, confidence: float
 ) -> int | None:
-    """Trials of a fresh recording whose effective number certifies, where each is worth `factor`."""
+    """Trials of a fresh recording whose effective number, `factor` times as many, certifies."""
     if needed is None or factor == 1:
         return needed
     trials = math.ceil(needed / factor)

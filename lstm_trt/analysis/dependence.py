@@ -1,4 +1,4 @@
-"""What trials are worth that are not independent: judged where it counts, on exceedances of a high threshold.
+"""The effective number of trials that are not independent: judged on exceedances of a high threshold.
 
 Late answers that come in bursts tell less about how often they come than as many that come
 alone. How much less is the size of the bursts, seen at the deadline itself where it was missed,
@@ -24,12 +24,12 @@ import numpy as np
 
 from lstm_trt.analysis.quantiles import rate_bounds
 
-#: Into so many blocks trials are cut to see what they are worth.
-WORTH_BLOCKS = (10, 20, 50)
+#: Numbers of blocks in which events are counted for their dispersion.
+DISPERSION_BLOCKS = (10, 20, 50)
 
 
-def worth(events: np.ndarray) -> float:
-    """How many independent trials tell the rate of these events as well as the trials in their order; at most n.
+def effective_n(events: np.ndarray) -> float:
+    """Effective sample size for an event rate: so many independent trials would know it as well; at most n.
 
     `events`: bool, one a trial. n over the largest dispersion of the counts in 10, 20 and 50 blocks
     (variance over that of the binomial). Meant to err on the low side: chance alone takes a third.
@@ -38,7 +38,7 @@ def worth(events: np.ndarray) -> float:
     if not 0 < rate < 1:
         return float(n)
     dispersion = 1.0
-    for blocks in WORTH_BLOCKS:
+    for blocks in DISPERSION_BLOCKS:
         size = n // blocks
         if size < 2:
             break
@@ -79,11 +79,11 @@ Places = Sequence[np.ndarray]
 
 @dataclass(frozen=True)
 class Dependence:
-    """`factor` (0 to 1) times the number of trials is the number of independent trials they are worth.
+    """`factor` (0 to 1) times the number of trials is their effective number.
 
     `extremal_index` and `dispersion` are the estimates at the set of exceedances that gave the
     factor: the most clustered, or, where chance explains all of them, 1 and 1. `exceedances` is
-    the size of that set, `at_deadline` whether it is the misses themselves. `how` says in words
+    the size of that set, `at_deadline` whether it is the misses themselves. `how`, for people, says
     what was seen, empty for nothing.
     """
 
@@ -96,7 +96,7 @@ class Dependence:
 
 
 def assess(timed: Sequence[np.ndarray], misses: Sequence[np.ndarray], allowed: float) -> Dependence:
-    """The least that the trials of several processes are worth, of all that is looked at.
+    """The least effective number of the trials of several processes, of all that is looked at.
 
     `timed`: latencies after warm-up, in order, an array a process, > 0. `misses`: the ascending
     indices of its misses in each. `allowed`: the share of misses allowed. Three looks:
@@ -107,7 +107,7 @@ def assess(timed: Sequence[np.ndarray], misses: Sequence[np.ndarray], allowed: f
       plain ones cluster: a drift of the body gathers them at one end, and is no clustering;
     - counts of misses a round and, from 10 misses on, a block of trials.
     """
-    sizes = [len(one) for one in timed]
+    sizes = [len(latency_ns) for latency_ns in timed]
     total, n = sum(map(len, misses)), sum(sizes)
     found = [Dependence()]
     if total >= 2:
@@ -121,9 +121,9 @@ def assess(timed: Sequence[np.ndarray], misses: Sequence[np.ndarray], allowed: f
         if not plain.how:
             continue
         if ratios is None:
-            ratios = [one / local_level(one) for one in timed]
+            ratios = [latency_ns / local_level(latency_ns) for latency_ns in timed]
         found.append(_clustering(_largest(ratios, count), sizes, alpha, misses=total))
-    return min(found, key=lambda one: one.factor)
+    return min(found, key=lambda dependence: dependence.factor)
 
 
 def local_level(latency_ns: np.ndarray) -> np.ndarray:
@@ -148,7 +148,7 @@ def _largest(values: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
     """Ascending indices, an array a process, of what exceeds the (count + 1)th largest of all."""
     pooled = values[0] if len(values) == 1 else np.concatenate(values)
     threshold = np.partition(pooled, len(pooled) - count - 1)[len(pooled) - count - 1]
-    return [np.flatnonzero(one > threshold) for one in values]
+    return [np.flatnonzero(series > threshold) for series in values]
 
 
 def _clustering(places: Places, sizes: Sequence[int], alpha: float, *, misses: int, at_deadline=False) -> Dependence:
@@ -160,7 +160,7 @@ def _clustering(places: Places, sizes: Sequence[int], alpha: float, *, misses: i
     end as one more trial of it.
     """
     m = sum(map(len, places))
-    gaps = np.concatenate([np.diff(one) for one in places])
+    gaps = np.concatenate([np.diff(place) for place in places])
     if not len(gaps):
         return Dependence()
     looks = []
@@ -181,7 +181,7 @@ def _clustering(places: Places, sizes: Sequence[int], alpha: float, *, misses: i
         return Dependence()
     least, window, short, _ = min(alarms)
     index = min(least, _intervals(gaps))
-    dispersion = max(one[-1] for one in alarms)
+    dispersion = max(alarm[-1] for alarm in alarms)
     what = "misses" if at_deadline else "largest latencies"
     how = f"of the {m} {what}, {short} follow another within {window} trial{'s' * (window > 1)}"
     factor = min(index, 1 / dispersion) if misses else index
@@ -228,7 +228,7 @@ def _chance(places: Places, sizes: Sequence[int], window: int, short: int, by_ch
 
 
 def _dispersion(places: Sequence[np.ndarray], sizes: Sequence[int], window: int) -> float:
-    """Variance over mean of counts in stretches much longer than the window: 1 + 2 (pairs - by chance) / m.
+    """Variance over mean of counts in series much longer than the window: 1 + 2 (pairs - by chance) / m.
 
     Cox and Lewis, The Statistical Analysis of Series of Events (1966), 4.5: the variance-time
     curve of a stationary series of events, from pairs at most `window` trials apart.
@@ -257,11 +257,11 @@ def _counts(misses: Sequence[np.ndarray], sizes: Sequence[int], alpha: float) ->
     total, n = sum(map(len, misses)), sum(sizes)
     found = []
     if len(sizes) > 1:
-        counts = np.array([len(one) for one in misses])
+        counts = np.array([len(late) for late in misses])
         found.append(_counted(counts, np.array(sizes) / n, alpha, "round"))
     if total >= COUNTED:
         starts = np.cumsum([0, *sizes[:-1]])
-        pooled = np.concatenate([start + one for start, one in zip(starts, misses, strict=True)])
+        pooled = np.concatenate([start + late for start, late in zip(starts, misses, strict=True)])
         blocks = total // 5
         most = [blocks >> halved for halved in range(blocks.bit_length()) if blocks >> halved >= 2][:8]
         for number in most:

@@ -1,25 +1,34 @@
-"""The answer about outliers as values: clusters, the tail, each round's own numbers, and all of it together.
+"""What makes late answers late: how many there are, when the level moved, which clusters they form, what coincides.
 
-What makes late answers late: how many there are, when the level moved, which clusters they form, what coincides.
-
-`examine` answers all of it for the rounds of one configuration, `quick` leaves out causes and
-periods, for tables of many. Trials are judged as multiples of their local level
-(`segments.py`), clusters are found in the multiples of all rounds together (`clusters.py`).
+`outliers` answers all of it for runs; `examine` for the rounds of one configuration, and `quick`
+leaves out causes and periods, for tables of many. Trials are judged as multiples of their local
+level (`segments.py`), clusters are found in the multiples of all rounds together (`clusters.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.analysis.causes import Cause
+from lstm_trt.analysis.answers import Answers, runs_to_judge
+from lstm_trt.analysis.causes import CONTROL, Cause, find_causes, find_period
+from lstm_trt.analysis.clusters import find_bumps
+from lstm_trt.analysis.outcomes import SteadyState, TimesBy
+from lstm_trt.analysis.quantiles import PERCENTILES, at_most, count_outliers, percentile, rate_bounds
+from lstm_trt.analysis.segments import Segment, clock_step, find_segments, spread_ties
+from lstm_trt.analysis.tables import cluster_frame, outlier_frame
+from lstm_trt.analysis.text import outliers_line, outliers_text
 from lstm_trt.config.errors import UsageError
-from lstm_trt.store.samples import Sample
+from lstm_trt.store.samples import Group, NoTrials, Sample
 
-#: Steady states from good to bad: the worst round stands for all.
-STATES = ("flat", "warm-up", "slowdown", "no steady state")
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: So many configurations are printed at full length; more of them get a line each.
+AT_LENGTH = 8
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ class Cluster:
 class Tail:
     """Slow trials beyond 1.5 x IQR of the local level that are of no cluster, where a normal body has not so many.
 
-    `start` and `stop`: their least and largest multiple. `shape`: words.
+    `start` and `stop`: their least and largest multiple. `shape`: how it falls, for people.
     """
 
     count: int
@@ -96,9 +105,9 @@ class Round:
     n: int
     outliers: int
     median_us: float
-    steady_state: str
+    steady_state: SteadyState
     drift: float
-    segments: tuple
+    segments: tuple[Segment, ...]
 
     def as_dict(self) -> dict:
         """JSON values."""
@@ -129,15 +138,15 @@ class Outliers:
     clusters: tuple[Cluster, ...]
     tail: Tail | None
     rounds: tuple[Round, ...]
-    period_by: str | None
+    period_by: TimesBy | None
     causes_counted: tuple[str, ...]
     labels: tuple[np.ndarray, ...] = field(repr=False)
     levels_ns: tuple[np.ndarray, ...] = field(repr=False)
 
     @property
-    def steady_state(self) -> str:
+    def steady_state(self) -> SteadyState:
         """The worst round's."""
-        return max((one.steady_state for one in self.rounds), key=STATES.index)
+        return max((part.steady_state for part in self.rounds), key=list(SteadyState).index)
 
     def as_dict(self) -> dict:
         """JSON values."""
@@ -150,11 +159,11 @@ class Outliers:
             "tail": None if self.tail is None else self.tail.as_dict(),
             "steady_state": self.steady_state,
             "segments": [
-                {**segment.as_dict(), **({"round": one.round} if several else {})}
-                for one in self.rounds
-                for segment in one.segments
+                {**segment.as_dict(), **({"round": part.round} if several else {})}
+                for part in self.rounds
+                for segment in part.segments
             ],
-            "rounds": [one.as_dict() for one in self.rounds],
+            "rounds": [part.as_dict() for part in self.rounds],
             "period_by": self.period_by,
             "causes_counted": list(self.causes_counted),
         }
@@ -163,11 +172,55 @@ class Outliers:
 #: Labels of trials that are of no cluster.
 BODY, TAIL = -1, -2
 
-#: Of a cluster's share, both bounds at once.
-CONFIDENCE = 0.95
+#: Of the interval of a cluster's share, both bounds at once.
+SHARE_CONFIDENCE = 0.95
 
 #: A normal body leaves this share of its trials beyond each fence of 1.5 x IQR.
 NORMAL_BEYOND = 0.00349
+
+
+class OutlierAnswers(Answers):
+    """Outliers of configurations, a `NoTrials` where one failed; `clusters` is a DataFrame, a row a cluster."""
+
+    def __str__(self) -> str:
+        short = len(self) > AT_LENGTH
+        text = outliers_line if short else outliers_text
+        blocks = [
+            f"{group.name}: {found}" if isinstance(found, NoTrials) else text(found, group.name)
+            for group, found in zip(self.runs, self.answers, strict=True)
+        ]
+        return ("\n" if short else "\n\n").join(blocks)
+
+    def _plain(self, group: Group, answer: Outliers | NoTrials) -> dict:
+        if isinstance(answer, NoTrials):
+            return {"n": 0, "outliers": None, "clusters": [], "segments": [], "failure": str(answer)}
+        return answer.as_dict()
+
+    @property
+    def found(self) -> tuple[list[Group], list[Outliers]]:
+        """The groups that did not fail, and their outliers."""
+        pairs = [pair for pair in zip(self.runs, self.answers, strict=True) if isinstance(pair[1], Outliers)]
+        return [group for group, _ in pairs], [found for _, found in pairs]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        return outlier_frame(*self.found)
+
+    @property
+    def clusters(self) -> pd.DataFrame:
+        return cluster_frame(*self.found)
+
+
+def outliers(runs: Any, causes: bool = True) -> OutlierAnswers:
+    """The outliers of each configuration, their clusters, and without `causes` neither periods nor what coincides.
+
+    `runs`: what `store.runs.as_runs` takes. Raises `UsageError` where a configuration has fewer than 2 trials after
+    warm-up.
+    """
+    runs = runs_to_judge(runs)
+    look = examine if causes else quick
+    found = tuple(look(group.samples) if group.failure is None else group.failure for group in runs)
+    return OutlierAnswers(runs, found, runs.warnings)
 
 
 def examine(samples: Sequence[Sample]) -> Outliers:
@@ -182,19 +235,15 @@ def quick(samples: Sequence[Sample]) -> Outliers:
 
 
 def _find(samples: Sequence[Sample]) -> tuple[Outliers, list[Sample]]:
-    from lstm_trt.analysis.clusters import find_bumps
-    from lstm_trt.analysis.quantiles import PERCENTILES, count_outliers, percentile, rate_bounds
-    from lstm_trt.analysis.segments import clock_step, find_segments, spread_ties
-
     samples = [sample for sample in samples if not np.all(sample.warmup)]
     if not samples:
         raise UsageError("there is no trial after warm-up to look for outliers in: record more trials")
     timed = [np.asarray(sample.timed_ns, dtype=np.float64) for sample in samples]
-    stretches = [find_segments(latency) for latency in timed]
-    levels = [one.level_ns for one in stretches]
+    courses = [find_segments(latency) for latency in timed]
+    levels = [course.level_ns for course in courses]
     spread = [spread_ties(latency) for latency in timed]
     sizes = np.cumsum([len(latency) for latency in timed])[:-1]
-    ratios = np.concatenate([one / level for one, level in zip(spread, levels, strict=True)])
+    ratios = np.concatenate([latency / level for latency, level in zip(spread, levels, strict=True)])
     step = max(clock_step(latency) / float(np.median(latency)) for latency in timed)
     bumps = find_bumps(ratios, step=step)
     if bumps:
@@ -217,7 +266,7 @@ def _find(samples: Sequence[Sample]) -> tuple[Outliers, list[Sample]]:
     for place, bump in enumerate(bumps):
         inside = labels == place
         count = int(np.count_nonzero(inside))
-        low, high = rate_bounds(count, n, 1 - (1 - CONFIDENCE) / 2)
+        low, high = rate_bounds(count, n, 1 - (1 - SHARE_CONFIDENCE) / 2)
         clusters.append(
             Cluster(
                 multiplier=float(bump.multiplier),
@@ -237,11 +286,11 @@ def _find(samples: Sequence[Sample]) -> tuple[Outliers, list[Sample]]:
             n=len(latency),
             outliers=count_outliers(latency),
             median_us=percentile(np.sort(latency), PERCENTILES["median_us"]) / 1e3,
-            steady_state=one.steady_state,
-            drift=one.drift,
-            segments=one.segments,
+            steady_state=course.steady_state,
+            drift=course.drift,
+            segments=course.segments,
         )
-        for sample, latency, one in zip(samples, timed, stretches, strict=True)
+        for sample, latency, course in zip(samples, timed, courses, strict=True)
     )
     found = Outliers(
         n=n,
@@ -259,9 +308,7 @@ def _find(samples: Sequence[Sample]) -> tuple[Outliers, list[Sample]]:
 
 
 def _tail(ratios: np.ndarray, labels: np.ndarray) -> Tail | None:
-    """Marks slow trials beyond the fence as tail, and tells them where a normal body has fewer."""
-    from lstm_trt.analysis.quantiles import at_most
-
+    """Mark trials outside the fences as tail; returns the slow ones where a normal body has fewer."""
     body = labels == BODY
     if np.count_nonzero(body) < 2:
         return None
@@ -277,7 +324,7 @@ def _tail(ratios: np.ndarray, labels: np.ndarray) -> Tail | None:
 
 
 def _shape(ordered: np.ndarray, fence: float) -> str:
-    """Words for how a tail falls: by the tail index of its excesses (Pickands 1975, probability-weighted moments)."""
+    """How a tail falls, for people: by the tail index of its excesses (Pickands 1975, probability-weighted moments)."""
     n = len(ordered)
     if n < 20:
         return "a few stragglers" if n < 5 else "too few to tell how it falls"
@@ -295,16 +342,12 @@ def _shape(ordered: np.ndarray, fence: float) -> str:
 
 
 def _explain(found: Outliers, samples: list[Sample]) -> Outliers:
-    from dataclasses import replace
-
-    from lstm_trt.analysis.causes import CONTROL, find_causes, find_period
-
     starts, by = _starts(samples)
     kinds = [*range(len(found.clusters)), *([TAIL] if found.tail else [])]
     late = [(cluster.multiplier, cluster.multiplier) for cluster in found.clusters]
     late += [(found.tail.start, found.tail.stop)] if found.tail else []
     excess = [tuple((multiple - 1) * found.median_us * 1e3 for multiple in ends) for ends in late]
-    # The tail that is told is the slow one; fast outliers carry the same label.
+    # The tail is the slow one; fast outliers carry the same label.
     labels = [
         np.where((label == TAIL) & (sample.timed_ns < level), TAIL - 1, label)
         for label, sample, level in zip(found.labels, samples, found.levels_ns, strict=True)
@@ -312,8 +355,8 @@ def _explain(found: Outliers, samples: list[Sample]) -> Outliers:
     causes = find_causes(samples, labels, kinds, BODY, excess)
 
     def period(kind: int) -> float | None:
-        told = find_period(starts, [label == kind for label in labels], found.median_us * 1e3)
-        return None if told is None else told.period_ms
+        found_period = find_period(starts, [label == kind for label in labels], found.median_us * 1e3)
+        return None if found_period is None else found_period.period_ms
 
     clusters = tuple(
         replace(cluster, period_ms=period(place), causes=causes[place]) for place, cluster in enumerate(found.clusters)
@@ -324,12 +367,12 @@ def _explain(found: Outliers, samples: list[Sample]) -> Outliers:
     return replace(found, clusters=clusters, tail=tail, period_by=by, causes_counted=tuple(counted))
 
 
-def _starts(samples: list[Sample]) -> tuple[list[np.ndarray], str]:
+def _starts(samples: list[Sample]) -> tuple[list[np.ndarray], TimesBy]:
     """Times of the timed trials; without stamps the latencies before each are summed, as in a closed loop."""
-    starts, by = [], "timestamps"
+    starts, by = [], TimesBy.TIMESTAMPS
     for sample in samples:
         if sample.start_ns is None:
-            by = "summed latencies"
+            by = TimesBy.SUMMED_LATENCIES
             ends = np.cumsum(np.asarray(sample.latency_ns, dtype=np.float64))
             starts.append(sample.timed(ends - sample.latency_ns))
         else:

@@ -1,12 +1,8 @@
-"""Exact intervals for percentiles and for rates of misses: order statistics and the binomial, nothing assumed.
+"""Percentiles, rates and ratios with exact intervals: order statistics, the binomial, and ranks; nothing assumed.
 
-Trials are taken as independent here; `dependence.py` says what they are worth where they are not.
-
-Whether recordings prove that one network is faster than another.
-
-Any two medians differ; what counts is whether they would differ again. Within a process a
-median is known far better than it repeats between processes, so that disjoint intervals
-of two recordings alone prove nothing.
+Trials are taken as independent here; `dependence.py` gives the effective number of those that are not.
+A ratio of two networks is one over rounds: within a process a median is known far better than it
+repeats between processes, so that disjoint intervals of two recordings alone prove nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +15,34 @@ import numpy as np
 
 from lstm_trt.config.errors import UsageError
 
-#: Of the intervals that tables show beside a percentile.
-CONFIDENCE = 0.95
+#: Of intervals beside a percentile, of verdicts and comparisons, where no other is asked for.
+DEFAULT_CONFIDENCE = 0.95
+
+
+#: Percentiles of every summary, by the name of their column.
+PERCENTILES = {
+    "median_us": Fraction("0.5"),
+    "p90_us": Fraction("0.9"),
+    "p99_us": Fraction("0.99"),
+    "p999_us": Fraction("0.999"),
+}
+
+
+def percentile(sorted_values: np.ndarray, share: Fraction) -> float:
+    """The order statistic at rank ceil(n share): the smallest value that this share of the trials does not exceed.
+
+    The rank is exact. `numpy.percentile(..., 99.9, method="inverted_cdf")` computes it in
+    floating point and gives the largest of 1000 values where the 999th is right.
+    """
+    rank = math.ceil(len(sorted_values) * share)
+    return float(sorted_values[max(rank, 1) - 1])
+
+
+def count_outliers(values: np.ndarray) -> int:
+    """Values outside 1.5 x IQR of the quartiles, both sides, numpy's linear quartiles."""
+    low, high = np.percentile(values, [25, 75])
+    reach = 1.5 * (high - low)
+    return int(np.count_nonzero((values < low - reach) | (values > high + reach)))
 
 
 def share_of(percentile: str | float | Fraction) -> Fraction:
@@ -50,7 +72,7 @@ def at_most(count: int, n: int, share: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def interval_ranks(n: int, share: Fraction, confidence: float = CONFIDENCE) -> tuple[int | None, int | None]:
+def interval_ranks(n: int, share: Fraction, confidence: float = DEFAULT_CONFIDENCE) -> tuple[int | None, int | None]:
     """Ranks (from 1, ascending) of the order statistics that hold the percentile; None where there is none.
 
     With B ~ Binomial(n, share) the low rank is the largest l with P(B <= l - 1) at most half of
@@ -74,13 +96,15 @@ def interval_ranks(n: int, share: Fraction, confidence: float = CONFIDENCE) -> t
     return (low if low >= 1 else None), (high if high <= n else None)
 
 
-def interval(ordered: np.ndarray, share: Fraction, confidence: float = CONFIDENCE) -> tuple[float | None, float | None]:
+def interval(
+    ordered: np.ndarray, share: Fraction, confidence: float = DEFAULT_CONFIDENCE
+) -> tuple[float | None, float | None]:
     """The values at `interval_ranks` of an ascending array; None where a bound does not exist at this n."""
     low, high = interval_ranks(len(ordered), share, confidence)
     return (None if low is None else float(ordered[low - 1])), (None if high is None else float(ordered[high - 1]))
 
 
-def rate_bounds(count: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+def rate_bounds(count: int, n: int, confidence: float = DEFAULT_CONFIDENCE) -> tuple[float, float]:
     """Lower and upper bound of a rate seen `count` times in n, each one-sided at `confidence`.
 
     Clopper and Pearson, Biometrika 26 (1934): the rates at which so many or more, so few or fewer,
@@ -93,12 +117,12 @@ def rate_bounds(count: int, n: int, confidence: float = CONFIDENCE) -> tuple[flo
     return low, high
 
 
-def proves_below(count: int, n: int, allowed: Fraction, confidence: float = CONFIDENCE) -> bool:
+def proves_below(count: int, n: int, allowed: Fraction, confidence: float = DEFAULT_CONFIDENCE) -> bool:
     """Whether `count` events in n trials reject "the rate is `allowed` or more" (exact binomial test)."""
     return n > 0 and at_most(count, n, float(allowed)) <= 1 - confidence
 
 
-def proves_above(count: int, n: int, allowed: Fraction, confidence: float = CONFIDENCE) -> bool:
+def proves_above(count: int, n: int, allowed: Fraction, confidence: float = DEFAULT_CONFIDENCE) -> bool:
     """Whether the exact lower bound of the rate lies above `allowed`."""
     from scipy.special import betainc
 
@@ -106,7 +130,7 @@ def proves_above(count: int, n: int, allowed: Fraction, confidence: float = CONF
 
 
 @lru_cache(maxsize=4096)
-def trials_for(events: int, allowed: Fraction, confidence: float = CONFIDENCE) -> int:
+def trials_for(events: int, allowed: Fraction, confidence: float = DEFAULT_CONFIDENCE) -> int:
     """The fewest trials in which so many events still prove that the rate is below `allowed`."""
     low, high = events, max(2 * events, math.ceil(1 / allowed))
     while not proves_below(events, high, allowed, confidence):
@@ -121,7 +145,7 @@ def trials_for(events: int, allowed: Fraction, confidence: float = CONFIDENCE) -
 LONGEST = 10**9
 
 
-def trials_for_share(events: int, n: int, allowed: Fraction, confidence: float = CONFIDENCE) -> int | None:
+def trials_for_share(events: int, n: int, allowed: Fraction, confidence: float = DEFAULT_CONFIDENCE) -> int | None:
     """The fewest trials N in which ceil(N x events / n) events prove that the rate is below `allowed`.
 
     The length of a fresh recording, at the share of events that one of n trials showed. None
@@ -129,7 +153,7 @@ def trials_for_share(events: int, n: int, allowed: Fraction, confidence: float =
 
     k events are what N of (k - 1) n / events < N <= k n / events are charged with; the longest of
     these certifies if any does. From some k on all do (T(k) / k falls, T = `trials_for`), but for
-    the rounding to whole trials, so that a stretch before the k found by bisection is looked
+    the rounding to whole trials, so that a range before the k found by bisection is looked
     through: there T(k) / k falls by more than one trial.
     """
     from scipy.special import betaincc
@@ -194,28 +218,3 @@ def ratio_rank(m: int, n: int, confidence: float) -> int:
             ways[j, step:] += ways[j - 1, : m * n + 1 - step]
     below = np.cumsum(ways[m]) / ways[m].sum()
     return int(np.count_nonzero(below <= (1 - confidence) / 2))
-
-
-PERCENTILES = {
-    "median_us": Fraction("0.5"),
-    "p90_us": Fraction("0.9"),
-    "p99_us": Fraction("0.99"),
-    "p999_us": Fraction("0.999"),
-}
-
-
-def percentile(sorted_values: np.ndarray, share: Fraction) -> float:
-    """The order statistic at rank ceil(n share): the smallest value that this share of the trials does not exceed.
-
-    The rank is exact. `numpy.percentile(..., 99.9, method="inverted_cdf")` computes it in
-    floating point and gives the largest of 1000 values where the 999th is right.
-    """
-    rank = math.ceil(len(sorted_values) * share)
-    return float(sorted_values[max(rank, 1) - 1])
-
-
-def count_outliers(values: np.ndarray) -> int:
-    """Values outside 1.5 x IQR of the quartiles, both sides, numpy's linear quartiles."""
-    low, high = np.percentile(values, [25, 75])
-    reach = 1.5 * (high - low)
-    return int(np.count_nonzero((values < low - reach) | (values > high + reach)))

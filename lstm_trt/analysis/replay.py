@@ -14,13 +14,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.deadline import limit_ns, longest_run
 from lstm_trt.analysis.quantiles import PERCENTILES, percentile
+from lstm_trt.analysis.tables import replay_frame
+from lstm_trt.analysis.text import replay_text
 from lstm_trt.config.errors import UsageError
-from lstm_trt.store.samples import Group, Sample
+from lstm_trt.store.samples import Group, NoTrials, Sample
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,44 @@ class Replay:
         return asdict(self)
 
 
-def replay(samples: Sequence[Sample] | Group, period_us: float, deadline_us: float | None = None) -> Replay:
+class Replays(Answers):
+    """Replays of configurations, a `NoTrials` with the reason where one cannot be replayed."""
+
+    def __str__(self) -> str:
+        return "\n\n".join(
+            f"{group.name}: {found}" if isinstance(found, NoTrials) else replay_text(found, group.name)
+            for group, found in zip(self.runs, self.answers, strict=True)
+        )
+
+    def _plain(self, group: Group, answer: Replay | NoTrials) -> dict:
+        if isinstance(answer, NoTrials):
+            return {"n": group.n, "failure": str(answer)}
+        return answer.as_dict()
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        return replay_frame(self.runs, self.answers)
+
+
+def replay(runs: Any, period_us: float, deadline_us: float | None = None) -> Replays:
+    """Each configuration replayed with a call due every `period_us`; see `replay_group`.
+
+    `runs`: what `store.runs.as_runs` takes. Raises `UsageError` where a configuration has fewer than 2 trials after
+    warm-up, and where none can be replayed.
+    """
+    runs = runs_to_judge(runs)
+    answers: list[Replay | NoTrials] = []
+    for group in runs:
+        try:
+            answers.append(group.failure or replay_group(group, period_us, deadline_us))
+        except UsageError as error:
+            answers.append(NoTrials(None, str(error)))
+    if all(isinstance(answer, NoTrials) for answer in answers):
+        raise UsageError(str(answers[0]))
+    return Replays(runs, tuple(answers), runs.warnings)
+
+
+def replay_group(samples: Sequence[Sample] | Group, period_us: float, deadline_us: float | None = None) -> Replay:
     """Replay the timed trials of each process by itself, a call due every `period_us`.
 
     The deadline counts from when a call was due; without one it is the period. Rows marked as
@@ -77,15 +121,15 @@ def replay(samples: Sequence[Sample] | Group, period_us: float, deadline_us: flo
         raise UsageError("there are no trials after warm-up to replay")
     period_ns = _ns("period", period_us)
     deadline_ns = period_ns if deadline_us is None else _ns("deadline", deadline_us)
-    mean_ns = max(float(one.mean()) for one in timed)
+    mean_ns = max(float(latency_ns.mean()) for latency_ns in timed)
     if period_ns <= mean_ns:
         raise UsageError(
             f"the period of {period_us:g} us is not above the mean latency of {mean_ns / 1e3:.6g} us, so that the"
             f" backlog grows without end: the smallest period that works is {_smallest_us(mean_ns)} us"
         )
     late_ns = limit_ns(float(period_us if deadline_us is None else deadline_us))
-    waits = [waiting_ns(one, period_ns) for one in timed]
-    answers = [one + wait for one, wait in zip(timed, waits, strict=True)]
+    waits = [waiting_ns(latency_ns, period_ns) for latency_ns in timed]
+    answers = [latency_ns + wait for latency_ns, wait in zip(timed, waits, strict=True)]
     n = sum(map(len, timed))
     queued = sum(int(np.count_nonzero(wait)) for wait in waits)
     return Replay(
@@ -98,7 +142,7 @@ def replay(samples: Sequence[Sample] | Group, period_us: float, deadline_us: flo
         queued=queued,
         queued_share=queued / n,
         worst_wait_us=max(float(wait.max()) for wait in waits) / 1e3,
-        longest_queue=max(longest_queue(one, period_ns) for one in answers),
+        longest_queue=max(longest_queue(answer_ns, period_ns) for answer_ns in answers),
         closed=_latencies(timed, late_ns),
         replayed=_latencies(answers, late_ns),
     )

@@ -1,24 +1,32 @@
 """How latency grows with a network's sizes: the founding observations, put to the test.
 
-Is it linear in layers, hidden size, sequence length, batch? Where does it break off the
-line? Is a larger network anywhere faster than a smaller one, or batch 1 slower than batch
-2? From where does batching stop being almost free, and which batch costs least a sample?
-Pure functions of `Times`; a line through two systems, or through a shape that was not
-measured, is never drawn.
+Is it linear in layers, hidden size, sequence length, batch? Where does it break off the line? Is a
+larger network anywhere faster than a smaller one, or batch 1 slower than batch 2? From where does
+batching stop being almost free, and which batch costs least per sample? A line through two systems,
+or through a shape that was not measured, is never drawn.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lstm_trt.analysis.answers import Answers
 from lstm_trt.analysis.quantiles import EFFECT, ONE_PROCESS_RATIO, ROUNDS, ratio_rank
-from lstm_trt.analysis.times import AXES, CONFIDENCE, Cell, Times
+from lstm_trt.analysis.tables import scaling_frame
+from lstm_trt.analysis.text import scaling_text
+from lstm_trt.analysis.times import AXES, PAIR_CONFIDENCE, Cell, Times, read_times
 from lstm_trt.config.errors import UsageError
+from lstm_trt.store.runs import Runs, as_runs
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def certain(faster: Cell, slower: Cell) -> bool | None:
@@ -33,12 +41,12 @@ def certain(faster: Cell, slower: Cell) -> bool | None:
     """
     if not (faster.rounds and slower.rounds):
         return None
-    if not max(one.high_us for one in faster.rounds) < min(one.low_us for one in slower.rounds):
+    if not max(part.high_us for part in faster.rounds) < min(part.low_us for part in slower.rounds):
         return False
     if min(len(faster.rounds), len(slower.rounds)) < ROUNDS:
         return slower.latency_us / faster.latency_us > ONE_PROCESS_RATIO
-    ratios = sorted(one.median_us / other.median_us for one in slower.rounds for other in faster.rounds)
-    rank = ratio_rank(len(slower.rounds), len(faster.rounds), CONFIDENCE)
+    ratios = sorted(slow.median_us / fast.median_us for slow in slower.rounds for fast in faster.rounds)
+    rank = ratio_rank(len(slower.rounds), len(faster.rounds), PAIR_CONFIDENCE)
     return rank > 0 and ratios[rank - 1] > 1 + EFFECT
 
 
@@ -128,22 +136,67 @@ class Findings:
     def as_dict(self) -> dict:
         """JSON values. `certain` is there with raw trials, `system` where there are several."""
 
-        def told(one, names: Sequence[str]) -> dict:
-            names = [*names, *(["system"] if len(self.times.systems) > 1 else [])]
-            plain = {name: getattr(one, name) for name in names}
-            if getattr(one, "certain", None) is not None:
-                plain["certain"] = one.certain
-            return plain
+        def plain(found: Line | Inversion | Penalty | Batching, *names: str) -> dict:
+            system = ["system"] if len(self.times.systems) > 1 else []
+            certain = ["certain"] if getattr(found, "certain", None) is not None else []
+            return {name: getattr(found, name) for name in (*names, *system, *certain)}
 
         batching = [name for name in Batching.__dataclass_fields__ if name != "system"]
         return {
-            "linearity": [told(one, ("axis", "fixed", "slope_us", "r2", "breaks_at")) for one in self.linearity],
-            "inversions": [told(one, ("axis", "smaller", "larger", "ratio")) for one in self.inversions],
-            "batch1_penalties": [told(one, ("shape", "ratio")) for one in self.batch1_penalties],
-            "batching": [told(one, batching) for one in self.batching],
+            "linearity": [plain(line, "axis", "fixed", "slope_us", "r2", "breaks_at") for line in self.linearity],
+            "inversions": [plain(pair, "axis", "smaller", "larger", "ratio") for pair in self.inversions],
+            "batch1_penalties": [plain(pair, "shape", "ratio") for pair in self.batch1_penalties],
+            "batching": [plain(found, *batching) for found in self.batching],
             "counts": {**vars(self.times.counts), "pairs": self.pairs, "unused_columns": list(self.times.unused)},
             "systems": self.times.systems,
         }
+
+    def longest_line(self, system: str, axis: str) -> int:
+        """The most sizes of an axis that one system has with the other sizes the same."""
+        found = (line for name, along, _, line in lines(self.times) if (name, along) == (system, axis))
+        return max(map(len, found), default=0)
+
+    def with_batches_1_and_2(self, system: str) -> int:
+        """Networks of a system that have both batches."""
+        return sum(
+            {1, 2} <= line.keys() for name, axis, _, line in lines(self.times) if (name, axis) == (system, "batch")
+        )
+
+
+class ScalingAnswers(Answers):
+    """The `Findings` of all configurations together, as the only answer."""
+
+    @property
+    def findings(self) -> Findings:
+        return self.answers[0]
+
+    def __str__(self) -> str:
+        return scaling_text(self.findings)
+
+    def as_dict(self) -> dict:
+        return self.findings.as_dict()
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row a series: its fit, and where it breaks off."""
+        return scaling_frame(self.findings)
+
+
+def scaling(
+    source: Any,
+    min_ratio: float = 1.0,
+    rename: Mapping[str, str] | None = None,
+    column: str | None = None,
+    unit: str | None = None,
+) -> ScalingAnswers:
+    """How latency grows with each size: `examine` on the times of what `store.runs.as_runs` takes.
+
+    A path may also be that of a table with one time a shape, averages for instance; `rename`, `column` and `unit`
+    are for tables (`times.read_times`).
+    """
+    runs = Runs((), str(source)) if isinstance(source, str | Path) else as_runs(source)
+    times = read_times(source if isinstance(source, str | Path) else runs, rename, column, unit)
+    return ScalingAnswers(runs, (examine(times, min_ratio),), runs.warnings)
 
 
 def examine(times: Times, min_ratio: float = 1.0) -> Findings:
@@ -161,17 +214,17 @@ def examine(times: Times, min_ratio: float = 1.0) -> Findings:
             found.linearity.append(_fitted(system, axis, fixed, line))
         for small, large in itertools.pairwise(line):
             found.pairs[axis] += 1
-            one, other = line[small], line[large]
+            less, more = line[small], line[large]
             penalty = axis == "batch" and (small, large) == (1, 2)
             found.pairs["batch 1 and 2"] += penalty
-            if other.latency_us >= one.latency_us or one.latency_us / other.latency_us < min_ratio:
+            if more.latency_us >= less.latency_us or less.latency_us / more.latency_us < min_ratio:
                 continue
-            sure = certain(faster=other, slower=one)
+            sure = certain(faster=more, slower=less)
             smaller, larger = (_shape(times, fixed, axis, size) for size in (small, large))
-            ratio = other.latency_us / one.latency_us
+            ratio = more.latency_us / less.latency_us
             found.inversions.append(Inversion(axis, smaller, larger, ratio, sure, system))
             if penalty:
-                found.batch1_penalties.append(Penalty(smaller, one.latency_us / other.latency_us, sure, system))
+                found.batch1_penalties.append(Penalty(smaller, less.latency_us / more.latency_us, sure, system))
         if axis == "batch" and len(line) > 1:
             found.batching.append(_batching(system, fixed, line))
     return found
@@ -184,7 +237,7 @@ def lines(times: Times) -> Iterator[tuple[str, str, dict[str, int], dict[int, Ce
             found: dict[tuple[int, ...], dict[int, Cell]] = {}
             for sizes in sorted(cells):
                 found.setdefault(sizes[:place] + sizes[place + 1 :], {})[sizes[place]] = cells[sizes]
-            others = [one for one in times.axes if one != axis]
+            others = [other for other in times.axes if other != axis]
             for rest, line in sorted(found.items()):
                 yield system, axis, dict(zip(others, rest, strict=True)), line
 
@@ -230,7 +283,7 @@ def _fitted(system: str, axis: str, fixed: dict[str, int], line: dict[int, Cell]
 
 def _shape(times: Times, fixed: dict[str, int], axis: str, size: int) -> dict[str, int]:
     whole = {**fixed, axis: size}
-    return {one: whole[one] for one in AXES if one in times.axes}
+    return {name: whole[name] for name in AXES if name in times.axes}
 
 
 def _batching(system: str, fixed: dict[str, int], line: dict[int, Cell]) -> Batching:

@@ -1,8 +1,8 @@
-"""Stretches of one level in the order of the trials: warm-up, drift, steps, and whether a steady state is reached.
+"""Segments of one level in the order of the trials: warm-up, drift, steps, and whether a steady state is reached.
 
 Change points are sought on medians of blocks, so that clusters of late trials of 10 % do not move
 them and a million trials take no longer than ten thousand. A change is placed to the trial where
-the two levels fit best. The level of every trial follows from its stretch; clusters of late
+the two levels fit best. The level of every trial follows from its segment; clusters of late
 trials are multiples of that local level, so that drift and steps do not smear them.
 
 The classes follow Barrett et al., Virtual machine warmup blows hot and cold (OOPSLA 2017):
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from lstm_trt.analysis.outcomes import SteadyState
 from lstm_trt.analysis.quantiles import PERCENTILES, percentile
 
 #: Levels this near count as one: half of the 2 % below which no comparison speaks of a difference.
@@ -28,7 +29,7 @@ WINDOWS = 20
 #: At most so many blocks, of at least so many trials.
 BLOCKS, BLOCK_TRIALS = 200, 16
 
-#: Shortest stretch of one level, and of a slope, in blocks: one block that a burst has hit is no level.
+#: Shortest segment of one level, and of a slope, in blocks: one block that a burst has hit is no level.
 SHORTEST, SHORTEST_SLOPE = 2, 10
 
 #: What a change and a slope have to gain beyond log(blocks), in squared standard errors of a block.
@@ -61,14 +62,14 @@ class Segment:
 
 @dataclass(frozen=True)
 class Segments:
-    """What the order of the trials tells.
+    """The course of the level over the trials.
 
     `drift`: level at the last trial over that at the first, minus 1. `level_ns`: the local level
     of every trial, constant or a line (of the logarithm) within each segment.
     """
 
     segments: tuple[Segment, ...]
-    steady_state: str
+    steady_state: SteadyState
     drift: float
     level_ns: np.ndarray = field(repr=False)
 
@@ -120,7 +121,7 @@ def spread_ties(values: np.ndarray) -> np.ndarray:
     step = clock_step(values)
     if not step:
         return values
-    # Multiples of the golden ratio fill an interval evenly in any stretch of the trials.
+    # Multiples of the golden ratio fill an interval evenly in any series of trials.
     places = np.arange(1, len(values) + 1) * 0.6180339887498949 % 1.0 - 0.5
     return np.maximum(values + step * places, values / 2)
 
@@ -190,21 +191,21 @@ def _place(logs: np.ndarray, edges: np.ndarray, first: int, change: int, last: i
     At most half-way to the neighbouring changes, so that no two of them meet at one trial.
     """
     near = 2 * SHORTEST
-    one = np.median(logs[edges[max(first, change - near)] : edges[change]])
-    other = np.median(logs[edges[change] : edges[min(last, change + near)]])
+    before = np.median(logs[edges[max(first, change - near)] : edges[change]])
+    after = np.median(logs[edges[change] : edges[min(last, change + near)]])
     start, stop = edges[max(change - 2, (first + change + 1) // 2)], edges[min(change + 2, (change + last) // 2)]
-    gains = np.abs(logs[start : stop - 1] - other) - np.abs(logs[start : stop - 1] - one)
+    gains = np.abs(logs[start : stop - 1] - after) - np.abs(logs[start : stop - 1] - before)
     return int(start + np.argmax(np.r_[0, np.cumsum(gains)]))
 
 
-def _steady_state(levels: np.ndarray) -> str:
+def _steady_state(levels: np.ndarray) -> SteadyState:
     """The class, by the level of each twentieth of the trials against that of the last tenth."""
     last = float(np.median(levels[-max(len(levels) // 10, 1) :]))
     bounds = np.linspace(0, len(levels), min(WINDOWS, len(levels)) + 1).astype(int)
     windows = np.array([np.median(levels[start:stop]) for start, stop in itertools.pairwise(bounds)])
     away = np.abs(windows / last - 1) > SAME_LEVEL
     if away[len(windows) // 2 :].any():
-        return "no steady state"
+        return SteadyState.NONE
     if not away.any():
-        return "flat"
-    return "warm-up" if windows[np.flatnonzero(away)[-1]] > last else "slowdown"
+        return SteadyState.FLAT
+    return SteadyState.WARM_UP if windows[np.flatnonzero(away)[-1]] > last else SteadyState.SLOWDOWN

@@ -1,6 +1,4 @@
-"""What a summary tells of a configuration: one row, its fields in the order of tables.
-
-One row a configuration: the latency distribution in a dozen numbers, with what they are known to.
+"""One row a configuration: the latency distribution in a dozen numbers, and how well they are known.
 
 Percentiles are order statistics (`inverted_cdf`: a latency that was really seen), and so are
 their intervals; only the 1.5 x IQR rule for outliers uses linear quartiles, as the founding
@@ -9,21 +7,39 @@ document and every box plot do. Statistics use the trials after warm-up; `n` cou
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lstm_trt.analysis.answers import Answers
+from lstm_trt.analysis.outcomes import SteadyState
+from lstm_trt.analysis.outliers import Cluster, quick
 from lstm_trt.analysis.quantiles import PERCENTILES, count_outliers, interval, percentile
-from lstm_trt.config.configuration import Configuration
-from lstm_trt.config.errors import STAGES
-from lstm_trt.store.samples import Group, Sample, groups_of
+from lstm_trt.analysis.tables import summary_frame, summary_table, trial_frame
+from lstm_trt.config.labels import configuration_fields
+from lstm_trt.store.runs import as_runs
+from lstm_trt.store.samples import Group, NoTrials, Sample, groups_of
 from lstm_trt.store.schema import Failure, Recording
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-@dataclass(frozen=True)
+    from lstm_trt.config.configuration import Configuration
+
+
+def _column(title: str, place: int) -> Any:
+    """A field that is a column of the text table, in the order of `place`; None by default."""
+    return field(default=None, metadata={"title": title, "place": place})
+
+
+@dataclass(frozen=True, kw_only=True)
 class SummaryRow:
-    """Latencies in microseconds; None where there is nothing to state.
+    """Latencies in microseconds; None where there is nothing to state. The fields stand in the order of CSV and JSON.
 
     `std_us` has n - 1 in its denominator. `outliers` lie outside 1.5 x IQR on either
     side. `max_with_warmup_us` counts the warm-up trials too. With several rounds the
@@ -34,148 +50,134 @@ class SummaryRow:
     trials know it, taken as independent. What it does not hold is what *other processes* would
     give: those differ by more than the interval is wide, and only rounds show by how much.
 
-    `clusters` of late trials are objects with at least multiplier, count and share;
-    `steady_state` is flat, warm-up, slowdown or no steady state (of rounds that are not alike,
-    the worst); both are None where they were not looked for. `group` tells a row from the others
-    of its source. Where latencies come from elsewhere the shape, the runtime and what else is not
-    known of them are None.
+    `clusters` of late trials and `steady_state` (of rounds that are not alike, the worst) are None
+    where they were not looked for. `group` tells a row from the others of its source. Where
+    latencies come from elsewhere the shape, the runtime and what else is not known of them are None.
     """
 
-    layers: int | None
-    hidden: int | None
-    sequence: int | None
-    batch: int | None
-    features: int | None
-    directions: int | None
-    runtime: str | None
-    runtime_version: str | None
-    device_name: str | None
-    precision: str | None
-    threads: int | None
-    mode: str | None
+    layers: int | None = None
+    hidden: int | None = None
+    sequence: int | None = None
+    batch: int | None = None
+    features: int | None = None
+    directions: int | None = None
+    runtime: str | None = None
+    runtime_version: str | None = None
+    device_name: str | None = None
+    precision: str | None = None
+    threads: int | None = None
+    mode: str | None = None
     status: str
-    n: int
-    min_us: float | None
-    mean_us: float | None
-    std_us: float | None
-    median_us: float | None
-    median_us_low: float | None
-    median_us_high: float | None
-    p90_us: float | None
-    p90_us_low: float | None
-    p90_us_high: float | None
-    p99_us: float | None
-    p99_us_low: float | None
-    p99_us_high: float | None
-    p999_us: float | None
-    p999_us_low: float | None
-    p999_us_high: float | None
-    max_us: float | None
-    outliers: int | None
-    clusters: tuple[dict, ...] | None
-    steady_state: str | None
-    max_with_warmup_us: float | None
-    floor_us: float | None
-    graph: bool | None
-    device_clocks: str | None
-    arrival: str | None
-    wait: str | None
-    period_us: float | None
-    pause_ms: float | None
-    for_s: float | None
-    trials: int | None
-    warmup: int | None
-    seed: int | None
-    rounds: int
-    round: int | None
-    median_us_rounds: tuple[float, ...]
-    max_us_rounds: tuple[float, ...]
-    stage: str | None
-    reason: str | None
-    machine: str | None
-    config_id: str | None
+    n: int = field(default=0, metadata={"title": "n", "place": 0})
+    min_us: float | None = _column("min", 8)
+    mean_us: float | None = _column("mean", 6)
+    std_us: float | None = _column("std", 7)
+    median_us: float | None = _column("median", 5)
+    median_us_low: float | None = None
+    median_us_high: float | None = None
+    p90_us: float | None = _column("p90", 4)
+    p90_us_low: float | None = None
+    p90_us_high: float | None = None
+    p99_us: float | None = _column("p99", 3)
+    p99_us_low: float | None = None
+    p99_us_high: float | None = None
+    p999_us: float | None = _column("p99.9", 2)
+    p999_us_low: float | None = None
+    p999_us_high: float | None = None
+    max_us: float | None = _column("max", 1)
+    outliers: int | None = _column("outliers", 10)
+    clusters: tuple[Cluster, ...] | None = ()
+    steady_state: SteadyState | None = None
+    max_with_warmup_us: float | None = None
+    floor_us: float | None = _column("floor", 9)
+    graph: bool | None = None
+    device_clocks: str | None = None
+    arrival: str | None = None
+    wait: str | None = None
+    period_us: float | None = None
+    pause_ms: float | None = None
+    for_s: float | None = None
+    trials: int | None = None
+    warmup: int | None = None
+    seed: int | None = None
+    rounds: int = 0
+    round: int | None = None
+    median_us_rounds: tuple[float, ...] = ()
+    max_us_rounds: tuple[float, ...] = ()
+    stage: str | None = None
+    reason: str | None = None
+    machine: str | None = None
+    config_id: str | None = None
     group: dict
 
     def as_dict(self) -> dict:
-        """JSON values."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        """JSON values; periods and causes of clusters, which are not looked for here, are left out."""
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+        if self.clusters is not None:
+            plain["clusters"] = [
+                {name: value for name, value in cluster.as_dict().items() if name not in ("period_ms", "causes")}
+                for cluster in self.clusters
+            ]
+        return plain
 
 
-FIELDS = tuple(field.name for field in fields(SummaryRow))
-
-#: Of a configuration, beside what comes before `status`.
-PROTOCOL = (
-    *("graph", "device_clocks", "arrival", "wait", "period_us", "pause_ms", "for_s", "trials", "warmup", "seed"),
-    "config_id",
-)
+#: Names of the columns of CSV and JSON.
+FIELDS = tuple(column.name for column in fields(SummaryRow))
 
 
-def microseconds(value_us: float) -> str:
-    """As tables have it: a tenth of a microsecond, and none of five digits and more."""
-    return f"{value_us:.1f}" if value_us < 10_000 else f"{value_us:.0f}"
+class Summary(Answers):
+    """Rows of configurations, or of their rounds; `str` is the table for a terminal."""
+
+    def __str__(self) -> str:
+        return summary_table(self.answers)
+
+    def as_dict(self) -> list[dict]:
+        return [row.as_dict() for row in self.answers]
+
+    def csv_text(self) -> str:
+        """CSV with a header; numbers of rounds stand with spaces between them, other structures are JSON."""
+        file = io.StringIO()
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        for row in self.as_dict():
+            lists = {name: " ".join(map(str, row[name])) for name in ("median_us_rounds", "max_us_rounds")}
+            others = {name: json.dumps(value) for name, value in row.items() if isinstance(value, list | dict)}
+            writer.writerow({**row, **others, **lists})
+        return file.getvalue()
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        return summary_frame(self.answers, FIELDS)
 
 
-def clusters_text(clusters: Sequence[dict], most: int | None = None) -> str:
-    """`1.25x 2.0 %, 2.01x 1.0 %`, the most frequent first; what is left out beyond `most` is counted."""
-    ordered = sorted(clusters, key=lambda one: -one["share"])
-    told = ", ".join(f"{one['multiplier']:.2f}x {_percent(one['share'])}" for one in ordered[:most])
-    left = len(ordered) - len(ordered[:most])
-    return f"{told}, +{left}" if told and left else f"{left} cluster{'s' * (left > 1)}" if left else told or "none"
+def summarize(runs: Any, by_round: bool = False, clusters: bool = True) -> Summary:
+    """One row a configuration and machine, or one a round as well; recordings are sorted by shape, then runtime.
 
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %" if share >= 0.001 else f"{100 * share:.1g} %"
-
-
-def statistics(latency_ns: np.ndarray) -> dict:
-    """The numbers of one sample of latencies in ns (any order, at least one)."""
-    ordered = np.sort(latency_ns)
-    mean = float(np.mean(ordered, dtype=np.float64))
-    return {
-        "n": len(ordered),
-        "min_us": float(ordered[0]) / 1e3,
-        "mean_us": mean / 1e3,
-        "std_us": float(np.std(ordered.astype(np.float64), ddof=1)) / 1e3 if len(ordered) > 1 else None,
-        **_percentiles(ordered),
-        "max_us": float(ordered[-1]) / 1e3,
-        "outliers": count_outliers(ordered),
-    }
-
-
-def _percentiles(ordered: np.ndarray) -> dict:
-    told = {}
-    for name, share in PERCENTILES.items():
-        low, high = interval(ordered, share)
-        told[name] = percentile(ordered, share) / 1e3
-        told[f"{name}_low"] = None if low is None else low / 1e3
-        told[f"{name}_high"] = None if high is None else high / 1e3
-    return told
-
-
-def summarize(items: Iterable[Recording | Failure], by_round: bool = False, clusters: bool = True) -> list[SummaryRow]:
-    """One row a configuration and machine, or one a round as well; sorted by shape, then runtime.
-
-    Recordings of unlike machines are never pooled; one that is given twice counts once. A
-    configuration that failed in one round and ran in another is told by its recordings, unless
-    each round has its row. To look for clusters and segments takes most of the time: without
-    `clusters` neither is looked for.
+    `runs`: what `store.runs.as_runs` takes. A configuration that failed in one round and ran in
+    another is shown by its recordings, unless each round has its row. To look for clusters and
+    segments takes most of the time: without `clusters` neither is looked for.
     """
-    items = list(items)
-    rows = summarize_groups(groups_of(items), by_round, clusters)
-    if by_round:  # groups tell a failure only where nothing was measured, and of no round
+    runs = as_runs(runs)
+    groups = groups_of(runs.recordings) if runs.recordings else runs.groups
+    rows = summarize_groups(groups, by_round, clusters)
+    if by_round and runs.recordings:  # groups have a failure only where nothing was measured, and of no round
         rows = [row for row in rows if row.status == "ok"]
-        failures = [item for item in items if isinstance(item, Failure)]
-        marks = {(one.configuration.id, one.provenance.get("machine_fingerprint"), one.round): one for one in failures}
-        for one in marks.values():
-            told = Group(
-                one.configuration.name,
-                (),
-                one.configuration.workload.group_fields(one.configuration.mode),
-                one.configuration,
-            )
-            machine = one.provenance.get("machine_fingerprint")
-            rows.append(_failed(told, one.stage, one.reason, machine, one.round))
-    return sorted(rows, key=_place)
+        failures = [item for item in runs.recordings if isinstance(item, Failure)]
+        last = {
+            (item.configuration.id, item.provenance.get("machine_fingerprint"), item.round): item for item in failures
+        }
+        for (_, machine, number), item in last.items():
+            configuration = item.configuration
+            group = configuration.workload.group_fields(configuration.mode)
+            failure = NoTrials(item.stage, item.reason)
+            rows.append(_failed(configuration, group, failure, machine, number))
+    return Summary(runs, tuple(sorted(rows, key=_place) if runs.own else rows), runs.warnings)
+
+
+def frames(items: Iterable[Recording | Failure]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`(summary, trials)`: a row a configuration and round without its clusters, and a row a trial."""
+    items = list(items)
+    return summarize(items, by_round=True, clusters=False).frame, trial_frame(items)
 
 
 def summarize_groups(groups: Iterable[Group], by_round: bool = False, clusters: bool = True) -> list[SummaryRow]:
@@ -183,13 +185,32 @@ def summarize_groups(groups: Iterable[Group], by_round: bool = False, clusters: 
     rows = []
     for group in groups:
         if group.failure is not None or not group.n:
-            stage, reason = _failure(group.failure or "no trials after warm-up")
-            rows.append(_failed(group, stage, reason, group.group.get("machine")))
+            failure = group.failure or NoTrials(None, "no trials after warm-up")
+            rows.append(_failed(group.configuration, group.group, failure, group.group.get("machine")))
         else:
             samples = [sample for sample in group.samples if len(sample.timed_ns)]
-            parts = [([one], one.round) for one in samples] if by_round else [(samples, None)]
-            rows += [_recorded(group, part, round, clusters) for part, round in parts]
+            parts = [([sample], sample.round) for sample in samples] if by_round else [(samples, None)]
+            rows += [_recorded(group, part, number, clusters) for part, number in parts]
     return rows
+
+
+def statistics(latency_ns: np.ndarray) -> dict:
+    """The numbers of one sample of latencies in ns (any order, at least one)."""
+    ordered = np.sort(latency_ns)
+    found = {
+        "n": len(ordered),
+        "min_us": float(ordered[0]) / 1e3,
+        "mean_us": float(np.mean(ordered, dtype=np.float64)) / 1e3,
+        "std_us": float(np.std(ordered.astype(np.float64), ddof=1)) / 1e3 if len(ordered) > 1 else None,
+        "max_us": float(ordered[-1]) / 1e3,
+        "outliers": count_outliers(ordered),
+    }
+    for name, share in PERCENTILES.items():
+        low, high = interval(ordered, share)
+        found[name] = percentile(ordered, share) / 1e3
+        found[f"{name}_low"] = None if low is None else low / 1e3
+        found[f"{name}_high"] = None if high is None else high / 1e3
+    return found
 
 
 def _place(row: SummaryRow) -> tuple:
@@ -198,87 +219,44 @@ def _place(row: SummaryRow) -> tuple:
     return (*((value is not None, value) for value in values), row.config_id, row.round or 0)
 
 
-def _failure(text: str) -> tuple[str | None, str]:
-    """`failed at memory: too large` -> its stage and reason."""
-    stage, colon, reason = text.removeprefix("failed at ").partition(": ")
-    return (stage, reason) if colon and stage in STAGES else (None, text)
+def _configured(configuration: Configuration | None) -> dict:
+    """The fields of a row that were configured."""
+    if configuration is None:
+        return {}
+    found = {**configuration.workload.axes, "config_id": configuration.id}
+    return found | {name: value for name, value in configuration_fields(configuration).items() if name in FIELDS}
 
 
-def _common(group: Group, machine: str | None, round: int | None) -> dict:
-    told = dict.fromkeys((*FIELDS[: FIELDS.index("status")], *PROTOCOL))
-    if group.configuration is not None:
-        told |= _configured(group.configuration)
-    return told | {"round": round, "machine": machine, "group": group.group}
-
-
-def _configured(config: Configuration) -> dict:
-    return {
-        **config.workload.axes,
-        "runtime": config.runtime,
-        "runtime_version": config.runtime_version,
-        "device_name": config.device_name,
-        "precision": config.options.precision,
-        "threads": config.options.threads,
-        "mode": config.mode,
-        "graph": config.options.graph,
-        "device_clocks": config.options.device_clocks,
-        "arrival": config.protocol.arrival,
-        "wait": config.protocol.wait,
-        "period_us": config.protocol.period_us,
-        "pause_ms": config.protocol.pause_ms,
-        "for_s": config.protocol.for_s,
-        "trials": config.protocol.trials,
-        "warmup": config.protocol.warmup,
-        "seed": config.protocol.seed,
-        "config_id": config.id,
-    }
-
-
-def _recorded(group: Group, samples: list[Sample], round: int | None, look: bool) -> SummaryRow:
+def _recorded(group: Group, samples: Sequence[Sample], number: int | None, look: bool) -> SummaryRow:
     timed = [sample.timed_ns for sample in samples]
     floors = [sample.floor_us for sample in samples if sample.floor_us is not None]
-    clusters, steady_state = _shape_of(samples) if look else (None, None)
+    outliers = quick(samples) if look else None
+    found = _configured(group.configuration) | statistics(np.concatenate(timed))
     return SummaryRow(
-        **_common(group, samples[0].machine, round),
-        **statistics(np.concatenate(timed)),
+        **found,
         status="ok",
-        clusters=clusters,
-        steady_state=steady_state,
+        clusters=outliers and outliers.clusters,
+        steady_state=outliers and outliers.steady_state,
         max_with_warmup_us=max(float(sample.latency_ns.max()) for sample in samples) / 1e3,
         floor_us=min(floors) if floors else None,
         rounds=len(samples),
-        median_us_rounds=tuple(percentile(np.sort(one), PERCENTILES["median_us"]) / 1e3 for one in timed),
-        max_us_rounds=tuple(float(one.max()) / 1e3 for one in timed),
-        stage=None,
-        reason=None,
+        round=number,
+        median_us_rounds=tuple(percentile(np.sort(part), PERCENTILES["median_us"]) / 1e3 for part in timed),
+        max_us_rounds=tuple(float(part.max()) / 1e3 for part in timed),
+        machine=samples[0].machine,
+        group=group.group,
     )
 
 
-def _shape_of(samples: list[Sample]) -> tuple[tuple[dict, ...], str | None]:
-    """Clusters and steady-state class; without periods and causes, which are not looked for here."""
-    from lstm_trt.analysis.outliers import quick
-
-    seen = quick(samples).as_dict()
-    unasked = ("period_ms", "causes")
-    clusters = ({name: one[name] for name in one if name not in unasked} for one in seen["clusters"])
-    return tuple(clusters), seen["steady_state"]
-
-
-def _failed(group: Group, stage: str | None, reason: str, machine: str | None, round: int | None = None) -> SummaryRow:
-    bounds = [f"{name}_{side}" for name in PERCENTILES for side in ("low", "high")]
-    nothing = dict.fromkeys(
-        ("min_us", "mean_us", "std_us", *PERCENTILES, *bounds, "max_us", "outliers", "max_with_warmup_us", "floor_us")
-    )
+def _failed(
+    configuration: Configuration | None, group: dict, failure: NoTrials, machine: str | None, number: int | None = None
+) -> SummaryRow:
     return SummaryRow(
-        **_common(group, machine, round),
-        **nothing,
-        n=0,
+        **_configured(configuration),
         status="failed",
-        clusters=(),
-        steady_state=None,
-        rounds=0,
-        median_us_rounds=(),
-        max_us_rounds=(),
-        stage=stage,
-        reason=reason,
+        round=number,
+        stage=failure.stage,
+        reason=failure.reason,
+        machine=machine,
+        group=group,
     )

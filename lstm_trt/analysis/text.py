@@ -1,224 +1,43 @@
-"""The verdict on a deadline in words: for the terminal, for a table, for a review.
-
-What was found of the outliers, in words.
-
-What a comparison of two recorded sides found, in words.
-
-What a replay at a fixed rate found, in words.
-
-What the analysis of scaling found, in words.
-"""
+"""The answers as text for a terminal, a table or a page, made from their values; no code reads it back."""
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from lstm_trt.analysis.causes import Cause
-from lstm_trt.analysis.compare import AMBIGUOUS, ClusterPair, Comparison
-from lstm_trt.analysis.deadline import MET, MISSED, Verdict
-from lstm_trt.analysis.outliers import Cluster, Outliers, Round
+from lstm_trt.analysis.outcomes import Change, CountedBy, Outcome, SteadyState, TimesBy
 from lstm_trt.analysis.quantiles import ROUNDS
-from lstm_trt.analysis.replay import Replay
-from lstm_trt.analysis.scaling import POINTS, Findings, Inversion, lines
-from lstm_trt.analysis.summary import microseconds
-from lstm_trt.analysis.times import Times
-from lstm_trt.plots.style import number, percent
+from lstm_trt.config.format import (
+    count,
+    latency,
+    microseconds,
+    milliseconds,
+    multiple,
+    number,
+    percent,
+    percent_at_least,
+    percent_at_most,
+    percent_certified,
+    percent_number,
+    rate,
+    short_number,
+    signed_percent,
+    table,
+)
 
+if TYPE_CHECKING:
+    from lstm_trt.analysis.causes import Cause
+    from lstm_trt.analysis.compare import ClusterPair, Comparison
+    from lstm_trt.analysis.deadline import Card, Verdict
+    from lstm_trt.analysis.outliers import Cluster, Outliers, Round, Tail
+    from lstm_trt.analysis.replay import Replay
+    from lstm_trt.analysis.scaling import Findings, Inversion
+    from lstm_trt.analysis.times import Times
 
-def verdict_text(verdict: Verdict, name: str = "") -> str:
-    """Several lines; the verdict comes first, the maximum second."""
-    lines = [f"{verdict.verdict}  {_asked(verdict)}" + (f"  {name}" if name else "")]
-    if verdict.n == 0:
-        return "\n".join([*lines, *(f"  {reason}" for reason in verdict.reasons)])
-    lines += [_maximum(verdict), _misses(verdict), _certifies(verdict)]
-    lines += [f"because {reason}" for reason in verdict.reasons]
-    lines += [_dependence(verdict), *_drift(verdict), _card(verdict), *_record(verdict)]
-    return "\n".join([lines[0], *(f"  {line}" for line in lines[1:])])
-
-
-def verdict_line(verdict: Verdict, name: str = "") -> str:
-    """One line of a table of many configurations."""
-    head = f"{verdict.verdict:19}  "
-    tail = f"  {name}" if name else ""
-    if verdict.n == 0:
-        return f"{head}{'; '.join(verdict.reasons)}{tail}"
-    told = f"max {verdict.max_us:.1f} us, {_count(verdict.misses)} in {verdict.n}"
-    if verdict.verdict != MET:
-        told += f", certifies {certified(verdict.certifies)} %"
-    if verdict.verdict not in (MET, MISSED):
-        told += (
-            f", record {verdict.trials_needed} fresh trials"
-            if verdict.trials_needed
-            else ", too many misses to show it"
-        )
-    return f"{head}{told}{tail}"
-
-
-def sentence(verdict: Verdict) -> str:
-    """One or two sentences for a page that is shown at a review."""
-    which, deadline = _number(verdict.percentile), _number(verdict.deadline_us)
-    sure = f"{_number(100 * verdict.confidence)} % confidence"
-    if verdict.n == 0:
-        return f"Nothing is known about the deadline of {deadline} us: {'; '.join(verdict.reasons)}."
-    seen = f"{_count(verdict.misses)} in {verdict.n} trials, the longest {verdict.max_us:.1f} us"
-    if verdict.verdict == MET:
-        return f"{which} % of calls answer within {deadline} us, at {sure}: {seen}."
-    if verdict.verdict == MISSED:
-        low = 100 * verdict.miss_rate_low
-        return (
-            f"The {which}th percentile misses {deadline} us, at {sure}: {seen};"
-            f" at least {_down(low)} % of calls are late where {_number(100 - verdict.percentile)} % may be."
-        )
-    first = f"Whether {which} % of calls answer within {deadline} us is not shown at {sure}: {seen}."
-    because = f" Held back: {'; '.join(verdict.reasons)}." if verdict.reasons else ""
-    record = f" A fresh recording of {_needed(verdict)} can show it." if verdict.trials_needed else ""
-    return first + because + record
-
-
-def certified(percent: float) -> str:
-    """A percentage rounded down so far that two digits tell what is missing to 100: 99.7009 -> 99.7."""
-    rest = 100 - percent
-    if rest <= 0 or percent <= 0:
-        return "0" if percent <= 0 else "100"
-    digits = max(0, 1 - math.floor(math.log10(rest)))
-    scale = 10**digits
-    # A hair up before rounding down: 99.9 itself is below 99.9 in floating point.
-    return _stripped(f"{math.floor(percent * scale + 1e-9) / scale:.{digits}f}")
-
-
-def miss_rate_text(share: float) -> str:
-    """A share in percent with three digits: 0.00123 -> 0.123."""
-    return _stripped(_fixed(100 * share, 3))
-
-
-def _asked(verdict: Verdict) -> str:
-    return (
-        f"p{_number(verdict.percentile)} within {_number(verdict.deadline_us)} us"
-        f" at {_number(100 * verdict.confidence)} % confidence"
-    )
-
-
-def _maximum(verdict: Verdict) -> str:
-    told = f"max {verdict.max_us:.1f} us of n = {verdict.n} (with warm-up {verdict.max_with_warmup_us:.1f} us)"
-    if len(verdict.rounds) > 1:
-        told += ", of the rounds " + " ".join(f"{one:.1f}" for one in verdict.max_us_rounds)
-    return told
-
-
-def _misses(verdict: Verdict) -> str:
-    low, high = verdict.miss_rate_low, verdict.miss_rate_high
-    told = f"{_count(verdict.misses)} of {verdict.n}"
-    told += (
-        f" = {miss_rate_text(verdict.misses / verdict.n)} %, at least {_down(100 * low)} %" if verdict.misses else ""
-    )
-    return f"{told}, at most {_up(100 * high)} % (each bound {_sure(verdict)}); {_allowed(verdict)} % may miss"
-
-
-def _certifies(verdict: Verdict) -> str:
-    told = f"these trials prove that {certified(verdict.certifies)} % of calls meet the deadline"
-    maximum = (
-        f"the maximum {verdict.max_us:.1f} us of n = {verdict.n} certifies:"
-        f" {certified(verdict.max_certifies)} % of calls are at or below it ({_sure(verdict)});"
-        " the next n trials exceed it with probability one half"
-    )
-    return f"{told}\n  {maximum}"
-
-
-def _dependence(verdict: Verdict) -> str:
-    found = verdict.dependence
-    if not found.how:
-        return "dependence: late answers cluster no more than chance gives; every trial counts"
-    told = f"dependence: {found.how}"
-    told += f"; extremal index {found.extremal_index:.2g}" if found.extremal_index < 1 else ""
-    told += f"; {verdict.n} trials are worth {verdict.effective_n}"
-    told += f", the {_count(verdict.misses)} {verdict.effective_misses}" if verdict.misses else ""
-    effective = verdict.verdict_if_effective
-    if effective == verdict.verdict_if_independent:
-        return f"{told}: the verdict stays"
-    return f"{told}: {effective} instead of {verdict.verdict_if_independent}"
-
-
-def _drift(verdict: Verdict) -> list[str]:
-    told = []
-    for one in verdict.rounds:
-        if one.steady_state != "flat" or one.segments > 1:
-            of = f" in round {one.round}" if len(verdict.rounds) > 1 else ""
-            told.append(f"the body drifts by {100 * one.drift:+.1f} %{of} ({one.steady_state})")
-    return told
-
-
-def _card(verdict: Verdict) -> str:
-    card = verdict.card
-    worst = ", ".join(f"{m} in any {k}" for k, m in card.worst_in.items() if m is not None)
-    told = f"(m, k): at worst {worst}; " if worst else "(m, k): "
-    told += f"longest run {card.longest_run}; P(miss) {miss_rate_text(card.p_miss) if card.p_miss else 0} %"
-    if card.p_miss_after_miss is not None:
-        told += f", after a miss {miss_rate_text(card.p_miss_after_miss) if card.p_miss_after_miss else 0} %"
-    return told
-
-
-def _record(verdict: Verdict) -> list[str]:
-    if verdict.verdict in (MET, MISSED) or verdict.trials_needed is None:
-        return []
-    told = f"record {_needed(verdict, 'fresh ')}; do not append"
-    if verdict.trials_needed != verdict.trials_needed_if_independent:
-        told += f" ({verdict.trials_needed_if_independent} if they were independent)"
-    return [told]
-
-
-def _needed(verdict: Verdict, kind: str = "") -> str:
-    """How many trials, and of which kind where their number was not what held MET back."""
-    steady = " in a steady state" if verdict.verdict_if_effective == MET else ""
-    return f"{verdict.trials_needed} {kind}trials{steady}"
-
-
-def _sure(verdict: Verdict) -> str:
-    return f"{_number(100 * verdict.confidence)} %"
-
-
-def _allowed(verdict: Verdict) -> str:
-    return _number(float(f"{100 - verdict.percentile:.9g}"))
-
-
-def _count(misses: int) -> str:
-    return "no miss" if misses == 0 else f"{misses} miss{'es' * (misses > 1)}"
-
-
-def _number(value: float) -> str:
-    return f"{value:.10g}"
-
-
-def _fixed(value: float, digits: int) -> str:
-    if value == 0:
-        return "0"
-    return f"{value:.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
-
-
-def _up(percent: float) -> str:
-    return _directed(percent, math.ceil)
-
-
-def _down(percent: float) -> str:
-    return _directed(percent, math.floor)
-
-
-def _directed(percent: float, whole) -> str:
-    """Three digits, a bound rounded to its safe side; shorter where that is exact."""
-    if percent == 0:
-        return "0"
-    digits = max(0, 2 - math.floor(math.log10(percent)))
-    scale = 10.0**digits
-    return _stripped(f"{whole(percent * scale) / scale:.{digits}f}")
-
-
-def _stripped(text: str) -> str:
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-NAMES = {
+#: Names of counters for people.
+CAUSE_NAMES = {
     "involuntary_switches": "involuntary context switches",
     "minor_faults": "minor page faults",
     "major_faults": "major page faults",
@@ -226,454 +45,550 @@ NAMES = {
     "throttled_periods": "CPU throttling",
 }
 
-SEGMENTS_TOLD = 5
-
-#: A cause that fewer of a cluster's trials have explains it in part only.
+#: A cause that a smaller share of a cluster's trials have explains it in part only.
 MOSTLY = 0.5
 
 #: Fast trials and a segment are of one state where their medians differ by at most this share.
 SAME_STATE = 0.02
 
+#: Tails of fewer trials are called stragglers.
+LEAST_TAIL = 5
+
+#: So many segments and inversions are printed; the others are counted.
+MOST_SEGMENTS, MOST_INVERSIONS = 5, 10
+
+AXIS_NAMES = {"layers": "Layers", "hidden": "Hidden size", "sequence": "Sequence length", "batch": "Batch size"}
+
+AXIS_UNITS = {"layers": "layer", "hidden": "unit", "sequence": "step", "batch": "sample"}
+
+#: A series is called linear above this.
+LINEAR_R2 = 0.99
+
+
+# Verdicts
+
+
+def verdict_text(verdict: Verdict, name: str = "") -> str:
+    """Several lines; the verdict comes first, the maximum second."""
+    lines = [f"{verdict.verdict}  {_question(verdict)}" + (f"  {name}" if name else "")]
+    if verdict.n == 0:
+        return "\n  ".join([*lines, *verdict.reasons])
+    lines += [_maximum(verdict), _misses(verdict), *_certificate(verdict)]
+    lines += [f"because {reason}" for reason in verdict.reasons]
+    lines += [_dependence(verdict), *_drift(verdict), _firm(verdict.card), *_to_record(verdict)]
+    return "\n  ".join(lines)
+
+
+def verdict_line(verdict: Verdict, name: str = "") -> str:
+    """One line of a table of many configurations."""
+    end = f"  {name}" if name else ""
+    if verdict.n == 0:
+        return f"{verdict.verdict:19}  {'; '.join(verdict.reasons)}{end}"
+    text = f"max {verdict.max_us:.1f} us, {count(verdict.misses, 'miss')} in {verdict.n}"
+    if verdict.verdict != Outcome.MET:
+        text += f", certifies {percent_certified(verdict.certifies)} %"
+    if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE:
+        needed = verdict.trials_needed
+        text += f", record {needed} fresh trials" if needed else ", too many misses to show it"
+    return f"{verdict.verdict:19}  {text}{end}"
+
+
+def sentence(verdict: Verdict) -> str:
+    """One or two sentences for a page that is shown at a review."""
+    percentile, deadline_us = short_number(verdict.percentile), short_number(verdict.deadline_us)
+    confidence = f"{_confidence(verdict)} confidence"
+    if verdict.n == 0:
+        return f"Nothing is known about the deadline of {deadline_us} us: {'; '.join(verdict.reasons)}."
+    seen = f"{count(verdict.misses, 'miss')} in {verdict.n} trials, the longest {verdict.max_us:.1f} us"
+    if verdict.verdict == Outcome.MET:
+        return f"{percentile} % of calls answer within {deadline_us} us, at {confidence}: {seen}."
+    if verdict.verdict == Outcome.MISSED:
+        return (
+            f"The {percentile}th percentile misses {deadline_us} us, at {confidence}: {seen};"
+            f" at least {percent_at_least(verdict.miss_rate_low)} of calls are late where {_allowed(verdict)} may be."
+        )
+    first = f"Whether {percentile} % of calls answer within {deadline_us} us is not shown at {confidence}: {seen}."
+    because = f" Held back: {'; '.join(verdict.reasons)}." if verdict.reasons else ""
+    record = f" A fresh recording of {_trials_needed(verdict)} can show it." if verdict.trials_needed else ""
+    return first + because + record
+
+
+def _question(verdict: Verdict) -> str:
+    percentile, deadline_us = short_number(verdict.percentile), short_number(verdict.deadline_us)
+    return f"p{percentile} within {deadline_us} us at {_confidence(verdict)} confidence"
+
+
+def _maximum(verdict: Verdict) -> str:
+    text = f"max {verdict.max_us:.1f} us of n = {verdict.n} (with warm-up {verdict.max_with_warmup_us:.1f} us)"
+    if len(verdict.rounds) > 1:
+        text += ", of the rounds " + " ".join(f"{max_us:.1f}" for max_us in verdict.max_us_rounds)
+    return text
+
+
+def _misses(verdict: Verdict) -> str:
+    text = f"{count(verdict.misses, 'miss')} in {verdict.n} trials"
+    if verdict.misses:
+        text += f" = {percent(verdict.misses / verdict.n)}, at least {percent_at_least(verdict.miss_rate_low)}"
+    text += f", at most {percent_at_most(verdict.miss_rate_high)} (each bound one-sided, {_confidence(verdict)})"
+    return f"{text}; allowed {_allowed(verdict)}"
+
+
+def _certificate(verdict: Verdict) -> list[str]:
+    return [
+        f"these trials prove that {percent_certified(verdict.certifies)} % of calls meet the deadline",
+        f"and that {percent_certified(verdict.max_certifies)} % of calls are at or below the maximum"
+        f" ({_confidence(verdict)} confidence); there is a 50 % chance that the next n trials contain a longer one",
+    ]
+
+
+def _dependence(verdict: Verdict) -> str:
+    found = verdict.dependence
+    if not found.how:
+        return "dependence: late calls cluster no more than by chance; every trial counts"
+    text = f"dependence: {found.how}"
+    text += f"; extremal index {found.extremal_index:.2g}" if found.extremal_index < 1 else ""
+    text += f"; {count(verdict.n, 'trial')}, effective sample size {verdict.effective_n}"
+    if verdict.misses:
+        text += f" ({count(verdict.misses, 'miss')}, effectively {verdict.effective_misses})"
+    if verdict.verdict_if_effective == verdict.verdict_if_independent:
+        return f"{text}: the verdict stays"
+    return f"{text}: {verdict.verdict_if_effective} instead of {verdict.verdict_if_independent}"
+
+
+def _drift(verdict: Verdict) -> list[str]:
+    several = len(verdict.rounds) > 1
+    return [
+        f"drift of the bulk {signed_percent(part.drift)}{f' in round {part.round}' * several} ({part.steady_state})"
+        for part in verdict.rounds
+        if part.steady_state != SteadyState.FLAT or part.segments > 1
+    ]
+
+
+def _firm(card: Card) -> str:
+    worst = ", ".join(f"{m} in any {k}" for k, m in card.worst_in.items() if m is not None)
+    text = "(m,k)-firm: " + (f"at worst {worst} trials; " if worst else "")
+    text += f"longest run of misses {card.longest_run}; P(miss) {percent(card.p_miss)}"
+    return text + ("" if card.p_miss_after_miss is None else f", after a miss {percent(card.p_miss_after_miss)}")
+
+
+def _to_record(verdict: Verdict) -> list[str]:
+    if verdict.verdict != Outcome.NOT_ENOUGH_EVIDENCE or verdict.trials_needed is None:
+        return []
+    text = f"record {_trials_needed(verdict, 'fresh ')}; do not append to this recording"
+    if verdict.trials_needed != verdict.trials_needed_if_independent:
+        text += f" ({verdict.trials_needed_if_independent} if trials were independent)"
+    return [text]
+
+
+def _trials_needed(verdict: Verdict, kind: str = "") -> str:
+    """How many trials, and in which state where it is not their number that held MET back."""
+    steady = " in a steady state" if verdict.verdict_if_effective == Outcome.MET else ""
+    return f"{verdict.trials_needed} {kind}trials{steady}"
+
+
+def _confidence(verdict: Verdict) -> str:
+    return f"{short_number(100 * verdict.confidence)} %"
+
+
+def _allowed(verdict: Verdict) -> str:
+    return f"{100 - verdict.percentile:.9g} %"
+
+
+# Outliers
+
 
 def outliers_text(outliers: Outliers, name: str = "") -> str:
-    """The answer as lines of text for a terminal."""
-    told = [f"{name}:"] if name else []
+    """Several lines: how many there are, the course of the level, the clusters, and the tail."""
+    lines = [f"{name}:"] if name else []
     rounds = outliers.rounds
     over = f" in {len(rounds)} rounds" if len(rounds) > 1 else ""
-    told.append(
-        f"{outliers.n} trials{over}, median {_time(outliers.median_us)};"
-        f" {outliers.outliers} outside 1.5 x IQR ({_percent(outliers.outliers / outliers.n)})"
+    lines.append(
+        f"{count(outliers.n, 'trial')}{over}, median {latency(outliers.median_us)};"
+        f" {outliers.outliers} outside 1.5 x IQR ({percent(outliers.outliers / outliers.n)})"
     )
-    told += _order(rounds)
+    lines += _course(rounds)
     if outliers.clusters:
-        told.append(f"{_count_o(len(outliers.clusters), 'cluster')}, as multiples of the local median:")
-        told += [f"  {_cluster(one, outliers)}" for one in outliers.clusters]
-        told += _uneven(outliers)
+        lines.append(f"{count(len(outliers.clusters), 'cluster')}, as multiples of the local median:")
+        lines += [f"  {_cluster(cluster, outliers)}" for cluster in outliers.clusters]
+        lines += _uneven(outliers)
     else:
-        told.append("No cluster of outliers.")
-    if outliers.tail is not None:
-        tail = outliers.tail
-        what = "Besides, a smooth tail" if outliers.clusters else "A smooth tail"
-        if tail.count < 5:
-            what = "Besides, stragglers" if outliers.clusters else "Stragglers"
-        line = f"{what}: {_count_o(tail.count, 'trial')}, {_percent(tail.share)}, from {tail.start:.2f}x"
-        line += f" to {tail.stop:.2f}x" if tail.count > 1 else ""
-        line += f", {tail.shape}" if tail.count >= 5 else ""
-        line += _every(tail.period_ms, outliers) + (f", {_causes(tail.causes)}" if tail.causes else "")
-        told.append(line)
+        lines.append("No cluster of outliers.")
+    lines += _tail(outliers)
     if outliers.clusters and outliers.period_by is not None and not outliers.causes_counted:
-        told.append("No causes were counted here: recordings of this lab count switches, faults, steal and throttling.")
-    return "\n".join(told)
+        lines.append(
+            "No causes were counted: `lstm-trt record` counts context switches, page faults, steal, throttling."
+        )
+    return "\n".join(lines)
 
 
-def clusters_line(clusters: Sequence[Cluster]) -> str:
-    """`1.25x 2.0 %, 2.01x 1.0 %`, or `none`."""
-    return ", ".join(f"{one.multiplier:.2f}x {_percent(one.share)}" for one in clusters) or "none"
+def outliers_line(outliers: Outliers, name: str) -> str:
+    """One line of a table of many configurations."""
+    clusters = clusters_line(outliers.clusters)
+    return f"{name}: {outliers.outliers} outliers in {outliers.n}, clusters {clusters}, {outliers.steady_state}"
+
+
+def clusters_line(clusters: Sequence, most: int | None = None) -> str:
+    """`1.25x 2.0 %, 2.01x 1.0 %`, or `none`; with `most` the most frequent ones, and how many others: `+2`."""
+    if most is not None:
+        clusters = sorted(clusters, key=lambda cluster: -cluster.share)
+    shown = ", ".join(f"{multiple(cluster.multiplier)} {percent(cluster.share)}" for cluster in clusters[:most])
+    others = len(clusters) - len(clusters[:most])
+    if not others:
+        return shown or "none"
+    return f"{shown}, +{others}" if shown else count(others, "cluster")
+
+
+def causes_text(late: Cluster | Tail, outliers: Outliers) -> str:
+    """For figures: `minor page faults (odds 12×)`, the odds ratio against the bulk; in part, or unexplained."""
+    if not outliers.causes_counted:
+        return "nothing was counted"
+    texts = []
+    for cause in late.causes:
+        if cause.by == CountedBy.CONTROL:
+            texts.append("the machine's own noise (control run)")
+            continue
+        name = CAUSE_NAMES.get(cause.name, cause.name.replace("_", " "))
+        odds = f"odds\u00a0{number(cause.odds_ratio)}×"
+        whole = cause.share >= MOSTLY
+        texts.append(f"{name} ({odds})" if whole else f"in part {name} ({percent(cause.share)} of these, {odds})")
+    return ", ".join(texts) or "unexplained"
+
+
+def _course(rounds: Sequence[Round]) -> list[str]:
+    """Steady state and segments, one line where all rounds agree on a flat course."""
+    several = len(rounds) > 1
+    if all(part.steady_state == SteadyState.FLAT and len(part.segments) == 1 for part in rounds):
+        return [f"Steady state: flat{' in every round' * several}"]
+    return [
+        (f"Round {part.round}: " if several else "Steady state: ") + f"{part.steady_state}{_segments(part)}"
+        for part in rounds
+    ]
+
+
+def _segments(part: Round) -> str:
+    if len(part.segments) == 1 and not part.segments[0].change:
+        return ""
+    texts = []
+    for segment in part.segments[:MOST_SEGMENTS]:
+        change = f" ({signed_percent(segment.change)} over them)" if segment.change else ""
+        texts.append(f"{latency(segment.median_ns / 1e3)} in trials {segment.start + 1} to {segment.stop}{change}")
+    more = len(part.segments) - len(texts)
+    texts += [f"and {more} more"] if more else []
+    return f", {signed_percent(part.drift)} from start to end: {'; '.join(texts)}"
 
 
 def _cluster(cluster: Cluster, outliers: Outliers) -> str:
-    told = f"{cluster.multiplier:.2f}x ({_time(cluster.time_us)}): {_count_o(cluster.count, 'trial')},"
-    told += f" {_percent(cluster.share)} ({_number_o(cluster.share_low)} to {_percent(cluster.share_high)})"
-    told += _every(cluster.period_ms, outliers) + _level_elsewhere(cluster, outliers.rounds)
-    if outliers.period_by is None:
-        return told
-    return f"{told}, {_causes(cluster.causes)}"
+    text = f"{multiple(cluster.multiplier)} ({latency(cluster.time_us)}): {count(cluster.count, 'trial')},"
+    text += f" {percent(cluster.share)} ({percent_number(cluster.share_low)} to {percent(cluster.share_high)})"
+    text += _period(cluster.period_ms, outliers) + _level_elsewhere(cluster, outliers.rounds)
+    return text if outliers.period_by is None else f"{text}, {_causes(cluster.causes)}"
 
 
 def _level_elsewhere(cluster: Cluster, rounds: Sequence[Round]) -> str:
-    """Of fast trials, the longest stretch whose level is theirs: short visits to a state in which the machine stays."""
+    """Of fast trials, the longest segment at their level: short visits to a state in which the machine may stay."""
     if cluster.multiplier >= 1:
         return ""
     near = [
-        (segment.stop - segment.start, segment, one.round)
-        for one in rounds
-        for segment in one.segments
+        (segment.stop - segment.start, part.round, segment)
+        for part in rounds
+        for segment in part.segments
         if abs(segment.median_ns / 1e3 / cluster.time_us - 1) <= SAME_STATE
     ]
     if not near:
         return ""
-    _, segment, number = max(near, key=lambda found: found[0])
-    of = f" of round {number}" if len(rounds) > 1 else ""
+    _, place, segment = max(near, key=lambda found: found[0])
+    of = f" of round {place}" if len(rounds) > 1 else ""
     return f", the level of trials {segment.start + 1} to {segment.stop}{of} as well"
 
 
-def _every(period_ms: float | None, outliers: Outliers) -> str:
+def _uneven(outliers: Outliers) -> list[str]:
+    """Clusters whose share differs between rounds beyond chance (chi-squared test at 0.1 %)."""
+    if len(outliers.rounds) < 2:
+        return []
+    from scipy.special import chdtrc
+
+    lines = []
+    for cluster in outliers.clusters:
+        expected = [cluster.share * part.n for part in outliers.rounds]
+        if min(expected) < 5:
+            continue
+        square = sum((seen - mean) ** 2 / mean for seen, mean in zip(cluster.counts, expected, strict=True))
+        if chdtrc(len(expected) - 1, square) < 0.001:
+            counts = ", ".join(map(str, cluster.counts))
+            lines.append(f"  {multiple(cluster.multiplier)} is not equally frequent in the rounds: {counts} trials")
+    return lines
+
+
+def _tail(outliers: Outliers) -> list[str]:
+    tail = outliers.tail
+    if tail is None:
+        return []
+    few = tail.count < LEAST_TAIL
+    name = "stragglers" if few else "a smooth tail"
+    text = f"Besides, {name}" if outliers.clusters else name.capitalize()
+    text += f": {count(tail.count, 'trial')}, {percent(tail.share)}, from {multiple(tail.start)}"
+    text += f" to {multiple(tail.stop)}" if tail.count > 1 else ""
+    text += "" if few else f", {tail.shape}"
+    return [text + _period(tail.period_ms, outliers) + (f", {_causes(tail.causes)}" if tail.causes else "")]
+
+
+def _period(period_ms: float | None, outliers: Outliers) -> str:
     if period_ms is None:
         return ""
-    by = "" if outliers.period_by == "timestamps" else " (period by summed latencies)"
-    return f", every {_beat(period_ms)}{by}"
+    by = " (period by summed latencies)" if outliers.period_by == TimesBy.SUMMED_LATENCIES else ""
+    return f", every {milliseconds(period_ms)}{by}"
 
 
 def _causes(causes: Sequence[Cause]) -> str:
-    if not causes:
-        return "unexplained"
-    told = []
-    for cause in causes:
-        if cause.by == "control":
-            told.append(
-                f"explained by the machine's own noise: the control run stalls as long in {_percent(cause.share_body)}"
-                " of its calls"
-            )
-        else:
-            name = NAMES.get(cause.name, cause.name)
-            odds = f"odds {_ratio(cause.odds_ratio)}, p {_p(cause.p_corrected)}"
-            if cause.share >= MOSTLY:
-                part = f"coincides with {name} ({_percent(cause.share)} of these"
-            else:
-                part = f"in part coincides with {name} (only {_percent(cause.share)} of these"
-            told.append(f"{part}, {_percent(cause.share_body)} of the body; {odds})")
-    return ", ".join(told)
+    return ", ".join(map(_cause, causes)) or "unexplained"
 
 
-def _order(rounds: Sequence[Round]) -> list[str]:
-    """Steady state and segments, one line where all rounds agree on a flat course."""
-    if all(one.steady_state == "flat" and len(one.segments) == 1 for one in rounds):
-        return [f"Steady state: flat{' in every round' if len(rounds) > 1 else ''}"]
-    return [
-        (f"Round {one.round}: " if len(rounds) > 1 else "Steady state: ") + f"{one.steady_state}{_segments(one)}"
-        for one in rounds
-    ]
+def _cause(cause: Cause) -> str:
+    if cause.by == CountedBy.CONTROL:
+        share = percent(cause.share_body)
+        return f"explained by the machine's own noise: the control run stalls as long in {share} of its calls"
+    part, only = ("", "") if cause.share >= MOSTLY else ("in part ", "only ")
+    return (
+        f"{part}coincides with {CAUSE_NAMES.get(cause.name, cause.name)}"
+        f" ({only}{percent(cause.share)} of these, {percent(cause.share_body)} of the bulk;"
+        f" odds ratio {number(cause.odds_ratio)}, p {_p_value(cause.p_corrected)})"
+    )
 
 
-def _segments(one: Round) -> str:
-    if len(one.segments) == 1 and not one.segments[0].change:
-        return ""
-    told = []
-    for segment in one.segments[:SEGMENTS_TOLD]:
-        drifts = f" ({100 * segment.change:+.1f} % over them)" if segment.change else ""
-        told.append(f"{_time(segment.median_ns / 1e3)} in trials {segment.start + 1} to {segment.stop}{drifts}")
-    more = len(one.segments) - len(told)
-    told += [f"and {more} more"] if more else []
-    return f", {100 * one.drift:+.1f} % from start to end: {'; '.join(told)}"
+def _p_value(p: float) -> str:
+    return "below 1e-99" if p < 1e-99 else f"{p:.0e}" if p < 0.001 else f"{p:.3f}"
 
 
-def _uneven(outliers: Outliers) -> list[str]:
-    """Clusters whose share differs between rounds beyond chance, and rounds of their own level."""
-    told = []
-    if len(outliers.rounds) < 2:
-        return told
-    from scipy.special import chdtrc
-
-    for cluster in outliers.clusters:
-        expected = [cluster.share * one.n for one in outliers.rounds]
-        if min(expected) <= 0:
-            continue
-        square = sum((seen - mean) ** 2 / mean for seen, mean in zip(cluster.counts, expected, strict=True))
-        if min(expected) >= 5 and chdtrc(len(expected) - 1, square) < 0.001:
-            counts = ", ".join(map(str, cluster.counts))
-            told.append(f"  {cluster.multiplier:.2f}x is not as frequent in every round: {counts} trials")
-    return told
-
-
-def _count_o(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _number_o(share: float) -> str:
-    percent = 100 * share
-    return f"{percent:.1f}" if percent >= 1 or percent == 0 else f"{percent:#.2g}" if percent >= 1e-3 else "below 0.001"
-
-
-def _percent(share: float) -> str:
-    return f"{_number_o(share)} %"
-
-
-def _time(time_us: float) -> str:
-    if time_us >= 1e6:
-        return f"{time_us / 1e6:.4g} s"
-    return f"{time_us:.4g} us" if time_us < 1e3 else f"{time_us / 1e3:.4g} ms"
-
-
-def _beat(period_ms: float) -> str:
-    digits = f"{period_ms:#.3g}".rstrip(".") if period_ms < 1e3 else f"{period_ms:.0f}"
-    return f"{digits} ms" if period_ms >= 0.1 else f"{1e3 * period_ms:.3g} us"
-
-
-def _ratio(value: float) -> str:
-    return f"{value:.1f}" if value < 10 else f"{value:.0f}" if value < 1e4 else f"{value:.0e}"
-
-
-def _p(value: float) -> str:
-    if value < 1e-99:
-        return "below 1e-99"
-    return f"{value:.0e}" if value < 0.001 else f"{value:.3f}"
+# Comparisons
 
 
 def comparison_text(comparison: Comparison, a_name: str = "A", b_name: str = "B") -> str:
     """The two answers first, then the ratios, what they rest on, the clusters, and what to record."""
-    one = comparison
-    lines = [f"median {one.median}, tail {one.tail}: {_which('B', b_name)} against {_which('A', a_name)}"]
-    lines.append(_ratio_c("median", one.median_ratio, one.median_us_rounds_a, one.median_us_rounds_b))
-    if one.tail_percentile is not None:
-        lines.append(_ratio_c(f"p{one.tail_percentile:g}", one.tail_ratio, one.tail_us_rounds_a, one.tail_us_rounds_b))
-    lines.append(f"  {'max':<7}A {microseconds(one.max_us_a)}, B {microseconds(one.max_us_b)} us")
-    lines.append(f"  {_processes(one.rounds_a)} of A, n = {one.n_a}; {_processes(one.rounds_b)} of B, n = {one.n_b}")
-    lines += [f"  {reason}" for reason in one.reasons]
-    lines += _clusters(one)
-    if one.differences:
-        lines.append("differs beside the latencies, and may be the reason:")
-        lines += [f"  {difference}" for difference in one.differences]
-    return "\n".join(lines + _to_record(one))
+    sides = [letter if name == letter else f"{letter} ({name})" for letter, name in (("B", b_name), ("A", a_name))]
+    lines = [f"median {comparison.median}, tail {comparison.tail}: {sides[0]} compared with {sides[1]}"]
+    lines.append(_ratios(comparison))
+    processes = [count(rounds, "process") for rounds in (comparison.rounds_a, comparison.rounds_b)]
+    lines.append(f"  {processes[0]} of A, n = {comparison.n_a}; {processes[1]} of B, n = {comparison.n_b}")
+    lines += [f"  {reason}" for reason in comparison.reasons]
+    lines += _changed_clusters(comparison)
+    if comparison.differences:
+        lines.append("other differences, which may be the reason:")
+        lines += [f"  {difference}" for difference in comparison.differences]
+    return "\n".join(lines + _rounds_to_record(comparison))
 
 
-def _which(letter: str, name: str) -> str:
-    return letter if name == letter else f"{letter} ({name})"
-
-
-def _ratio_c(name: str, ratio: float, a_us: Sequence[float], b_us: Sequence[float]) -> str:
-    return f"  {name:<7}A {_middle(a_us)}, B {_middle(b_us)} us: B / A {ratio:.3f}"
+def _ratios(comparison: Comparison) -> str:
+    rows = [
+        ("median", comparison.median_us_rounds_a, comparison.median_us_rounds_b, comparison.median_ratio),
+        ("max", (comparison.max_us_a,), (comparison.max_us_b,), None),
+    ]
+    if comparison.tail_percentile is not None:
+        tail = (comparison.tail_us_rounds_a, comparison.tail_us_rounds_b, comparison.tail_ratio)
+        rows.insert(1, (f"p{comparison.tail_percentile:g}", *tail))
+    cells = [(name, _middle(a), _middle(b), "" if ratio is None else f"{ratio:.3f}") for name, a, b, ratio in rows]
+    return table(("us", "A", "B", "B / A"), cells, right=("A", "B"), indent=2)
 
 
 def _middle(rounds_us: Sequence[float]) -> str:
     middle = microseconds(statistics.median_low(rounds_us))
-    return (
-        middle
-        if len(rounds_us) == 1
-        else f"{middle} ({microseconds(min(rounds_us))} to {microseconds(max(rounds_us))})"
-    )
+    if len(rounds_us) == 1:
+        return middle
+    return f"{middle} ({microseconds(min(rounds_us))} to {microseconds(max(rounds_us))})"
 
 
-def _clusters(one: Comparison) -> list[str]:
-    lines = []
-    for label, pairs in (
-        ("gone", one.clusters_gone),
-        ("new", one.clusters_new),
-        ("on both sides", one.clusters_kept),
-        ("on one side, which may be chance", one.clusters_unclear),
-    ):
-        if pairs:
-            lines.append(f"  {label}: {', '.join(map(_pair, pairs))}")
-    few = min(one.rounds_a, one.rounds_b) < ROUNDS
-    of = " in these processes, others may differ" if few and (one.clusters_gone or one.clusters_new) else ""
-    head = f"clusters of late answers, share of A -> of B{of}:"
-    return [head, *lines] if lines else ["clusters of late answers: none"]
+def _changed_clusters(comparison: Comparison) -> list[str]:
+    lines = [
+        f"  {label}: {', '.join(map(_pair, pairs))}"
+        for label, pairs in (
+            ("gone", comparison.clusters_gone),
+            ("new", comparison.clusters_new),
+            ("on both sides", comparison.clusters_kept),
+            ("on one side, which may be chance", comparison.clusters_unclear),
+        )
+        if pairs
+    ]
+    few = min(comparison.rounds_a, comparison.rounds_b) < ROUNDS
+    of = " in these processes, others may differ" * bool(few and (comparison.clusters_gone or comparison.clusters_new))
+    return [f"clusters of outliers, share of A -> of B{of}:", *lines] if lines else ["clusters of outliers: none"]
 
 
 def _pair(pair: ClusterPair) -> str:
-    return f"{pair.multiplier:.2f}x {_percent_c(pair.share_a)} -> {_percent_c(pair.share_b)}"
+    return f"{multiple(pair.multiplier)} {percent(pair.share_a)} -> {percent(pair.share_b)}"
 
 
-def _to_record(one: Comparison) -> list[str]:
-    if AMBIGUOUS not in (one.median, one.tail):
+def _rounds_to_record(comparison: Comparison) -> list[str]:
+    if Change.AMBIGUOUS not in (comparison.median, comparison.tail):
         return []
-    if not one.rounds_needed:
-        return ["to decide the tail record more trials in each process"]
-    if one.command is None:
+    if not comparison.rounds_needed:
+        return ["to decide the tail, record more trials in each process"]
+    if comparison.command is None:
         return [
-            f"to decide it record at least {one.rounds_needed} processes a side, in turns, and tell them apart by a"
-            " column `round`"
+            f"to decide it, record at least {comparison.rounds_needed} processes per side, in turns,"
+            " and give each its number in a column `round`"
         ]
-    sides = ", once for each side into a folder of its own" if one.one_configuration else ""
-    return [f"to decide it record rounds anew{sides}, and compare those:", f"  {one.command}"]
+    sides = ", once for each side into a folder of its own" * comparison.one_configuration
+    return [f"to decide it, record new rounds{sides}, and compare those:", f"  {comparison.command}"]
 
 
-def _processes(count: int) -> str:
-    return f"{count} process{'es' * (count > 1)}"
-
-
-def _percent_c(share: float) -> str:
-    return f"{100 * share:.2g} %"
+# Replays
 
 
 def replay_text(replay: Replay, name: str = "") -> str:
     """A small table, the closed loop beside the fixed rate, and what became late."""
+    of = count(replay.n, "trial") + (f" of {replay.rounds} processes, each by itself" if replay.rounds > 1 else "")
     head = f"{name}: " if name else ""
-    of = f"{replay.n} trials" + (f" of {replay.rounds} processes, each apart" if replay.rounds > 1 else "")
-    lines = [f"{head}{of}, replayed with a call due every {replay.period_us:g} us ({rate_text(replay.period_us)})"]
+    sides = (replay.closed, replay.replayed)
     rows = [
-        (label, *(microseconds(getattr(side, field)) for side in (replay.closed, replay.replayed)))
+        (label, *(microseconds(getattr(side, field)) for side in sides))
         for label, field in (("max", "max_us"), ("p99.9", "p999_us"), ("p99", "p99_us"), ("median", "median_us"))
     ]
     limit = "the period" if replay.deadline_us == replay.period_us else f"{replay.deadline_us:g} us"
-    rows.append((f"above {limit}", str(replay.closed.misses), str(replay.replayed.misses)))
-    rows.append(("longest run above", str(replay.closed.longest_run), str(replay.replayed.longest_run)))
-    rows.insert(0, ("us", "closed", "at a fixed rate"))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines += [f"  {row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}" for row in rows]
-    lines.append(f"utilisation {100 * replay.utilisation:.1f} %; {_queued(replay)}")
-    lines.append("a runtime that answers slower after a pause is not seen here: record with --arrival periodic")
-    return "\n".join(lines)
-
-
-def rate_text(period_us: float) -> str:
-    """`1000` -> `1 kHz`."""
-    hertz = 1e6 / period_us
-    for unit, size in (("MHz", 1e6), ("kHz", 1e3)):
-        if hertz >= size:
-            return f"{hertz / size:.4g} {unit}"
-    return f"{hertz:.4g} Hz"
+    rows.append((f"above {limit}", *(str(side.misses) for side in sides)))
+    rows.append(("longest run above", *(str(side.longest_run) for side in sides)))
+    return "\n".join(
+        [
+            f"{head}{of}, replayed with a call due every {replay.period_us:g} us ({rate(replay.period_us)})",
+            table(("us", "closed", "at a fixed rate"), rows, indent=2),
+            f"utilization {percent(replay.utilisation)}; {_queued(replay)}",
+            "not seen here: a runtime that answers slower after a pause; record with --arrival periodic for that",
+        ]
+    )
 
 
 def _queued(replay: Replay) -> str:
     if not replay.queued:
         return "no call waited for an earlier one"
-    calls = f"{replay.queued} call{'s' * (replay.queued > 1)} ({_percent_r(replay.queued_share)})"
-    earlier = f"{replay.longest_queue} earlier call{'s' * (replay.longest_queue > 1)}"
-    return f"{calls} began late, by up to {microseconds(replay.worst_wait_us)} us, behind up to {earlier}"
+    calls, earlier = count(replay.queued, "call"), count(replay.longest_queue, "earlier call")
+    wait = f"{microseconds(replay.worst_wait_us)} us"
+    return f"{calls} ({percent(replay.queued_share)}) began late, by up to {wait}, behind up to {earlier}"
 
 
-def _percent_r(share: float) -> str:
-    return f"{100 * share:.3g} %"
-
-
-AXIS_NAMES = {"layers": "Layers", "hidden": "Hidden size", "sequence": "Sequence length", "batch": "Batch size"}
-
-A_UNIT = {"layers": "a layer", "hidden": "a unit", "sequence": "a step", "batch": "a sample"}
-
-#: A line is called linear above this.
-LINEAR_R2 = 0.99
-
-INVERSIONS_TOLD = 10
+# Scaling
 
 
 def scaling_text(findings: Findings) -> str:
-    """The answers as lines of text, a block a system."""
-    told = [_source(findings.times)]
+    """What was read, then a block a system: each axis, batching, and where a larger network is faster."""
+    lines = [_source(findings.times)]
     for system in findings.times.cells:
-        told.append("")
+        lines.append("")
         if len(findings.times.systems) > 1:
-            told.append(f"{system}:")
-        told += [_axis(findings, system, axis) for axis in findings.times.axes]
+            lines.append(f"{system}:")
+        lines += [_axis(findings, system, axis) for axis in findings.times.axes]
         if "batch" in findings.times.axes:
-            told += [_penalties(findings, system), _batching(findings, system)]
-        told += _inversions(findings, system)
-    return "\n".join(told)
+            lines += [_penalties(findings, system), _batching(findings, system)]
+        lines += _inversions(findings, system)
+    return "\n".join(lines)
 
 
 def _source(times: Times) -> str:
     counts = times.counts
-    sizes = {axis: set() for axis in times.axes}
+    sizes: dict[str, set] = {axis: set() for axis in times.axes}
     for cells in times.cells.values():
         for shape in cells:
             for axis, size in zip(times.axes, shape, strict=True):
                 sizes[axis].add(size)
     grid = "; ".join(f"{axis} {' '.join(map(str, sorted(values)))}" for axis, values in sizes.items())
-    left = [
-        _count_s(count, what) + more
-        for count, what, more in (
-            (counts.holes, "hole", " in the grid"),
-            (counts.blank, "row", " with a blank"),
-            (counts.failed, "failure", ""),
-        )
-        if count
-    ]
-    lines_told = [f"{times.where}: times of {counts.shapes} shapes ({grid})" + "".join(f", {one}" for one in left)]
+    text = f"{times.where}: times of {count(counts.shapes, 'shape')} ({grid})"
+    for number_left, noun, more in (
+        (counts.holes, "hole", " in the grid"),
+        (counts.blank, "row", " with a blank"),
+        (counts.failed, "failure", ""),
+    ):
+        text += f", {count(number_left, noun)}{more}" if number_left else ""
+    lines = [text]
     if times.unused:
-        lines_told.append(f"columns not used: {', '.join(times.unused)}")
+        lines.append(f"columns not used: {', '.join(times.unused)}")
     if counts.duplicates:
-        lines_told.append(
-            f"{_count_s(counts.duplicates, 'row')} on top of another of the same shape: the median is taken; where a"
-            ' column tells them apart, name it with --rename, as in "GPU=device_name"'
+        lines.append(
+            f"{count(counts.duplicates, 'row')} of a shape that came before: the median is taken; if a column tells"
+            ' them apart, name it with --rename, as in "GPU=device_name"'
         )
-    return "\n".join(lines_told)
+    return "\n".join(lines)
 
 
 def _axis(findings: Findings, system: str, axis: str) -> str:
-    name = AXIS_NAMES[axis]
-    here = [line for line in findings.linearity if (line.system, line.axis) == (system, axis)]
-    if here:
-        slopes = sorted(line.slope_us for line in here)
-        linear = sum(line.r2 > LINEAR_R2 for line in here)
-        between = f", {_number_s(slopes[0])} to {_number_s(slopes[-1])}" if len(slopes) > 1 else ""
-        told = f"{name}: linear in {linear} of {_count_s(len(here), 'line')} (R2 > {LINEAR_R2})"
-        told += f", {_number_s(statistics.median(slopes))} us {A_UNIT[axis]}{between}; "
-        breaks = Counter(line.breaks_at for line in here if line.breaks_at is not None)
-        places = ", ".join(f"at {size} ({count})" for size, count in sorted(breaks.items()))
-        told += f"{breaks.total()} break off by more than 10 %, {places}" if breaks else "none breaks off by 10 %"
+    series = [line for line in findings.linearity if (line.system, line.axis) == (system, axis)]
+    inversions = [pair for pair in findings.inversions if (pair.system, pair.axis) == (system, axis)]
+    if series:
+        slopes = sorted(line.slope_us for line in series)
+        linear = sum(line.r2 > LINEAR_R2 for line in series)
+        between = f" ({_slope(slopes[0])} to {_slope(slopes[-1])})" if len(slopes) > 1 else ""
+        text = f"R2 > {LINEAR_R2} in {linear} of {len(series)} series,"
+        text += f" {_slope(statistics.median(slopes))} us per {AXIS_UNITS[axis]}{between}; "
+        breaks = Counter(line.breaks_at for line in series if line.breaks_at is not None)
+        places = ", ".join(f"at {axis} {size} ({times})" for size, times in sorted(breaks.items()))
+        text += (
+            f"{breaks.total()} of them leave the fitted line by more than 10 %: {places}"
+            if breaks
+            else "none leaves its fitted line by more than 10 %"
+        )
     else:
-        most = max((len(line) for one, other, _, line in lines(findings.times) if (one, other) == (system, axis)))
-        told = f"{name}: {_count_s(most, 'value')} at most on a line, {POINTS} are needed to ask for linearity"
-    found = [pair for pair in findings.inversions if (pair.system, pair.axis) == (system, axis)]
-    return f"{told}; {_count_s(len(found), 'inversion')}{_sure_s(found)}{_where(findings.times, system, axis, found)}"
+        text = f"linearity not tested: needs at least 3 values, has {findings.longest_line(system, axis)}"
+    text += f"; larger is faster in {count(len(inversions), 'pair')}{_certain(inversions)}"
+    return f"{AXIS_NAMES[axis]}: {text}{_places(findings.times, system, axis, inversions)}"
 
 
-def _where(times: Times, system: str, axis: str, found: Sequence[Inversion]) -> str:
+def _places(times: Times, system: str, axis: str, inversions: Sequence[Inversion]) -> str:
     """Between which sizes, and where on the other axes, if not everywhere."""
-    if not found:
+    if not inversions:
         return ""
-    steps = Counter((pair.smaller[axis], pair.larger[axis]) for pair in found)
-    told = [f"between {', '.join(f'{one} and {other} ({n})' for (one, other), n in steps.most_common(3))}"]
-    if len(steps) > 3:
-        told[0] += " and others"
+    steps = Counter((pair.smaller[axis], pair.larger[axis]) for pair in inversions)
+    texts = [f"between {', '.join(f'{small} and {large} ({n})' for (small, large), n in steps.most_common(3))}"]
+    texts[0] += " and others" if len(steps) > 3 else ""
     for place, other in enumerate(times.axes):
-        seen = {pair.smaller[other] for pair in found}
-        if other != axis and len(found) > 1 and seen < {shape[place] for shape in times.cells[system]}:
-            told.append(f"only at {other} {', '.join(map(str, sorted(seen)))}")
-    return ", " + ", ".join(told)
+        seen = {pair.smaller[other] for pair in inversions}
+        if other != axis and len(inversions) > 1 and seen < {shape[place] for shape in times.cells[system]}:
+            texts.append(f"only at {other} {', '.join(map(str, sorted(seen)))}")
+    return ", " + ", ".join(texts)
 
 
 def _penalties(findings: Findings, system: str) -> str:
-    found = sorted((one for one in findings.batch1_penalties if one.system == system), key=lambda one: -one.ratio)
-    told = f"Batch 1 slower than batch 2: in {len(found) or 'none'}{_sure_s(found)}"
-    told += f" of {_count_s(_both_batches(findings.times, system), 'network')} that have both"
-    return told + (f", the most by {found[0].ratio:.2f} at {_shape(found[0].shape)}" if found else "")
-
-
-def _both_batches(times: Times, system: str) -> int:
-    return sum({1, 2} <= line.keys() for one, axis, _, line in lines(times) if (one, axis) == (system, "batch"))
+    found = sorted((pair for pair in findings.batch1_penalties if pair.system == system), key=lambda pair: -pair.ratio)
+    text = f"Batch 1 slower than batch 2: in {len(found) or 'none'}{_certain(found)}"
+    text += f" of {count(findings.with_batches_1_and_2(system), 'network')} that have both"
+    return text + (f", the most by {multiple(found[0].ratio)} at {_shape(found[0].shape)}" if found else "")
 
 
 def _batching(findings: Findings, system: str) -> str:
-    here = [one for one in findings.batching if one.system == system]
+    here = [batching for batching in findings.batching if batching.system == system]
     if not here:
         return "Batching: no network has two batch sizes"
-    free = Counter(one.free_up_to for one in here if one.stops_at is not None)
-    never = sum(one.stops_at is None for one in here)
-    places = [f"{size} ({count})" for size, count in sorted(free.items())]
-    told = "Batching: almost free, under 10 % a doubling,"
-    told += f" up to batch {', '.join(places)}" if places else ""
-    told += f"{' and' if places else ''} to the largest measured ({never})" if never else ""
-    best = Counter(one.cheapest for one in here)
-    told += f"; least time a sample at batch {', '.join(f'{size} ({count})' for size, count in sorted(best.items()))}"
-    largest = sum(one.cheapest_is_largest for one in here)
-    return told + (f", in {largest} of {len(here)} the largest measured: a larger one may be better" if largest else "")
+    free = Counter(batching.free_up_to for batching in here if batching.stops_at is not None)
+    never = sum(batching.stops_at is None for batching in here)
+    places = [f"to batch {size} ({times})" for size, times in sorted(free.items())]
+    places += [f"to the largest measured ({never})"] if never else []
+    best = Counter(batching.cheapest for batching in here)
+    text = f"Batching: each doubling costs less than 10 % up {', '.join(places)}"
+    text += f"; least time per sample at batch {', '.join(f'{size} ({times})' for size, times in sorted(best.items()))}"
+    largest = sum(batching.cheapest_is_largest for batching in here)
+    if largest:
+        text += f", in {largest} of {len(here)} networks the largest measured: a larger one may be better"
+    return text
 
 
 def _inversions(findings: Findings, system: str) -> list[str]:
-    found = sorted((one for one in findings.inversions if one.system == system), key=lambda one: one.ratio)
-    told = [
-        f"  {one.ratio:.3f}  {one.axis} {one.smaller[one.axis]} -> {one.larger[one.axis]} at "
-        + _shape({axis: size for axis, size in one.smaller.items() if axis != one.axis})
-        + {True: "  certain", False: "  not certain", None: ""}[one.certain]
-        for one in found[:INVERSIONS_TOLD]
-    ]
-    if len(found) > INVERSIONS_TOLD:
-        told.append(f"  and {len(found) - INVERSIONS_TOLD} more: --format json has them all")
-    return ["The larger is faster, larger / smaller:", *told] if told else []
+    found = sorted((pair for pair in findings.inversions if pair.system == system), key=lambda pair: pair.ratio)
+    lines = []
+    for pair in found[:MOST_INVERSIONS]:
+        rest = {axis: size for axis, size in pair.smaller.items() if axis != pair.axis}
+        text = (
+            f"  {pair.ratio:.3f}  {pair.axis} {pair.smaller[pair.axis]} -> {pair.larger[pair.axis]} at {_shape(rest)}"
+        )
+        lines.append(text + {True: "  certain", False: "  not certain", None: ""}[pair.certain])
+    if len(found) > MOST_INVERSIONS:
+        lines.append(f"  and {len(found) - MOST_INVERSIONS} more: --format json has them all")
+    return ["Larger networks that are faster, larger / smaller:", *lines] if lines else []
 
 
-def _sure_s(found: Sequence) -> str:
-    if not found or found[0].certain is None:
+def _certain(pairs: Sequence) -> str:
+    if not pairs or pairs[0].certain is None:
         return ""
-    return f" ({sum(one.certain for one in found)} certain)"
+    return f" ({sum(pair.certain for pair in pairs)} certain)"
 
 
 def _shape(shape: dict[str, int]) -> str:
     return ", ".join(f"{axis} {size}" for axis, size in shape.items()) or "that"
 
 
-def _count_s(count: int, what: str) -> str:
-    return f"{count or 'no'} {what}{'' if count == 1 else 's'}"
-
-
-def _number_s(value: float) -> str:
+def _slope(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
-
-
-def causes_text(late: Cluster | Tail, outliers: Outliers) -> str:  # noqa: F821
-    """`minor page faults (odds 12×)`, how much likelier than in the body; `in part` of few trials; or unexplained."""
-    if not outliers.causes_counted:
-        return "nothing was counted"
-    return ", ".join(_cause_text(cause) for cause in late.causes) or "unexplained"
-
-
-def _cause_text(cause: Cause) -> str:
-    from lstm_trt.analysis.text import MOSTLY, NAMES
-
-    if cause.by == "control":
-        return "the machine's own noise (control run)"
-    told = NAMES.get(cause.name, cause.name.replace("_", " "))
-    odds = f"odds\u00a0{number(cause.odds_ratio)}×"
-    if cause.share >= MOSTLY:
-        return f"{told} ({odds})"
-    return f"in part {told} ({percent(cause.share)} of these, {odds})"

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from lstm_trt.analysis.quantiles import PERCENTILES, interval, percentile
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.labels import configuration_fields, labels
 from lstm_trt.store.foreign import SYSTEM_COLUMNS
 from lstm_trt.store.runs import Runs, as_runs, load
 from lstm_trt.store.samples import Group
@@ -25,7 +27,7 @@ from lstm_trt.store.tables import UNIT_NS, Table, listed, normal_name, read_tabl
 AXES = ("layers", "hidden", "sequence", "batch")
 
 #: Of the intervals of medians that pairs of recordings are judged by.
-CONFIDENCE = 0.99
+PAIR_CONFIDENCE = 0.99
 
 #: Where a table has times of several kinds, the first of these is read: trials, or rows of `summarize`.
 KINDS = ("latency", "median", "mean")
@@ -36,7 +38,7 @@ SUMMARY_SYSTEM_COLUMNS = ("trials", "warmup", "seed")
 
 @dataclass(frozen=True)
 class Round:
-    """The median of one process, and the exact interval that holds the true one at `CONFIDENCE`.
+    """The median of one process, and the exact interval that holds the true one at `PAIR_CONFIDENCE`.
 
     The bounds are order statistics, 0 and infinity where there are too few trials for one.
     """
@@ -131,7 +133,7 @@ def from_runs(runs: Runs) -> Times:
         counts.rows = len(runs.recordings) - counts.failed
     counts.duplicates = counts.rows - samples
     axes = tuple(axis for axis in AXES if any(axis in sizes for _, sizes, _ in measured))
-    labels = labels_of({_key(system): system for _, _, system in measured})
+    label_of = labels_of({_key(system): system for _, _, system in measured})
     cells: dict[str, dict[tuple[int, ...], Cell]] = {}
     for group, sizes, system in measured:
         rounds = tuple(_round(np.sort(sample.timed_ns)) for sample in group.samples if not sample.warmup.all())
@@ -143,11 +145,11 @@ def from_runs(runs: Runs) -> Times:
         latency_us = statistics.median_low(round.median_us for round in rounds)
         if latency_us <= 0:
             raise UsageError(f"{where}: the median of {sizes} is 0: nothing was timed")
-        cells.setdefault(labels[_key(system)], {})[tuple(sizes[axis] for axis in axes)] = Cell(latency_us, rounds)
+        cells.setdefault(label_of[_key(system)], {})[tuple(sizes[axis] for axis in axes)] = Cell(latency_us, rounds)
     if not cells:
         raise UsageError(f"{where}: no recording of a stacked LSTM among {counts.rows + counts.failed} items")
     cells = {label: dict(sorted(shapes.items())) for label, shapes in cells.items()}
-    return _whole(where, axes, cells, {labels[_key(system)]: system for _, _, system in measured}, counts)
+    return _whole(where, axes, cells, {label_of[_key(system)]: system for _, _, system in measured}, counts)
 
 
 def _sizes(group: Group) -> dict[str, int]:
@@ -163,11 +165,11 @@ def _system(group: Group) -> dict:
     """All of a group's configuration that is not one of the four sizes, flat."""
     if group.configuration is None:
         return {normal_name(name): value for name, value in group.group.items() if normal_name(name) not in AXES}
-    plain = group.configuration.as_dict()
-    system = {name: plain[name] for name in ("runtime", "runtime_version", "device_name")}
-    system |= {**plain["options"], "mode": plain["mode"], **plain["protocol"]}
-    system |= {name: value for name, value in plain["workload"].items() if name not in AXES}
-    return system | {"machine": group.samples[0].machine}
+    fields, workload = configuration_fields(group.configuration), group.configuration.workload.as_dict()
+    first = ("runtime", "runtime_version", "device_name", *group.configuration.options.as_dict(), "mode")
+    names = dict.fromkeys([*first, *(name for name in fields if name not in workload), *workload])
+    kept = (name for name in names if name not in AXES and fields[name] is not None)
+    return {**{name: fields[name] for name in kept}, "machine": group.samples[0].machine}
 
 
 def _key(system: dict) -> tuple:
@@ -175,8 +177,9 @@ def _key(system: dict) -> tuple:
 
 
 def _round(ordered: np.ndarray) -> Round:
-    low, high = median_interval(ordered)
-    return Round(float(ordered[(len(ordered) - 1) // 2]) / 1e3, low / 1e3, high / 1e3, len(ordered))
+    low, high = interval(ordered, PERCENTILES["median_us"], PAIR_CONFIDENCE)
+    bounds_us = (0.0 if low is None else low / 1e3, math.inf if high is None else high / 1e3)
+    return Round(percentile(ordered, PERCENTILES["median_us"]) / 1e3, *bounds_us, len(ordered))
 
 
 def from_table(table: Table, column: str | None = None, unit: str | None = None) -> Times:
@@ -212,15 +215,15 @@ def from_table(table: Table, column: str | None = None, unit: str | None = None)
         raise UsageError(
             f"{table.where} has no row with a time and {', '.join(axes)}: {counts.rows} rows, all with blanks"
         )
-    labels = labels_of(systems)
+    label_of = labels_of(systems)
     cells = {
-        labels[key]: {sizes: Cell(statistics.median(several)) for sizes, several in sorted(shapes.items())}
+        label_of[key]: {sizes: Cell(statistics.median(several)) for sizes, several in sorted(shapes.items())}
         for key, shapes in found.items()
     }
     counts.duplicates = counts.used - sum(len(shapes) for shapes in found.values())
     taken = {time_name, *axes.values(), *told.values()}
     unused = tuple(name for name in table.names if name not in taken)
-    return _whole(table.where, tuple(axes), cells, {labels[key]: systems[key] for key in systems}, counts, unused)
+    return _whole(table.where, tuple(axes), cells, {label_of[key]: systems[key] for key in systems}, counts, unused)
 
 
 def _only(table: Table, name: str) -> str | None:
@@ -243,37 +246,13 @@ def _whole_sizes(table: Table, name: str) -> np.ndarray:
     return sizes
 
 
-def median_interval(ordered: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Order statistics that hold the true median with at least `confidence`, whatever the distribution.
-
-    `ordered` ascends. With B ~ Binomial(n, 1/2) and l the smallest number with P(B <= l) above
-    (1 - confidence) / 2, these are the l-th smallest and l-th largest (David and Nagaraja,
-    Order Statistics, 7.1); (0, inf) where l is 0. Trials are taken as independent.
-    """
-    from scipy.stats import binom
-
-    rank = int(binom.ppf((1 - confidence) / 2, len(ordered), 0.5))
-    if rank < 1:
-        return 0.0, math.inf
-    return float(ordered[rank - 1]), float(ordered[len(ordered) - rank])
-
-
 def labels_of(systems: dict[tuple, dict]) -> dict[tuple, str]:
     """A short name for each system: the runtime, and of the rest what differs."""
-    names = list(dict.fromkeys(name for one in systems.values() for name in one))
-    differ = [name for name in names if len({str(one.get(name)) for one in systems.values()}) > 1]
-    labels = {}
-    for key, one in systems.items():
-        head = str(one.get("runtime") or one.get("framework") or "")
-        rest = [
-            f"{one[name]}"
-            if name in ("precision", "device_name", "device")
-            else f"{name.replace('_', ' ')} {one[name]}"
-            for name in differ
-            if name in one and name not in ("runtime", "framework")
-        ]
-        labels[key] = ", ".join(filter(None, [head, *rest])) or "all"
-    return labels
+    named = ("runtime", "framework")
+    rest = [{name: value for name, value in system.items() if name not in named} for system in systems.values()]
+    heads = [str(system.get("runtime") or system.get("framework") or "") for system in systems.values()]
+    texts = [", ".join(filter(None, pair)) or "all" for pair in zip(heads, labels(rest), strict=True)]
+    return dict(zip(systems, texts, strict=True))
 
 
 def _whole(

@@ -14,7 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lstm_trt.analysis.quantiles import CONFIDENCE, EFFECT
+from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT
 from lstm_trt.config.configuration import ARRIVALS, PRECISIONS, TIERS, WAITS, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import AXES, LstmShape
@@ -145,32 +145,8 @@ def comparison_arguments(parser: argparse.ArgumentParser) -> None:
 def confidence_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
     """The confidence of an answer."""
     parser.add_argument(
-        "--confidence", type=float, default=CONFIDENCE, metavar="C", help=f"{meaning} (default %(default)s)"
+        "--confidence", type=float, default=DEFAULT_CONFIDENCE, metavar="C", help=f"{meaning} (default %(default)s)"
     )
-
-
-def read(arguments: argparse.Namespace, path: Path) -> Runs:
-    """The groups under a path; warnings go to standard error."""
-    found = load(path, **table_options(arguments))
-    warn(found.warnings)
-    return found
-
-
-def judgeable(found: Runs) -> None:
-    """Raise `UsageError` where a configuration has one trial: nothing can be said of it."""
-    for group in found.groups:
-        if group.failure is None and group.n < 2:
-            few = f"{group.n or 'no'} trial{'s' * (group.n == 0)} after warm-up"
-            raise UsageError(f"{found.source}: {group.name} has {few}, at least 2 are needed")
-
-
-def grouped(found: Runs, dicts: Iterable[dict]) -> dict | list[dict]:
-    """The JSON answer: an object, or a list of them where groups are told apart."""
-    answers = [
-        {"group": group.group, "name": group.name, **found.how, "warnings": list(found.warnings), **one}
-        for group, one in zip(found.groups, dicts, strict=True)
-    ]
-    return answers if found.grouped else answers[0]
 
 
 def print_json(value: object) -> None:
@@ -178,8 +154,14 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=1, allow_nan=False))
 
 
+def load_runs(arguments: argparse.Namespace, path: Path) -> Runs:
+    """The runs under a path, read as `table_arguments` say."""
+    return load(path, **table_options(arguments))
+
+
 def print_answer(answer: object, form: str) -> None:
-    """An answer as JSON (`as_dict`), CSV (`csv_text`), or text (`str`), on standard output."""
+    """An answer as JSON (`as_dict`), CSV (`csv_text`), or text (`str`), on standard output; its warnings beside it."""
+    warn(getattr(answer, "warnings", ()))
     if form == "json":
         print_json(answer.as_dict())
     elif form == "csv":
@@ -208,7 +190,7 @@ def print_files(paths: Iterable[Path]) -> None:
 
 def draw_recordings(path: Path, folder: Path, deadline_us: float | None) -> None:
     """Draw the figures of the recordings under `path` into `folder`, and print their names."""
-    from lstm_trt.analysis.tables import frames
+    from lstm_trt.analysis.summary import frames
     from lstm_trt.plots.recordings import draw_sweep
     from lstm_trt.store import files, folders
 

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 from lstm_trt.analysis.summary import summarize
-from lstm_trt.analysis.tables import text_table
 from lstm_trt.cli.common import (
     RUNTIME_HELP,
     options_of,
@@ -65,11 +64,11 @@ def _record(arguments: argparse.Namespace) -> int:
     )
     warn(recording.provenance["warnings"])
     path = files.make_folder(arguments.out) / recording.file_name
-    row, control = summarize([recording])[0], recording.provenance["control"]
+    answers, control = summarize([recording]), recording.provenance["control"]
     if as_json:
-        print_json({"path": str(path), "summary": row.as_dict(), "control": control})
+        print_json({"path": str(path), "summary": answers[0].as_dict(), "control": control})
         return 0
-    print(text_table([row]))
+    print(answers)
     if control:
         print(soak.control_text(control))
     print(path)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lstm_trt.analysis import text
 from lstm_trt.analysis.replay import replay
-from lstm_trt.cli.common import PATH_HELP, grouped, judgeable, print_json, read, table_arguments
-from lstm_trt.config.errors import UsageError
+from lstm_trt.cli.common import PATH_HELP, load_runs, print_answer, table_arguments
 
 EXAMPLE = "lstm-trt replay recordings --period-us 1000 --deadline-us 1000"
 
@@ -24,23 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `replay`; returns the exit status."""
-    found = read(arguments, arguments.path)
-    judgeable(found)
-    answers, texts = [], []
-    for group in found.groups:
-        try:
-            if group.failure is not None:
-                raise UsageError(group.failure)
-            replayed = replay(group, arguments.period_us, arguments.deadline_us)
-        except UsageError as error:
-            if len(found.groups) == 1:
-                raise
-            answers.append({"n": group.n, "failure": str(error)})
-            texts.append(f"{group.name}: {error}")
-            continue
-        answers.append(replayed.as_dict())
-        texts.append(text.replay_text(replayed, group.name))
-    if all("failure" in answer for answer in answers):
-        raise UsageError(answers[0]["failure"])
-    print_json(grouped(found, answers)) if arguments.format == "json" else print("\n\n".join(texts))
+    runs = load_runs(arguments, arguments.path)
+    print_answer(replay(runs, arguments.period_us, arguments.deadline_us), arguments.format)
     return 0

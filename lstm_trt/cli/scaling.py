@@ -6,10 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from lstm_trt.analysis.scaling import examine
-from lstm_trt.analysis.text import scaling_text
-from lstm_trt.analysis.times import read_times
-from lstm_trt.cli.common import print_files, print_json
+from lstm_trt.analysis.scaling import scaling
+from lstm_trt.cli.common import print_answer, print_files
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots.scaling import draw_scaling
 
@@ -32,13 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `scaling`; returns the exit status."""
-    findings = examine(read_times(arguments.path, renames(arguments.rename)), arguments.min_ratio)
-    if arguments.format == "json":
-        print_json(findings.as_dict())
-    else:
-        print(scaling_text(findings))
+    answers = scaling(arguments.path, arguments.min_ratio, renames(arguments.rename))
+    print_answer(answers, arguments.format)
     if arguments.figures:
-        print_files(draw_scaling(findings, arguments.figures))
+        print_files(draw_scaling(answers.findings, arguments.figures))
     return 0
 
 

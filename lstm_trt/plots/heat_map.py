@@ -367,7 +367,7 @@ def _judged(group: Group, deadline_us: float, percentile: str | float | None, co
         "status": "ok",
     }
     if not group.n:
-        stage = (group.failure or "").removeprefix("failed at ").split(":")[0]
+        stage = (group.failure and group.failure.stage) or ""
         return row | {"status": "failed", "stage": stage, "bound_us": np.nan, "n": 0}
     ordered = np.sort(np.concatenate([sample.timed_ns for sample in group.samples])) / 1000
     chosen = percentile if percentile is not None else evidence_percentile(len(ordered), confidence) or "99"

@@ -20,7 +20,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from lstm_trt.analysis.quantiles import CONFIDENCE
+from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
 from lstm_trt.analysis.text import causes_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import tables
@@ -166,7 +166,7 @@ def outliers_page(group: Group, outliers: Outliers) -> Picture:
         picture, body = sheet(title, facts(group), middle_in + low_in)
         middle, low = body.subfigures(2, 1, height_ratios=(middle_in, low_in))
         left, right = middle.subfigures(1, 2, width_ratios=TAIL_TO_CARD)
-        page_tail(left, group, outliers, box.median_us, CONFIDENCE)
+        page_tail(left, group, outliers, box.median_us, DEFAULT_CONFIDENCE)
         draw_card(right, rows, middle_in)
         draw_order(low, stretches, box, None, outliers)
     return picture
@@ -271,7 +271,7 @@ def _band(part, word: str, lines: Sequence[str], height_in: float) -> None:
 
 def verdict_card_rows(verdict: Verdict) -> list[tuple[str, str]]:
     """The numbers beside the tail: (name, value); a name without value is a heading."""
-    from lstm_trt.analysis.text import certified
+    from lstm_trt.config.format import percent_certified
 
     card, n = verdict.card, verdict.n
     if card is None:
@@ -292,7 +292,7 @@ def verdict_card_rows(verdict: Verdict) -> list[tuple[str, str]]:
     if len(verdict.max_us_rounds) > 1:
         low, high = min(verdict.max_us_rounds), max(verdict.max_us_rounds)
         rows.append(("of each round", f"{number(low)} to {number(high)} µs"))
-    rows += [("Evidence", ""), ("proven to be in time", f"{certified(verdict.certifies)} %")]
+    rows += [("Evidence", ""), ("proven to be in time", f"{percent_certified(verdict.certifies)} %")]
     if verdict.effective_n < n:
         rows.append((f"{whole(n)} trials are worth", whole(verdict.effective_n)))
     if verdict.verdict == "NOT ENOUGH EVIDENCE" and verdict.trials_needed is not None:

@@ -300,9 +300,9 @@ def replay_tails(group: Group, period_us: float, deadline_us: float | None = Non
 
     Raises `UsageError` where it cannot be replayed at that rate.
     """
-    from lstm_trt.analysis.replay import replay, waiting_ns
+    from lstm_trt.analysis.replay import replay_group, waiting_ns
 
-    replay(group, period_us, deadline_us)  # refuses what cannot be replayed
+    replay_group(group, period_us, deadline_us)  # refuses what cannot be replayed
     timed = [sample.timed_ns for sample in group.samples if len(sample.timed_ns)]
     due = tuple(Sample.of(one + waiting_ns(one, 1000 * period_us)) for one in timed)
     names = ("as recorded, in a closed loop", f"replayed, a call due every {period_us:g} µs")

@@ -23,8 +23,8 @@ from types import ModuleType
 import numpy as np
 
 from lstm_trt import registry, runtimes
-from lstm_trt.analysis.compare import Comparison, check_effect, compare
-from lstm_trt.analysis.quantiles import CONFIDENCE, EFFECT, ROUNDS, check_confidence, percentile
+from lstm_trt.analysis.compare import Comparison, check_effect, compare_groups
+from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT, ROUNDS, check_confidence, percentile
 from lstm_trt.analysis.text import comparison_text
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import RuntimeUnavailable, UsageError
@@ -65,7 +65,7 @@ class Side:
         """Rounds, n, and in us the middle over rounds of each round's percentiles, and the maximum of all."""
         samples = [sample for sample in self.group.samples if len(sample.timed_ns)] if self.group else []
         if not samples:
-            failure = self.group.failure if self.group else None
+            failure = str(self.group.failure) if self.group and self.group.failure else None
             return {"rounds": 0, "n": 0, **dict.fromkeys([*_SHARES, "max_us"]), "failure": failure}
         ordered = [np.sort(sample.timed_ns) for sample in samples]
         told = {"rounds": len(ordered), "n": sum(map(len, ordered))}
@@ -226,7 +226,7 @@ def record_versions(
     time_limit_s: float | None = None,
     retry_failed: bool = False,
     effect: float = EFFECT,
-    confidence: float = CONFIDENCE,
+    confidence: float = DEFAULT_CONFIDENCE,
     show_progress: bool = True,
     tell: Tell = lambda line: None,
 ) -> Answer:
@@ -308,7 +308,7 @@ def _of_order(difference: str) -> bool:
 def _compared(first: Side, side: Side, effect: float, confidence: float) -> Comparison | None:
     if not (first.numbers()["n"] and side.numbers()["n"]):
         return None
-    told = compare(first.group, side.group, effect, confidence)
+    told = compare_groups(first.group, side.group, effect, confidence)
     # Both are one configuration but for the version, which a sweep cannot ask for.
     asked = f"lstm-trt versions {first.place.library} {first.version} {side.version}"
     command = told.command and told.command.replace("lstm-trt sweep", asked, 1)

@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from lstm_trt.config.errors import UnknownConfiguration, UsageError
+from lstm_trt.config.labels import configuration_fields
 from lstm_trt.store import consolidated, folders
 from lstm_trt.store.foreign import groups_of_table
 from lstm_trt.store.samples import TRIAL_CAUSES, Group, groups_of
@@ -73,12 +74,9 @@ class Runs(Sequence[Group]):
         """A DataFrame, a row a group: what was configured, `rounds`, `n` and `failure`."""
         import pandas as pd
 
-        return pd.DataFrame(
-            [
-                {**group_fields(group), "rounds": len(group.samples), "n": group.n, "failure": group.failure}
-                for group in self.groups
-            ]
-        )
+        rows = [{**group_fields(group), "rounds": len(group.samples), "n": group.n} for group in self.groups]
+        failures = [None if group.failure is None else str(group.failure) for group in self.groups]
+        return pd.DataFrame(rows).assign(failure=failures)
 
     def where(self, **wanted: Any) -> Runs:
         """Only the groups with these values: `where(hidden=[64, 128], runtime="onnxruntime", arrival="closed")`.
@@ -117,15 +115,11 @@ def group_fields(group: Group) -> dict:
     configuration = group.configuration
     if configuration is None:
         return dict(group.group) or {"name": group.name}
-    plain = configuration.as_dict()
     machine = group.samples[0].machine if group.samples else None
     return {
-        **plain["workload"],
+        **configuration_fields(configuration),
         **configuration.workload.group_fields(configuration.mode),
         **configuration.workload.axes,
-        **{name: plain[name] for name in ("mode", "runtime", "runtime_version", "device_name")},
-        **plain["options"],
-        **asdict(configuration.protocol),
         "machine": machine,
         "config_id": configuration.id,
     }

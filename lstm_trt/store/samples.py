@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lstm_trt.config.labels import configuration_fields, labels
+
 if TYPE_CHECKING:
     from lstm_trt.config.configuration import Configuration
     from lstm_trt.store.schema import Failure, Recording
@@ -66,6 +68,17 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class NoTrials:
+    """Why a configuration has no trials; `stage` is one of `errors.STAGES`, None where nothing failed."""
+
+    stage: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        return f"failed at {self.stage}: {self.reason}" if self.stage else self.reason
+
+
+@dataclass(frozen=True)
 class Group:
     """Samples of one configuration, one a round, in the order of the rounds.
 
@@ -78,7 +91,7 @@ class Group:
     samples: tuple[Sample, ...]
     group: dict = field(default_factory=dict)
     configuration: Configuration | None = None
-    failure: str | None = None
+    failure: NoTrials | None = None
 
     @property
     def n(self) -> int:
@@ -123,7 +136,7 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
     """Recordings by configuration and machine, sorted by shape and runtime; a round is a sample.
 
     Unlike machines are never put together. A configuration that failed in one round and ran in
-    another is told by its recordings. The same recording given twice counts once.
+    another is shown by its recordings. The same recording given twice counts once.
     """
     from lstm_trt.store.schema import Failure
 
@@ -158,7 +171,7 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
                 else (),
                 group=words,
                 configuration=configuration,
-                failure=None if key in samples else f"failed at {failure.stage}: {failure.reason}",
+                failure=None if key in samples else NoTrials(failure.stage, failure.reason),
             )
         )
 
@@ -168,39 +181,34 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
         sizes = (-1 if size is None else size for size in configuration.workload.axes.values())
         return (named, *sizes, configuration.runtime, configuration.id)
 
-    return told_apart(sorted(groups, key=place))
+    return with_distinct_names(sorted(groups, key=place))
 
 
-def told_apart(groups: list[Group]) -> list[Group]:
+def with_distinct_names(groups: list[Group]) -> list[Group]:
     """The groups, those of one name with what they differ in behind it, as much as it takes to tell them apart."""
     alike: dict[str, list[int]] = {}
     for index, group in enumerate(groups):
         alike.setdefault(group.name, []).append(index)
     found = list(groups)
     for name, same in alike.items():
-        if len(same) == 1:
-            continue
-        said = [_said(groups[index]) for index in same]
-        words = [""] * len(same)
-        for key in dict.fromkeys(key for one in said for key in one):
-            if len({one.get(key) for one in said}) > 1 and len(set(words)) < len(same):
-                words = [f"{word}, {one[key]}" if one.get(key) else word for word, one in zip(words, said, strict=True)]
-        for index, word in zip(same, words, strict=True):
-            found[index] = replace(groups[index], name=name + word)
+        more = labels([_label_fields(groups[index]) for index in same], enough=True)
+        for index, label in zip(same, more, strict=True):
+            found[index] = replace(groups[index], name=", ".join(filter(None, [name, label])))
     return found
 
 
-#: Fields of a protocol that `arrival_words` says.
-_ARRIVAL = ("arrival", "wait", "period_us", "pause_ms", "for_s")
-
-
-def _said(group: Group) -> dict[str, str]:
-    """What a configuration is beside its shape and runtime, in words, the most telling first."""
-    configuration = group.configuration
-    plain, protocol = configuration.as_dict(), configuration.protocol
-    machine = group.samples[0].machine if group.samples else None
-    words = {"mode": plain["mode"], "arrival": protocol.arrival_words, "version": plain["runtime_version"]}
-    words |= {name: f"{name} {value}" for name, value in plain["options"].items()}
-    words |= {"device_name": plain["device_name"], "machine": f"machine {machine[:12]}" if machine else ""}
-    words |= {name: f"{name} {value}" for name, value in plain["protocol"].items() if name not in _ARRIVAL}
-    return words | {"trials": f"{protocol.trials} trials"}
+def _label_fields(group: Group) -> dict[str, object]:
+    """What a configuration is beside its shape and runtime, the most telling first; for names."""
+    configuration, protocol = group.configuration, group.configuration.protocol
+    fields = configuration_fields(configuration)
+    shown = ("period_us", "pause_ms", "for_s", "wait", "arrival")  # as arrivals
+    return {
+        "mode": configuration.mode,
+        "arrivals": protocol.arrival_words,
+        "version": configuration.runtime_version,
+        **configuration.options.as_dict(),
+        "device_name": configuration.device_name,
+        "machine": group.samples[0].machine if group.samples else None,
+        **{name: fields[name] for name in protocol.as_dict() if name not in (*shown, "trials")},
+        "length": f"{protocol.trials} trials",
+    }

@@ -15,14 +15,15 @@ from scipy.stats import binom
 
 from lstm_trt.analysis import compare as analysis_compare
 from lstm_trt.analysis.causes import holm
-from lstm_trt.analysis.compare import Changes, compare
-from lstm_trt.analysis.dependence import worth
-from lstm_trt.analysis.text import comparison_text as words
+from lstm_trt.analysis.compare import Changes
+from lstm_trt.analysis.compare import compare_groups as compare
+from lstm_trt.analysis.dependence import effective_n
+from lstm_trt.analysis.text import comparison_text
 from lstm_trt.cli.main import parse
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.store.samples import Group, Sample
+from lstm_trt.store.samples import Group, NoTrials, Sample
 
 MIRROR = {"SAME": "SAME", "AMBIGUOUS": "AMBIGUOUS", "FASTER": "SLOWER", "SLOWER": "FASTER"}
 CALLED = ("FASTER", "SLOWER")
@@ -195,13 +196,15 @@ def test_a_machine_that_was_slower_itself_proves_nothing(no_clusters):
     assert compare(with_control(0.1, 100), side(flat(130))).median == "SLOWER"
 
 
-def test_trials_are_worth_their_number_where_they_are_independent():
+def test_the_effective_number_is_the_number_where_they_are_independent():
     generator = np.random.default_rng()
-    independent = [worth(generator.random(1000) < 0.1) for _ in range(200)]
+    independent = [effective_n(generator.random(1000) < 0.1) for _ in range(200)]
     assert max(independent) <= 1000 and np.median(independent) > 500
     together = np.repeat(generator.random(100) < 0.1, 10)
     together[:10] = True
-    assert worth(together) < 500 and worth(np.zeros(7, dtype=bool)) == worth(np.ones(7, dtype=bool)) == 7
+    assert (
+        effective_n(together) < 500 and effective_n(np.zeros(7, dtype=bool)) == effective_n(np.ones(7, dtype=bool)) == 7
+    )
 
 
 @pytest.mark.parametrize("n", [10, 35, 36, 367, 368, 3687, 3688, 36_887, 36_888])
@@ -213,7 +216,7 @@ def test_the_tail_is_the_highest_percentile_with_an_upper_bound(no_clusters, n):
     if not expected:
         assert (told.tail, told.tail_ratio) == ("AMBIGUOUS", None) and f"n = {n}" in " ".join(told.reasons)
         short = compare(*(side(*[flat(median, n)] * 5) for median in (100, 130)))
-        assert short.median == "SLOWER" and words(short).endswith("record more trials in each process")
+        assert short.median == "SLOWER" and comparison_text(short).endswith("record more trials in each process")
 
 
 def test_a_high_confidence_asks_for_more_rounds(no_clusters):
@@ -240,7 +243,7 @@ def recorded(configuration: Configuration, *rounds, **more) -> Group:
         )
         for number, one in enumerate(rounds)
     )
-    return Group(f"{configuration.workload.name} on {configuration.runtime}", samples, configuration=configuration)
+    return Group(f"{configuration.workload.label} on {configuration.runtime}", samples, configuration=configuration)
 
 
 def commands(told) -> list:
@@ -281,7 +284,7 @@ def test_the_command_has_every_option_and_two_sweeps_where_options_differ(no_clu
 def test_the_same_configuration_is_to_be_recorded_once_for_each_side(no_clusters):
     told = compare(recorded(configured(), flat(100)), recorded(configured(), flat(105)))
     assert told.one_configuration and len(commands(told)) == 1
-    assert "once for each side" in words(told)
+    assert "once for each side" in comparison_text(told)
     more = compare(*(recorded(configured(), *(flat(x * 100) for x in (1, 1.1, 1, 1.1, 1, 1.1))) for _ in "ab"))
     assert commands(more)[0].rounds == 12  # six a side did not suffice
 
@@ -305,7 +308,7 @@ def test_unlike_machines_versions_and_options_are_named(no_clusters):
     )
     told = compare(one, other)
     assert set(told.differences) == {"threads: 1 -> 2", "machine: m -> n", "version of numpy: 2.0 -> 2.4"}
-    assert told.median == "SLOWER" and "may be the reason:\n  threads: 1 -> 2" in words(told)
+    assert told.median == "SLOWER" and "may be the reason:\n  threads: 1 -> 2" in comparison_text(told)
     mixed = replace(one, samples=(one.samples[0], other.samples[1]))
     assert "machine is not the same in all rounds of B" in compare(one, mixed).differences
     assert "trials of a process: 1000 -> 900" in compare(side(flat(100)), side(flat(100, 900))).differences
@@ -319,17 +322,18 @@ def test_unlike_machines_versions_and_options_are_named(no_clusters):
 
 def test_words_and_json(no_clusters):
     told = compare(recorded(configured(), flat(100)), recorded(configured(), flat(105)))
-    lines = words(told, "before", "after").splitlines()
-    assert lines[0] == "median AMBIGUOUS, tail AMBIGUOUS: B (after) against A (before)"
-    assert lines[1].split() == ["median", "A", "100.0,", "B", "105.0", "us:", "B", "/", "A", "1.050"]
+    lines = comparison_text(told, "before", "after").splitlines()
+    assert lines[0] == "median AMBIGUOUS, tail AMBIGUOUS: B (after) compared with A (before)"
+    assert lines[1].split() == ["us", "A", "B", "B", "/", "A"]
+    assert lines[2].split() == ["median", "100.0", "105.0", "1.050"]
     assert lines[-1].strip() == told.command
     plain = json.loads(json.dumps(told.as_dict(), allow_nan=False))
     assert (plain["median"], plain["tail"], plain["clusters_gone"], plain["clusters_new"]) == ("AMBIGUOUS",) * 2 + (
         [],
     ) * 2
     assert (plain["rounds_a"], plain["n_b"], plain["median_us_rounds_b"]) == (1, 1000, [pytest.approx(105, rel=1e-3)])
-    foreign = words(compare(side(flat(100)), side(flat(105))))
-    assert foreign.startswith("median AMBIGUOUS") and "at least 5 processes a side" in foreign
+    foreign = comparison_text(compare(side(flat(100)), side(flat(105))))
+    assert foreign.startswith("median AMBIGUOUS") and "at least 5 processes per side" in foreign
 
 
 @pytest.mark.parametrize("effect", [-0.01, 1, float("nan"), float("inf")])
@@ -341,7 +345,7 @@ def test_an_effect_that_is_no_share_is_refused(effect):
 def test_sides_without_trials_are_refused():
     good = side(flat(100))
     for bad, text in (
-        (Group("one", (), failure="failed at memory: too large"), "too large"),
+        (Group("one", (), failure=NoTrials("memory", "too large")), "too large"),
         (Group("one", ()), "no trials"),
         (Group("one", (Sample(np.ones(5), np.ones(5, dtype=bool)),)), "no trials"),
         (side(np.array([1.0, 0.0])), "not above 0"),
@@ -388,8 +392,8 @@ def test_a_cluster_that_is_gone_and_one_that_is_new_are_named(rounds):
     assert new.share == new.share_b == pytest.approx(0.02, rel=0.1) and new.share_a == 0
     back = compare(b, a)
     assert (multipliers(back.clusters_gone), multipliers(back.clusters_new)) == ([1.6], [1.25])
-    text = words(told)
-    assert f"gone: {gone.multiplier:.2f}x 2 % -> 0 %" in text and f"new: {new.multiplier:.2f}x 0 % -> 2 %" in text
+    text = comparison_text(told)
+    assert f"gone: {gone.multiplier:.2f}x 2.0 % -> 0 %" in text and f"new: {new.multiplier:.2f}x 0 % -> 2.0 %" in text
     assert told.as_dict()["clusters_gone"][0]["multiplier"] == gone.multiplier
 
 

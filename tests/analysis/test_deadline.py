@@ -18,15 +18,22 @@ from scipy import stats
 from scipy.signal import lfilter
 
 from lstm_trt.analysis import dependence
-from lstm_trt.analysis.deadline import EXIT, Verdict, card, evidence_percentile, exit_status, failed, judge
+from lstm_trt.analysis.deadline import (
+    EXIT_STATUS,
+    Verdict,
+    evidence_percentile,
+    exit_status,
+    failed,
+    firm_statistics,
+    judge,
+)
 from lstm_trt.analysis.quantiles import proves_below, rate_bounds, trials_for_share
-from lstm_trt.analysis.text import certified, sentence
-from lstm_trt.analysis.text import verdict_line as one_line
-from lstm_trt.analysis.text import verdict_text as words
+from lstm_trt.analysis.text import sentence, verdict_line, verdict_text
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import percent_certified
 from lstm_trt.store.samples import Sample
 
-MET, MISSED, NOT_ENOUGH = EXIT
+MET, MISSED, NOT_ENOUGH = EXIT_STATUS
 #: Statements about rates in this module; each may fail by chance once in a thousand times this.
 RATES = 60
 
@@ -110,21 +117,21 @@ def test_missed_by_the_exact_lower_bound():
     assert verdict.verdict == MISSED and verdict.miss_rate_low > 0.001 and verdict.trials_needed is None
     verdict = judge(of(with_misses(3000, spread(3000, 6))), 200)
     assert verdict.verdict == NOT_ENOUGH and verdict.miss_rate_low <= 0.001
-    assert "not below what is allowed" in verdict.reasons[0] and "record" not in words(verdict)
+    assert "not below what is allowed" in verdict.reasons[0] and "record" not in verdict_text(verdict)
 
 
 def test_what_the_trials_certify():
     verdict = judge(of(np.full(1000, 1e5)), 200)
     assert verdict.certifies == verdict.max_certifies == 100 * (1 - rate_bounds(0, 1000)[1])
-    assert certified(verdict.certifies) == "99.7"
+    assert percent_certified(verdict.certifies) == "99.7"
     verdict = judge(of(with_misses(10_000, spread(10_000, 3))), 200)
     assert verdict.certifies == pytest.approx(100 * (1 - rate_bounds(3, 10_000)[1]))
-    assert proves_below(3, 10_000, 1 - Fraction(certified(verdict.certifies)) / 100)
+    assert proves_below(3, 10_000, 1 - Fraction(percent_certified(verdict.certifies)) / 100)
 
 
 @pytest.mark.parametrize("n", [2, 10, 59, 299, 300, 1000, 2995, 2996, 3000, 29_956, 100_000, 299_572, 10**6])
 def test_percentages_are_rounded_to_what_is_still_proven(n):
-    told = certified(100 * (1 - rate_bounds(0, n)[1]))
+    told = percent_certified(100 * (1 - rate_bounds(0, n)[1]))
     assert proves_below(0, n, 1 - Fraction(told) / 100)
     rest = 100 - Fraction(told)
     assert not proves_below(0, n, (rest - rest / 9) / 100)  # two digits of the rest: at most a tenth is given away
@@ -146,7 +153,7 @@ def test_rounds_are_pooled_and_warm_up_stands_beside():
     verdict = judge(samples, 200)
     assert (verdict.n, verdict.misses, verdict.max_us, verdict.max_with_warmup_us) == (3000, 1, 300, 900)
     assert verdict.max_us_rounds == (300, 150)
-    assert "max 300.0 us of n = 3000 (with warm-up 900.0 us), of the rounds 300.0 150.0" in words(verdict)
+    assert "max 300.0 us of n = 3000 (with warm-up 900.0 us), of the rounds 300.0 150.0" in verdict_text(verdict)
 
 
 def brute_card(rounds: list[np.ndarray]):
@@ -165,7 +172,7 @@ def test_the_card_is_that_of_counting_every_window():
     for _ in range(200):
         rate = rng.choice([0, 0.01, 0.2, 0.9, 1])
         rounds = [(rng.random(rng.integers(1, 1300)) < rate).astype(int) for _ in range(rng.integers(1, 4))]
-        found = card([np.flatnonzero(one) for one in rounds], [len(one) for one in rounds])
+        found = firm_statistics([np.flatnonzero(one) for one in rounds], [len(one) for one in rounds])
         worst, longest, p_miss, after = brute_card(rounds)
         assert (found.worst_in, found.longest_run) == (worst, longest)
         assert found.p_miss == pytest.approx(p_miss) and found.p_miss_after_miss == (
@@ -329,7 +336,7 @@ def test_dependence_goes_from_met_to_not_enough_and_nowhere_else():
     assert (far.verdict, far.verdict_if_independent, far.trials_needed_if_independent) == (NOT_ENOUGH, MET, 2995)
     assert far.effective_n < 2995 and far.trials_needed == math.ceil(2995 / far.dependence.factor) > 10_000
     assert "bursts" in far.reasons[0] and far.certifies < 99.9
-    told = words(far)
+    told = verdict_text(far)
     assert "NOT ENOUGH EVIDENCE instead of MET" in told and f"record {far.trials_needed} fresh trials" in told
     missed = judge(of(latency_ns), ordered[-40] / 1e3)
     assert missed.verdict == missed.verdict_if_independent == MISSED and missed.effective_n < 10_000
@@ -389,7 +396,7 @@ def test_a_body_that_drifts_far_below_the_deadline_keeps_met_and_tells_the_drift
         latency_ns = lognormal(rng, n, 0.01) * np.linspace(1, 1.03, n)
         verdict = judge(of(latency_ns), 200, percentile)
         assert verdict.verdict == MET and 0.015 < verdict.drift < 0.035
-        assert "the body drifts by +" in words(verdict)
+        assert "drift of the bulk +" in verdict_text(verdict)
         step = lognormal(rng, n, 0.01) * np.where(np.arange(n) < n // 2, 1, 1.2)
         assert judge(of(step), 200, percentile).verdict == MET
 
@@ -410,7 +417,7 @@ def test_a_drift_that_would_carry_the_tail_over_the_deadline_is_told():
     latency_ns = lognormal(rng, 10_000, 0.01) * np.where(np.arange(10_000) < 6000, 1, 1.1)
     verdict = judge(of(latency_ns), 118)
     assert (verdict.misses, verdict.verdict, verdict.verdict_if_effective) == (0, NOT_ENOUGH, MET)
-    assert "as much again" in verdict.reasons[0] and "fresh trials in a steady state" in words(verdict)
+    assert "as much again" in verdict.reasons[0] and "fresh trials in a steady state" in verdict_text(verdict)
     assert judge(of(latency_ns), 140).verdict == MET
     assert judge(of(latency_ns[::-1]), 118).verdict == MET  # it gets faster
 
@@ -421,7 +428,7 @@ def test_a_drift_that_would_carry_the_tail_over_the_deadline_is_told():
 def test_failures_statuses_and_json():
     verdict = failed("failed at build: no such layer", 1000)
     assert (verdict.verdict, verdict.n, verdict.max_us, verdict.trials_needed) == (NOT_ENOUGH, 0, None, 2995)
-    for told in (words(verdict, "2x128"), one_line(verdict, "2x128"), sentence(verdict)):
+    for told in (verdict_text(verdict, "2x128"), verdict_line(verdict, "2x128"), sentence(verdict)):
         assert "failed at build: no such layer" in told
     assert [exit_status(names) for names in ([MET], [MET, NOT_ENOUGH], [NOT_ENOUGH, MISSED, MET])] == [0, 3, 1]
     rng = np.random.default_rng()
@@ -435,26 +442,26 @@ def test_failures_statuses_and_json():
 
 def told(latency_ns, deadline_us, percentile="99.9") -> tuple[Verdict, str]:
     verdict = judge(of(latency_ns), deadline_us, percentile)
-    return verdict, words(verdict, "2x128 on onnxruntime")
+    return verdict, verdict_text(verdict, "2x128 on onnxruntime")
 
 
-def test_words():
+def test_verdict_text():
     _, text = told(np.full(3000, 9.123e4), 100)
     assert text.startswith("MET  p99.9 within 100 us at 95 % confidence  2x128 on onnxruntime\n")
     assert "max 91.2 us of n = 3000 (with warm-up 91.2 us)" in text
-    assert "the maximum 91.2 us of n = 3000 certifies: 99.9 % of calls are at or below it (95 %)" in text
-    assert "no miss of 3000, at most 0.0999 %" in text and "record" not in text
+    assert "99.9 % of calls are at or below the maximum (95 % confidence)" in text
+    assert "no misses in 3000 trials, at most 0.0999 %" in text and "record" not in text
     _, text = told(np.full(1000, 9e4), 100)
     assert text.startswith("NOT ENOUGH EVIDENCE") and "99.7 % of calls meet the deadline" in text
-    assert "record 2995 fresh trials; do not append" in text
+    assert "record 2995 fresh trials; do not append to this recording" in text
     verdict, text = told(with_misses(10**6, spread(10**6, 2)), 200)
-    assert verdict.verdict == MET and "2 misses of 1000000 = 0.0002 %" in text and "0.000 %" not in text
-    assert "(m, k): at worst 1 in any 10, 1 in any 100, 1 in any 1000; longest run 1" in text
+    assert verdict.verdict == MET and "2 misses in 1000000 trials = 0.00020 %" in text
+    assert "(m,k)-firm: at worst 1 in any 10, 1 in any 100, 1 in any 1000 trials; longest run of misses 1" in text
     verdict, text = told(with_misses(3000, spread(3000, 60)), 200)
     assert text.startswith("MISSED") and "do not append" not in text
     assert sentence(verdict).startswith("The 99.9th percentile misses 200 us, at 95 % confidence: 60 misses in 3000")
-    assert one_line(verdict, "2x128").startswith("MISSED  ") and one_line(verdict, "2x128").endswith("  2x128")
-    assert "\n" not in one_line(verdict, "2x128") + sentence(verdict)
+    assert verdict_line(verdict, "2x128").startswith("MISSED  ") and verdict_line(verdict, "2x128").endswith("  2x128")
+    assert "\n" not in verdict_line(verdict, "2x128") + sentence(verdict)
 
 
 @pytest.mark.parametrize(
@@ -469,7 +476,7 @@ def test_words():
         (100, "99.9", 95, "the confidence is a share such as 0.95"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_in_one_line(deadline_us, percentile, confidence, message):
+def test_what_cannot_be_asked_is_refused_in_verdict_line(deadline_us, percentile, confidence, message):
     for ask in (functools.partial(judge, of([1.0])), functools.partial(failed, "why")):
         with pytest.raises(UsageError) as refusal:
             ask(deadline_us, percentile, confidence)
@@ -493,5 +500,5 @@ def test_small_recordings_have_a_verdict(n):
     rng = np.random.default_rng()
     for deadline_us, percentile in itertools.product((50, 100, 1000), ("50", "90", "99.9")):
         verdict = judge(of(lognormal(rng, n)), deadline_us, percentile)
-        assert words(verdict) and verdict.effective_n <= n
+        assert verdict_text(verdict) and verdict.effective_n <= n
         assert verdict.n == n

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from lstm_trt.analysis.deadline import longest_run
-from lstm_trt.analysis.replay import replay, waiting_ns
-from lstm_trt.analysis.text import rate_text as rate
-from lstm_trt.analysis.text import replay_text as words
+from lstm_trt.analysis.replay import replay_group as replay
+from lstm_trt.analysis.replay import waiting_ns
+from lstm_trt.analysis.text import replay_text
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import rate
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.store.samples import Group, Sample
+from lstm_trt.store.samples import Group, NoTrials, Sample
 
 
 def by_hand(latency_ns, period_ns):
@@ -133,7 +134,7 @@ def test_only_a_closed_loop_can_be_replayed():
     assert replay(replace(group, configuration=replace(configuration, protocol=Protocol())), 10).n == 10
     assert replay(replace(group, configuration=None), 10).n == 10
     with pytest.raises(UsageError, match="out of memory"):
-        replay(Group("one", (), failure="out of memory"), 10)
+        replay(Group("one", (), failure=NoTrials("memory", "out of memory")), 10)
     with pytest.raises(UsageError, match="no trials"):
         replay([], 10)
 
@@ -147,10 +148,10 @@ def test_words_and_json():
     latency = np.full(100, 10_000.0)
     latency[50] = 40_000
     told = replay([Sample.of(latency)], 12, 15)
-    lines = words(told, "a network").splitlines()
+    lines = replay_text(told, "a network").splitlines()
     assert lines[0].startswith("a network: 100 trials") and "83.33 kHz" in lines[0]
     assert lines[2].split() == ["max", "40.0", "40.0"]
     assert [line.split()[-2:] for line in lines if "above 15 us" in line] == [["1", "13"]]
-    assert "14 calls (14 %) began late, by up to 28.0 us, behind up to 3 earlier calls" in lines[-2]
+    assert "14 calls (14.0 %) began late, by up to 28.0 us, behind up to 3 earlier calls" in lines[-2]
     assert json.loads(json.dumps(told.as_dict(), allow_nan=False))["replayed"]["misses"] == 13
     assert [rate(period) for period in (0.5, 1, 1000, 1e6, 2e6)] == ["2 MHz", "1 MHz", "1 kHz", "1 Hz", "0.5 Hz"]

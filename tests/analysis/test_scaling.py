@@ -8,15 +8,16 @@ import itertools
 import json
 import math
 import random
+from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from lstm_trt.analysis.quantiles import ratio_rank
+from lstm_trt.analysis.quantiles import interval, ratio_rank
 from lstm_trt.analysis.scaling import break_of, certain, examine, fit
-from lstm_trt.analysis.text import scaling_text as words
-from lstm_trt.analysis.times import AXES, Cell, Round, from_table, median_interval, read_times
+from lstm_trt.analysis.text import scaling_text
+from lstm_trt.analysis.times import AXES, PAIR_CONFIDENCE, Cell, Round, from_table, read_times
 from lstm_trt.cli import scaling as command
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import LabError, StoreError, UsageError
@@ -194,8 +195,8 @@ def test_the_inversion_of_the_founding_document():
         assert one.ratio == pytest.approx(linear_us(layers, 256, 256, 1) / 1.25 / linear_us(layers, 200, 256, 1))
     breaks = {(line.fixed["layers"], line.breaks_at) for line in found.linearity if line.axis == "sequence"}
     assert breaks == {(layers, None) for layers in LAYERS} | {(3, 256), (4, 256), (6, 256)}
-    told = words(found)
-    assert "Sequence length: linear in 97 of 100 lines (R2 > 0.99)" in told and "3 break off" in told
+    told = scaling_text(found)
+    assert "Sequence length: R2 > 0.99 in 97 of 100 series" in told and "3 of them leave the fitted line" in told
     assert "only at layers 3, 4, 6, only at sequence 256, only at batch 1" in told
     # The slow shape is also slower at batch 1 than at batch 2.
     assert {tuple(one.shape.values()) for one in found.batch1_penalties} == {(n, 200, 256, 1) for n in (3, 4, 6)}
@@ -301,8 +302,10 @@ def test_blanks_holes_and_duplicates_are_counted():
         **{"rows": 7, "used": 5, "blank": 2, "duplicates": 2, "failed": 0, "holes": 1, "shapes": 3},
     }
     assert times.cells["all"][2, 1].latency_us == 6000
-    told = words(examine(times))
-    assert "1 hole in the grid" in told and "2 rows with a blank" in told and "2 rows on top of another" in told
+    told = scaling_text(examine(times))
+    assert (
+        "1 hole in the grid" in told and "2 rows with a blank" in told and "2 rows of a shape that came before" in told
+    )
 
 
 def test_systems_are_never_mixed():
@@ -310,7 +313,7 @@ def test_systems_are_never_mixed():
     found = examine(from_columns(columns)).as_dict()
     assert [one["system"] for one in found["linearity"]] == ["a", "b"] and set(found["systems"]) == {"a", "b"}
     assert [(one["system"], one["ratio"]) for one in found["batch1_penalties"]] == [("b", 20 / 19)]
-    assert "\na:\n" in words(examine(from_columns(columns)))
+    assert "\na:\n" in scaling_text(examine(from_columns(columns)))
     columns["GPU"] = columns.pop("Runtime")
     assert from_columns(columns).counts.duplicates == 3
     assert set(from_columns(columns, {"gpu": "device_name"}).systems) == {"a", "b"}
@@ -431,7 +434,7 @@ def test_recordings_give_medians_and_say_what_is_certain(tmp_path, capsys):
     assert found["counts"]["failed"] == 1 and found["counts"]["used"] == 4
     assert found["linearity"][0]["fixed"] == {"layers": 2, "sequence": 16, "batch": 1}
     assert run(tmp_path) == 0
-    assert "2 inversions (1 certain)" in capsys.readouterr().out
+    assert "larger is faster in 2 pairs (1 certain)" in capsys.readouterr().out
     consolidated.consolidate(folders.read_many(tmp_path), tmp_path)
     assert run(tmp_path / consolidated.TRIALS_FILE, "--format", "json") == 0
     assert json.loads(capsys.readouterr().out)["inversions"] == found["inversions"]
@@ -471,13 +474,14 @@ def test_recordings_of_several_systems_are_apart():
 
 
 def test_intervals_of_medians_cover_and_are_none_where_there_is_too_little():
-    assert median_interval(np.arange(7)) == (0, math.inf)
-    low, high = median_interval(np.arange(1, 9))
+    half = Fraction(1, 2)
+    assert interval(np.arange(7), half, PAIR_CONFIDENCE) == (None, None)
+    low, high = interval(np.arange(1, 9), half, PAIR_CONFIDENCE)
     assert (low, high) == (1, 8)  # 1 - 2 / 2**8 = 99.2 %
     generator = np.random.default_rng(0)
     covered = 0
     for _ in range(2000):
-        low, high = median_interval(np.sort(generator.exponential(1, 25)))
+        low, high = interval(np.sort(generator.exponential(1, 25)), half, PAIR_CONFIDENCE)
         covered += low <= math.log(2) <= high
     assert covered / 2000 > 0.985
 

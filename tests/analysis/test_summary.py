@@ -12,12 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lstm_trt.analysis.outliers import Cluster
 from lstm_trt.analysis.quantiles import count_outliers, percentile
 from lstm_trt.analysis.summary import FIELDS as ROW_FIELDS
-from lstm_trt.analysis.summary import clusters_text, statistics, summarize, summarize_groups
-from lstm_trt.analysis.tables import WIDTH, frames, text_table
+from lstm_trt.analysis.summary import frames, statistics, summarize, summarize_groups
+from lstm_trt.analysis.tables import WIDTH, summary_table
+from lstm_trt.analysis.text import clusters_line
 from lstm_trt.store import files, folders, schema
-from lstm_trt.store.samples import Group, Sample
+from lstm_trt.store.samples import Group, NoTrials, Sample
 from tests.store.test_store import planted
 
 GRID = Path(__file__).resolve().parent.parent.parent / "data" / "epyc" / "grid"
@@ -104,7 +106,7 @@ def test_json_and_csv_have_the_promised_fields(tmp_path, lab):
 
 def test_the_table_tells_failures_and_aligns(tmp_path):
     folder_with_a_failure(tmp_path)
-    caption, header, good, bad = text_table(summarize(folders.read_many(tmp_path))).splitlines()
+    caption, header, good, bad = str(summarize(tmp_path)).splitlines()
     assert header.split()[:6] == ["network", "seq", "batch", "runtime", "n", "max"]
     assert "latencies in us" in caption
     assert bad.endswith("failed at memory: too large, by far")
@@ -167,8 +169,8 @@ def test_what_was_measured_elsewhere_has_no_shape():
     assert row.median_us == pytest.approx(percentile(np.sort(latency), Fraction("0.5")))
     assert row.steady_state == "flat"
     (cluster,) = row.clusters
-    assert cluster["multiplier"] == pytest.approx(1.5, abs=0.02) and 27 <= cluster["count"] <= 60
-    assert json.loads(json.dumps(row.as_dict(), allow_nan=False))["clusters"][0]["share"] == cluster["share"]
+    assert cluster.multiplier == pytest.approx(1.5, abs=0.02) and 27 <= cluster.count <= 60
+    assert json.loads(json.dumps(row.as_dict(), allow_nan=False))["clusters"][0]["share"] == cluster.share
 
 
 def test_groups_stay_in_their_order_and_rounds_are_pooled_or_told_apart():
@@ -181,12 +183,12 @@ def test_groups_stay_in_their_order_and_rounds_are_pooled_or_told_apart():
 
 def test_a_group_without_trials_is_a_failed_row():
     failed, empty = summarize_groups(
-        [Group("x", (), {"model": "x"}, failure="failed at memory: too large"), elsewhere("y", [])]
+        [Group("x", (), {"model": "x"}, failure=NoTrials("memory", "too large")), elsewhere("y", [])]
     )
     assert (failed.status, failed.stage, failed.reason, failed.n) == ("failed", "memory", "too large", 0)
     assert (empty.status, empty.stage, empty.reason) == ("failed", None, "no trials after warm-up")
     assert failed.clusters == () and failed.steady_state is None and failed.median_us_low is None
-    assert "failed at memory: too large" in text_table([failed]) and "failed: no trials" in text_table([empty])
+    assert "failed at memory: too large" in summary_table([failed]) and "failed: no trials" in summary_table([empty])
 
 
 def test_a_failure_has_its_row_in_its_round(tmp_path):
@@ -205,20 +207,20 @@ def test_a_recording_given_twice_counts_once():
 
 
 def test_a_star_marks_what_has_no_upper_bound():
-    table = text_table(summarize_groups([elsewhere("a", range(1, 1001)), elsewhere("b", range(1, 5001))]))
+    table = summary_table(summarize_groups([elsewhere("a", range(1, 1001)), elsewhere("b", range(1, 5001))]))
     caption, header, few, many = table.splitlines()
     assert "* no upper bound at this n" in caption
     assert few.split()[2] == "999.0*" and "*" not in many
     place = header.index("p99.9") + len("p99.9")
     assert few[place] == "*" and few[place - 5 : place] == "999.0" and many[place - 6 : place] == "4995.0"
-    assert "*" not in text_table(summarize_groups([elsewhere("b", range(1, 5001))]))
+    assert "*" not in summary_table(summarize_groups([elsewhere("b", range(1, 5001))]))
 
 
 def test_the_table_names_groups_from_elsewhere_and_stays_narrow():
     rows = summarize_groups(
         [elsewhere("x", np.arange(1, 101) * 1e5, model="network-" * 30, hidden=hidden) for hidden in (64, 128)]
     )
-    lines = text_table(rows).splitlines()
+    lines = summary_table(rows).splitlines()
     assert lines[1].split()[:3] == ["model", "hidden", "n"] and "…" in lines[2]
     assert lines[2].split()[1] == "64" and lines[3].split()[1] == "128"
     assert max(map(len, lines)) <= WIDTH
@@ -228,25 +230,30 @@ def test_a_recording_with_everything_stays_narrow():
     recording = planted(rows=1003, latency_ns=np.random.default_rng(0).integers(10**9, 2 * 10**9, 1003))
     recording.provenance["floor_ns"] = 123456789
     (row,) = summarize([recording])
-    clusters = tuple({"multiplier": 1.25 * k, "share": 0.02, "count": 20} for k in range(1, 9))
+    clusters = tuple(cluster_at(1.25 * k, 0.02) for k in range(1, 9))
     row = type(row)(**{name: getattr(row, name) for name in ROW_FIELDS} | {"clusters": clusters, "directions": 2})
-    lines = text_table([row, row]).splitlines()
+    lines = summary_table([row, row]).splitlines()
     assert max(map(len, lines)) <= WIDTH and lines[1].endswith("clusters")
     assert lines[2].rstrip().endswith(("8", "8 clusters")) or "+" in lines[2]
 
 
-def test_clusters_in_words():
-    clusters = [{"multiplier": 2.011, "share": 0.01}, {"multiplier": 1.25, "share": 0.0204}]
-    assert clusters_text(clusters) == "1.25x 2.0 %, 2.01x 1.0 %"
-    assert clusters_text(clusters, 1) == "1.25x 2.0 %, +1" and clusters_text(clusters, 0) == "2 clusters"
-    assert clusters_text([]) == "none" and clusters_text([{"multiplier": 3, "share": 0.0002}]) == "3.00x 0.02 %"
+def cluster_at(multiplier: float, share: float) -> Cluster:
+    return Cluster(multiplier, multiplier, multiplier, 100 * multiplier, 20, share, share, share, (20,))
+
+
+def test_the_most_frequent_clusters_come_first_where_there_is_no_room_for_all():
+    clusters = [cluster_at(2.011, 0.01), cluster_at(1.25, 0.0204)]
+    assert clusters_line(clusters) == "2.01x 1.0 %, 1.25x 2.0 %"
+    assert clusters_line(clusters, 2) == "1.25x 2.0 %, 2.01x 1.0 %"
+    assert clusters_line(clusters, 1) == "1.25x 2.0 %, +1" and clusters_line(clusters, 0) == "2 clusters"
+    assert clusters_line([]) == "none" and clusters_line([cluster_at(3, 0.0002)]) == "3.00x 0.020 %"
 
 
 def test_a_sweep_is_summarized_with_and_without_clusters():
     items = list(folders.read_many(GRID))
     rows = summarize(items)
     assert len(rows) == 160
-    assert max(map(len, text_table(rows).splitlines())) <= WIDTH
+    assert max(map(len, str(rows).splitlines())) <= WIDTH
     bare = summarize(items, clusters=False)
     assert bare[0].clusters is bare[0].steady_state is None
     assert [row.median_us_low for row in bare] == [row.median_us_low for row in rows]
