@@ -374,7 +374,7 @@ def judge(
 
 
 def failed(
-    reason: str, deadline_us: float, percentile: str | float = "99.9", confidence: float = DEFAULT_CONFIDENCE
+    reason: object, deadline_us: float, percentile: str | float = "99.9", confidence: float = DEFAULT_CONFIDENCE
 ) -> Verdict:
     """The verdict of a configuration that has no trials: NOT ENOUGH EVIDENCE, with the reason."""
     deadline_us, share, confidence = check_question(deadline_us, percentile, confidence)
@@ -398,7 +398,7 @@ def failed(
         effective_misses=0,
         dependence=Dependence(),
         rounds=(),
-        reasons=(reason,),
+        reasons=(str(reason),),
     )
 
 
