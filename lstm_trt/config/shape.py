@@ -42,8 +42,8 @@ class LstmShape(Workload):
     directions: int = 1
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            _positive(field.name, getattr(self, field.name))
+        for axis in AXES:
+            _positive(axis, getattr(self, axis))
         if self.directions > 2:
             raise UsageError(f"directions must be 1 or 2, not {self.directions}")
 

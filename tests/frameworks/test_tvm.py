@@ -241,12 +241,12 @@ def test_a_pair_of_libraries_that_crashes_is_refused(monkeypatch):
     for ffi, ready in (("0.1.14.post1", True), ("0.1.15.post2", False), ("0.2.0", False)):
         versions = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": ffi}
         monkeypatch.setattr(literature_implementations_tvm, "installed_version", versions.get)
-        monkeypatch.setattr(literature_implementations_tvm, "_installed", lambda package: True)
+        monkeypatch.setattr(literature_implementations_tvm, "is_installed", lambda package: True)
         assert TUNED.availability().ready == ready
         assert UNTUNED.availability().ready
     with pytest.raises(RuntimeUnavailable, match=r"apache-tvm-ffi<0\.1\.15"):
         prepare(TUNED, CELL)
-    monkeypatch.setattr(literature_implementations_tvm, "_installed", lambda package: False)
+    monkeypatch.setattr(literature_implementations_tvm, "is_installed", lambda package: False)
     assert "frameworks" in UNTUNED.availability().remedy
 
 

@@ -256,3 +256,13 @@ def test_consolidation_keeps_them(recorded, tmp_path):
     assert len(again) == 6
     for item in items:
         assert np.array_equal(again[item.configuration.id, item.round].timed_ns, item.timed_ns)
+
+
+def test_without_the_package_a_reader_skips_them_with_one_line(recorded):
+    """In a process that has no such entry points, beside the recordings of this lab."""
+    command = [sys.executable, "-m", "lstm_trt", "summarize", str(recorded), "--format", "json"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=900)
+    assert result.returncode == 0, result.stderr
+    assert [row["runtime"] for row in json.loads(result.stdout)] == ["onnxruntime"]
+    (line,) = [line for line in result.stderr.splitlines() if "skipped" in line]
+    assert "4 recordings" in line and "tests-gru" in line
