@@ -259,7 +259,7 @@ class Entry:
 
 
 def entries() -> list[Entry]:
-    """The plan's rows in the order of the documents, each implementation of `registry.IMPLEMENTATIONS` in at least one of them."""
+    """The plan's rows in the order of the documents, each registered implementation in at least one of them."""
     found: dict[tuple, Entry] = {}
     for block in BLOCKS:
         for workload in (one.scaled(block.scale) for one in block.workloads):
