@@ -19,6 +19,7 @@ from lstm_trt.config.configuration import ARRIVALS, PRECISIONS, TIERS, WAITS, Op
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import AXES, LstmShape
 from lstm_trt.store.runs import Runs, load
+from lstm_trt.store.tables import UNIT_NS
 
 if TYPE_CHECKING:
     from lstm_trt.recorder.sweep import Report
@@ -119,20 +120,38 @@ def _trials(arguments: argparse.Namespace) -> int:
     return trials
 
 
-def table_arguments(parser: argparse.ArgumentParser) -> None:
-    """How a table from elsewhere is read."""
+def table_arguments(parser: argparse.ArgumentParser, *, grouped: bool = True) -> None:
+    """How a table from elsewhere is read: its column of times, and, where it is `grouped`, what its rows belong to."""
     group = parser.add_argument_group("tables recorded elsewhere")
     add = group.add_argument
-    add("--column", metavar="NAME", help="column of the times (default: found by its name)")
-    add("--unit", choices=("ns", "us", "ms", "s"), help="unit of the times (default: from the column's name)")
+    column = "column of the times (default: latency_ns, _us, _ms or _s, or the only one that states a unit)"
+    add("--column", metavar="NAME", help=column)
+    add("--unit", choices=UNIT_NS, help="unit of the times, where the column's name does not state it")
+    rename = 'rename columns first, as in "Average time (s)=latency_s"; OLD= ignores a column'
+    add("--rename", nargs="+", action="extend", default=[], metavar="OLD=NEW", help=rename)
+    if not grouped:
+        return
     add("--group-by", nargs="+", default=[], metavar="COLUMN", help="columns that tell configurations apart")
     add("--causes", nargs="+", metavar="COLUMN", help="columns with counts per trial that may explain the tail")
     add("--one-group", action="store_true", help="all rows belong to one configuration")
 
 
-def table_options(arguments: argparse.Namespace) -> dict:
-    """What `table_arguments` asks for, by the names that the reader has for it."""
-    return {name: getattr(arguments, name) for name in ("column", "unit", "group_by", "causes", "one_group")}
+def load_runs(arguments: argparse.Namespace, path: Path) -> Runs:
+    """The runs under a path, read as `table_arguments` ask."""
+    names = ("column", "unit", "group_by", "causes", "one_group")
+    return load(path, rename=renames(arguments.rename), **{name: getattr(arguments, name) for name in names})
+
+
+def renames(given: Iterable[str]) -> dict[str, str]:
+    """`["Num LSTM layers=layers"]` -> `{"Num LSTM layers": "layers"}`; raises `UsageError` without a `=`."""
+    names: dict[str, str] = {}
+    for text in given:
+        old, equals, new = text.rpartition("=")
+        if not equals or not old.strip():
+            raise UsageError(f'--rename takes OLD=NEW, as in "Average time (s)=latency_s", not {text!r}')
+        if names.setdefault(old.strip(), new.strip()) != new.strip():
+            raise UsageError(f"--rename gives {old.strip()!r} two names")
+    return names
 
 
 def comparison_arguments(parser: argparse.ArgumentParser) -> None:
@@ -154,14 +173,9 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=1, allow_nan=False))
 
 
-def load_runs(arguments: argparse.Namespace, path: Path) -> Runs:
-    """The runs under a path, read as `table_arguments` say."""
-    return load(path, **table_options(arguments))
-
-
-def print_answer(answer: object, form: str) -> None:
-    """An answer as JSON (`as_dict`), CSV (`csv_text`), or text (`str`), on standard output; its warnings beside it."""
-    warn(getattr(answer, "warnings", ()))
+def print_answer(answer: object, form: str, warnings: Iterable[str] = ()) -> None:
+    """An answer as JSON (`as_dict`), CSV (`csv_text`), or text (`str`), on standard output; warnings before it."""
+    warn(warnings)
     if form == "json":
         print_json(answer.as_dict())
     elif form == "csv":

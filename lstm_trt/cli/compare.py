@@ -25,5 +25,6 @@ def run(arguments: argparse.Namespace) -> int:
     check_confidence(arguments.confidence)
     check_effect(arguments.effect)
     a, b = (load_runs(arguments, path) for path in (arguments.a, arguments.b))
-    print_answer(compare(a, b, arguments.effect, arguments.confidence), arguments.format)
+    answers = compare(a, b, arguments.effect, arguments.confidence)
+    print_answer(answers, arguments.format, answers.warnings)
     return 0

@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     runs = load_runs(arguments, arguments.path)
     short = len(runs) > AT_LENGTH and arguments.format != "json" and not arguments.figures
     answers = outliers(runs, causes=not short)  # a line a configuration has no room for causes and periods
-    print_answer(answers, arguments.format)
+    print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:
         print_files(draw_outliers(*answers.found, arguments.figures))
     return 0

@@ -96,8 +96,7 @@ def _soak(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         progress.end_line()
         return stopped(arguments.given, "the parts written stay; ")
-    warn(done.warnings)
-    print_answer(done, arguments.format)
+    print_answer(done, arguments.format, done.warnings)
     return 0
 
 

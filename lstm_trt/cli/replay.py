@@ -23,5 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run `replay`; returns the exit status."""
     runs = load_runs(arguments, arguments.path)
-    print_answer(replay(runs, arguments.period_us, arguments.deadline_us), arguments.format)
+    answers = replay(runs, arguments.period_us, arguments.deadline_us)
+    print_answer(answers, arguments.format, answers.warnings)
     return 0

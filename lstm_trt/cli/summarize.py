@@ -32,7 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
     runs = load_runs(arguments, arguments.path)
     if arguments.figures and not runs.own:
         raise UsageError(f"--figures draws recordings of this lab, and {arguments.path} is a table: leave it out")
-    print_answer(summarize(runs, arguments.by_round), arguments.format)
+    answers = summarize(runs, arguments.by_round)
+    print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:
         draw_recordings(arguments.path, arguments.figures, arguments.deadline_us)
     return 0

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     question = (arguments.deadline_us, arguments.percentile, arguments.confidence)
     check_question(*question)  # before a long reading
     answers = verdict(load_runs(arguments, arguments.path), *question)
-    print_answer(answers, arguments.format)
+    print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:
         print_files(draw_verdicts(answers.runs.groups, answers.answers, arguments.figures))
     return answers.exit_status

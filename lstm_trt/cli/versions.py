@@ -18,7 +18,6 @@ from lstm_trt.cli.common import (
     shape_arguments,
     shape_of,
     stopped,
-    warn,
 )
 from lstm_trt.recorder.versions import record_versions
 
@@ -68,6 +67,5 @@ def run(arguments: argparse.Namespace) -> int:
     print_progress(str(answer.report))
     if answer.report.stopped:
         return stopped(arguments.given)
-    warn(answer.warnings)
-    print_answer(answer, arguments.format)
+    print_answer(answer, arguments.format, answer.warnings)
     return 0 if any(answer.comparisons) else EXIT_FAILED

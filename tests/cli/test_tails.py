@@ -58,6 +58,18 @@ def test_the_verdict_on_clean_trials_from_elsewhere(tmp_path, answer, run, n, wo
     assert out.startswith(words) and exited == status and err == ""
 
 
+def test_columns_are_renamed_before_they_are_read(tmp_path, answer, mistake):
+    path = put(tmp_path / "t.csv", {"Num LSTM layers": [1, 2] * 100, "took": [100, 200] * 100})
+    names = ("--rename", "Num LSTM layers=layers", "took=latency_us")
+    found, status = answer("verdict", path, *names, "--group-by", "layers", "--deadline-us", 150)
+    assert [(one["group"], one["unit"], one["misses"]) for one in found] == [
+        ({"layers": 1}, "us", 0),
+        ({"layers": 2}, "us", 100),
+    ]
+    assert status == 1
+    assert "--rename takes OLD=NEW" in mistake("verdict", path, "--rename", "took", "--deadline-us", 150)
+
+
 def test_a_missed_deadline(tmp_path, answer):
     times = body(1000)
     for place in range(0, 1000, 50):
