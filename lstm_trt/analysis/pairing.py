@@ -158,15 +158,23 @@ def _values(values: Iterable[str] | None) -> str:
     return " and ".join(ordered) if len(ordered) < 4 else f"{ordered[0]} to {ordered[-1]}" if ordered else "not known"
 
 
-def _order(a: Group, b: Group) -> list[str]:
-    """Rounds that were not interleaved: what the machine did in between looks like a difference."""
+def recorded_first(a: Group, b: Group) -> str | None:
+    """The side, "A" or "B", all of whose rounds were recorded before those of the other; None where they took turns.
+
+    What the machine did in between then looks like a difference.
+    """
     started = [[sample.started_unix_ns for sample in side.samples] for side in (a, b)]
     if None in started[0] + started[1] or min(map(len, started)) < 2:
-        return []
-    for (first, second), names in ((started, "AB"), (started[::-1], "BA")):
-        if max(first) < min(second):
-            return [f"order: all rounds of {names[0]} were recorded before those of {names[1]}"]
-    return []
+        return None
+    if max(started[0]) < min(started[1]):
+        return "A"
+    return "B" if max(started[1]) < min(started[0]) else None
+
+
+def _order(a: Group, b: Group) -> list[str]:
+    first = recorded_first(a, b)
+    names = (first, "B" if first == "A" else "A")
+    return [f"order: all rounds of {names[0]} were recorded before those of {names[1]}"] if first else []
 
 
 def rounds_command(a: Group, b: Group, rounds: int) -> str | None:

@@ -78,6 +78,13 @@ def record_both_command(a: Configuration, b: Configuration, out: str | Path, rou
     return " && ".join(lines)
 
 
+def versions_command(
+    library: str, versions: Sequence[str], configuration: Configuration, out: str | Path, rounds: int
+) -> str:
+    """The shell line that records rounds of one configuration under versions of a library, in turns."""
+    return _command("versions", _flags(configuration), out, rounds, (library, *versions))
+
+
 def _flags(configuration: Configuration) -> dict[str, tuple[str, ...]]:
     """Flag -> its values, in the order in which people give them; what has its default is left out."""
     defaults = _defaults()
@@ -105,7 +112,9 @@ def _defaults() -> dict[str, str]:
     return {flag: text for flag, text in _flag_texts(usual).items() if flag not in shown}
 
 
-def _command(name: str, flags: Mapping[str, tuple[str, ...]], out: str | Path, rounds: int | None) -> str:
+def _command(
+    name: str, flags: Mapping[str, tuple[str, ...]], out: str | Path, rounds: int | None, names: Sequence[str] = ()
+) -> str:
     words = [word for flag, values in flags.items() for word in (flag, *values)]
     words += ["--rounds", str(rounds)] if rounds else []
-    return shlex.join(["lstm-trt", name, *words, "--out", str(out)])
+    return shlex.join(["lstm-trt", name, *names, *words, "--out", str(out)])

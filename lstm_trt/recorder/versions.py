@@ -1,6 +1,6 @@
 """One shape under several versions of a library, interleaved in rounds, each compared with the first.
 
-Every version has an environment of its own (`versions_environments.py`). A round records the shape
+Every version has an environment of its own (`environments.py`). A round records the shape
 once under each, in a new random order, in fresh processes of that environment's Python. The parity
 gate's reference, and the exported network, come from this environment for all of them. A version is
 part of a configuration's identity, so the recordings of all versions share one folder, and what is
@@ -24,11 +24,13 @@ import numpy as np
 
 from lstm_trt import registry, runtimes
 from lstm_trt.analysis.compare import Comparison, check_effect, compare_groups
+from lstm_trt.analysis.pairing import recorded_first
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT, ROUNDS, check_confidence, percentile
 from lstm_trt.analysis.text import comparison_text
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import RuntimeUnavailable, UsageError
 from lstm_trt.config.format import microseconds, table
+from lstm_trt.config.labels import versions_command
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.recorder.environments import Environment, EnvironmentBroken, Tell, describe_there, environment, normal
@@ -68,10 +70,12 @@ class Side:
             failure = str(self.group.failure) if self.group and self.group.failure else None
             return {"rounds": 0, "n": 0, **dict.fromkeys([*_SHARES, "max_us"]), "failure": failure}
         ordered = [np.sort(sample.timed_ns) for sample in samples]
-        told = {"rounds": len(ordered), "n": sum(map(len, ordered))}
-        for name, share in _SHARES.items():
-            told[name] = statistics.median_low(percentile(one, share) for one in ordered) / 1e3
-        return {**told, "max_us": max(float(one[-1]) for one in ordered) / 1e3, "failure": None}
+        middles = {
+            name: statistics.median_low(percentile(latency_ns, share) for latency_ns in ordered) / 1e3
+            for name, share in _SHARES.items()
+        }
+        max_us = max(float(latency_ns[-1]) for latency_ns in ordered) / 1e3
+        return {"rounds": len(ordered), "n": sum(map(len, ordered)), **middles, "max_us": max_us, "failure": None}
 
 
 @dataclass(frozen=True)
@@ -85,16 +89,18 @@ class Answer:
     @property
     def not_in_turns(self) -> list[str]:
         """Versions all of whose rounds come before or after the first version's: the machine may differ, not they."""
-        pairs = zip(self.sides[1:], self.comparisons, strict=True)
-        return [side.version for side, one in pairs if one and any(map(_of_order, one.differences))]
+        first, *others = self.sides
+        recorded = (side for side, compared in zip(others, self.comparisons, strict=True) if compared)
+        return [side.version for side in recorded if recorded_first(first.group, side.group)]
 
     def as_dict(self) -> dict:
         """JSON values; a ratio is a version's latency over the first one's."""
         first = self.sides[0]
         plain = first.configuration.as_dict()
         compared = [
-            {"a": first.version, "b": side.version, **(one.as_dict() if one else {"median": None, "tail": None})}
-            for side, one in zip(self.sides[1:], self.comparisons, strict=True)
+            {"a": first.version, "b": side.version}
+            | (comparison.as_dict() if comparison else {"median": None, "tail": None})
+            for side, comparison in zip(self.sides[1:], self.comparisons, strict=True)
         ]
         return {
             "library": first.place.library,
@@ -132,7 +138,7 @@ class Answer:
             if comparison is not None:
                 blocks.append(comparison_text(comparison, first.name, side.name))
                 continue
-            missing = next(one for one in (first, side) if not one.numbers()["n"])
+            missing = next(each for each in (first, side) if not each.numbers()["n"])
             blocks.append(f"{side.name}: not compared: {missing.name}: {_reason(missing.numbers())}")
         return "\n\n".join(blocks)
 
@@ -234,7 +240,7 @@ def record_versions(
 
     The versions are installed where they are not, then recorded `rounds` times in turns into
     `out`; a run that was stopped with Ctrl-C (`report.stopped`) goes on where it was. The other
-    arguments are those of `processes.record` and `comparison.compare`; each comparison holds with
+    arguments are those of `run_sweep` and `compare_groups`; each comparison holds with
     `confidence` by itself. Raises `UsageError` for an unknown library or version, and what
     `describe` and `run_sweep` raise.
     """
@@ -301,15 +307,14 @@ def _groups(folder: Path, wanted: set[str]) -> dict[str, Group]:
     return groups
 
 
-def _of_order(difference: str) -> bool:
-    return difference.startswith("order:")
-
-
 def _compared(first: Side, side: Side, effect: float, confidence: float) -> Comparison | None:
     if not (first.numbers()["n"] and side.numbers()["n"]):
         return None
-    told = compare_groups(first.group, side.group, effect, confidence)
+    comparison = compare_groups(first.group, side.group, effect, confidence)
+    if comparison.command is None:
+        return comparison
     # Both are one configuration but for the version, which a sweep cannot ask for.
-    asked = f"lstm-trt versions {first.place.library} {first.version} {side.version}"
-    command = told.command and told.command.replace("lstm-trt sweep", asked, 1)
-    return replace(told, command=command)
+    versions = (first.version, side.version)
+    rounds = comparison.rounds_needed
+    command = versions_command(first.place.library, versions, side.configuration, "rounds", rounds)
+    return replace(comparison, command=command)

@@ -12,12 +12,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from lstm_trt.analysis.compare import compare
-from lstm_trt.config.configuration import Options
+from lstm_trt.analysis.compare import compare_groups
+from lstm_trt.analysis.pairing import recorded_first
+from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.labels import versions_command
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.recorder import environments, versions
 from lstm_trt.recorder.environments import EnvironmentBroken, _needs, _why, same_version
@@ -89,7 +92,7 @@ def test_the_answer_is_what_compare_says_of_the_recordings(recorded, here):
     folder, answer = recorded
     (told,) = answer["comparisons"]
     groups = {group.configuration.runtime_version: group for group in groups_of(folders.read_many(folder))}
-    again = json.loads(json.dumps(compare(groups[OLD], groups[here]).as_dict()))
+    again = json.loads(json.dumps(compare_groups(groups[OLD], groups[here]).as_dict()))
     assert (told["a"], told["b"]) == (OLD, here)
     assert {name: told[name] for name in again if name != "command"} == {
         name: value for name, value in again.items() if name != "command"
@@ -239,6 +242,22 @@ def test_what_cannot_be_is_refused_before_anything_is_installed(monkeypatch, tmp
     monkeypatch.setattr(versions, "environment", lambda *given: pytest.fail("installed something"))
     with pytest.raises(UsageError, match=words):
         versions.record_versions(library, asked, SHAPE, out=tmp_path, **more)
+
+
+def test_sides_that_were_recorded_one_after_the_other_took_no_turns():
+    def side(*started) -> SimpleNamespace:
+        return SimpleNamespace(samples=[SimpleNamespace(started_unix_ns=at) for at in started])
+
+    assert recorded_first(side(1, 2), side(3, 4)) == "A" and recorded_first(side(3, 4), side(1, 2)) == "B"
+    assert recorded_first(side(1, 3), side(2, 4)) is None
+    assert recorded_first(side(1), side(3, 4)) is None and recorded_first(side(1, None), side(3, 4)) is None
+
+
+def test_the_command_that_records_versions_has_what_was_asked_for():
+    configuration = Configuration(SHAPE, LIBRARY, OLD, "a CPU", Options(threads=2), Protocol(trials=60))
+    line = versions_command(LIBRARY, (OLD, "1.21.0"), configuration, "rounds", 7)
+    assert line.startswith(f"lstm-trt versions {LIBRARY} {OLD} 1.21.0 --layers 2 --hidden 8 --sequence 4 --batch 1 ")
+    assert "--trials 60" in line and "--threads 2" in line and line.endswith("--rounds 7 --out rounds")
 
 
 def test_a_library_has_the_runtime_that_is_named_first_or_asked_for():
