@@ -204,13 +204,11 @@ def print_files(paths: Iterable[Path]) -> None:
 
 def draw_recordings(path: Path, folder: Path, deadline_us: float | None) -> None:
     """Draw the figures of the recordings under `path` into `folder`, and print their names."""
-    from lstm_trt.analysis.summary import frames
-    from lstm_trt.plots.recordings import draw_sweep
-    from lstm_trt.store import files, folders
+    from lstm_trt.plots import draw_sweep
+    from lstm_trt.store import files, runs
 
     files.make_folder(folder)
-    summary, trials = frames(folders.read_many(path))
-    print_files(draw_sweep(summary, trials, folder, deadline_us=deadline_us))
+    print_files(draw_sweep(runs.load(path), folder, deadline_us))
 
 
 def stopped(given: Sequence[str], before: str = "") -> int:

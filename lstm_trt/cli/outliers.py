@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lstm_trt.analysis.outliers import AT_LENGTH, outliers
 from lstm_trt.cli.common import PATH_HELP, load_runs, print_answer, print_files, table_arguments
-from lstm_trt.plots.pages import draw_outliers
+from lstm_trt.plots.page import draw_outliers
 
 EXAMPLE = "lstm-trt outliers recordings\n  lstm-trt outliers times.csv --column latency_us --group-by hidden"
 

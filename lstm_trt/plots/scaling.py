@@ -1,11 +1,7 @@
-"""What the pictures of scaling share: which system, what is held fixed, panels, legends.
+"""How latency grows with a network's sizes: fits with their breaks, what a batch costs, where larger is faster.
 
-A map of inversions: between which sizes, and where, the larger network is the faster one.
-
-Pictures of how latency grows: lines with their fits and breaks, batching, a map of inversions.
-
-Each takes the findings of `analysis.scaling.examine` and shows one system; sizes that are
-not drawn are held at one value, which is told.
+Each picture takes the findings of `analysis.scaling` and shows one system; sizes that are not drawn are held at one
+value, which the notes state.
 """
 
 from __future__ import annotations
@@ -14,6 +10,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib
@@ -27,99 +24,25 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from lstm_trt.analysis.scaling import Batching, Findings, Inversion, Line, fit, lines
 from lstm_trt.config.errors import UsageError
+from lstm_trt.plots.points import ARRANGEMENT, AXIS_NAMES, at, axis_value, hold
 from lstm_trt.plots.style import (
     GREY,
     WIDTH_IN,
     Picture,
     folded,
     latency_axis,
+    panels,
     plain,
     sheet,
     size_axis,
     size_colors,
+    size_handles,
     style,
+    whole,
     write_pictures,
 )
-from lstm_trt.plots.tables import AXIS_NAMES, axis_value, middle
 
 LEGEND_IN = 1.5
-
-
-def choose_system(findings: Findings, system: str | None) -> str:
-    """The wanted system, or the only one; raises `UsageError` where there are several to choose from."""
-    systems = list(findings.times.cells)
-    if system is None and len(systems) == 1:
-        return systems[0]
-    if system not in systems:
-        raise UsageError(f"choose one of these systems: {'; '.join(systems)}")
-    return system
-
-
-def notes(findings: Findings, system: str, held: Mapping[str, int], *more: str) -> list[str]:
-    """Where the numbers come from and what is held fixed, for the head of a sheet."""
-    words = [axis_value(axis, size) for axis, size in held.items()]
-    rounds = [cell.rounds for cell in findings.times.cells[system].values() if cell.rounds]
-    counted = f"times as in {Path(findings.times.where).name}"
-    if rounds:
-        trials = [one.n for several in rounds for one in several]
-        least, most = min(trials), max(trials)
-        counted = f"medians of n = {least if least == most else f'{least} to {most}'} trials after warm-up"
-        processes = max(len(several) for several in rounds)
-        counted += f", the middle one of up to {processes} rounds" if processes > 1 else ""
-    fixed = f" Fixed: {', '.join(words)}." if words else ""
-    name = "" if system == "all" else f"{system}: "
-    return [f"{name}{counted}.{fixed}", *more]
-
-
-def hold(
-    rows: Sequence[Mapping[str, int]], free: Sequence[str], wanted: Mapping[str, int] | None = None
-) -> dict[str, int]:
-    """A value for each axis that is not drawn: the wanted one, else the one of most rows.
-
-    Of equals the smallest batch and the middle of anything else. Raises `UsageError` for a
-    wanted value that no row has.
-    """
-    held: dict[str, int] = {}
-    for axis in ("batch", "layers", "sequence", "hidden"):
-        present = Counter(row[axis] for row in rows if axis in row)
-        if axis in free or not present:
-            continue
-        value = (wanted or {}).get(axis)
-        if value is None:
-            best = [size for size, count in present.items() if count == max(present.values())]
-            value = min(best) if axis == "batch" else middle(best)
-        elif value not in present:
-            raise UsageError(f"nothing is there at {axis} = {value}: there is {sorted(present)}")
-        held[axis] = int(value)
-        rows = [row for row in rows if row[axis] == value]
-    return held
-
-
-def matches(row: Mapping[str, int], held: Mapping[str, int]) -> bool:
-    """Whether a row has every held value."""
-    return all(row[axis] == size for axis, size in held.items())
-
-
-def panels(body, count: int, columns: int, share_y: bool = True) -> list[Axes]:
-    """`count` axes in rows of `columns`, with labels below each one that has none beneath it."""
-    grid = body.subplots(math.ceil(count / columns), columns, sharex=True, sharey=share_y, squeeze=False)
-    for place, ax in enumerate(grid.flat):
-        ax.set_visible(place < count)
-        if place < count <= place + columns:
-            ax.tick_params(labelbottom=True)
-    return list(grid.flat)[:count]
-
-
-def columns_for(count: int) -> int:
-    """Panels side by side."""
-    return min(count, 2 if count in (2, 4) else 3)
-
-
-def size_handles(axis: str, colors: Mapping[int, tuple]) -> list[Line2D]:
-    """Legend entries of a size, the largest on top as the lines mostly lie."""
-    title = Line2D([], [], linestyle="none", label=folded(AXIS_NAMES[axis]))
-    sizes = [Line2D([], [], color=color, marker="o", markersize=4, label=str(size)) for size, color in colors.items()]
-    return [title, *reversed(sizes), Line2D([], [], linestyle="none", label=" ")]
 
 
 #: Axis of the pairs -> (across, up) in a panel.
@@ -138,6 +61,238 @@ CELL_IN = (0.44, 0.27)
 EMPTY = "0.9"
 
 
+RING = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "markeredgecolor": "black", "linestyle": "none"}
+
+KNEE = {"marker": "D", "markersize": 7, "markerfacecolor": "white", "markeredgewidth": 1.6, "linestyle": "none"}
+
+STAR = {"marker": "*", "markersize": 11, "markeredgecolor": "white", "markeredgewidth": 0.7, "linestyle": "none"}
+
+FREE = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3))}
+
+
+def draw_scaling(findings: Findings, folder: str | Path) -> list[Path]:
+    """Draw what the findings support into `folder` as `scaling-*.png`; returns the paths.
+
+    For each system: the fits along every axis with at least 3 sizes on some line, a map of
+    inversions where there are any, and batching. Raises `UsageError` where the folder cannot
+    be written.
+    """
+    systems = list(findings.times.cells)
+    pictures = {}
+    for number, system in enumerate(systems, 1):
+        tail = f"-{number}" if len(systems) > 1 else ""
+        pictures |= {f"scaling-{name}{tail}.png": draw for name, draw in _plan(findings, system).items()}
+    return write_pictures(pictures, folder)
+
+
+def _plan(findings: Findings, system: str) -> dict[str, Callable[[], Picture]]:
+    plan: dict[str, Callable[[], Picture]] = {}
+    for axis in findings.times.axes:
+        if any((line.system, line.axis) == (system, axis) for line in findings.linearity):
+            plan[f"by-{axis}"] = lambda axis=axis: fits(findings, axis, system)
+        if any((pair.system, pair.axis) == (system, axis) for pair in findings.inversions):
+            plan[f"inversions-{axis}"] = lambda axis=axis: inversions(findings, axis, system)
+    if any(one.system == system for one in findings.batching):
+        plan["batching"] = lambda: batching(findings, system)
+    return plan
+
+
+def _choose_system(findings: Findings, system: str | None) -> str:
+    """The wanted system, or the only one; raises `UsageError` where there are several to choose from."""
+    systems = list(findings.times.cells)
+    if system is None and len(systems) == 1:
+        return systems[0]
+    if system not in systems:
+        raise UsageError(f"choose one of these systems: {'; '.join(systems)}")
+    return system
+
+
+def _notes(findings: Findings, system: str, held: Mapping[str, int], *more: str) -> list[str]:
+    """Where the numbers come from and what is held fixed, for the head of a sheet."""
+    rounds = [cell.rounds for cell in findings.times.cells[system].values() if cell.rounds]
+    counted = f"times from {Path(findings.times.where).name}"
+    if rounds:
+        trials = [one.n for several in rounds for one in several]
+        least, most = min(trials), max(trials)
+        counted = f"medians of n = {whole(least)}{f' to {whole(most)}' if most > least else ''} trials after warm-up"
+        processes = max(len(several) for several in rounds)
+        counted += f", the middle one of up to {processes} rounds" if processes > 1 else ""
+    fixed = f" Fixed: {', '.join(axis_value(axis, size) for axis, size in held.items())}." if held else ""
+    return [f"{'' if system == 'all' else f'{system}: '}{counted}.{fixed}", *more]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Panels of a picture over `axis`: one for each size of `facet`, a colour for each size of another axis."""
+
+    axis: str
+    facet: str
+    facets: list[int]
+    color_axis: str
+    colors: dict[int, tuple]
+
+    @property
+    def columns(self) -> int:
+        total = len(self.facets)
+        return min(total, 2 if total in (2, 4) else 3)
+
+    def height_in(self, row_in: float) -> float:
+        rows = math.ceil(len(self.facets) / self.columns)
+        return row_in * rows if rows > 1 else 3.7
+
+    def color(self, fixed: Mapping[str, int]) -> tuple:
+        return self.colors[fixed.get(self.color_axis, 0)]
+
+
+def _layout(axis: str, rows: Sequence[Mapping[str, int]]) -> Layout:
+    facet, color_axis = ARRANGEMENT[axis]
+    colored = sorted({row.get(color_axis, 0) for row in rows})
+    colors = dict(zip(colored, size_colors(len(colored)), strict=True))
+    return Layout(axis, facet, sorted({row.get(facet, 0) for row in rows}), color_axis, colors)
+
+
+def _label(axes: Sequence[Axes], layout: Layout, findings: Findings, sizes: Sequence[int], ylabel: str) -> None:
+    """Titles of the panels, and names at the outer axes."""
+    log2 = layout.axis == "batch"
+    for place, (ax, value) in enumerate(zip(axes, layout.facets, strict=True)):
+        size_axis(ax, sizes, log2, (WIDTH_IN - LEGEND_IN - 0.6) / layout.columns - 0.4)
+        if layout.facet in findings.times.axes:
+            ax.set_title(axis_value(layout.facet, value), loc="left")
+        if place + layout.columns >= len(axes):
+            ax.set_xlabel(AXIS_NAMES[layout.axis] + (" (log2)" if log2 else ""))
+        if place % layout.columns == 0:
+            ax.set_ylabel(ylabel)
+
+
+def _size_handles(layout: Layout, findings: Findings) -> list[Line2D]:
+    known = layout.color_axis in findings.times.axes
+    return size_handles(folded(AXIS_NAMES[layout.color_axis]), layout.colors) if known else []
+
+
+def fits(findings: Findings, axis: str, system: str | None = None, fixed: dict[str, int] | None = None) -> Picture:
+    """Times against one axis with the line of least squares through each series, and the break marked.
+
+    A panel and a line a value of two other axes; a panel has its own scale, linear so that a straight line looks
+    straight, but logarithmic for batches, which double. Where a series leaves its line, the line fitted to the points
+    before goes on, dotted: what was to be expected. Raises `UsageError` for an axis with fewer than 3 sizes in every
+    series.
+    """
+    system = _choose_system(findings, system)
+    here = [line for line in findings.linearity if (line.system, line.axis) == (system, axis)]
+    if not here:
+        raise UsageError(f"no line along {axis} has 3 sizes: no fit to draw")
+    held = hold([line.fixed for line in here], (axis, *ARRANGEMENT[axis]), fixed)
+    here = [line for line in here if at(line.fixed, held)]
+    layout = _layout(axis, [line.fixed for line in here])
+    linear = sum(line.r2 > 0.99 for line in here)
+    broken = sum(line.breaks_at is not None for line in here)
+    reading = f"R² > 0.99 in {linear} of {len(here)} series. {broken or 'None'} leave{'s' * (broken < 2)} the line"
+    reading += " fitted to the points before by more than 10 %."
+    log = axis == "batch"
+    with style():
+        title = f"Latency against {AXIS_NAMES[axis]}, with straight lines fitted"
+        picture, body = sheet(title, _notes(findings, system, held, reading), layout.height_in(2.5))
+        axes = panels(body, len(layout.facets), layout.columns, share_y=log)
+        if log:
+            log = latency_axis(axes, [time_us for line in here for time_us in line.times_us])
+        for ax, value in zip(axes, layout.facets, strict=True):
+            drawn = [line for line in here if line.fixed.get(layout.facet, 0) == value]
+            for line in drawn:
+                _draw_fit(ax, line, layout.color(line.fixed))
+            if axis != "batch":
+                ax.set_ylim(0, 1.08 * max(time_us for line in drawn for time_us in line.times_us))
+                ax.yaxis.set_major_locator(MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)))
+                ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
+        sizes = sorted({size for line in here for size in line.sizes})
+        _label(axes, layout, findings, sizes, "latency [µs]" + (" (log)" if log else ""))
+        handles = _size_handles(layout, findings)
+        handles.append(Line2D([], [], color=GREY, marker="o", markersize=3.5, linestyle="none", label="measured"))
+        handles.append(Line2D([], [], color=GREY, linewidth=1.2, label="least squares"))
+        if broken:
+            handles.append(Line2D([], [], label="leaves the line", **RING))
+            handles.append(Line2D([], [], color=GREY, linestyle=":", label="line of the\npoints before"))
+        body.legend(handles=handles, loc="outside right upper", handlelength=2.2, labelspacing=0.4)
+    return picture
+
+
+def _draw_fit(ax: Axes, line: Line, color) -> None:
+    ax.plot(line.sizes, line.times_us, color=color, linestyle="none", marker="o", markersize=3.8, zorder=3)
+    xs = np.linspace(line.sizes[0], line.sizes[-1], 200)
+    _above_zero(ax, xs, line.intercept_us + line.slope_us * xs, color=color, linewidth=1.1, alpha=0.75)
+    if line.breaks_at is None:
+        return
+    place = line.sizes.index(line.breaks_at)
+    slope, intercept, _ = fit(line.sizes[:place], line.times_us[:place])
+    xs = np.linspace(line.sizes[0], line.breaks_at, 100)
+    _above_zero(ax, xs, intercept + slope * xs, color=color, linestyle=":", linewidth=1.3, zorder=2.5)
+    ax.plot([line.breaks_at], [line.times_us[place]], zorder=4, **RING)
+
+
+def _above_zero(ax: Axes, xs: np.ndarray, ys: np.ndarray, **look) -> None:
+    """A curve without what a logarithmic axis cannot show."""
+    ax.plot(xs, np.where(ys > 0, ys, np.nan), marker="", **look)
+
+
+def batching(findings: Findings, system: str | None = None, fixed: dict[str, int] | None = None) -> Picture:
+    """Time per sample against the batch size, with the last batch that is almost free and the cheapest.
+
+    A panel a number of layers, a line a hidden size. The dashed guide halves the time per sample with each doubling,
+    as if batching were free: lines that run along it gain all there is. Raises `UsageError` where no network has two
+    batch sizes.
+    """
+    system = _choose_system(findings, system)
+    here = [one for one in findings.batching if one.system == system]
+    if not here:
+        raise UsageError("no network has two batch sizes: nothing to draw")
+    held = hold([one.fixed for one in here], ARRANGEMENT["batch"], fixed)
+    costs = [(one, _per_sample_us(findings, system, one)) for one in here if at(one.fixed, held)]
+    layout = _layout("batch", [one.fixed for one, _ in costs])
+    with style():
+        reading = "Almost free: doubling the batch takes less than 10 % longer."
+        picture, body = sheet(
+            "Latency per sample, by batch size", _notes(findings, system, held, reading), layout.height_in(2.6)
+        )
+        axes = panels(body, len(layout.facets), layout.columns)
+        logarithmic = latency_axis(axes, [cost for _, cost_us in costs for cost in cost_us.values()])
+        for ax, value in zip(axes, layout.facets, strict=True):
+            drawn = [(one, cost_us) for one, cost_us in costs if one.fixed.get(layout.facet, 0) == value]
+            _draw_guide(ax, [cost_us for _, cost_us in drawn])
+            for one, cost_us in drawn:
+                color = layout.color(one.fixed)
+                ax.plot(cost_us.keys(), cost_us.values(), color=color, marker="o", markersize=3.2)
+                if one.stops_at is not None:
+                    ax.plot([one.free_up_to], [cost_us[one.free_up_to]], color=color, zorder=4, **KNEE)
+                ax.plot([one.cheapest], [cost_us[one.cheapest]], color=color, zorder=5, **STAR)
+        sizes = sorted({size for _, cost_us in costs for size in cost_us})
+        _label(axes, layout, findings, sizes, "latency / batch [µs]" + (" (log)" if logarithmic else ""))
+        handles = _size_handles(layout, findings)
+        handles.append(Line2D([], [], color=GREY, label="almost free\nup to here", **KNEE))
+        handles.append(Line2D([], [], color=GREY, label="cheapest", **STAR))
+        handles.append(Line2D([], [], label="if batching\nwere free", **FREE))
+        body.legend(handles=handles, loc="outside right upper", handlelength=2.2, labelspacing=0.5)
+    return picture
+
+
+def _per_sample_us(findings: Findings, system: str, one: Batching) -> dict[int, float]:
+    """Batch -> µs per sample, of one network."""
+    shapes = ((dict(zip(findings.times.axes, shape, strict=True)), shape) for shape in findings.times.cells[system])
+    return {
+        row["batch"]: findings.times.cells[system][shape].latency_us / row["batch"]
+        for row, shape in shapes
+        if at(row, one.fixed)
+    }
+
+
+def _draw_guide(ax: Axes, costs_us: Sequence[dict[int, float]]) -> None:
+    """From the dearest first point of the panel; the limits of the axis stay."""
+    cost_us = max(costs_us, key=lambda one: next(iter(one.values())))
+    first = next(iter(cost_us))
+    xs = np.geomspace(first, max(size for one in costs_us for size in one), 50)
+    limits = ax.get_ylim()
+    ax.plot(xs, cost_us[first] * first / xs, zorder=1, **FREE)
+    ax.set_ylim(limits)
+
+
 def inversions(
     findings: Findings, axis: str, system: str | None = None, fixed: dict[str, int] | None = None
 ) -> Picture:
@@ -148,7 +303,7 @@ def inversions(
     nowhere inverted there have no panel, unless none is; of more than 12 those with the most
     inversions are shown. Raises `UsageError` where no two sizes stand on one line.
     """
-    system = choose_system(findings, system)
+    system = _choose_system(findings, system)
     measured = [
         ({**fixed_here, axis: one}, other)
         for label, name, fixed_here, line in lines(findings.times)
@@ -160,13 +315,11 @@ def inversions(
     found = [one for one in findings.inversions if (one.system, one.axis) == (system, axis)]
     across, up = INVERSIONS_ARRANGEMENT[axis]
     held = hold([one.smaller for one in found] or [one for one, _ in measured], (axis, across, up), fixed)
-    here = [one for one in found if matches(one.smaller, held)]
-    steps = _steps(axis, [(one, other) for one, other in measured if matches(one, held)], here)
-    xs = sorted({one.get(across, 0) for one, _ in measured if matches(one, held)})
-    ys = sorted({one.get(up, 0) for one, _ in measured if matches(one, held)})
-    compared = {
-        ((one[axis], other), one.get(across, 0), one.get(up, 0)) for one, other in measured if matches(one, held)
-    }
+    here = [one for one in found if at(one.smaller, held)]
+    steps = _steps(axis, [(one, other) for one, other in measured if at(one, held)], here)
+    xs = sorted({one.get(across, 0) for one, _ in measured if at(one, held)})
+    ys = sorted({one.get(up, 0) for one, _ in measured if at(one, held)})
+    compared = {((one[axis], other), one.get(across, 0), one.get(up, 0)) for one, other in measured if at(one, held)}
     wrong = {_key(axis, across, up, one): one for one in here}
     left_out = len(here) - sum(key[0] in steps for key in wrong)
     columns = max(1, min(4, int((WIDTH_IN - 1.6) / (len(xs) * CELL_IN[0] + 0.15))))
@@ -175,7 +328,7 @@ def inversions(
     with style():
         picture, body = sheet(
             f"Where {'more layers are' if axis == 'layers' else f'a larger {AXIS_NAMES[axis]} is'} faster",
-            notes(findings, system, held, _counted(findings, here, found, len(compared), left_out)),
+            _notes(findings, system, held, _counted(findings, here, found, len(compared), left_out)),
             max(rows * (len(ys) * CELL_IN[1] + 0.3) + 0.6, 1.9),
         )
         axes = panels(body, len(steps), columns)
@@ -218,16 +371,16 @@ def _steps(axis: str, measured: list[tuple[dict, int]], here: list[Inversion]) -
 
 
 def _counted(findings: Findings, here: list[Inversion], found: list[Inversion], compared: int, left_out: int) -> str:
-    told = f"{len(here)} of {compared} pairs of neighbours are inverted"
+    text = f"{len(here)} of {compared} pairs of neighbours are inverted"
     if here and findings.times.raw:
-        told += f", {sum(bool(one.certain) for one in here)} of them certainly (bold)"
+        text += f", {sum(bool(one.certain) for one in here)} of them with certainty (bold)"
     if findings.min_ratio > 1:
-        told += f"; only those by {findings.min_ratio:g} or more"
+        text += f"; only those by {findings.min_ratio:g} or more"
     if len(found) > len(here):
-        told += f"; {len(found) - len(here)} more at other sizes"
+        text += f"; {len(found) - len(here)} more at other sizes"
     if left_out:
-        told += f"; {left_out} in pairs that are not shown"
-    return told + (". Pairs of sizes without any have no panel; grey was not measured." if here else ".")
+        text += f"; {left_out} in pairs that are not shown"
+    return text + (". Pairs of sizes without inversions have no panel; grey: not measured." if here else ".")
 
 
 def _draw_pair(ax: Axes, x: int, y: int, measured: bool, inversion: Inversion | None, norm: Normalize) -> None:
@@ -235,196 +388,6 @@ def _draw_pair(ax: Axes, x: int, y: int, measured: bool, inversion: Inversion | 
     ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=color, edgecolor="0.82", linewidth=0.6))
     if inversion:
         dark = np.dot(color[:3], (0.2126, 0.7152, 0.0722)) < 0.5
-        look = {"ha": "center", "va": "center", "size": 8, "gid": "inversion"}
+        look = {"ha": "center", "va": "center", "size": 8}
         look |= {"weight": "bold" if inversion.certain else "normal", "color": "white" if dark else "black"}
         ax.text(x, y, f"{inversion.ratio:.2f}" if inversion.ratio < 0.995 else f"{inversion.ratio:.3f}", **look)
-
-
-#: Axis -> (one panel a value of, one line a value of), as in `plots_curves.py`.
-SCALING_ARRANGEMENT = {
-    "sequence": ("layers", "hidden"),
-    "hidden": ("layers", "sequence"),
-    "batch": ("layers", "hidden"),
-    "layers": ("sequence", "hidden"),
-}
-
-RING = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "markeredgecolor": "black", "linestyle": "none"}
-
-KNEE = {"marker": "D", "markersize": 7, "markerfacecolor": "white", "markeredgewidth": 1.6, "linestyle": "none"}
-
-STAR = {"marker": "*", "markersize": 11, "markeredgecolor": "white", "markeredgewidth": 0.7, "linestyle": "none"}
-
-FREE = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3))}
-
-
-def draw_scaling(findings: Findings, folder: str | Path) -> list[Path]:
-    """Draw what the findings support into `folder` as `scaling-*.png`; returns the paths.
-
-    For each system: the fits along every axis with at least 3 sizes on some line, a map of
-    inversions where there are any, and batching. Raises `UsageError` where the folder cannot
-    be written.
-    """
-    systems = list(findings.times.cells)
-    pictures = {}
-    for number, system in enumerate(systems, 1):
-        tail = f"-{number}" if len(systems) > 1 else ""
-        pictures |= {f"scaling-{name}{tail}.png": draw for name, draw in _plan(findings, system).items()}
-    return write_pictures(pictures, folder)
-
-
-def _plan(findings: Findings, system: str) -> dict[str, Callable[[], Picture]]:
-    plan: dict[str, Callable[[], Picture]] = {}
-    for axis in findings.times.axes:
-        if any((line.system, line.axis) == (system, axis) for line in findings.linearity):
-            plan[f"by-{axis}"] = lambda axis=axis: fits(findings, axis, system)
-        if any((pair.system, pair.axis) == (system, axis) for pair in findings.inversions):
-            plan[f"inversions-{axis}"] = lambda axis=axis: inversions(findings, axis, system)
-    if any(one.system == system for one in findings.batching):
-        plan["batching"] = lambda: batching(findings, system)
-    return plan
-
-
-def fits(findings: Findings, axis: str, system: str | None = None, fixed: dict[str, int] | None = None) -> Picture:
-    """Times against one axis with the line of least squares through each, and the break marked.
-
-    A panel and a line a value of two other axes; a panel has its own scale, linear so that a
-    straight line looks straight, but logarithmic for batches, which double. Where one breaks
-    off, the line fitted to the points before goes on, dotted: what was to be expected. Raises
-    `UsageError` for an axis with fewer than 3 sizes on every line.
-    """
-    system = choose_system(findings, system)
-    here = [line for line in findings.linearity if (line.system, line.axis) == (system, axis)]
-    if not here:
-        raise UsageError(f"no line along {axis} has 3 sizes: no fit to draw")
-    facet, color_axis = SCALING_ARRANGEMENT[axis]
-    held = hold([line.fixed for line in here], (axis, facet, color_axis), fixed)
-    here = [line for line in here if matches(line.fixed, held)]
-    facets = sorted({line.fixed.get(facet, 0) for line in here})
-    colored = sorted({line.fixed.get(color_axis, 0) for line in here})
-    colors = dict(zip(colored, size_colors(len(colored)), strict=True))
-    columns = columns_for(len(facets))
-    linear = sum(line.r2 > 0.99 for line in here)
-    broken = sum(line.breaks_at is not None for line in here)
-    told = f"R² > 0.99 on {linear} of {len(here)} lines. {broken or 'None'} break{'s' * (broken < 2)} off: more than"
-    told += " 10 % from the line through the points before."
-    log = axis == "batch"
-    with style():
-        rows = math.ceil(len(facets) / columns)
-        title = f"Latency against {AXIS_NAMES[axis]}, and straight lines through it"
-        picture, body = sheet(title, notes(findings, system, held, told), 2.5 * rows if rows > 1 else 3.7)
-        axes = panels(body, len(facets), columns, share_y=log)
-        sizes = sorted({size for line in here for size in line.sizes})
-        if log:
-            log = latency_axis(axes, [time_us for line in here for time_us in line.times_us])
-        for place, (ax, value) in enumerate(zip(axes, facets, strict=True)):
-            lines = [line for line in here if line.fixed.get(facet, 0) == value]
-            for line in lines:
-                _draw_fit(ax, line, colors[line.fixed.get(color_axis, 0)])
-            if axis != "batch":
-                ax.set_ylim(0, 1.08 * max(time_us for line in lines for time_us in line.times_us))
-                ax.yaxis.set_major_locator(MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)))
-                ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
-            size_axis(ax, sizes, axis == "batch", (WIDTH_IN - LEGEND_IN - 0.6) / columns - 0.4)
-            if place + columns >= len(facets):
-                ax.set_xlabel(AXIS_NAMES[axis] + (" (log2)" if axis == "batch" else ""))
-            if place % columns == 0:
-                ax.set_ylabel("latency [µs]" + (" (log)" if log else ""))
-            if facet in findings.times.axes:
-                ax.set_title(axis_value(facet, value), loc="left")
-        handles = size_handles(color_axis, colors) if color_axis in findings.times.axes else []
-        handles.append(Line2D([], [], color=GREY, marker="o", markersize=3.5, linestyle="none", label="measured"))
-        handles.append(Line2D([], [], color=GREY, linewidth=1.2, label="least squares"))
-        if broken:
-            handles.append(Line2D([], [], label="breaks off", **RING))
-            handles.append(Line2D([], [], color=GREY, linestyle=":", label="as before\nthe break"))
-        body.legend(handles=handles, loc="outside right upper", handlelength=2.2, labelspacing=0.4)
-    return picture
-
-
-def _draw_fit(ax: Axes, line: Line, color) -> None:
-    ax.plot(line.sizes, line.times_us, color=color, linestyle="none", marker="o", markersize=3.8, zorder=3, gid="times")
-    xs = np.linspace(line.sizes[0], line.sizes[-1], 200)
-    _above_zero(ax, xs, line.intercept_us + line.slope_us * xs, color=color, linewidth=1.1, alpha=0.75, gid="fit")
-    if line.breaks_at is None:
-        return
-    place = line.sizes.index(line.breaks_at)
-    slope, intercept, _ = fit(line.sizes[:place], line.times_us[:place])
-    xs = np.linspace(line.sizes[0], line.breaks_at, 100)
-    _above_zero(ax, xs, intercept + slope * xs, color=color, linestyle=":", linewidth=1.3, zorder=2.5, gid="before")
-    ax.plot([line.breaks_at], [line.times_us[place]], zorder=4, gid="break", **RING)
-
-
-def _above_zero(ax: Axes, xs: np.ndarray, ys: np.ndarray, **look) -> None:
-    """A curve without what a logarithmic axis cannot show."""
-    ax.plot(xs, np.where(ys > 0, ys, np.nan), marker="", **look)
-
-
-def batching(findings: Findings, system: str | None = None, fixed: dict[str, int] | None = None) -> Picture:
-    """Time a sample against the batch size, with the last batch that is almost free and the cheapest.
-
-    A panel a number of layers, a line a hidden size. The dashed guide halves the time a sample
-    with each doubling, as if batching were free: lines that run along it gain all there is.
-    Raises `UsageError` where no network has two batch sizes.
-    """
-    system = choose_system(findings, system)
-    here = [one for one in findings.batching if one.system == system]
-    if not here:
-        raise UsageError("no network has two batch sizes: nothing to draw")
-    facet, color_axis = SCALING_ARRANGEMENT["batch"]
-    held = hold([one.fixed for one in here], (facet, color_axis), fixed)
-    costs = [(one, _a_sample(findings, system, one)) for one in here if matches(one.fixed, held)]
-    facets = sorted({one.fixed.get(facet, 0) for one, _ in costs})
-    colored = sorted({one.fixed.get(color_axis, 0) for one, _ in costs})
-    colors = dict(zip(colored, size_colors(len(colored)), strict=True))
-    columns = columns_for(len(facets))
-    with style():
-        rows = math.ceil(len(facets) / columns)
-        told = "Almost free: a doubling of the batch takes under 10 % longer."
-        picture, body = sheet(
-            "What a sample costs in a batch", notes(findings, system, held, told), 2.6 * rows if rows > 1 else 3.7
-        )
-        axes = panels(body, len(facets), columns)
-        sizes = sorted({size for _, cost_us in costs for size in cost_us})
-        logarithmic = latency_axis(axes, [cost for _, cost_us in costs for cost in cost_us.values()])
-        for place, (ax, value) in enumerate(zip(axes, facets, strict=True)):
-            drawn = [(one, cost_us) for one, cost_us in costs if one.fixed.get(facet, 0) == value]
-            _draw_guide(ax, [cost_us for _, cost_us in drawn])
-            for one, cost_us in drawn:
-                color = colors[one.fixed.get(color_axis, 0)]
-                ax.plot(cost_us.keys(), cost_us.values(), color=color, marker="o", markersize=3.2, gid="a sample")
-                if one.stops_at is not None:
-                    ax.plot([one.free_up_to], [cost_us[one.free_up_to]], color=color, zorder=4, gid="knee", **KNEE)
-                ax.plot([one.cheapest], [cost_us[one.cheapest]], color=color, zorder=5, gid="cheapest", **STAR)
-            size_axis(ax, sizes, True, (WIDTH_IN - LEGEND_IN - 0.6) / columns - 0.25)
-            if facet in findings.times.axes:
-                ax.set_title(axis_value(facet, value), loc="left")
-            if place + columns >= len(facets):
-                ax.set_xlabel("batch size (log2)")
-            if place % columns == 0:
-                ax.set_ylabel("latency / batch [µs]" + (" (log)" if logarithmic else ""))
-        handles = size_handles(color_axis, colors) if color_axis in findings.times.axes else []
-        handles.append(Line2D([], [], color=GREY, label="almost free\nup to here", **KNEE))
-        handles.append(Line2D([], [], color=GREY, label="cheapest", **STAR))
-        handles.append(Line2D([], [], label="if batching\nwere free", **FREE))
-        body.legend(handles=handles, loc="outside right upper", handlelength=2.2, labelspacing=0.5)
-    return picture
-
-
-def _a_sample(findings: Findings, system: str, one: Batching) -> dict[int, float]:
-    """Batch -> us a sample, of one network."""
-    shapes = ((dict(zip(findings.times.axes, shape, strict=True)), shape) for shape in findings.times.cells[system])
-    return {
-        row["batch"]: findings.times.cells[system][shape].latency_us / row["batch"]
-        for row, shape in shapes
-        if matches(row, one.fixed)
-    }
-
-
-def _draw_guide(ax: Axes, costs_us: Sequence[dict[int, float]]) -> None:
-    """From the dearest first point of the panel; the limits of the axis stay."""
-    cost_us = max(costs_us, key=lambda one: next(iter(one.values())))
-    first = next(iter(cost_us))
-    xs = np.geomspace(first, max(size for one in costs_us for size in one), 50)
-    limits = ax.get_ylim()
-    ax.plot(xs, cost_us[first] * first / xs, zorder=1, gid="free", **FREE)
-    ax.set_ylim(limits)

@@ -1,14 +1,16 @@
-"""The house look of all pictures: sheet, title, notes, axes and numbers.
+"""What all pictures look like: sheet, title, notes, axes, colours, and how numbers are written in figures.
 
-Figures are made without pyplot, so that nothing stays open and nothing depends on a
-display. A sheet is 9.2 inches wide: at 900 pixels in a README 9 points are 12 pixels.
+Figures are made without pyplot, so that nothing stays open and nothing depends on a display. A sheet is 9.2 inches
+wide: at 900 pixels in a README 9 points are 12 pixels.
 """
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 
@@ -17,11 +19,20 @@ import numpy as np
 import seaborn
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
+from lstm_trt.config import format as text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store.cache import write_whole
+
+#: Numbers as the formatters of `config.format` write them, with the typography of figures.
+number = partial(text.number, separator=text.THIN_SPACE)
+whole = partial(text.whole, separator=text.THIN_SPACE)
+count = partial(text.count, separator=text.THIN_SPACE)
+percent = partial(text.percent, separator=text.THIN_SPACE)
+multiple = partial(text.multiple, sign="×", separator=text.THIN_SPACE)
 
 WIDTH_IN = 9.2
 
@@ -31,21 +42,25 @@ GREY = "0.45"
 
 DEADLINE = {"color": "black", "linestyle": (0, (6, 3)), "linewidth": 1.1, "zorder": 1.5}
 
-THIN_SPACE = "\u2009"
-
-#: Behind words that may cross a line.
+#: Behind text that may cross a line.
 BACKGROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6}
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 DASHES = ("-", (0, (5, 1.6)), (0, (1.6, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 
+#: Multiples of the median at which the founding document saw clusters of outliers.
+GUIDES = (1.25, 2.0)
+
 #: Above this ratio of largest to smallest a latency axis is logarithmic.
 LOG_FROM = 20
 
 
 class Picture(Figure):
-    """A figure that shows itself in Jupyter without pyplot."""
+    """A figure that shows itself in Jupyter without pyplot; `title` and `notes` are the text of its head."""
+
+    title: str = ""
+    notes: tuple[str, ...] = ()
 
     def _repr_png_(self) -> bytes:
         return png_bytes(self)
@@ -124,46 +139,17 @@ def sheet(
     picture.get_layout_engine().set(w_pad=0.06, h_pad=0.05, wspace=0.02, hspace=0.03)
     head, body = picture.subfigures(2, 1, height_ratios=(head_in, body_height_in))
     left, top = 0.1 / width_in, 1 - 0.12 / head_in
-    head.text(left, top, "\n".join(title_lines), size=12, weight="bold", va="top", ha="left", gid="title")
+    head.text(left, top, "\n".join(title_lines), size=12, weight="bold", va="top", ha="left")
     top -= 0.235 * len(title_lines) / head_in
-    head.text(left, top, "\n".join(note_lines), size=9, color="0.3", va="top", ha="left", gid="notes")
+    head.text(left, top, "\n".join(note_lines), size=9, color="0.3", va="top", ha="left")
+    picture.title, picture.notes = title, tuple(note for note in notes if note)
     return picture, body
-
-
-def number(value: float) -> str:
-    """Three digits or all of the whole part, thousands apart: 1.23, 12.3, 123, 12 345."""
-    if not np.isfinite(value):
-        return "?"
-    digits = 0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
-    return f"{value:,.{digits}f}".replace(",", THIN_SPACE)
-
-
-def whole(count: int) -> str:
-    """A count, thousands apart."""
-    return f"{count:,}".replace(",", THIN_SPACE)
 
 
 def plain(value: float) -> str:
     """A tick's number without a needless fraction."""
-    text = f"{value:,.3f}".rstrip("0").rstrip(".") if abs(value) < 1000 else f"{value:,.0f}"
-    return text.replace(",", THIN_SPACE)
-
-
-def multiple(ratio: float) -> str:
-    """1×, 1.004×, 1.13×, 2.1×, 134×."""
-    if ratio == 1:
-        return "1×"
-    digits = 3 if abs(ratio - 1) < 0.01 else 2 if ratio < 1.995 else 1 if ratio < 99.95 else 0
-    return f"{ratio:,.{digits}f}×".replace(",", THIN_SPACE)
-
-
-def percent(share: float) -> str:
-    """Two digits: 12 %, 2.0 %, 0.0033 %."""
-    if not np.isfinite(share):
-        return "?"
-    return (
-        f"{np.format_float_positional(100 * share, 2, unique=False, fractional=False, trim='-')} %" if share else "0 %"
-    )
+    shown = f"{value:,.3f}".rstrip("0").rstrip(".") if abs(value) < 1000 else f"{value:,.0f}"
+    return shown.replace(",", text.THIN_SPACE)
 
 
 def folded(label: str, width: int = 18) -> str:
@@ -172,12 +158,12 @@ def folded(label: str, width: int = 18) -> str:
 
 
 def size_colors(count: int) -> list:
-    """Sequential, dark to light green, without the yellow that white paper swallows."""
+    """Sequential, dark to light green, without the yellow that is hard to see on white."""
     return [matplotlib.colormaps["viridis"](place) for place in np.linspace(0, 0.86, max(count, 2))[:count]]
 
 
 def kind_colors(count: int) -> list:
-    """For what has no order; safe for the colour-blind, without its grey and what is too light for words."""
+    """For what has no order; safe for the colour-blind, without its grey and what is too light for text."""
     light = (0.2126, 0.7152, 0.0722)
     base = [c for c in seaborn.color_palette("colorblind", 10) if max(c) - min(c) > 0.1 and np.dot(c, light) < 0.72]
     return [base[index % len(base)] for index in range(count)]
@@ -187,6 +173,27 @@ def system_looks(labels: Sequence[str]) -> dict[str, dict]:
     """Colour and marker of each system; give all systems of a sweep, so that pictures agree."""
     colors = kind_colors(len(labels))
     return {label: {"color": colors[i], "marker": MARKERS[i % len(MARKERS)]} for i, label in enumerate(labels)}
+
+
+def panels(body: SubFigure, total: int, columns: int, share_y: bool = True) -> list[Axes]:
+    """`total` axes in rows of `columns`, with tick labels below each one that has none beneath it."""
+    grid = body.subplots(math.ceil(total / columns), columns, sharex=True, sharey=share_y, squeeze=False)
+    for place, ax in enumerate(grid.flat):
+        ax.set_visible(place < total)
+        if place < total <= place + columns:
+            ax.tick_params(labelbottom=True)
+    return list(grid.flat)[:total]
+
+
+def heading(label: str) -> Line2D:
+    """A legend entry without a mark: the heading of those that follow it, or an empty line."""
+    return Line2D([], [], linestyle="none", label=label)
+
+
+def size_handles(name: str, colors: Mapping[int, tuple]) -> list[Line2D]:
+    """Legend entries of the sizes of an axis, the largest on top, as the lines mostly lie."""
+    sizes = [Line2D([], [], color=color, marker="o", markersize=4, label=str(size)) for size, color in colors.items()]
+    return [heading(name), *reversed(sizes), heading(" ")]
 
 
 def latency_axis(axes: Sequence[Axes], numbers: Sequence[float], room_below: float = 0.0) -> bool:
@@ -220,15 +227,8 @@ def latency_axis(axes: Sequence[Axes], numbers: Sequence[float], room_below: flo
 def log_ticks(axis, low: float, high: float, few: int = 4) -> None:
     """Plain numbers at 1, 2, 5 of each decade where there are few of them, else fewer; none outside."""
     decades = np.log10(high / low)
-    subs = (
-        (1, 1.5, 2, 3, 4, 5, 6, 8)
-        if decades <= 0.6
-        else (1, 2, 5)
-        if decades <= few * 0.75
-        else (1, 3)
-        if decades <= few
-        else (1,)
-    )
+    choices = {0.6: (1, 1.5, 2, 3, 4, 5, 6, 8), few * 0.75: (1, 2, 5), few: (1, 3), math.inf: (1,)}
+    subs = next(subs for most, subs in choices.items() if decades <= most)
     powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     ticks = [sub * 10.0**power for power in powers for sub in subs]
     axis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
@@ -236,12 +236,12 @@ def log_ticks(axis, low: float, high: float, few: int = 4) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def guide(axes: Sequence[Axes], level: float, words: str, **look) -> None:
+def guide(axes: Sequence[Axes], level: float, name: str) -> None:
     """A dashed horizontal line through axes side by side, named beyond the right edge of the last."""
     for ax in axes:
-        ax.axhline(level, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1, **look)
+        ax.axhline(level, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
     place = {"xycoords": axes[-1].get_yaxis_transform(), "textcoords": "offset points", "va": "center"}
-    axes[-1].annotate(words, (1, level), (3, 0), size=9, color="0.3", **place)
+    axes[-1].annotate(name, (1, level), (3, 0), size=9, color="0.3", **place)
 
 
 def size_axis(ax: Axes, sizes: Sequence[int], log2: bool, width_in: float) -> None:
@@ -254,7 +254,7 @@ def size_axis(ax: Axes, sizes: Sequence[int], log2: bool, width_in: float) -> No
     low, high = places[0] - margin, places[-1] + margin
     ax.set_xlim(*((2**low, 2**high) if log2 else (low, high)))
     points = 72 * width_in * (places - low) / (high - low)
-    kept: list[int] = [len(sizes) - 1]  # from the right: the largest is always told
+    kept: list[int] = [len(sizes) - 1]  # from the right: the largest always has its label
     for index in range(len(sizes) - 2, -1, -1):
         needed = 6.0 * (len(str(sizes[index])) + len(str(sizes[kept[-1]]))) / 2 + 5
         if points[kept[-1]] - points[index] >= needed:

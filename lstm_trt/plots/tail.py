@@ -1,14 +1,8 @@
-"""How often an answer takes longer, against latency in µs: the tail of one configuration, log-log.
+"""Latency tails: the share of trials that take longer than each latency, on log-log axes, a step line a round.
 
-One axis is latency in µs, where the deadline stands, the other multiples of the median, where
-clusters stand. A band holds what the trials prove of the share: its exact upper and lower bound,
-each one-sided. Below the evidence line that upper bound falls no further: there n trials prove nothing.
-
-One network with calls that arrive in different ways: its tails in µs, beside those of the machine alone.
-
-At a fixed rate latency counts from when a call was due, so that a late call makes the next ones
-late; after a pause a runtime may answer slower. An empty step with the same arrivals shows what
-of that is the machine's: its timers, its scheduler, its neighbours.
+Each cluster of slow trials is a cliff (where it lies) with a plateau above it (how many there are). A line ends at the
+maximum, at 1/n. Below the evidence line n trials prove nothing: an event that never happened in n trials may still
+have that share, at the confidence asked for.
 """
 
 from __future__ import annotations
@@ -20,17 +14,21 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from lstm_trt.config.configuration import ARRIVALS
+from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
+from lstm_trt.config.configuration import ARRIVALS, WAITS
 from lstm_trt.config.errors import UsageError
-from lstm_trt.plots import tables
+from lstm_trt.config.format import short_number
+from lstm_trt.plots import points as data
 from lstm_trt.plots.style import (
     BACKGROUND,
     DASHES,
     DEADLINE,
     GREY,
+    MARKERS,
     Picture,
     kind_colors,
     log_ticks,
+    multiple,
     number,
     percent,
     plain,
@@ -38,6 +36,7 @@ from lstm_trt.plots.style import (
     style,
     whole,
 )
+from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group, Sample
 
 TAIL_COLOR = "#0173b2"
@@ -45,16 +44,19 @@ TAIL_COLOR = "#0173b2"
 #: The control run: the machine alone.
 CONTROL = {"color": "0.45", "linewidth": 1.4, "linestyle": (0, (3, 1))}
 
-#: Of so many of the slowest trials each is a step of its own; below them a line of so many points.
+#: Each of so many of the slowest trials is a step of its own; below them a line has so many points.
 EXACT, POINTS = 1000, 1500
 
-#: A deadline this many times outside the latencies is told at the edge and not drawn.
+#: A deadline this many times outside the latencies is stated at the edge and not drawn.
 FAR = 30
+
+#: Tails that `choose_tails` picks out of a sweep.
+TAILS = 6
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What was asked of the tail: no more than `allowed` above `deadline_us`."""
+class Requirement:
+    """What is asked of the tail: a share of at most `allowed` above `deadline_us`."""
 
     deadline_us: float
     allowed: float
@@ -73,139 +75,39 @@ def exceedance(latency: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return ordered, above
 
 
-def draw_tail(
-    ax: Axes,
-    rounds_us: Sequence[np.ndarray],
-    *,
-    median_us: float,
-    confidence: float,
-    asked: Judged | None = None,
-    control_us: np.ndarray | None = None,
-    clusters: Sequence = (),
-    looks: Sequence[dict] = (),
-    worth: float = 1.0,
-) -> None:
-    """Draw the tail of the pooled rounds, and a thin line a round where there are several.
-
-    `rounds_us`: latencies after warm-up, µs, at least one. `control_us`: latencies of the control
-    run; since an empty step has another median, its excess over its own median is put on
-    `median_us`. `worth`: effective trials / trials, which widens the band upwards.
-    """
-    pooled = np.concatenate(rounds_us)
-    n = len(pooled)
-    evidence = 1 - (1 - confidence) ** (1 / (n * worth))
-    lows, highs = [float(pooled.min())], [float(pooled.max())]
-    if control_us is not None and len(control_us):
-        moved = median_us + control_us - np.median(control_us)
-        highs.append(float(moved.max()))
-        _line(ax, moved, "control: an empty step's excess in µs", {**CONTROL, "gid": "control"})
-    if len(rounds_us) > 1:
-        for index, part in enumerate(rounds_us):
-            look = {"color": TAIL_COLOR, "linewidth": 0.7, "alpha": 0.55, "gid": f"round:{index}"}
-            _line(ax, part, f"each of {len(rounds_us)} rounds" if index == 0 else "_", look)
-    look = {"color": TAIL_COLOR, "linewidth": 1.8, "gid": "tail"}
-    _line(ax, pooled, f"{'all ' * (len(rounds_us) > 1)}{whole(n)} trial{'s' * (n > 1)}", look)
-    ax.plot(pooled.max(), 1 / n, color=TAIL_COLOR, marker="o", markersize=5.5, linestyle="none", gid="max")
-    _axes(ax, lows, highs, n, evidence, asked)
-    _band(ax, pooled, confidence, worth)
-    _evidence(ax, pooled, evidence, asked, worth)
-    if asked:
-        _asked(ax, asked, pooled)
-    for cluster, look in zip(clusters, looks, strict=True):
-        edges = (cluster.low * median_us, cluster.high * median_us)
-        ax.axvspan(*edges, 0.97, 1, color=look["color"], linewidth=0, zorder=3, gid="cluster")
-    _multiples(ax, median_us)
+def evidence_share(n: float, confidence: float = DEFAULT_CONFIDENCE) -> float:
+    """The share that an event may still have which never happened in n independent trials: about 3/n at 95 %."""
+    return 1 - (1 - confidence) ** (1 / n)
 
 
-def _line(ax: Axes, latency_us: np.ndarray, label: str, look: dict) -> None:
-    value, above = exceedance(latency_us)
-    share = above / len(latency_us)
-    share[-1] = 1 / len(latency_us)  # 0 has no place on a log axis
-    ax.plot(np.r_[value[0], value], np.r_[1.0, share], drawstyle="steps-post", label=label, **look)
+def draw_line(ax: Axes, latency: np.ndarray, label: str, look: dict) -> None:
+    """The tail of one round as steps; a `marker` stands at its maximum."""
+    value, above = exceedance(latency)
+    share = np.maximum(above, 1) / len(latency)  # 0 has no place on a log axis
+    steps = {"drawstyle": "steps-post", "markevery": [len(value)], "markersize": 5.5}
+    ax.plot(np.r_[value[0], value], np.r_[1.0, share], label=label, **steps, **look)
 
 
-def _band(ax: Axes, pooled: np.ndarray, confidence: float, worth: float) -> None:
-    """Exact bounds of the share (Clopper and Pearson) at every point.
-
-    Dependence lowers what the trials are worth to the upper bound, and leaves the lower one: as in
-    the verdict, it can withhold a MET and takes back no MISSED.
-    """
-    from scipy.special import betaincinv
-
-    value, above = exceedance(pooled)
-    if len(value) > 800:
-        kept = np.unique(np.r_[np.linspace(0, len(value) - 101, 700).astype(int), len(value) - 100 : len(value)])
-        value, above = value[kept], above[kept]
-    value, above = np.r_[value, ax.get_xlim()[1]], np.r_[above, 0]  # beyond the maximum none was seen
-    n = len(pooled)
-    rest = np.maximum(n - above, 1e-9)
-    high = np.where(above >= n, 1.0, betaincinv(above * worth + 1, rest * worth, confidence))
-    low = np.where(above <= 0, 0.0, betaincinv(np.maximum(above, 1e-9), rest + 1, 1 - confidence))
-    edge = ax.fill_between(value, np.maximum(low, 1e-12), high, step="post", color=TAIL_COLOR, alpha=0.18, linewidth=0)
-    edge.set_gid("band")
-    edge.set_label(f"where the true share lies, each bound at {100 * confidence:g} %")
-
-
-def _axes(ax: Axes, lows, highs, n: int, evidence: float, asked: Judged | None) -> None:
-    ax.set_xscale("log")
+def share_axis(ax: Axes, least: float) -> None:
+    """The share of trials on y, logarithmic, down to about `least`."""
     ax.set_yscale("log")
-    low, high = min(lows), max(highs)
-    if asked and low / FAR < asked.deadline_us < high * FAR:
-        low, high = min(low, asked.deadline_us), max(high, asked.deadline_us)
-    room = (high / low) ** 0.07
-    low, high = (low / room**0.5, high * room) if high / low > 1.02 else (low / 1.1, high * 1.1)
-    ax.set_xlim(low, high)
-    latency_ticks(ax.xaxis, low, high)
-    least = min([1 / n, evidence / 2] + ([asked.allowed / 2] if asked else []))
     ax.set_ylim(0.5 * least, 1.5)
     ax.yaxis.set_major_locator(LogLocator(base=10, numticks=20))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: share_tick(value)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.10f}".rstrip("0").rstrip(".")))
     ax.yaxis.set_minor_locator(NullLocator())
+
+
+def latency_axis(ax: Axes, numbers_us: Sequence[float], deadline_us: float | None = None, far: float = FAR) -> None:
+    """Latency in µs on x, logarithmic, as wide as the numbers and a deadline that is not far from them."""
+    low, high = min(numbers_us), max(numbers_us)
+    if deadline_us and low / far < deadline_us < high * far:
+        low, high = min(low, deadline_us), max(high, deadline_us)
+    room = (high / low) ** 0.07
+    low, high = (low / room**0.5, high * room) if high / low > 1.02 else (low / 1.1, high * 1.1)
+    ax.set_xscale("log")
+    ax.set_xlim(low, high)
+    latency_ticks(ax.xaxis, low, high)
     ax.set_xlabel("latency [µs] (log)", labelpad=2)
-    ax.set_ylabel("share of trials that take longer (log)")
-
-
-def _evidence(ax: Axes, pooled: np.ndarray, evidence: float, asked: Judged | None, worth: float) -> None:
-    """The share that is still possible where nothing was seen."""
-    n, level = len(pooled), min(evidence, 1.0)
-    ax.axhline(level, color=GREY, linewidth=1.1, linestyle=(0, (1, 1.5)), zorder=1.4, gid="evidence")
-    above = bool(asked) and asked.allowed < level < 0.4  # at the top edge there is no room above
-    told = f"n = {whole(n)}" + (f" (worth {whole(round(n * worth))})" if worth < 0.995 else "")
-    _told(ax, f"below, {told} prove{'s' if n == 1 else ''} nothing", level, above, pooled)
-
-
-def _asked(ax: Axes, asked: Judged, pooled: np.ndarray) -> None:
-    """The corner that the line must stay out of: later than the deadline, more often than allowed."""
-    low, high = ax.get_xlim()
-    ax.axhline(asked.allowed, color="black", linewidth=1.1, zorder=1.5, gid="allowed")
-    # On the other side of its line than the words of the evidence line are of theirs.
-    evidence = next(line.get_ydata()[0] for line in ax.get_lines() if line.get_gid() == "evidence")
-    _told(ax, f"allowed: {share_tick(100 * asked.allowed)} %", asked.allowed, asked.allowed >= evidence, pooled)
-    if low < asked.deadline_us < high:
-        ax.axvline(asked.deadline_us, gid="deadline", **DEADLINE)
-        top = ax.get_ylim()[1]
-        corner = {"color": "#d55e00", "alpha": 0.13, "zorder": 0.3, "linewidth": 0, "gid": "late"}
-        ax.fill_between([asked.deadline_us, high], asked.allowed, top, label="late more often than allowed", **corner)
-        right = np.log(asked.deadline_us / low) < 0.5 * np.log(high / low)
-        place = {"textcoords": "offset points", "va": "top", "ha": "left" if right else "right", "bbox": BACKGROUND}
-        words = f"deadline\n{number(asked.deadline_us)} µs"
-        ax.annotate(words, (asked.deadline_us, top), (4 if right else -4, -5), size=9, color="black", **place)
-    else:
-        late = asked.deadline_us <= low
-        words = f"◀ deadline {number(asked.deadline_us)} µs" if late else f"deadline {number(asked.deadline_us)} µs ▶"
-        place = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "top", "bbox": BACKGROUND}
-        place |= {"ha": "left" if late else "right", "gid": "outside"}
-        ax.annotate(words, (0 if late else 1, 1), (5 if late else -5, -5), size=9, color="black", **place)
-
-
-def _told(ax: Axes, words: str, level: float, above: bool, pooled: np.ndarray) -> None:
-    """Words on a level, on the side that the tail leaves free, and behind it."""
-    low, high = ax.get_xlim()
-    crossed = float(np.quantile(pooled, 1 - min(level, 1.0), method="inverted_cdf"))
-    left = level > 0.4 or np.log(crossed / low) > 0.5 * np.log(high / low)
-    place = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "ha": "left" if left else "right"}
-    place |= {"va": "bottom" if above else "top", "bbox": BACKGROUND, "zorder": 1.6}
-    ax.annotate(words, (0 if left else 1, level), (5 if left else -5, 3 if above else -3), size=9, color="0.2", **place)
 
 
 def latency_ticks(axis, low: float, high: float) -> None:
@@ -221,8 +123,8 @@ def latency_ticks(axis, low: float, high: float) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def multiple_ticks(low: float, high: float) -> list[float]:
-    """Multiples of the median between two, those first that people ask for, none within a twentieth of another."""
+def multiple_ticks(axis, low: float, high: float) -> None:
+    """Multiples of the median, those first that people ask for, none within a twentieth of another."""
     steps = (0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000)
     if high / low < 1.35:
         steps = (1, *MaxNLocator(5, steps=(1, 2, 5, 10)).tick_values(low, high))
@@ -230,72 +132,156 @@ def multiple_ticks(low: float, high: float) -> list[float]:
     for value in sorted(steps, key=lambda value: value not in (1, 1.25, 2, 10, 100)):
         if low <= value <= high and all(abs(np.log(value / other)) > 0.05 * np.log(high / low) for other in kept):
             kept.append(value)
-    return sorted(kept)
+    axis.set_major_locator(FixedLocator(sorted(kept)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{plain(value)}×"))
+    axis.set_minor_locator(NullLocator())
 
 
-def _multiples(ax: Axes, median_us: float) -> None:
-    low, high = (edge / median_us for edge in ax.get_xlim())
-    second = ax.secondary_xaxis("top", functions=(lambda us: us / median_us, lambda ratio: ratio * median_us))
-    second.xaxis.set_major_locator(FixedLocator(multiple_ticks(low, high)))
-    second.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{plain(value)}×"))
-    second.xaxis.set_minor_locator(NullLocator())
-    second.set_xlabel(f"multiples of the median, {number(median_us)} µs", labelpad=4)
-    second.tick_params(axis="x", length=3)
-
-
-def share_tick(value: float) -> str:
-    return f"{value:.10f}".rstrip("0").rstrip(".")
-
-
-def arrival_tails(
-    groups: Sequence[Group], deadline_us: float | None = None, names: Sequence[str] | None = None, title: str = ""
+def tails(
+    runs: Runs,
+    *,
+    deadline_us: float | None = None,
+    relative: bool = True,
+    names: Sequence[str] | None = None,
+    title: str | None = None,
 ) -> Picture:
-    """Share of calls that take longer, against latency in µs, a line a group; the control runs in a panel of their own.
+    """Share of trials that take longer than a latency: a colour a configuration, a line a round; log-log.
 
-    `names` stand in the legend, how the calls arrived if not given. All rounds of a group are one
-    line. Raises `UsageError` where no group has timed trials.
+    `runs` is what `as_runs` takes. Latencies are multiples of the median of the middle round, or with `relative=False`
+    in µs, to compare calls that arrive in different ways. Where there are control runs they have a panel of their own
+    on the right, in µs: an empty step with the same arrivals, what the machine adds by itself. With a deadline the
+    legend gives the number of late trials. `names` stand in the legend in the place of the configurations'. Raises
+    `UsageError` where no configuration has trials after warm-up.
     """
-    tables.check_deadline(deadline_us)
-    if names is None:
-        groups = sorted(groups, key=_order)
-        names = [_name(group) for group in groups]
-    shown = [(group, name) for group, name in zip(groups, names, strict=True) if group.n]
+    data.check_deadline(deadline_us)
+    groups = list(as_runs(runs))
+    shown = [(group, name) for group, name in zip(groups, names or _names(groups), strict=True) if group.n]
     if not shown:
         raise UsageError("none of these recordings has trials after warm-up")
-    networks = [np.concatenate([sample.timed_ns for sample in group.samples]) / 1000 for group, _ in shown]
-    controls = [_control_us(group) for group, _ in shown]
+    controls = [control_us(group) for group, _ in shown]
     alone = any(control is not None for control in controls)
-    counts = sorted({group.n for group, _ in shown})
-    notes = [f"n = {whole(counts[0])}" + (f" to {whole(counts[-1])}" if len(counts) > 1 else "") + " trials a line."]
-    if alone:
-        notes[0] += (
-            " Right: an empty step with the same arrivals, what the machine adds by itself; in µs, not multiples."
-        )
+    several = any(len(data.rounds_of(group)) > 1 for group, _ in shown)
+    notes = [
+        f"{_describe_counts([group for group, _ in shown])}. A cliff is a cluster of slow trials, the plateau above it"
+        " their share.",
+        "Below the dotted line n trials are no evidence: what never happened may still have this share, at 95 %"
+        " confidence." + (" One line per round." if several else ""),
+        "Right: an empty step with the same arrivals, what the machine adds by itself." if alone else "",
+    ]
+    own = [group for group, _ in shown if group.configuration is not None]
+    notes.insert(1, data.describe_systems(data.points_of(own)) if own else "")
     with style():
-        picture, body = sheet(title or f"How calls arrive: {_network(shown[0][0])}", notes, 3.5 + 0.19 * len(shown))
-        axes = np.atleast_1d(body.subplots(1, 2 if alone else 1, sharey=True, width_ratios=(1.5, 1) if alone else None))
-        looks = zip(kind_colors(len(shown)), DASHES * len(shown), strict=False)
-        for (_, name), network, control, (color, dash) in zip(shown, networks, controls, looks, strict=False):
-            words = f"{name}: median {number(float(np.median(network)))} µs, maximum {number(float(network.max()))} µs"
-            if deadline_us:
-                late = int((network > deadline_us).sum())
-                words += f", late {whole(late)} ({percent(late / len(network))})"
-            look = {"color": color, "linestyle": dash}
-            _draw_arrivals(axes[0], network, look, words, f"network:{name}")
+        heading = title or ("Latency tails, as multiples of the median" if relative else "Latency tails")
+        picture, body = sheet(heading, notes, 4.1 + 0.19 * len(shown))
+        axes = np.atleast_1d(body.subplots(1, 2 if alone else 1, sharey=True, width_ratios=(1.7, 1) if alone else None))
+        lengths, drawn = set(), []
+        for place, ((group, name), control) in enumerate(zip(shown, controls, strict=True)):
+            look = {"color": kind_colors(len(shown))[place], "marker": MARKERS[place % len(MARKERS)]}
+            look["linestyle"] = "-" if relative else DASHES[place % len(DASHES)]
+            drawn += _draw_group(axes[0], group, name, deadline_us, relative, look)
+            lengths |= {one.n for one in data.rounds_of(group)}
             if control is not None:
-                _draw_arrivals(axes[1], control, look, "_", f"control:{name}")
-        _axis(axes[0], networks, deadline_us, "latency [µs] (log)")
-        axes[0].set_ylabel("share of calls that take longer (log)")
+                draw_line(axes[1], control, "_", look | {"linewidth": 1.2})
+        share_axis(axes[0], 1 / max(lengths))
+        axes[0].set_ylabel("share of trials that take longer (log)")
+        _evidence_lines(axes[0], lengths)
+        if relative:
+            _multiples_axis(axes[0], drawn)
+        else:
+            latency_axis(axes[0], drawn, deadline_us, 3)
+            if deadline_us and axes[0].get_xlim()[0] < deadline_us < axes[0].get_xlim()[1]:
+                axes[0].axvline(deadline_us, label=f"deadline {number(deadline_us)} µs", **DEADLINE)
         if alone:
             axes[0].set_title("the network", loc="left")
-            _axis(axes[1], [control for control in controls if control is not None], deadline_us, "latency [µs] (log)")
-            axes[1].set_title("the machine alone", loc="left")
+            axes[1].set_title("an empty step (control run)", loc="left")
+            latency_axis(axes[1], [edge for one in controls if one is not None for edge in (one.min(), one.max())])
         handles, labels = axes[0].get_legend_handles_labels()
         body.legend(handles, labels, loc="outside lower left", ncols=1, labelspacing=0.3)
     return picture
 
 
-def replay_tails(group: Group, period_us: float, deadline_us: float | None = None) -> Picture:
+def _draw_group(
+    ax: Axes, group: Group, name: str, deadline_us: float | None, relative: bool, look: dict
+) -> list[float]:
+    """A line a round, and the deadline on the group's own scale; returns the ends of the lines."""
+    rounds = data.rounds_of(group)
+    median_us = data.middle(one.median_us for one in rounds)
+    unit_us, largest = (median_us if relative else 1.0), max(one.max_us for one in rounds)
+    label = f"{name}: median {number(median_us)} µs, max {number(largest)} µs ({multiple(largest / median_us)})"
+    if deadline_us:
+        late, n = sum(int((one.latency_us > deadline_us).sum()) for one in rounds), group.n
+        label += f", late {whole(late)} of {whole(n)} ({percent(late / n)})"
+        if relative:
+            ax.axvline(deadline_us / median_us, **{**DEADLINE, "color": look["color"]})
+    for place, one in enumerate(rounds):
+        draw_line(ax, one.latency_us / unit_us, "_" if place else label, look)
+    return [edge / unit_us for one in rounds for edge in (float(one.ordered_us[0]), one.max_us)]
+
+
+def _multiples_axis(ax: Axes, drawn: Sequence[float]) -> None:
+    low, high = min(*drawn, 0.97), max(*drawn, 1.3)
+    low, high = low / (high / low) ** 0.02, high * (high / low) ** 0.05
+    ax.set_xscale("log")
+    ax.set_xlim(low, high)  # the legend gives the late trials of a deadline beyond it
+    multiple_ticks(ax.xaxis, low, high)
+    ax.set_xlabel("latency / median (log)")
+
+
+def _evidence_lines(ax: Axes, lengths: set[int]) -> None:
+    """One line for each length of recording; those within a fifth of another share that of the shorter one."""
+    kept: list[int] = []
+    for n in sorted(lengths):
+        if not kept or n > 1.2 * kept[-1]:
+            kept.append(n)
+    for n in kept:
+        ax.axhline(evidence_share(n), color=GREY, linewidth=1.0, linestyle=(0, (1, 1.5)), zorder=1)
+        place = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "ha": "right", "va": "top"}
+        text = f"no evidence below this line at n = {whole(n)}"
+        ax.annotate(text, (1, evidence_share(n)), (-5, -2), size=9, color="0.3", bbox=BACKGROUND, **place)
+    ax.axhspan(0, evidence_share(kept[-1]), color="0.95", zorder=0)
+
+
+def _names(groups: Sequence[Group]) -> list[str]:
+    """How the calls arrive where one network was recorded with several arrivals, else the groups' own names."""
+    configurations = [group.configuration for group in groups]
+    if None not in configurations and len({(one.workload, one.runtime) for one in configurations}) == 1:
+        arrivals = [one.protocol.arrival_words for one in configurations]
+        if 1 < len(set(arrivals)) == len(groups):
+            return arrivals
+    return [group.name or "all trials" for group in groups]
+
+
+def _describe_counts(groups: Sequence[Group]) -> str:
+    lengths = [one.n for group in groups for one in data.rounds_of(group)]
+    least, most = min(lengths), max(lengths)
+    return f"n = {whole(least)}{f' to {whole(most)}' if most > least else ''} trials per line, after warm-up"
+
+
+def by_arrival(groups: Sequence[Group]) -> list[Group]:
+    """Closed, periodic, paused; the most exact wait first; recordings from elsewhere before them."""
+    waits = [wait for several in WAITS.values() for wait in several]
+
+    def place(group: Group) -> tuple:
+        if group.configuration is None:
+            return (0,)
+        protocol = group.configuration.protocol
+        return (1, ARRIVALS.index(protocol.arrival), protocol.gap_s, waits.index(protocol.wait))
+
+    return sorted(groups, key=place)
+
+
+def arrival_tails(runs: Runs, *, deadline_us: float | None = None) -> Picture:
+    """The tails in µs of one network whose calls arrive in different ways, see `tails`.
+
+    At a fixed rate latency counts from when a call was due, so that a late call makes the next ones late; after a
+    pause a runtime may answer slower. The control runs show what of that is the machine's.
+    """
+    groups = by_arrival(list(as_runs(runs)))
+    network = _network(groups[0]) if groups else ""
+    return tails(groups, deadline_us=deadline_us, relative=False, title=f"How calls arrive: {network}")
+
+
+def replay_tails(group: Group, period_us: float, *, deadline_us: float | None = None) -> Picture:
     """A closed-loop recording as it was, and with a call due every `period_us`; see `analysis.replay`.
 
     Raises `UsageError` where it cannot be replayed at that rate.
@@ -304,14 +290,25 @@ def replay_tails(group: Group, period_us: float, deadline_us: float | None = Non
 
     replay_group(group, period_us, deadline_us)  # refuses what cannot be replayed
     timed = [sample.timed_ns for sample in group.samples if len(sample.timed_ns)]
-    due = tuple(Sample.of(one + waiting_ns(one, 1000 * period_us)) for one in timed)
+    due = tuple(Sample.of(latency_ns + waiting_ns(latency_ns, 1000 * period_us)) for latency_ns in timed)
     names = ("as recorded, in a closed loop", f"replayed, a call due every {period_us:g} µs")
-    groups = (Group(group.name, tuple(map(Sample.of, timed))), Group(group.name, due))
-    return arrival_tails(groups, deadline_us, names, f"At a fixed rate: {_network(group)}")
+    groups = [Group(group.name, tuple(map(Sample.of, timed))), Group(group.name, due)]
+    title = f"At a fixed rate: {_network(group)}"
+    return tails(groups, deadline_us=deadline_us, relative=False, names=names, title=title)
 
 
-def _name(group: Group) -> str:
-    return group.name if group.configuration is None else group.configuration.protocol.arrival_words
+def choose_tails(runs: Runs, most: int = TAILS) -> Runs:
+    """Of a sweep the configuration with the largest maximum / median, then others evenly by their median."""
+    runs = as_runs(runs)
+    timed = {place: data.rounds_of(group) for place, group in enumerate(runs) if group.n}
+    median_us = {place: min(one.median_us for one in rounds) for place, rounds in timed.items()}
+    reach = {place: max(one.max_us for one in rounds) / median_us[place] for place, rounds in timed.items()}
+    if not timed:
+        return runs
+    worst = max(reach, key=reach.get)
+    rest = sorted(timed.keys() - {worst}, key=lambda place: (median_us[place], place))
+    places = np.unique(np.linspace(0, len(rest) - 1, min(most - 1, len(rest))).round().astype(int)) if rest else []
+    return as_runs([runs[place] for place in (worst, *(rest[place] for place in places))])
 
 
 def _network(group: Group) -> str:
@@ -319,40 +316,136 @@ def _network(group: Group) -> str:
     return group.name if configuration is None else f"{configuration.name} on {configuration.runtime}"
 
 
-def _order(group: Group) -> tuple:
-    """Closed, periodic, paused; the most exact wait first."""
-    if group.configuration is None:
-        return (0,)
-    protocol = group.configuration.protocol
-    waits = ("none", "spin", "sleep", "os")
-    return (1, ARRIVALS.index(protocol.arrival), protocol.gap_s, waits.index(protocol.wait))
-
-
-def _control_us(group: Group) -> np.ndarray | None:
+def control_us(group: Group) -> np.ndarray | None:
+    """Latencies of the control runs of all rounds, in µs; None where there are none."""
     found = [sample.control_ns for sample in group.samples if sample.control_ns is not None and len(sample.control_ns)]
     return np.maximum(np.concatenate(found), 1) / 1000 if found else None
 
 
-def _draw_arrivals(ax: Axes, latency_us: np.ndarray, look: dict, label: str, gid: str) -> None:
-    value, above = exceedance(latency_us)
-    share = np.maximum(above, 1) / len(latency_us)
-    ax.plot(np.r_[value[0], value], np.r_[1.0, share], drawstyle="steps-post", **look, label=label, gid=gid)
-    ax.plot(value[-1], share[-1], color=look["color"], marker="o", markersize=4.5, linestyle="none", gid=f"max:{gid}")
+def draw_tail(
+    ax: Axes,
+    group: Group,
+    *,
+    confidence: float = DEFAULT_CONFIDENCE,
+    required: Requirement | None = None,
+    clusters: Sequence = (),
+    looks: Sequence[dict] = (),
+    effective_share: float = 1.0,
+) -> None:
+    """The tail of one configuration for a review: all rounds pooled, a thin line a round, and what they prove.
+
+    The lower axis is latency in µs, where the deadline stands, the upper one multiples of the median, where clusters
+    stand. The band is the exact interval of the true share. The control run is drawn by its excess: since an empty
+    step has another median, its excess over its own median is put on that of the group. `effective_share`: effective
+    sample size / trials, which widens the band upwards.
+    """
+    rounds = data.rounds_of(group)
+    pooled = data.Round(np.concatenate([one.latency_us for one in rounds]))
+    n, edges = pooled.n, [float(pooled.ordered_us[0]), pooled.max_us]
+    evidence = evidence_share(n * effective_share, confidence)
+    control = control_us(group)
+    draw_line(
+        ax,
+        pooled.latency_us,
+        f"{'all ' * (len(rounds) > 1)}{whole(n)} trial{'s' * (n > 1)}",
+        {"color": TAIL_COLOR, "linewidth": 1.8, "marker": "o"},
+    )
+    if len(rounds) > 1:
+        for place, one in enumerate(rounds):
+            label = "_" if place else f"each of {len(rounds)} rounds"
+            draw_line(ax, one.latency_us, label, {"color": TAIL_COLOR, "linewidth": 0.7, "alpha": 0.55})
+    share_axis(ax, min([1 / n, evidence / 2] + ([required.allowed / 2] if required else [])))
+    ax.set_ylabel("share of trials that take longer (log)")
+    if control is not None:
+        moved = pooled.median_us + control - np.median(control)
+        edges.append(float(moved.max()))
+    latency_axis(ax, edges, required.deadline_us if required else None)
+    _band(ax, pooled.latency_us, confidence, effective_share)
+    _evidence(ax, pooled.latency_us, evidence, required, effective_share)
+    if required:
+        _requirement(ax, required, pooled.latency_us, evidence)
+    if control is not None:
+        draw_line(ax, moved, "control run: excess of an empty step in µs", CONTROL)
+    for cluster, look in zip(clusters, looks, strict=True):
+        edges = (cluster.low * pooled.median_us, cluster.high * pooled.median_us)
+        ax.axvspan(*edges, 0.97, 1, color=look["color"], linewidth=0, zorder=3)
+    _multiples(ax, pooled.median_us)
 
 
-def _axis(ax: Axes, parts: Sequence[np.ndarray], deadline_us: float | None, label: str) -> None:
-    low, high = min(float(part.min()) for part in parts), max(float(part.max()) for part in parts)
-    if deadline_us and low / 3 < deadline_us < high * 3:
-        low, high = min(low, deadline_us), max(high, deadline_us)
-    room = max((high / low) ** 0.04, 1.05)
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.set_xlim(low / room, high * room)
-    latency_ticks(ax.xaxis, low / room, high * room)
-    ax.set_ylim(0.6 / max(len(part) for part in parts), 1.4)
-    ax.yaxis.set_major_locator(LogLocator(base=10, numticks=20))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: share_tick(value)))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.set_xlabel(label)
-    if deadline_us and ax.get_xlim()[0] < deadline_us < ax.get_xlim()[1]:
-        ax.axvline(deadline_us, label=f"deadline {number(deadline_us)} µs", gid="deadline", **DEADLINE)
+def _band(ax: Axes, pooled_us: np.ndarray, confidence: float, effective_share: float) -> None:
+    """Exact bounds of the share (Clopper and Pearson) at every point.
+
+    Dependence lowers the sample size of the upper bound, and leaves the lower one: as in the verdict, it can withhold
+    a MET and takes back no MISSED.
+    """
+    from scipy.special import betaincinv
+
+    value, above = exceedance(pooled_us)
+    if len(value) > 800:
+        kept = np.unique(np.r_[np.linspace(0, len(value) - 101, 700).astype(int), len(value) - 100 : len(value)])
+        value, above = value[kept], above[kept]
+    value, above = np.r_[value, ax.get_xlim()[1]], np.r_[above, 0]  # beyond the maximum none was seen
+    n = len(pooled_us)
+    rest = np.maximum(n - above, 1e-9)
+    high = np.where(above >= n, 1.0, betaincinv(above * effective_share + 1, rest * effective_share, confidence))
+    low = np.where(above <= 0, 0.0, betaincinv(np.maximum(above, 1e-9), rest + 1, 1 - confidence))
+    label = f"exact bounds of the true share, each at {100 * confidence:g} %"
+    look = {"color": TAIL_COLOR, "alpha": 0.18, "linewidth": 0, "label": label}
+    ax.fill_between(value, np.maximum(low, 1e-12), high, step="post", **look)
+
+
+def _evidence(
+    ax: Axes, pooled_us: np.ndarray, evidence: float, required: Requirement | None, effective_share: float
+) -> None:
+    """The share that is still possible where nothing was seen."""
+    n, level = len(pooled_us), min(evidence, 1.0)
+    ax.axhline(level, color=GREY, linewidth=1.1, linestyle=(0, (1, 1.5)), zorder=1.4)
+    above = bool(required) and required.allowed < level < 0.4  # at the top edge there is no room above
+    text = f"no evidence below this line at n = {whole(n)}"
+    if effective_share < 0.995:
+        text += f" (effective {whole(round(n * effective_share))})"
+    _beside_line(ax, text, level, above, pooled_us)
+
+
+def _requirement(ax: Axes, required: Requirement, pooled_us: np.ndarray, evidence: float) -> None:
+    """The corner that the line must stay out of: later than the deadline, more often than allowed."""
+    low, high = ax.get_xlim()
+    ax.axhline(required.allowed, color="black", linewidth=1.1, zorder=1.5)
+    # On the other side of its line than the text of the evidence line is of that.
+    text = f"allowed: {short_number(100 * required.allowed)} %"
+    _beside_line(ax, text, required.allowed, required.allowed >= min(evidence, 1.0), pooled_us)
+    deadline = f"{number(required.deadline_us)} µs"
+    look = {"textcoords": "offset points", "va": "top", "size": 9, "color": "black", "bbox": BACKGROUND}
+    if low < required.deadline_us < high:
+        ax.axvline(required.deadline_us, **DEADLINE)
+        corner = {"color": "#d55e00", "alpha": 0.13, "zorder": 0.3, "linewidth": 0}
+        late = [required.deadline_us, high], required.allowed, ax.get_ylim()[1]
+        ax.fill_between(*late, label="late more often than allowed", **corner)
+        right = np.log(required.deadline_us / low) < 0.5 * np.log(high / low)
+        look |= {"ha": "left" if right else "right"}
+        place = required.deadline_us, ax.get_ylim()[1]
+        ax.annotate(f"deadline\n{deadline}", place, (4 if right else -4, -5), **look)
+    else:
+        late = required.deadline_us <= low
+        look |= {"xycoords": "axes fraction", "ha": "left" if late else "right"}
+        text = f"◀ deadline {deadline}" if late else f"deadline {deadline} ▶"
+        ax.annotate(text, (0 if late else 1, 1), (5 if late else -5, -5), **look)
+
+
+def _beside_line(ax: Axes, text: str, level: float, above: bool, pooled_us: np.ndarray) -> None:
+    """Text at a horizontal line, on the side that the tail leaves free, and behind the tail."""
+    low, high = ax.get_xlim()
+    crossed = float(np.quantile(pooled_us, 1 - min(level, 1.0), method="inverted_cdf"))
+    left = level > 0.4 or np.log(crossed / low) > 0.5 * np.log(high / low)
+    place = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "ha": "left" if left else "right"}
+    place |= {"va": "bottom" if above else "top", "bbox": BACKGROUND, "zorder": 1.6}
+    ax.annotate(text, (0 if left else 1, level), (5 if left else -5, 3 if above else -3), size=9, color="0.2", **place)
+
+
+def _multiples(ax: Axes, median_us: float) -> None:
+    """The upper axis."""
+    low, high = (edge / median_us for edge in ax.get_xlim())
+    second = ax.secondary_xaxis("top", functions=(lambda us: us / median_us, lambda ratio: ratio * median_us))
+    multiple_ticks(second.xaxis, low, high)
+    second.set_xlabel(f"multiples of the median, {number(median_us)} µs", labelpad=4)
+    second.tick_params(axis="x", length=3)

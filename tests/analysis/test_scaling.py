@@ -24,6 +24,7 @@ from lstm_trt.config.errors import LabError, StoreError, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.store import consolidated, files, folders, schema
 from lstm_trt.store.tables import Table
+from tests.support.pictures import lines
 
 LAYERS, HIDDEN, SEQUENCE, BATCH = (1, 2, 3, 4, 6), (32, 64, 128, 200, 256), (32, 64, 128, 200, 256), (1, 2, 4, 8)
 RENAMED = [
@@ -512,10 +513,6 @@ def test_intervals_that_touch_prove_nothing():
 # Pictures
 
 
-def gids(picture) -> list[str]:
-    return [artist.get_gid() for artist in picture.findobj() if artist.get_gid()]
-
-
 def test_the_pictures_show_what_was_found(tmp_path):
     from lstm_trt.plots import scaling
 
@@ -524,14 +521,16 @@ def test_the_pictures_show_what_was_found(tmp_path):
         return linear_us(layers, hidden, sequence, 1) * (1.3 if slow else 1) * (1 + max(0, batch - 4) / 4)
 
     found = examine(from_columns(grid(time_us)))
-    drawn = gids(scaling.fits(found, "sequence"))
-    assert drawn.count("fit") == 25 and drawn.count("break") == drawn.count("before") == 3
-    assert gids(scaling.inversions(found, "hidden")).count("inversion") == 3
-    drawn = gids(scaling.batching(found))
-    assert drawn.count("knee") == drawn.count("cheapest") == drawn.count("a sample") == 25
+    fits = scaling.fits(found, "sequence")
+    assert len(lines(fits, marker="", linewidth=1.1)) == 25
+    assert len(lines(fits, markersize=scaling.RING["markersize"])) == len(lines(fits, linestyle=":")) == 3
+    inverted = [text for ax in scaling.inversions(found, "hidden").axes for text in ax.texts]
+    assert len(inverted) == 3
+    costs = scaling.batching(found)
+    assert len(lines(costs, marker="D")) == len(lines(costs, marker="*")) == len(lines(costs, marker="o")) == 25
     paths = scaling.draw_scaling(found, tmp_path / "figures")
     assert {path.name for path in paths} >= {"scaling-by-layers.png", "scaling-inversions-hidden.png"}
-    with pytest.raises(UsageError, match="nothing is there at batch = 3"):
+    with pytest.raises(UsageError, match="nothing was measured at batch = 3"):
         scaling.fits(found, "sequence", fixed={"batch": 3})
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
-from matplotlib.text import Text
+from matplotlib.colors import to_rgba
 
+from lstm_trt import plots
 from lstm_trt.analysis import tables
 from lstm_trt.analysis.causes import Cause
 from lstm_trt.analysis.deadline import failed, judge
@@ -21,11 +21,26 @@ from lstm_trt.analysis.text import clusters_line, sentence
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid, LstmShape
-from lstm_trt.plots import heat_map, pages, tail, trials
-from lstm_trt.plots import tables as plots_tables
+from lstm_trt.plots import page as pages
+from lstm_trt.plots import tail, trials
+from lstm_trt.plots.points import Round
 from lstm_trt.plots.style import multiple, percent, sheet
-from lstm_trt.store.samples import Group, Sample
-from tests.plots.test_plots import artists, only, png_size, words
+from lstm_trt.store.runs import Runs
+from lstm_trt.store.samples import Group, NoTrials, Sample
+from lstm_trt.store.schema import Failure
+from tests.support.pictures import (
+    assert_nothing_is_cut_off,
+    cells,
+    deadlines,
+    labelled,
+    lines,
+    only,
+    png_size,
+    shaded,
+    table_rows,
+    table_texts,
+    words,
+)
 
 MEDIAN_NS = 100_000.0
 
@@ -52,7 +67,18 @@ def control(n: int) -> np.ndarray:
 
 def page(one: Group, deadline_us: float, percentile: str = "99", outliers=None):
     verdict = judge(one.samples, deadline_us, percentile)
-    return verdict, pages.deadline_page(one, verdict, outliers)
+    return verdict, plots.verdict_page(one, verdict, outliers)
+
+
+def pooled_line(figure):
+    """The tail of all rounds."""
+    return only(lines(figure, drawstyle="steps-post", linewidth=1.8))
+
+
+def levels(figure) -> dict[str, float]:
+    """Heights of the two lines across the tail: what is allowed, and what n trials leave possible."""
+    across = [line for line in lines(pooled_line(figure).axes) if list(line.get_xdata()) == [0, 1]]
+    return {"evidence" if line.is_dashed() else "allowed": line.get_ydata()[0] for line in across}
 
 
 @pytest.mark.parametrize(
@@ -61,17 +87,20 @@ def page(one: Group, deadline_us: float, percentile: str = "99", outliers=None):
 def test_the_page_says_the_verdict_and_its_numbers(late, expected):
     verdict, figure = page(group(sample(1000, late)), 150)
     assert verdict.verdict == expected
-    assert only(figure, "verdict").get_text().replace("\n", " ") == expected
-    color = only(figure, "badge").get_facecolor()
-    assert color == pytest.approx(pages.Rectangle((0, 0), 1, 1, fc=pages.VERDICT_COLORS[expected]).get_facecolor())
-    assert only(figure, "sentence").get_text().replace("\n", " ") == sentence(verdict).replace(" us", " µs")
-    value = {text.get_gid().removeprefix("card:"): text.get_text() for text in artists(figure, "card:")}
+    band = figure.subfigs[1].subfigs[0]
+    badge, beside = band.texts
+    assert badge.get_text().replace("\n", " ") == expected
+    color = only([artist for artist in band.artists if isinstance(artist, pages.Rectangle)]).get_facecolor()
+    assert color == to_rgba(pages.VERDICT_COLORS[expected])
+    assert beside.get_text().replace("\n", " ") == sentence(verdict).replace(" us", " µs")
+    rows = table_rows(figure)
+    value = dict(rows)
     timed = sample(1000, late).timed_ns > 150_000
     for k in (10, 100, 1000):
-        assert int(value[f"most of any {k} in a row"]) == max(timed[i : i + k].sum() for i in range(1001 - k))
-    assert int(value["of n = 1\u2009000"].split()[0]) in (late, round(verdict.max_us))
-    assert value["seen"] == f"{late / 10:g} %" and value["allowed"] == "1 %"
-    assert (value["seen after a late one"] == "–") == (late == 0)
+        assert int(value[f"at most in any {k} in a row"]) == max(timed[i : i + k].sum() for i in range(1001 - k))
+    assert ("of n = 1\u2009000", str(late)) in rows
+    assert value["measured"] == percent(late / 1000) and value["allowed"] == "1 %"
+    assert (value["after a late one"] == "–") == (late == 0)
     assert ("fresh trials needed" in value) == (expected == "NOT ENOUGH EVIDENCE")
     assert "n = 1\u2009000 trials after warm-up; maximum" in words(figure)
     assert "onnxruntime 1.31.1 (fp32, 1 thread) on AMD EPYC; arrivals: closed" in words(figure)
@@ -81,15 +110,16 @@ def test_the_tail_is_exact_and_its_lines_stand_where_they_should():
     one = group(sample(1000, 7))
     _, figure = page(one, 150)
     us = one.samples[0].timed_ns / 1000
-    x, y = only(figure, "tail").get_data()
+    line = pooled_line(figure)
+    x, y = line.get_data()
     for level in (99.0, 99.5, 100.0, 101.0, 150.0, 199.9):
         assert y[np.searchsorted(x, level, side="right") - 1] == np.mean(us > level)
-    assert only(figure, "max").get_data() == ([200.0], [1 / 1000])
-    assert only(figure, "allowed").get_ydata()[0] == pytest.approx(0.01)
-    level = only(figure, "evidence").get_ydata()[0]
-    assert (1 - level) ** 1000 == pytest.approx(0.05)  # at this rate no miss in 1000 has a chance of 5 %
-    ax = only(figure, "tail").axes
-    assert only(ax, "deadline").get_xdata()[0] == 150
+    assert (x[-1], y[-1], line.get_markevery()) == (200.0, 1 / 1000, [1000])  # the maximum is marked
+    assert levels(figure)["allowed"] == pytest.approx(0.01)
+    # at this rate no miss in 1000 has a chance of 5 %
+    assert (1 - levels(figure)["evidence"]) ** 1000 == pytest.approx(0.05)
+    ax = line.axes
+    assert only(deadlines(ax)).get_xdata()[0] == 150
     figure.draw_without_rendering()
     (above,) = ax.child_axes
     median = np.quantile(us, 0.5, method="inverted_cdf")
@@ -98,8 +128,8 @@ def test_the_tail_is_exact_and_its_lines_stand_where_they_should():
 
 def band_at(figure, latency_us: float) -> tuple[float, float]:
     """Lower and upper edge of the band at a latency."""
-    edge = only(figure, "band").get_paths()[0].vertices
-    pairs = itertools.pairwise(edge)
+    bands = [one for one in pooled_line(figure).axes.collections if str(one.get_label()).startswith("exact bounds")]
+    pairs = itertools.pairwise(only(bands).get_paths()[0].vertices)
     crossed = [one[1] for one, other in pairs if min(one[0], other[0]) <= latency_us < max(one[0], other[0])]
     return min(crossed), max(crossed)
 
@@ -130,39 +160,35 @@ def test_late_answers_in_bursts_widen_the_band():
     burst = group(Sample.of(latency))
     verdict, figure = page(burst, 150)
     assert verdict.effective_n < 3000
-    level = only(figure, "evidence").get_ydata()[0]
-    assert (1 - level) ** verdict.effective_n == pytest.approx(0.05, rel=0.01)
-    assert "(worth" in words(figure) and "trials are worth" in words(figure)
+    assert (1 - levels(figure)["evidence"]) ** verdict.effective_n == pytest.approx(0.05, rel=0.01)
+    assert "(effective" in words(figure) and dict(table_rows(figure))["effective sample size"]
 
 
 def test_rounds_are_drawn_apart_and_trials_one_after_the_other():
     one = group(*(sample(500, 5, seed=number, round=number) for number in range(3)))
     _, figure = page(one, 250)
-    assert len(artists(figure, "round:")) == 3 and "each of 3 rounds" in words(figure)
-    body = only(figure, "body").get_xdata()
-    assert len(body) == 3 * 495 and (np.diff(np.sort(body)) > 10).sum() >= 2  # gaps, and the warm-up of each round
-    assert [label.get_text() for label in only(figure, "body").axes.get_xticklabels()] == [
-        "round 0",
-        "round 1",
-        "round 2",
-    ]
+    assert len(lines(figure, drawstyle="steps-post", linewidth=0.7)) == 3 and "each of 3 rounds" in words(figure)
+    bulk = only(lines(figure, label="trial"))
+    assert len(bulk.get_xdata()) == 3 * 495
+    assert (np.diff(np.sort(bulk.get_xdata())) > 10).sum() >= 2  # gaps, and the warm-up of each round
+    assert [label.get_text() for label in bulk.axes.get_xticklabels()] == ["round 0", "round 1", "round 2"]
     assert "in 3 rounds" in words(figure) and "of each round" in words(figure)
-    assert len([patch for patch in artists(figure, "warm-up") if hasattr(patch, "get_x")]) >= 3
+    assert len(shaded(figure, "warm-up")) == 3
 
 
 def test_the_control_run_is_drawn_by_its_excess_in_us():
     noise = np.full(1000, 500.0)
     noise[3] = 60_500.0  # once 60 us later than usual
     _, figure = page(group(sample(1000, control_ns=noise)), 1000)
-    x, _ = only(figure, "control").get_data()
+    x, _ = only(labelled(figure, "control run")).get_data()
     median = np.quantile(sample(1000).timed_ns, 0.5, method="inverted_cdf") / 1000
     assert x[0] == pytest.approx(median) and x[-1] == pytest.approx(median + 60)
     assert "control" in words(figure)
 
 
 def test_a_configuration_that_failed_has_a_page_with_its_reason():
-    one = replace(group(), samples=(), failure="failed at memory: no memory left")
-    figure = pages.deadline_page(one, failed(one.failure, 1000.0))
+    one = replace(group(), samples=(), failure=NoTrials("memory", "no memory left"))
+    figure = plots.verdict_page(one, failed(one.failure, 1000.0))
     assert "no memory left" in words(figure) and "NOT ENOUGH EVIDENCE" in words(figure)
     assert_nothing_is_cut_off(figure)
 
@@ -175,16 +201,16 @@ def test_a_million_trials_are_thinned_but_no_extreme_is_lost():
     latency[123_456] = 9 * MEDIAN_NS
     one = group(Sample.of(latency, control_ns=control(1_000_000)))
     verdict = judge(one.samples, 1000, "99.99")
-    figure = pages.deadline_page(one, verdict)
+    figure = plots.verdict_page(one, verdict)
     figure._repr_png_()
-    assert only(figure, "max").get_xdata()[0] == pytest.approx(900)
-    outliers = only(figure, "outliers").get_ydata()
-    inside = plots_tables.spread(latency / 1000)
+    assert pooled_line(figure).get_xdata()[-1] == pytest.approx(900)
+    outliers = only(lines(figure, label="outlier")).get_ydata()
+    inside = Round(latency / 1000)
     assert len(outliers) == inside.outliers and outliers.max() == pytest.approx(900)
-    body = only(figure, "body").get_ydata()
+    bulk = only(lines(figure, label="trial")).get_ydata()
     kept = inside.latency_us[~inside.is_outlier]
-    assert len(body) < 40_000 and (body.min(), body.max()) == (kept.min(), kept.max())
-    x, y = only(figure, "tail").get_data()
+    assert len(bulk) < 40_000 and (bulk.min(), bulk.max()) == (kept.min(), kept.max())
+    x, y = pooled_line(figure).get_data()
     assert len(x) < 6000
     for level in np.quantile(latency / 1000, [0.01, 0.3, 0.5, 0.9, 0.99, 0.996, 0.99999]):
         drawn = y[np.searchsorted(x, level, side="right") - 1]
@@ -202,37 +228,47 @@ def test_thinning_keeps_what_it_must():
     assert (ordered[len(values) - 1 - above] == latency).all() and list(above[-3:]) == [2, 1, 0]
 
 
-def sweep(n: int = 1000) -> list[Group]:
+def sweep(n: int = 1000) -> Runs:
     """Networks whose late trials grow with their size; one failed."""
-    groups = []
+    groups, failures = [], []
     for shape in Grid((2,), (32, 64, 128), (16, 32)):
         late = {32: 0, 64: 5, 128: 60}[shape.hidden]
         one = group(sample(n, late, seed=shape.hidden + shape.sequence), shape=shape)
-        failing = (shape.hidden, shape.sequence) == (128, 32)
-        groups.append(replace(one, samples=(), failure="failed at build: none") if failing else one)
-    return groups
+        if (shape.hidden, shape.sequence) == (128, 32):
+            one = replace(one, samples=(), failure=NoTrials("build", "none"))
+            failures.append(Failure(one.configuration, 0, "build", "none"))
+        groups.append(one)
+    return Runs(tuple(groups), recordings=tuple(failures))
+
+
+def bounds(runs, deadline_us: float, percentile: str | None = None, **options):
+    return plots.heat_map(runs, value="bound_us", deadline_us=deadline_us, percentile=percentile, **options)
+
+
+def verdict_of(text, patch) -> str:
+    """What a cell of the map of bounds says: MISSED is bold, NOT ENOUGH EVIDENCE dotted."""
+    if text.get_weight() == "bold":
+        return "MISSED"
+    return "NOT ENOUGH EVIDENCE" if patch.get_hatch() else "MET"
 
 
 def test_the_margin_map_draws_the_bounds_that_the_verdicts_rest_on():
-    groups = sweep()
-    figure = heat_map.margin_map(groups, 150, "99")
-    cells = {text.get_gid(): text for text in artists(figure, "cell:")}
-    kinds = {patch.get_gid() for patch in figure.axes[0].patches}
-    assert kinds == {"MET", "NOT ENOUGH EVIDENCE", "MISSED", "failed"}
-    for one in groups:
+    runs = sweep()
+    figure = bounds(runs, 150, "99")
+    found = cells(figure.axes[0])
+    for one in runs:
         shape = one.configuration.workload
-        text = cells[f"cell:{shape.hidden},{shape.sequence}"]
+        text, patch = found[shape.hidden, shape.sequence]
         if one.failure:
             assert text.get_text() == "build"
+            failed_hatch = patch.get_hatch()
             continue
         verdict = judge(one.samples, 150, "99")
-        told = text.get_text()
-        assert not told.startswith(">")
-        assert (float(told) <= 150) == (verdict.verdict == "MET")
-        assert (text.get_weight() == "bold") == (verdict.verdict == "MISSED")
-    hatches = {patch.get_gid(): patch.get_hatch() for patch in figure.axes[0].patches}
-    assert hatches["NOT ENOUGH EVIDENCE"] and hatches["failed"] and not hatches["MET"] and not hatches["MISSED"]
-    assert hatches["NOT ENOUGH EVIDENCE"] != hatches["failed"]
+        assert not text.get_text().startswith(">")
+        assert (float(text.get_text()) <= 150) == (verdict.verdict == "MET")
+        assert verdict_of(text, patch) == verdict.verdict
+    hatches = {patch.get_hatch() for _, patch in found.values()}
+    assert len(hatches) == 3 and failed_hatch  # none, too little evidence, failed
     assert "NOT ENOUGH EVIDENCE" in words(figure) and "failed, at the stage named" in words(figure)
 
 
@@ -244,47 +280,48 @@ def test_the_bound_is_the_order_statistic_of_the_exact_test(misses):
     deadline = float((ordered[999 - misses] + ordered[1000 - misses]) / 2) if misses else 1000.0
     verdict = judge(groups[0].samples, deadline, "99")
     assert verdict.misses == misses
-    (kind,) = {patch.get_gid() for patch in heat_map.margin_map(groups, deadline, "99").axes[0].patches}
-    assert kind == verdict.verdict == ("MET" if misses <= 4 else "NOT ENOUGH EVIDENCE")
+    (shown,) = {verdict_of(*cell) for cell in cells(bounds(groups, deadline, "99").axes[0]).values()}
+    assert shown == verdict.verdict == ("MET" if misses <= 4 else "NOT ENOUGH EVIDENCE")
 
 
 def test_what_so_many_trials_cannot_prove_is_not_a_number():
-    figure = heat_map.margin_map(sweep(), 150, "99.9")
-    told = {text.get_text() for text in artists(figure, "cell:32,")}
-    assert told == {">101"} and "the bound lies beyond it" in words(figure)
-    assert {patch.get_gid() for patch in figure.axes[0].patches[:1]} == {"NOT ENOUGH EVIDENCE"}
+    figure = bounds(sweep(), 150, "99.9")
+    found = [cells(figure.axes[0])[32, sequence] for sequence in (16, 32)]
+    assert {text.get_text() for text, _ in found} == {">101"} and "the bound lies beyond it" in words(figure)
+    assert {verdict_of(*cell) for cell in found} == {"NOT ENOUGH EVIDENCE"}
 
 
 def test_the_percentile_is_what_so_many_trials_can_prove():
     shapes = [LstmShape(2, hidden, 64) for hidden in (8, 16, 32)]
     groups = [group(sample(n), shape=shape) for n, shape in zip((298, 1000, 3000), shapes, strict=True)]
-    figure = heat_map.margin_map(groups, 150)
+    figure = bounds(groups, 150)
     assert "p99 at n = 298 or 1\u2009000, p99.9 at n = 3\u2009000" in words(figure)
-    assert [text.get_text()[0] == ">" for text in artists(figure, "cell:")] == [True, False, False]
-    assert "p99.9" not in words(heat_map.margin_map(groups[:2], 150)).split("It is the highest")[0]
+    found = cells(figure.axes[0])
+    assert [found[hidden, 64][0].get_text()[0] == ">" for hidden in (8, 16, 32)] == [True, False, False]
+    assert "p99.9" not in words(bounds(groups[:2], 150)).split("It is the highest")[0]
 
 
 def test_the_margin_map_needs_shapes_and_axes():
-    with pytest.raises(UsageError, match="recordings of this lab"):
-        heat_map.margin_map([Group("numbers", (sample(100),))], 100)
+    with pytest.raises(UsageError, match="recordings made by this package"):
+        bounds([Group("numbers", (sample(100),))], 100)
     with pytest.raises(UsageError, match="must differ"):
-        heat_map.margin_map(sweep(), 100, x="hidden", y="hidden")
+        bounds(sweep(), 100, x="hidden", y="hidden")
     with pytest.raises(UsageError, match="unknown axis 'width'"):
-        heat_map.margin_map(sweep(), 100, x="width")
+        bounds(sweep(), 100, x="width")
     with pytest.raises(UsageError, match="deadline"):
-        heat_map.margin_map(sweep(), -1)
+        bounds(sweep(), -1)
 
 
 def test_machines_are_told_apart_in_the_map():
     groups = [group(sample(1000, machine=machine)) for machine in ("one", "other")]
-    told = words(heat_map.margin_map(groups, 150))
-    assert "AMD EPYC (one)" in told and "AMD EPYC (other)" in told
+    shown = words(bounds(groups, 150))
+    assert "machine one" in shown and "machine other" in shown
 
 
 def test_draw_verdicts_writes_a_page_each_and_the_maps(tmp_path):
     groups = sweep()
     verdicts = [judge(one.samples, 150, "99.9") if one.n else failed(one.failure, 150.0) for one in groups]
-    paths = pages.draw_verdicts(groups, verdicts, tmp_path)
+    paths = plots.draw_verdicts(groups, verdicts, tmp_path)
     assert [path.name for path in paths if "margin" in path.name] == [
         "verdict-margin-p99.9.png",
         "verdict-margin-proven.png",
@@ -301,7 +338,7 @@ def test_the_same_page_is_the_same_file(tmp_path):
     verdict = judge(one.samples, 150, "99")
     hashes = set()
     for name in ("a", "b"):
-        (path,) = pages.draw_verdicts([one], [verdict], tmp_path / name)
+        (path,) = plots.draw_verdicts([one], [verdict], tmp_path / name)
         hashes.add(hashlib.sha256(path.read_bytes()).digest())
     assert len(hashes) == 1
 
@@ -309,43 +346,44 @@ def test_the_same_page_is_the_same_file(tmp_path):
 def test_of_many_the_worst_have_pages(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "PAGES", 3)
     drawn = []
-    monkeypatch.setattr(pages, "deadline_page", lambda _, verdict, __: drawn.append(verdict) or sheet("", [], 1)[0])
+    monkeypatch.setattr(pages, "verdict_page", lambda _, verdict, __: drawn.append(verdict) or sheet("", [], 1)[0])
     groups = [Group("", (sample(40, 1, far=2 + late),)) for late in range(14)]
     verdicts = [judge(one.samples, 150, "50") for one in groups]
     verdicts[3] = judge(groups[3].samples, 50, "50")  # all of it is late
-    paths = pages.draw_verdicts(groups, verdicts, tmp_path)
+    paths = plots.draw_verdicts(groups, verdicts, tmp_path)
     assert [path.name for path in paths] == ["verdict.png", "verdict-2.png", "verdict-3.png"]
     assert drawn == [verdicts[3], verdicts[13], verdicts[12]]  # MISSED first, then the largest maximum
     (tmp_path / "taken").write_text("")
     with pytest.raises(UsageError, match="cannot write"):
-        pages.draw_verdicts(groups[:1], verdicts[:1], tmp_path / "taken")
+        plots.draw_verdicts(groups[:1], verdicts[:1], tmp_path / "taken")
 
 
 def test_arrivals_stand_side_by_side_with_the_machine_alone():
     closed = group(sample(500, 3, control_ns=control(500)))
     spin = group(sample(500, 9, control_ns=control(400)), arrival="periodic", period_us=1000.0)
     paused = group(sample(500), arrival="paused", pause_ms=10.0)
-    figure = tail.arrival_tails([paused, spin, closed], 150)
-    told = [text for text in words(figure).splitlines() if "median" in text]
-    assert [text.split(":")[0] for text in told] == ["closed", "periodic every 1000 µs (spin)", "paused 10 ms (os)"]
-    assert "late 9 (1.8 %)" in told[1] and "late 0 (0 %)" in told[2]
-    assert len(artists(figure, "control:")) == 2 and len(figure.axes) == 2
-    x, y = only(figure, "network:closed").get_data()
+    figure = plots.arrival_tails([paused, spin, closed], deadline_us=150)
+    legend = [text for text in words(figure).splitlines() if "median" in text]
+    assert [text.split(":")[0] for text in legend] == ["closed", "periodic every 1000 µs (spin)", "paused 10 ms (os)"]
+    assert "late 9 of 500 (1.8 %)" in legend[1] and "late 0 of 500 (0 %)" in legend[2]
+    network, machine = figure.axes
+    assert len(lines(machine, drawstyle="steps-post")) == 2
+    x, y = only(labelled(network, "closed")).get_data()
     assert y[np.searchsorted(x, 150, side="right") - 1] == 3 / 500
-    assert len(tail.arrival_tails([paused]).axes) == 1
+    assert len(plots.arrival_tails([paused]).axes) == 1
     with pytest.raises(UsageError, match="none of these"):
-        tail.arrival_tails([group()])
+        plots.arrival_tails([group()])
 
 
 def test_a_replay_is_drawn_beside_what_was_recorded():
     latency = np.full(100, 100_000.0)
     latency[10] = 2_000_000.0  # the ten calls after it are late too at a call each 200 us
     one = group(Sample.of(latency))
-    figure = tail.replay_tails(one, 200, 250)
-    closed, due = (line.get_data() for line in artists(figure, "network:"))
+    figure = plots.replay_tails(one, 200, deadline_us=250)
+    closed, due = (line.get_data() for line in lines(figure, drawstyle="steps-post"))
     assert [np.round(y[np.searchsorted(x, 250, side="right") - 1] * 100) for x, y in (closed, due)] == [1, 18]
     with pytest.raises(UsageError, match="smallest period"):
-        tail.replay_tails(one, 100)
+        plots.replay_tails(one, 100)
 
 
 EDGES = {
@@ -363,27 +401,11 @@ EDGES = {
 }
 
 
-def assert_nothing_is_cut_off(figure) -> None:
-    figure.draw_without_rendering()
-    sheet = figure.bbox.padded(1)
-    notes = only(figure, "notes").get_window_extent()
-    assert notes.y1 <= only(figure, "title").get_window_extent().y0
-    parts = [*figure.subfigs]
-    while parts:
-        part = parts.pop()
-        parts += part.subfigs
-        for artist in [*part.texts, *part.legends]:
-            box = artist.get_window_extent()
-            assert sheet.contains(box.x0, box.y0) and sheet.contains(box.x1, box.y1), artist
-    for ax in figure.axes:
-        if ax.get_visible():
-            box = ax.get_tightbbox()
-            assert box.y1 <= notes.y0
-            assert sheet.contains(box.x0, box.y0) and sheet.contains(box.x1, box.y1), ax.get_xlabel()
-    assert all(text.get_size() >= 8 for text in figure.findobj(Text) if text.get_text())
-    card = [text.get_window_extent() for text in artists(figure, "card:") if text.get_text().strip()]
-    beside = [ax for ax in figure.axes if artists(ax, "tail")]
-    assert all(box.x0 >= ax.get_tightbbox().x1 for box in card for ax in beside)
+def assert_the_page_is_whole(figure) -> None:
+    assert_nothing_is_cut_off(figure)
+    table = [text.get_window_extent() for row in table_texts(figure) for text in row if text.get_text().strip()]
+    tail_end = pooled_line(figure).axes.get_tightbbox().x1
+    assert all(box.x0 >= tail_end for box in table)
 
 
 @pytest.mark.parametrize("name", EDGES)
@@ -391,16 +413,17 @@ def assert_nothing_is_cut_off(figure) -> None:
 def test_the_page_on_the_edges(name):
     one, deadline_us, percentile = EDGES[name]
     _, figure = page(one, deadline_us, percentile)
-    assert_nothing_is_cut_off(figure)
-    ax = only(figure, "tail").axes
-    assert bool(artists(ax, "deadline")) != bool(artists(ax, "outside"))  # drawn, or told at the edge
+    assert_the_page_is_whole(figure)
+    ax = pooled_line(figure).axes
+    stated = [text for text in ax.texts if "◀" in text.get_text() or "▶" in text.get_text()]
+    assert bool(deadlines(ax)) != bool(stated)  # drawn, or stated at the edge
 
 
 def test_trials_in_order_of_a_group():
-    figure = trials.group_in_order(group(sample(300, 4)), deadline_us=150)
-    assert len(only(figure, "outliers").get_xdata()) == 4 and len(artists(figure, "deadline")) == 2
+    figure = plots.trials_in_order(group(sample(300, 4)), deadline_us=150)
+    assert len(only(lines(figure, label="outlier")).get_xdata()) == 4 and len(deadlines(figure)) == 2
     with pytest.raises(UsageError, match="no trials after warm-up"):
-        trials.group_in_order(group())
+        plots.trials_in_order(group())
 
 
 def clustered(n: int = 2000, seed: int = 0, counts=((1.25, 40), (2.0, 20)), step: float = 1.0, **more) -> Sample:
@@ -421,45 +444,47 @@ def planted(**more) -> tuple[Group, object]:
     return one, examine(one.samples)
 
 
+def cluster_line(figure, cluster):
+    return only(labelled(figure, f"{multiple(cluster.multiplier)}: {cluster.count} trials, {percent(cluster.share)}"))
+
+
 def test_clusters_have_colours_and_names_of_their_own():
     one, found = planted(step=1.05)
-    figure = trials.group_in_order(one, found)
+    figure = plots.trials_in_order(one, outliers=found)
     assert len(found.clusters) == 2
-    for index, cluster in enumerate(found.clusters):
-        assert len(only(figure, f"cluster:{index}").get_ydata()) == cluster.count
-        assert f"{multiple(cluster.multiplier)}: {cluster.count} trials, {percent(cluster.share)}" in words(figure)
-    colors = [only(figure, gid).get_color() for gid in ("body", "cluster:0", "cluster:1")]
-    assert len(set(map(str, colors))) == 3
-    others = sum(len(line.get_xdata()) for line in artists(figure, "outliers"))
+    drawn = [cluster_line(figure, cluster) for cluster in found.clusters]
+    assert [len(line.get_ydata()) for line in drawn] == [cluster.count for cluster in found.clusters]
+    bulk = only(labelled(figure, "bulk"))
+    assert len({str(line.get_color()) for line in (bulk, *drawn)}) == 3
+    others = sum(len(line.get_xdata()) for line in labelled(figure, "other outliers"))
     late = sum(cluster.count for cluster in found.clusters)
-    assert len(only(figure, "body").get_xdata()) + late + others == 2000  # every trial has one colour
-    place, level = only(figure, "segments").get_data()
+    assert len(bulk.get_xdata()) + late + others == 2000  # every trial has one colour
+    place, level = only(labelled(figure, "level of each segment")).get_data()
     assert level[0] == pytest.approx(100, rel=0.01) and level[-1] == pytest.approx(105, rel=0.01)
     jump = place[np.flatnonzero(np.diff(level) > 3)[0]]
     assert abs(jump - 1010) < 30  # behind the ten of the warm-up
 
 
-def test_the_table_of_trials_is_coloured_alike():
+def test_findings_belong_to_the_trials_that_are_drawn():
     one, found = planted()
-    config = one.configuration.id
-    rows = pd.DataFrame({"config_id": config, "round": 0, "trial": np.arange(2010), "warmup": one.samples[0].warmup})
-    rows["latency_ns"] = one.samples[0].latency_ns
-    figure = trials.trials_in_order(rows, config, outliers=found)
-    assert list(only(figure, "cluster:0").get_xdata()) == list(10 + np.flatnonzero(found.labels[0] == 0))
+    figure = plots.trials_in_order(one, outliers=found)
+    places = cluster_line(figure, found.clusters[0]).get_xdata()
+    assert list(places) == list(10 + np.flatnonzero(found.labels[0] == 0))
+    (first,) = one.samples
+    shorter = replace(first, latency_ns=first.latency_ns[20:], warmup=first.warmup[20:])
     with pytest.raises(UsageError, match="findings are of 2000 trials, round 0 has 1990"):
-        trials.trials_in_order(rows[20:], config, outliers=found)
-    other = rows.assign(round=1)
+        plots.trials_in_order(replace(one, samples=(shorter,)), outliers=found)
     with pytest.raises(UsageError, match="findings are of 1 rounds"):
-        trials.trials_in_order(pd.concat([rows, other]), config, outliers=found)
+        plots.trials_in_order(replace(one, samples=(first, replace(first, round=1))), outliers=found)
 
 
 def test_rounds_without_timed_trials_do_not_shift_the_findings():
     empty = Sample(np.array([1e5]), np.array([True]), round=0)
     one = group(empty, clustered(seed=1, round=1), clustered(seed=2, round=2))
     found = examine(one.samples)
-    figure = pages.deadline_page(one, judge(one.samples, 250, "99"), found)
-    assert len(only(figure, "cluster:0").get_xdata()) == found.clusters[0].count > 60
-    assert_nothing_is_cut_off(figure)
+    figure = plots.verdict_page(one, judge(one.samples, 250, "99"), found)
+    assert len(cluster_line(figure, found.clusters[0]).get_xdata()) == found.clusters[0].count > 60
+    assert_the_page_is_whole(figure)
 
 
 @pytest.mark.parametrize(
@@ -469,25 +494,27 @@ def test_rounds_without_timed_trials_do_not_shift_the_findings():
 def test_the_page_of_outliers(counts):
     """What is found stands on the page, whatever it is; and the counts are those of the findings."""
     one, found = planted(counts=counts, control_ns=control(500))
-    figure = pages.outliers_page(one, found)
-    value = [(text.get_gid().removeprefix("card:"), text.get_text()) for text in artists(figure, "card:")]
-    told = [text for name, text in value if name == "trials"]
+    figure = plots.outliers_page(one, found)
+    shown = [text for name, text in table_rows(figure) if name == "trials"]
     expected = [cluster.count for cluster in found.clusters] + ([found.tail.count] if found.tail else [])
-    assert [int(text.split(",")[0].replace("\u2009", "")) for text in told] == expected
-    assert len(artists(figure, "cluster:")) == len(found.clusters) == len(counts)
+    assert [int(text.split(",")[0].replace("\u2009", "")) for text in shown] == expected
+    drawn = [cluster_line(figure, cluster) for cluster in found.clusters]
+    assert len(drawn) == len(counts)
+    marked = {to_rgba(line.get_color()) for line in drawn}
+    assert {patch.get_facecolor() for patch in pooled_line(figure).axes.patches} == marked
     assert "nothing was counted" not in words(figure)  # the control run was
-    assert_nothing_is_cut_off(figure)
+    assert_the_page_is_whole(figure)
     with pytest.raises(UsageError, match="no trials after warm-up"):
-        pages.outliers_page(group(), found)
+        plots.outliers_page(group(), found)
 
 
 def test_draw_outliers_writes_a_page_each(tmp_path):
     pairs = [planted(seed=seed) for seed in range(2)]
     groups, findings = (
-        [one for one, _ in pairs] + [replace(group(), failure="failed at run: no")],
+        [one for one, _ in pairs] + [replace(group(), failure=NoTrials("run", "no"))],
         [f for _, f in pairs],
     )
-    paths = pages.draw_outliers(groups, [*findings, None], tmp_path)
+    paths = plots.draw_outliers(groups, [*findings, None], tmp_path)
     assert [path.name for path in paths] == [
         "outliers-2x64-s64-b1-on-onnxruntime.png",
         "outliers-2x64-s64-b1-on-onnxruntime-2.png",

@@ -1,37 +1,45 @@
-"""The pictures hold the numbers of their tables: what is planted is read back from the artists."""
+"""The pictures hold the numbers of their runs: what is planted is read back from the artists."""
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import struct
 import subprocess
 import sys
+from dataclasses import replace
 
 import matplotlib
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib import pyplot
-from matplotlib.text import Text
+from matplotlib.colors import to_rgba
 
+from lstm_trt import plots
+from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid, LstmShape
-from lstm_trt.plots import boxes as plots_boxes
-from lstm_trt.plots import curves, heat_map, recordings, runtimes
-from lstm_trt.plots import trials as plots_trials
-from lstm_trt.plots.tables import spread
+from lstm_trt.plots import heatmap
+from lstm_trt.plots.curve import EACH_ROUND, FLOOR, THICK, THIN
+from lstm_trt.plots.points import Round, points_of
+from lstm_trt.store.runs import Runs
+from lstm_trt.store.samples import Group, NoTrials, Sample
+from lstm_trt.store.schema import Failure
+from tests.support.pictures import (
+    assert_nothing_is_cut_off,
+    cells,
+    deadlines,
+    labelled,
+    lines,
+    only,
+    png_size,
+    shaded,
+    words,
+)
 
-EPYC = ("onnxruntime", "1.27.0", "AMD EPYC 9005", "fp32", 1)
-XEON = ("onnxruntime", "1.27.0", "Intel Xeon 8480", "fp32", 1)
-OLDER = ("onnxruntime", "1.26.0", "AMD EPYC 9005", "fp32", 1)
-TORCH = ("pytorch", "2.13.0", "AMD EPYC 9005", "fp32", 1)
-STATISTICS = ["n", "min_us", "mean_us", "std_us", "median_us", "p90_us", "p99_us", "p999_us", "max_us", "outliers"]
+EPYC = ("onnxruntime", "1.27.0", "AMD EPYC 9005")
+XEON = ("onnxruntime", "1.27.0", "Intel Xeon 8480")
+OLDER = ("onnxruntime", "1.26.0", "AMD EPYC 9005")
+TORCH = ("pytorch", "2.13.0", "AMD EPYC 9005")
 N, SLOW, TWICE, WARMUP = 400, 30, 6, 10
-
-
-def config_of(system: tuple, shape: LstmShape) -> str:
-    return hashlib.sha256(repr((system, shape)).encode()).hexdigest()
 
 
 def base_us(system: tuple, shape: LstmShape) -> float:
@@ -51,60 +59,46 @@ def latencies_us(
     return median_us * np.random.default_rng(n).permutation(ratios)
 
 
-def make_tables(grid, system_list=(EPYC,), rounds=1, failing=None, floor=True, make=latencies_us):
-    """(summary, trials); `failing(system, shape, round)` gives the stage or None."""
-    rows, parts = [], []
-    for system in system_list:
+def make_runs(grid, systems=(EPYC,), rounds=1, failing=None, floor=True, make=latencies_us, **protocol) -> Runs:
+    """`failing(system, shape, round)` gives the stage of a failure, or None."""
+    groups, failures = [], []
+    for system in systems:
         for shape in grid:
+            configuration = Configuration(shape, *system, Options(), Protocol(warmup=WARMUP, **protocol))
+            samples = []
             for number in range(rounds):
-                row = dict(
-                    zip(("runtime", "runtime_version", "device_name", "precision", "threads"), system, strict=True)
-                )
-                row |= {"config_id": config_of(system, shape), "round": number, **shape.as_dict(), "status": "ok"}
-                row |= {"floor_us": 0.2 * base_us(system, shape)} if floor else {}
                 stage = failing(system, shape, number) if failing else None
                 if stage:
-                    row |= {"status": "failed", "stage": stage, "reason": f"no {stage} left"}
-                    rows.append(row | dict.fromkeys(STATISTICS, np.nan))
+                    failures.append(Failure(configuration, number, stage, f"no {stage} left"))
                     continue
                 timed = make(base_us(system, shape) * (1 + 0.01 * number))
                 warm = timed[0] * np.r_[40.0, np.linspace(3, 1.5, WARMUP - 1)]
-                latency_ns = np.round(np.r_[warm, timed] * 1000).astype("int64")
-                parts.append(
-                    pd.DataFrame(
-                        {
-                            "config_id": row["config_id"],
-                            "round": number,
-                            "trial": np.arange(len(latency_ns)),
-                            "warmup": np.arange(len(latency_ns)) < WARMUP,
-                            "latency_ns": latency_ns,
-                        }
-                    )
-                )
-                us = latency_ns[WARMUP:] / 1000
-                row |= {"stage": None, "reason": None, "n": len(us), "min_us": us.min(), "mean_us": us.mean()}
-                row |= {"std_us": us.std(), "max_us": us.max(), "outliers": 0}
-                for name, share in (("median_us", 0.5), ("p90_us", 0.9), ("p99_us", 0.99), ("p999_us", 0.999)):
-                    row[name] = np.quantile(us, share, method="inverted_cdf")
-                rows.append(row)
-    columns = ["config_id", "round", "trial", "warmup", "latency_ns"]
-    return pd.DataFrame(rows), pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+                latency_ns = np.round(np.r_[warm, timed] * 1000)
+                floor_us = 0.2 * base_us(system, shape) if floor else None
+                warmup = np.arange(len(latency_ns)) < WARMUP
+                samples.append(Sample(latency_ns, warmup, round=number, floor_us=floor_us))
+            failure = None if samples else NoTrials(stage, f"no {stage} left")
+            name = f"{shape.label} on {system[0]}"
+            groups.append(Group(name, tuple(samples), configuration=configuration, failure=failure))
+    return Runs(tuple(groups), recordings=tuple(failures))
 
 
-def artists(figure, gid: str) -> list:
-    """Artists whose gid starts with this."""
-    return figure.findobj(lambda artist: str(artist.get_gid() or "").startswith(gid))
+def us(group: Group) -> np.ndarray:
+    """All latencies after warm-up."""
+    return np.concatenate([sample.timed_ns for sample in group.samples]) / 1000
 
 
-def only(figure, gid: str):
-    found = artists(figure, gid)
-    assert len(found) == 1, (gid, found)
-    return found[0]
+def median_us(group: Group) -> float:
+    return float(np.quantile(us(group), 0.5, method="inverted_cdf"))
 
 
-def words(figure) -> str:
-    """All that is written, each text on one line."""
-    return "\n".join(text.get_text().replace("\n", " ") for text in figure.findobj(Text) if text.get_visible())
+def medians(figure) -> list:
+    """Lines of the statistic in a picture of curves."""
+    return lines(figure, linewidth=THICK["linewidth"], marker="o") + lines(figure, linewidth=1.5, marker="s")
+
+
+def points_drawn(found) -> list[tuple[float, float]]:
+    return sorted(pair for line in found for pair in zip(*line.get_data(), strict=True))
 
 
 SWEEP = Grid((1, 2), (64, 128), (32, 64, 128), (1, 4, 32))
@@ -112,32 +106,31 @@ SWEEP = Grid((1, 2), (64, 128), (32, 64, 128), (1, 4, 32))
 
 @pytest.fixture(scope="module")
 def sweep():
-    return make_tables(SWEEP)
+    return make_runs(SWEEP)
 
 
 def test_curves_hold_every_configuration_at_what_is_fixed(sweep):
-    summary, _ = sweep
-    figure = curves.curves(summary, "sequence")
+    figure = plots.curves(sweep, "sequence")
     assert "Fixed: batch 1, 12 input features, unidirectional." in words(figure)
     assert "n = 400 trials" in words(figure) and "onnxruntime 1.27.0 (fp32, 1 thread) on AMD EPYC 9005" in words(figure)
-    expected = summary[summary["batch"] == 1]
-    for kind in ("median_us", "max_us"):
-        drawn = sorted(pair for line in artists(figure, f"{kind}:") for pair in zip(*line.get_data(), strict=True))
-        assert drawn == sorted(zip(expected["sequence"], expected[kind], strict=True))
-    floors = sorted(y for line in artists(figure, "floor:") for y in line.get_ydata())
-    assert floors == sorted(expected["floor_us"])
+    shapes = {group.configuration.workload: group for group in sweep.where(batch=1)}
+    drawn = points_drawn(medians(figure))
+    assert drawn == sorted((shape.sequence, median_us(group)) for shape, group in shapes.items())
+    drawn = points_drawn(lines(figure, linewidth=THIN["linewidth"]))
+    assert drawn == sorted((shape.sequence, us(group).max()) for shape, group in shapes.items())
+    floors = sorted(y for _, y in points_drawn(lines(figure, linestyle=FLOOR["linestyle"])))
+    assert floors == sorted(group.samples[0].floor_us for group in shapes.values())
     assert [ax.get_title(loc="left") for ax in figure.axes if ax.get_visible()] == ["1 layer", "2 layers"]
 
 
 def test_curves_swap_lines_and_sizes(sweep):
-    figure = curves.curves(sweep[0], "hidden", fixed={"batch": 32})
-    assert {line.get_gid().split("=")[-1] for line in artists(figure, "median_us:")} == {"32", "64", "128"}
-    assert "batch 32" in words(figure)
+    figure = plots.curves(sweep, "hidden", fixed={"batch": 32})
+    assert {"32", "64", "128", "sequence length"} <= set(words(figure).splitlines()) and "batch 32" in words(figure)
+    assert {tuple(line.get_xdata()) for line in medians(figure)} == {(64, 128)} and len(medians(figure)) == 6
 
 
 def test_batches_stand_on_a_log2_axis():
-    summary, _ = make_tables([LstmShape(1, 64, 32, batch) for batch in (1, 4, 32)], floor=False)
-    ax = curves.curves(summary, "batch").axes[0]
+    ax = plots.curves(make_runs([LstmShape(1, 64, 32, batch) for batch in (1, 4, 32)], floor=False), "batch").axes[0]
     assert ax.get_yscale() == "linear"
     assert ax.get_xscale() == "log" and ax.xaxis.get_transform().base == 2
     ticks = [*ax.xaxis.get_majorticklocs(), *ax.xaxis.get_minorticklocs()]
@@ -145,61 +138,73 @@ def test_batches_stand_on_a_log2_axis():
 
 
 def test_deadline_and_maximum_as_the_statistic(sweep):
-    figure = curves.curves(sweep[0], "sequence", statistic="max_us", deadline_us=333)
-    assert [set(line.get_ydata()) for line in artists(figure, "deadline")] == [{333}, {333}]
+    figure = plots.curves(sweep, "sequence", statistic="max_us", deadline_us=333)
+    assert [set(line.get_ydata()) for line in deadlines(figure)] == [{333}, {333}]
     assert "deadline 333 µs" in words(figure) and "Latency against sequence length: maximum" in words(figure)
-    assert not artists(figure, "median_us:")
+    assert not lines(figure, linewidth=THIN["linewidth"])
+    assert max(y for _, y in points_drawn(medians(figure))) == max(us(group).max() for group in sweep.where(batch=1))
 
 
 def test_latency_is_logarithmic_above_twenty_fold():
-    narrow, _ = make_tables(Grid((1,), (64,), (32, 64)), floor=False)
-    wide, _ = make_tables(Grid((1,), (64,), (1, 4096)), floor=False)
-    assert curves.curves(narrow, "sequence").axes[0].get_yscale() == "linear"
-    assert curves.curves(wide, "sequence").axes[0].get_yscale() == "log"
+    narrow = make_runs(Grid((1,), (64,), (32, 64)), floor=False)
+    wide = make_runs(Grid((1,), (64,), (1, 4096)), floor=False)
+    assert plots.curves(narrow, "sequence").axes[0].get_yscale() == "linear"
+    assert plots.curves(wide, "sequence").axes[0].get_yscale() == "log"
 
 
 def test_failures_are_marked_in_every_picture():
     def failing(system, shape, _):
         return "memory" if (shape.hidden, shape.sequence, system) == (128, 128, EPYC) else None
 
-    summary, trials = make_tables(Grid((1,), (64, 128), (32, 128)), (EPYC, TORCH), failing=failing)
-    figure = curves.curves(summary, "sequence")
-    assert [line.get_xdata()[0] for line in artists(figure, "failed")] == [128]
-    assert "failed   memory: 1" in words(figure)
-    assert figure.axes[0].get_ylim()[0] < min(summary["floor_us"])  # room for the marks below the numbers
+    runs = make_runs(Grid((1,), (64, 128), (32, 128)), (EPYC, TORCH), failing=failing)
+    figure = plots.curves(runs, "sequence")
+    assert [list(line.get_xdata()) for line in lines(figure, marker="x")] == [[128]]
+    assert "memory: 1" in words(figure)
+    floors = [sample.floor_us for group in runs for sample in group.samples]
+    assert figure.axes[0].get_ylim()[0] < min(floors)  # room for the marks below the numbers
 
-    figure = heat_map.heat_map(summary)
-    hatched = only(figure, "failed")
-    assert hatched.get_hatch() and hatched.get_xy() == (1, 1)
-    assert "memory" in [text.get_text() for text in artists(figure, "cell:128,128")]
+    figure = plots.heat_map(runs)
+    text, patch = cells(figure.axes[0])[128, 128]
+    assert text.get_text() == "memory" and patch.get_hatch()
+    assert sum(bool(patch.get_hatch()) for ax in figure.axes[:2] for patch in ax.patches) == 1
     assert "failed, at the stage named" in words(figure)
 
-    assert only(runtimes.runtimes(summary), "failed:onnxruntime").get_text() == "× failed: memory"
-    assert "failed: memory" in words(plots_boxes.box_plots(trials, summary, "sequence", {"hidden": 128}))
+    assert "× failed: memory" in words(plots.runtimes(runs))
+    assert "failed: memory" in words(plots.box_plots(runs, "sequence", fixed={"hidden": 128}))
+
+
+def test_a_round_that_failed_is_marked_beside_those_that_ran():
+    runs = make_runs(
+        Grid((1,), (64,), (32, 64)), rounds=3, failing=lambda system, shape, number: "run" if number == 1 else None
+    )
+    figure = plots.curves(runs, "sequence")
+    assert len(lines(figure, marker="x")) == 2 and len(only(medians(figure)).get_xdata()) == 2
+    assert "run: 2" in words(figure)
 
 
 def test_outliers_are_counted_as_the_founding_document_does():
     body = [10.0, 11, 12, 13, 14]  # quartiles 11 and 13 stay: one outlier is added on either side
-    assert spread(np.array(body)).outliers == 0
-    inside, outside = spread(np.array([*body, 7.0, 17.0])), spread(np.array([*body, 5.9, 18.1]))
+    assert Round(np.array(body)).outliers == 0
+    inside, outside = Round(np.array([*body, 7.0, 17.0])), Round(np.array([*body, 5.9, 18.1]))
     assert inside.quartiles_us == outside.quartiles_us == (10.5, 13.5)  # numpy's linear ones: reach 4.5
     assert inside.outliers == 0 and list(outside.latency_us[outside.is_outlier]) == [5.9, 18.1]
 
 
 def test_box_plots_tell_the_planted_outliers(sweep):
-    summary, trials = sweep
-    figure = plots_boxes.box_plots(trials, summary, "batch", {"layers": 2, "hidden": 64, "sequence": 64})
+    figure = plots.box_plots(sweep, "batch", fixed={"layers": 2, "hidden": 64, "sequence": 64})
     ax = figure.axes[0]
-    assert [text.get_text() for text in artists(figure, "count:")] == [f"{SLOW + TWICE + 1} of {N}"] * 3
-    for line in artists(figure, "outliers:"):
+    assert words(figure).splitlines().count(f"{SLOW + TWICE + 1} of {N}") == 3
+    outliers = [line for line in lines(figure, marker="o") if line.get_alpha()]
+    for line in outliers:
         planted = np.repeat([0.25, 1.0, 2.0], [SLOW, TWICE, 1])
         np.testing.assert_allclose(np.sort(line.get_ydata()), planted, atol=1e-4)
+    assert len(outliers) == 3
     labels = [label.get_text() for label in ax.get_xticklabels()]
     medians = [base_us(EPYC, LstmShape(2, 64, 64, batch)) for batch in (1, 4, 32)]
     for label, batch, median in zip(labels, (1, 4, 32), medians, strict=True):
-        size, told = label.split("\n")
-        assert int(size) == batch and told == f"{median:.3g} µs"
-    assert words(figure).count("max 3.0×") == 3
+        size, shown = label.split("\n")
+        assert int(size) == batch and shown == f"{median:.3g} µs"
+    assert words(figure).count("max 3.00×") == 3
     assert ax.get_yscale() == "asinh"
     low, high = ax.get_ylim()
     assert low < -0.005 and high > 2.0  # nothing is cut off
@@ -207,222 +212,215 @@ def test_box_plots_tell_the_planted_outliers(sweep):
 
 
 def test_box_plot_axis_is_linear_within_the_iqr(sweep):
-    summary, trials = sweep
-    ax = plots_boxes.box_plots(trials, summary, "sequence").axes[0]
-    config = config_of(EPYC, LstmShape(1, 64, 32, 1))
-    us = trials[(trials["config_id"] == config) & ~trials["warmup"]]["latency_ns"] / 1000
-    low, high = np.quantile(us, (0.25, 0.75))
-    assert ax.yaxis.get_transform().linear_width == pytest.approx((high - low) / np.median(us), rel=0.02)
+    ax = plots.box_plots(sweep, "sequence").axes[0]
+    (group,) = sweep.where(layers=1, hidden=64, sequence=32, batch=1)
+    low, high = np.quantile(us(group), (0.25, 0.75))
+    assert ax.yaxis.get_transform().linear_width == pytest.approx((high - low) / np.median(us(group)), rel=0.02)
+
+
+def share_above(line, level: float) -> float:
+    x, y = line.get_data()
+    return y[np.searchsorted(x, level, side="right") - 1] if level >= x[0] else 1.0
+
+
+def evidence_levels(figure) -> set[float]:
+    """Heights of the dotted lines across the picture."""
+    found = [line for line in lines(figure.axes[0]) if line.get_linewidth() <= 1.1 and line.is_dashed()]
+    return {line.get_ydata()[0] for line in found if line.get_ydata()[0] == line.get_ydata()[-1] < 1}
 
 
 def test_tails_are_the_exact_share():
-    summary, trials = make_tables([LstmShape(1, 64, 32)])
-    config = summary["config_id"][0]
-    figure = plots_trials.tails(trials, summary, [config], deadline_us=float(summary["median_us"][0] * 1.5))
-    line = only(figure, f"tail:{config}")
-    x, y = line.get_data()
+    (group,) = make_runs([LstmShape(1, 64, 32)])
+    figure = plots.tails(group, deadline_us=1.5 * median_us(group))
+    line = only(labelled(figure, group.name))
     assert line.get_drawstyle() == "steps-post"
-    us = np.sort(trials[~trials["warmup"]]["latency_ns"].to_numpy() / 1000)
-    ratios = us / summary["median_us"][0]
+    ratios = np.sort(us(group)) / median_us(group)
     for ratio in (0.99, 1.0, 1.1, 1.3, 1.999, 2.5):
-        drawn = y[np.searchsorted(x, ratio, side="right") - 1] if ratio >= x[0] else 1.0
-        assert drawn == np.mean(ratios > ratio)
-    assert only(figure, f"max:{config}").get_data() == ([ratios[-1]], [1 / N])
-    level = only(figure, "3/n:400").get_ydata()[0]
-    assert level == 3 / N and min(only(figure, f"proven:{config}").get_ydata()) >= level
-    assert f"{TWICE + 1} of {N} late" in words(figure)
-    assert only(figure, "deadline").get_xdata()[0] == pytest.approx(1.5)
+        assert share_above(line, ratio) == np.mean(ratios > ratio)
+    x, y = line.get_data()
+    assert (x[-1], y[-1]) == (ratios[-1], 1 / N) and line.get_markevery() == [len(x) - 1]
+    level = only(sorted(evidence_levels(figure)))
+    assert (1 - level) ** N == pytest.approx(0.05)  # of this rate no event in 400 trials has a chance of 5 %
+    assert f"late {TWICE + 1} of {N}" in words(figure)
+    dashed = [one for one in lines(figure, color=line.get_color()) if one.is_dashed()]
+    assert only(dashed).get_xdata()[0] == pytest.approx(1.5)
 
 
-def test_the_control_run_stands_behind_the_tail_by_its_excess_in_us():
-    summary, trials = make_tables([LstmShape(1, 64, 32), LstmShape(1, 128, 32)])
-    config, median_us = summary["config_id"][0], summary["median_us"][0]
+def test_the_control_run_stands_beside_the_tails():
+    runs = make_runs([LstmShape(1, 64, 32), LstmShape(1, 128, 32)])
     noise_ns = np.full(200, 300.0)
-    noise_ns[7] = 300 + 700 * median_us  # once 0.7 medians longer than usual
-    figure = plots_trials.tails(trials, summary, list(summary["config_id"]), controls={config: noise_ns})
-    x, y = only(figure, f"control:{config}").get_data()
-    assert (x[0], x[-1]) == pytest.approx((1, 1.7)) and y[np.searchsorted(x, 1.2) - 1] == 1 / 200
-    assert len(artists(figure, "control:")) == 1 and "control run" in words(figure)
-    assert not artists(plots_trials.tails(trials, summary, [config]), "control")
+    noise_ns[7] = 70_300.0
+    first = replace(runs[0], samples=(replace(runs[0].samples[0], control_ns=noise_ns),))
+    figure = plots.tails([first, runs[1]])
+    network, machine = figure.axes
+    line = only([line for line in lines(machine) if len(line.get_xdata()) > 2])
+    assert line.get_color() == only(labelled(network, first.name)).get_color()
+    assert (line.get_xdata()[0], line.get_xdata()[-1]) == (0.3, 70.3) and share_above(line, 1.0) == 1 / 200
+    assert len(plots.tails(runs).axes) == 1
 
 
 def test_recordings_of_unlike_length_have_a_line_each():
-    summary, trials = make_tables([LstmShape(1, 64, 32)])
-    longer, more = make_tables([LstmShape(1, 64, 64)], make=lambda us: latencies_us(us, n=2000))
-    summary, trials = pd.concat([summary, longer]), pd.concat([trials, more])
-    figure = plots_trials.tails(trials, summary, list(summary["config_id"]))
-    assert {line.get_ydata()[0] for line in artists(figure, "3/n:")} == {3 / 400, 3 / 2000}
+    runs = make_runs([LstmShape(1, 64, 32)])
+    longer = make_runs([LstmShape(1, 64, 64)], make=lambda us: latencies_us(us, n=2000))
+    levels = evidence_levels(plots.tails([*runs, *longer]))
+    assert sorted(levels) == pytest.approx([3 / 2000, 3 / 400], rel=0.01)
 
 
 def test_trials_in_order_mark_warm_up_and_outliers():
-    summary, trials = make_tables([LstmShape(1, 64, 32)])
-    median = summary["median_us"][0]
-    figure = plots_trials.trials_in_order(trials, summary["config_id"][0], summary)
-    assert len(only(figure, "outliers").get_xdata()) == SLOW + TWICE + 1
-    assert len(only(figure, "body").get_xdata()) == N - SLOW - TWICE - 1
-    shaded = only(figure, "warm-up").get_x(), only(figure, "warm-up").get_width()
-    assert shaded == (-0.5, WARMUP) and len(only(figure, "before").get_xdata()) == WARMUP
-    assert {line.get_ydata()[0] for line in artists(figure, "guide:")} == {1.25 * median, 2 * median}
-    assert "1 of 10 warm-up trials above" in only(figure, "outside").get_text()
+    (group,) = make_runs([LstmShape(1, 64, 32)])
+    median = median_us(group)
+    figure = plots.trials_in_order(group)
+    assert len(only(lines(figure, label="outlier")).get_xdata()) == SLOW + TWICE + 1
+    assert len(only(lines(figure, label="trial")).get_xdata()) == N - SLOW - TWICE - 1
+    span = only(shaded(figure, "warm-up"))
+    assert (span.get_x(), span.get_width()) == (-0.5, WARMUP)
+    assert len(only(lines(figure, marker=".", color="0.4")).get_xdata()) == WARMUP
+    guides = {line.get_ydata()[0] for line in lines(figure) if line.is_dashed()}
+    assert guides == {1.25 * median, 2 * median}
+    assert "1 of 10 warm-up trials above" in words(figure)
     assert sum(bar.get_width() for bar in figure.axes[1].patches) == N  # the histogram holds every trial
     assert "1x64-s32-b1" in words(figure)
 
 
 def test_trials_in_order_tell_a_deadline_that_is_far_away():
-    summary, trials = make_tables([LstmShape(1, 64, 32)])
-    figure = plots_trials.trials_in_order(trials, summary["config_id"][0], deadline_us=1e6)
-    assert "▲ deadline at 1\u2009000\u2009000 µs" in words(figure) and not artists(figure, "deadline")
+    figure = plots.trials_in_order(make_runs([LstmShape(1, 64, 32)]), deadline_us=1e6)
+    assert "▲ deadline at 1\u2009000\u2009000 µs" in words(figure) and not deadlines(figure)
 
 
 def test_settling_trials_in_the_middle_are_shaded_too():
-    summary, trials = make_tables([LstmShape(1, 64, 32)])
-    trials.loc[trials["trial"].between(200, 202), "warmup"] = True
-    figure = plots_trials.trials_in_order(trials, summary["config_id"][0])
-    assert [(patch.get_x(), patch.get_width()) for patch in artists(figure, "warm-up") if hasattr(patch, "get_x")] == [
-        (-0.5, 10),
-        (199.5, 3),
-    ]
+    (group,) = make_runs([LstmShape(1, 64, 32)])
+    warmup = group.samples[0].warmup.copy()
+    warmup[200:203] = True
+    figure = plots.trials_in_order(replace(group, samples=(replace(group.samples[0], warmup=warmup),)))
+    assert [(patch.get_x(), patch.get_width()) for patch in shaded(figure, "warm-up")] == [(-0.5, 10), (199.5, 3)]
 
 
 def test_heat_map_tells_late_cells_and_what_was_not_measured(sweep):
-    summary = sweep[0][sweep[0]["batch"] == 1]
-    gone = (summary["hidden"] == 128) & (summary["sequence"] == 32) & (summary["layers"] == 1)
-    summary = summary[~gone]
-    deadline = float(summary["max_us"].median())
-    figure = heat_map.heat_map(summary, deadline_us=deadline)
-    texts = {
-        (ax.get_title(loc="left"), text.get_gid()): text
-        for ax in figure.axes
-        for text in artists(ax, "cell:")
-        if text.get_text()
-    }
-    assert len(texts) == len(summary)
-    for row in summary.itertuples():
-        text = texts[f"{row.layers} layer{'s' * (row.layers > 1)}", f"cell:{row.hidden},{row.sequence}"]
-        assert float(text.get_text().replace("\u2009", "")) == pytest.approx(row.max_us, rel=0.01)
-        assert (text.get_weight() == "bold") == (row.max_us > deadline)
-    assert len(artists(figure, "not measured")) == 1 and "not measured" in words(figure)
+    gone = LstmShape(1, 128, 32)
+    runs = [group for group in sweep.where(batch=1) if group.configuration.workload != gone]
+    deadline = float(np.median([us(group).max() for group in runs]))
+    figure = plots.heat_map(runs, deadline_us=deadline)
+    panels = {ax.get_title(loc="left"): cells(ax) for ax in figure.axes if ax.get_title(loc="left")}
+    for group in runs:
+        shape, largest = group.configuration.workload, us(group).max()
+        text, _ = panels[f"{shape.layers} layer{'s' * (shape.layers > 1)}"][shape.hidden, shape.sequence]
+        assert float(text.get_text().replace("\u2009", "")) == pytest.approx(largest, rel=0.01)
+        assert (text.get_weight() == "bold") == (largest > deadline)
+    text, patch = panels["1 layer"][128, 32]
+    assert text is None and patch.get_facecolor() == to_rgba(heatmap.EMPTY) and "not measured" in words(figure)
+    assert sum(text is not None for panel in panels.values() for text, _ in panel.values()) == len(runs)
 
 
 def test_heat_map_keeps_within_its_panels(sweep):
-    summary, _ = make_tables(Grid((1, 2, 3, 4, 6), (64, 128), (32, 64), (1, 2, 4)))
-    figure = heat_map.heat_map(summary)
-    assert sum(bool(artists(ax, "cell:")) for ax in figure.axes) == 5 and "batch 1" in words(figure)
-    assert sum(bool(artists(ax, "cell:")) for ax in heat_map.heat_map(sweep[0]).axes) == 6
+    many = make_runs(Grid((1, 2, 3, 4, 6), (64, 128), (32, 64), (1, 2, 4)))
+    figure = plots.heat_map(many)
+    assert sum(bool(ax.patches) for ax in figure.axes) == 5 and "batch 1" in words(figure)
+    assert sum(bool(ax.patches) for ax in plots.heat_map(sweep).axes) == 6
 
 
 def test_runtimes_write_the_ratio_to_the_fastest():
-    summary, _ = make_tables(Grid((1,), (64,), (32, 64)), (EPYC, TORCH))
-    figure = runtimes.runtimes(summary, deadline_us=100)
+    runs = make_runs(Grid((1,), (64,), (32, 64)), (EPYC, TORCH))
+    figure = plots.runtimes(runs, deadline_us=100)
     assert [text.get_text() for text in figure.axes[0].texts].count("1×") == 4
     assert [text.get_text() for text in figure.axes[0].texts].count("1.50×") == 4
-    drawn = {artist.get_xdata()[0] for artist in artists(figure, "median_us:") + artists(figure, "max_us:")}
-    assert drawn == set(summary["median_us"]) | set(summary["max_us"])
-    many, _ = make_tables(SWEEP, (EPYC, TORCH))
-    assert (
-        "10 of 36 shapes" in words(runtimes.runtimes(many))
-        and len(runtimes.runtimes(many, 4).axes[0].get_yticks()) == 4
-    )
+    drawn = {line.get_xdata()[0] for line in lines(figure) if line.get_marker() in ("o", "s")}
+    assert drawn == {median_us(group) for group in runs} | {us(group).max() for group in runs}
+    many = make_runs(SWEEP, (EPYC, TORCH))
+    assert "10 of 36 shapes" in words(plots.runtimes(many))
+    assert len(plots.runtimes(many, shapes=4).axes[0].get_yticks()) == 4
 
 
 def test_machines_and_versions_are_lines_of_their_own():
-    summary, trials = make_tables(Grid((1,), (64,), (32, 64)), (EPYC, XEON, OLDER))
-    figure = curves.curves(summary, "sequence")
-    names = {line.get_gid().split(":")[1].split("/")[0] for line in artists(figure, "median_us:")}
-    assert names == {
+    runs = make_runs(Grid((1,), (64,), (32, 64)), (EPYC, XEON, OLDER))
+    figure = plots.curves(runs, "sequence")
+    legend = words(figure)
+    for system in (
         "onnxruntime 1.26.0 on AMD EPYC 9005",
         "onnxruntime 1.27.0 on AMD EPYC 9005",
         "onnxruntime 1.27.0 on Intel Xeon 8480",
-    }
-    assert sorted(y for line in artists(figure, "median_us:") for y in line.get_ydata()) == sorted(summary["median_us"])
-    assert len(plots_boxes.box_plots(trials, summary, "sequence").axes) == 4  # one of them hidden
-    legend = words(figure)
-    assert "onnxruntime 1.26.0 on AMD EPYC 9005" in legend
+    ):
+        assert system in legend
+    drawn = lines(figure, linewidth=THICK["linewidth"])
+    assert len(drawn) == 3
+    assert [y for _, y in points_drawn(drawn)] == [y for _, y in sorted(
+        (group.configuration.workload.sequence, median_us(group)) for group in runs)]  # fmt: skip
+    assert len(plots.box_plots(runs, "sequence").axes) == 4  # one of them hidden
 
 
 def test_many_lines_get_panels_of_their_own():
-    summary, _ = make_tables(Grid((1, 2), (32, 64, 100, 128, 200), (32, 64)), (EPYC, TORCH))
-    figure = curves.curves(summary, "sequence")
+    figure = plots.curves(make_runs(Grid((1, 2), (32, 64, 100, 128, 200), (32, 64)), (EPYC, TORCH)), "sequence")
     titles = [ax.get_title(loc="left") for ax in figure.axes]
     assert titles == ["onnxruntime\n1 layer", "2 layers", "pytorch\n1 layer", "2 layers"]
     assert len({ax.get_ylim() for ax in figure.axes}) == 1
 
 
 def test_rounds_are_points_and_never_averaged():
-    summary, trials = make_tables(Grid((1,), (64,), (32, 64)), rounds=4)
-    figure = curves.curves(summary, "sequence")
-    drawn = only(figure, "median_us:").get_ydata()
-    by_size = [sorted(part["median_us"]) for _, part in summary.groupby("sequence")]
-    assert list(drawn) == [medians[1] for medians in by_size]  # the lower of the middle two
-    assert list(only(figure, "max_us:").get_ydata()) == list(summary.groupby("sequence")["max_us"].max())
-    assert len(only(figure, "rounds:median_us:").get_ydata()) == 8
+    runs = make_runs(Grid((1,), (64,), (32, 64)), rounds=4)
+    figure = plots.curves(runs, "sequence")
+    each = [sorted(one.median_us for one in point.rounds) for point in points_of(runs)]
+    assert list(only(medians(figure)).get_ydata()) == [several[1] for several in each]  # the lower of the middle two
+    largest = only(lines(figure, linewidth=THIN["linewidth"]))
+    assert list(largest.get_ydata()) == [us(group).max() for group in runs]
+    assert [len(line.get_ydata()) for line in lines(figure, markersize=EACH_ROUND["markersize"])] == [8, 8]
     assert "each of 4 rounds" in words(figure) and "each round is a small mark" in words(figure)
-    boxes = plots_boxes.box_plots(trials, summary, "sequence")
+    boxes = plots.box_plots(runs, "sequence")
     assert "first of 4 rounds" in words(boxes)
-    assert [len(line.get_ydata()) for line in artists(boxes, "rounds:")] == [3, 3]
-    assert "max 3.1×" in words(boxes)  # the largest of all rounds over the median of the first
-    config = summary["config_id"][0]
-    assert len(artists(plots_trials.tails(trials, summary, [config]), f"tail:{config}")) == 4
-    assert "Round 3 of 4 rounds, the one with the largest maximum." in words(
-        plots_trials.trials_in_order(trials, config)
-    )
+    assert [len(line.get_ydata()) for line in lines(boxes, marker="D")] == [3, 3]
+    assert "max 3.09×" in words(boxes)  # the largest of all rounds over the median of the first
+    steps = lines(plots.tails(runs[0]), drawstyle="steps-post")
+    assert len(steps) == 4 and len({line.get_color() for line in steps}) == 1
+    ordered = plots.trials_in_order(runs[0])
+    assert "4 rounds, one after the other" in words(ordered)
+    assert len(only(lines(ordered, label="outlier")).get_xdata()) == 4 * (SLOW + TWICE + 1)
+    third = plots.trials_in_order(runs[0], round_number=2)
+    assert "Round 2 of 4 rounds" in words(third)
+    assert len(only(lines(third, label="outlier")).get_xdata()) == SLOW + TWICE + 1
     with pytest.raises(UsageError, match="no round 9"):
-        plots_trials.trials_in_order(trials, config, round_number=9)
+        plots.trials_in_order(runs[0], round_number=9)
 
 
-def test_configurations_that_look_alike_are_refused_until_a_column_tells_them_apart():
-    summary, _ = make_tables(Grid((1,), (64,), (32, 64)))
-    other = summary.assign(config_id=[config + "x" for config in summary["config_id"]])
-    both = pd.concat([summary, other], ignore_index=True)
-    with pytest.raises(UsageError, match="2 configurations of 1x64-s32-b1"):
-        curves.curves(both, "sequence")
-    both["arrival"] = ["closed"] * 2 + ["periodic"] * 2
-    assert ", periodic" in words(curves.curves(both, "sequence"))
+def test_what_tells_configurations_apart_makes_systems():
+    grid = Grid((1,), (64,), (32, 64))
+    both = [*make_runs(grid), *make_runs(grid, arrival="periodic", period_us=1000.0)]
+    assert "onnxruntime, periodic every 1000 µs" in words(plots.curves(both, "sequence"))
+    longer = [*make_runs(grid), *make_runs(grid, trials=5000)]
+    assert "onnxruntime, trials 5000" in words(plots.curves(longer, "sequence"))
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda s, t: curves.curves(s.drop(columns="hidden"), "sequence"), "lacks the columns hidden"),
-        (lambda s, t: curves.curves(s.iloc[:0], "sequence"), "no rows"),
-        (lambda s, t: curves.curves(s, "width"), "unknown axis 'width'"),
-        (lambda s, t: curves.curves(s, "sequence", statistic="p42_us"), "no column 'p42_us'"),
-        (
-            lambda s, t: curves.curves(s, "sequence", fixed={"batch": 5}),
-            r"nothing was measured at batch = 5: there is \[1",
-        ),
-        (lambda s, t: curves.curves(s, "sequence", fixed={"sequence": 32}), "sequence is drawn"),
-        (lambda s, t: curves.curves(s, "sequence", facet="hidden"), "must differ"),
-        (lambda s, t: curves.curves(s, "sequence", deadline_us=-1), "above 0"),
-        (lambda s, t: heat_map.heat_map(s, "hidden", "hidden"), "must differ"),
-        (lambda s, t: heat_map.heat_map(s, "width"), "unknown axis 'width'"),
-        (lambda s, t: heat_map.heat_map(s, facets=("width",)), "unknown axis 'width'"),
-        (lambda s, t: curves.curves(s, "batch", line="width"), "unknown axis 'width'"),
-        (lambda s, t: plots_boxes.box_plots(t, s, "width"), "unknown axis 'width'"),
-        (lambda s, t: plots_boxes.box_plots(t.iloc[:0], s, "batch"), "no trials"),
-        (lambda s, t: plots_boxes.box_plots(t.drop(columns="trial"), s, "batch"), "lack the columns trial"),
-        (lambda s, t: plots_trials.tails(t, s, ["feed"]), "not in the summary: feed"),
-        (lambda s, t: plots_trials.tails(t, s, []), "no configs"),
-        (lambda s, t: plots_trials.trials_in_order(t, "feed"), "no trials of configuration feed"),
+        (lambda runs: plots.curves([Group("numbers", (Sample.of([1e5, 2e5]),))], "sequence"), "made by this package"),
+        (lambda runs: plots.curves([], "sequence"), "nothing to draw"),
+        (lambda runs: plots.curves(runs, "width"), "unknown axis 'width'"),
+        (lambda runs: plots.curves(runs, "sequence", statistic="p42_us"), "unknown statistic 'p42_us'"),
+        (lambda runs: plots.curves(runs, "sequence", fixed={"batch": 5}), "nothing was measured at batch = 5: there"),
+        (lambda runs: plots.curves(runs, "sequence", fixed={"sequence": 32}), "sequence is drawn"),
+        (lambda runs: plots.curves(runs, "sequence", facet="hidden"), "must differ"),
+        (lambda runs: plots.curves(runs, "sequence", deadline_us=-1), "above 0"),
+        (lambda runs: plots.heat_map(runs, "hidden", "hidden"), "must differ"),
+        (lambda runs: plots.heat_map(runs, "width"), "unknown axis 'width'"),
+        (lambda runs: plots.heat_map(runs, facets=("width",)), "unknown axis 'width'"),
+        (lambda runs: plots.heat_map(runs, value="bound_us"), "needs a deadline"),
+        (lambda runs: plots.curves(runs, "batch", line="width"), "unknown axis 'width'"),
+        (lambda runs: plots.box_plots(runs, "width"), "unknown axis 'width'"),
+        (lambda runs: plots.box_plots(make_runs(SWEEP, failing=lambda *_: "run"), "batch"), "no trials"),
+        (lambda runs: plots.tails([]), "none of these recordings"),
+        (plots.trials_in_order, "of one configuration, not of 36"),
+        (lambda runs: plots.trials_in_order(replace(runs[0], samples=())), "no trials after warm-up"),
     ],
 )
 def test_what_cannot_be_drawn_is_said_in_one_line(sweep, call, message):
     with pytest.raises(UsageError, match=message):
-        call(*sweep)
-
-
-def png_size(path) -> tuple[int, int]:
-    content = path.read_bytes()
-    assert content.startswith(b"\x89PNG\r\n\x1a\n") and content.endswith(b"IEND\xaeB`\x82")
-    return struct.unpack(">II", content[16:24])
+        call(sweep)
 
 
 def test_draw_sweep_writes_what_the_data_supports(tmp_path):
-    summary, trials = make_tables(Grid((1, 2), (64, 128), (32, 64), (1, 4)), (EPYC, TORCH))
+    runs = make_runs(Grid((1, 2), (64, 128), (32, 64), (1, 4)), (EPYC, TORCH))
     (tmp_path / "kept.txt").write_text("mine")
     with matplotlib.rc_context({"font.size": 17, "axes.grid.axis": "x"}):
         before, settings = pyplot.get_fignums(), dict(matplotlib.rcParams)
-        paths = recordings.draw_sweep(summary, trials, tmp_path, deadline_us=200)
+        paths = plots.draw_sweep(runs, tmp_path, deadline_us=200)
         assert pyplot.get_fignums() == before and dict(matplotlib.rcParams) == settings
     axes = ("layers", "hidden", "sequence", "batch")
     names = [f"sweep-latency-by-{axis}.png" for axis in axes] + ["sweep-heat-map.png", "sweep-runtimes.png"]
@@ -442,114 +440,96 @@ def all_equal(us: float) -> np.ndarray:
     return np.full(50, 100.0)
 
 
+ONE, TWO = [LstmShape(2, 64, 32)], Grid((2,), (64,), (32, 64))
+
+
 @pytest.mark.parametrize(
-    ("tables", "expected"),
+    ("runs", "expected"),
     [
-        (make_tables([LstmShape(2, 64, 32)]), {"tails", "trials"}),
-        (make_tables([LstmShape(2, 64, 32)], make=one_trial, floor=False), {"tails", "trials"}),
+        (make_runs(ONE), {"tails", "trials"}),
+        (make_runs(ONE, make=one_trial, floor=False), {"tails", "trials"}),
         (
-            make_tables(Grid((2,), (64, 128), (32,)), make=all_equal),
+            make_runs(Grid((2,), (64, 128), (32,)), make=all_equal),
             {"latency-by-hidden", "boxes-by-hidden", "tails", "trials"},
         ),
+        (make_runs(TWO, failing=lambda *_: "build"), {"failures"}),
         (
-            make_tables(Grid((2,), (64,), (32, 64)), failing=lambda system, shape, number: "build"),
-            {"failures"},
-        ),
-        (
-            make_tables(
-                Grid((2,), (64,), (32, 64)), rounds=3, failing=lambda system, shape, number: "run" if number else None
-            ),
+            make_runs(TWO, rounds=3, failing=lambda system, shape, number: "run" if number else None),
             {"latency-by-sequence", "boxes-by-sequence", "tails", "trials"},
         ),
         (
-            make_tables(
-                [LstmShape(2, 64, 32)], (EPYC, XEON), failing=lambda system, *_: "time" if system == XEON else None
-            ),
+            make_runs(ONE, (EPYC, XEON), failing=lambda system, *_: "time" if system == XEON else None),
             {"runtimes", "tails", "trials"},
         ),
     ],
     ids=["one configuration", "one trial", "zero IQR", "only failures", "failed rounds", "one runtime failed"],
 )
 @pytest.mark.filterwarnings("error")
-def test_draw_sweep_on_the_edges(tmp_path, tables, expected):
-    paths = recordings.draw_sweep(*tables, tmp_path, deadline_us=150)
+def test_draw_sweep_on_the_edges(tmp_path, runs, expected):
+    paths = plots.draw_sweep(runs, tmp_path, deadline_us=150)
     assert {path.stem.removeprefix("sweep-") for path in paths} == expected
     assert all(png_size(path)[1] > 100 for path in paths)
 
 
-def test_without_trials_the_summary_is_drawn_alone(tmp_path, sweep):
-    summary, trials = sweep
-    summary = summary[summary["batch"] == 1].drop(columns="floor_us")
-    paths = recordings.draw_sweep(summary, trials.iloc[:0], tmp_path)
-    assert {path.stem for path in paths} == {f"sweep-latency-by-{a}" for a in ("layers", "hidden", "sequence")} | {
-        "sweep-heat-map"
-    }
-
-
 def test_only_failures_are_told_with_stage_and_reason():
-    summary, _ = make_tables(Grid((1,), (64,), tuple(range(1, 31))), failing=lambda *_: "memory")
-    text = words(recordings.failures(summary))
+    runs = make_runs(Grid((1,), (64,), tuple(range(1, 31))), failing=lambda *_: "memory")
+    text = words(plots.failures(runs))
     assert "No configuration succeeded" in text and "30 failed, by stage: memory 30" in text
     assert "1x64-s1-b1 on onnxruntime, memory: no memory left" in text and "and 5 more" in text
-    summary["reason"], summary["device_name"] = "set $HOME_$ or\n$\\frac", "A $5 $x^ card"
-    assert "set $HOME_$ or $\\frac" in words(recordings.failures(summary))
-    assert recordings.failures(summary)._repr_png_()
+    odd = tuple(replace(one, reason="set $HOME_$ or\n$\\frac") for one in runs.recordings)
+    figure = plots.failures(replace(runs, recordings=odd))
+    assert "set $HOME_$ or $\\frac" in words(figure) and figure._repr_png_()
 
 
-def test_tails_of_a_sweep_begin_with_the_worst():
-    summary, _ = make_tables(SWEEP)
-    worst = summary["config_id"][17]
-    summary.loc[17, "max_us"] *= 9
-    chosen = recordings.choose_tails(summary)
-    assert chosen[0] == worst and len(set(chosen)) == 6
+def test_tails_of_a_sweep_begin_with_the_worst(sweep):
+    worst = sweep[17]
+    latency_ns = worst.samples[0].latency_ns.copy()
+    latency_ns[-1] *= 30
+    groups = list(sweep)
+    groups[17] = replace(worst, samples=(replace(worst.samples[0], latency_ns=latency_ns),))
+    chosen = plots.choose_tails(groups)
+    assert chosen[0] is groups[17] and len({group.name for group in chosen}) == 6
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path, sweep):
     (tmp_path / "taken").write_text("")
     with pytest.raises(UsageError, match="cannot write pictures to"):
-        recordings.draw_sweep(*sweep, tmp_path / "taken")
+        plots.draw_sweep(sweep, tmp_path / "taken")
 
 
 def test_nothing_reaches_beyond_the_sheet_and_ticks_do_not_touch():
-    systems = (EPYC, ("pytorch-cudagraph", *EPYC[1:2], "NVIDIA H100 80GB HBM3", "fp32", 1))
+    cuda = ("pytorch-cudagraph", EPYC[1], "NVIDIA H100 80GB HBM3")
     grid = Grid((1, 2, 3, 4, 6), (32, 64, 100, 128, 200, 256, 300, 400), (32, 256))
-    summary, _ = make_tables(grid, (EPYC,), failing=lambda _, shape, __: "memory" if shape.hidden > 300 else None)
-    wide, trials = make_tables([LstmShape(1, 32, 32, 2**power) for power in range(10)])
-    other = wide.assign(runtime=systems[1][0], device_name=systems[1][2], config_id=wide["config_id"] + "x")
-    both = pd.concat([wide, other], ignore_index=True)
+    runs = make_runs(grid, failing=lambda _, shape, __: "memory" if shape.hidden > 300 else None)
+    wide = make_runs([LstmShape(1, 32, 32, 2**power) for power in range(10)])
+    other = [
+        replace(group, configuration=Configuration(group.configuration.workload, *cuda, Options(), Protocol()))
+        for group in wide
+    ]
+    both = [*wide, *other]
     figures = [
-        curves.curves(summary, "hidden", deadline_us=1000),
-        curves.curves(both, "batch"),
-        heat_map.heat_map(summary, deadline_us=300),
-        runtimes.runtimes(both),
-        plots_boxes.box_plots(trials, wide, "batch"),
-        plots_trials.tails(trials, wide, list(wide["config_id"][:6]), deadline_us=80),
-        plots_trials.trials_in_order(trials, wide["config_id"][0], wide, deadline_us=80),
+        plots.curves(runs, "hidden", deadline_us=1000),
+        plots.curves(both, "batch"),
+        plots.heat_map(runs, deadline_us=300),
+        plots.runtimes(both),
+        plots.box_plots(wide, "batch"),
+        plots.tails(wide[:6], deadline_us=80),
+        plots.trials_in_order(wide[0], deadline_us=80),
     ]
     for figure in figures:
-        figure.draw_without_rendering()
-        sheet = figure.bbox.padded(1)
-        notes = only(figure, "notes").get_window_extent()
-        assert notes.y1 <= only(figure, "title").get_window_extent().y0
-        for part in figure.subfigs:
-            for artist in [*part.texts, *part.legends]:
-                box = artist.get_window_extent()
-                assert sheet.contains(box.x0, box.y0) and sheet.contains(box.x1, box.y1), artist
-        assert all(text.get_size() >= 8 for text in figure.findobj(Text))
+        assert_nothing_is_cut_off(figure)
         for ax in figure.axes:
-            if not ax.get_visible():
-                continue
-            box = ax.get_tightbbox()
-            assert box.y1 <= notes.y0
-            assert sheet.contains(box.x0, box.y0) and sheet.contains(box.x1, box.y1), ax.get_title(loc="left")
-            boxes = [label.get_window_extent() for label in ax.get_xticklabels() if label.get_text()]
-            boxes = sorted((box for box in boxes if box.width), key=lambda box: box.x0)
-            if ax.xaxis.get_tick_params().get("labelbottom", True):
+            if ax.get_visible() and ax.xaxis.get_tick_params().get("labelbottom", True):
+                boxes = [label.get_window_extent() for label in ax.get_xticklabels() if label.get_text()]
+                boxes = sorted((box for box in boxes if box.width), key=lambda box: box.x0)
                 assert all(left.x1 <= right.x0 for left, right in itertools.pairwise(boxes))
 
 
 def test_figures_show_themselves_and_imports_are_light(sweep):
-    assert curves.curves(sweep[0], "sequence")._repr_png_().startswith(b"\x89PNG")
-    code = "import sys, lstm_trt.plots.recordings; print([m for m in ('torch', 'onnx', 'onnxruntime') if m in sys.modules])"  # noqa: E501
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert told.strip() == "[]"
+    assert plots.curves(sweep, "sequence")._repr_png_().startswith(b"\x89PNG")
+    code = "import sys, lstm_trt.plots.sweep; print([m for m in ('torch', 'onnx', 'onnxruntime') if m in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == "[]"
+    code = "import sys, lstm_trt.plots; print('matplotlib' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == "False"

@@ -1,0 +1,182 @@
+"""Box plots that stay readable when the box is a thousandth of the range.
+
+Drawn is latency / median - 1 on an asinh axis whose linear width is the IQR: the box is seen, and so are outliers at
+twice the median. Nothing is cut off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import THIN_SPACE
+from lstm_trt.plots import points as data
+from lstm_trt.plots.points import AXIS_NAMES, Point, Round, systems, values
+from lstm_trt.plots.style import (
+    BACKGROUND,
+    GREY,
+    GUIDES,
+    WIDTH_IN,
+    Picture,
+    folded,
+    guide,
+    multiple,
+    number,
+    sheet,
+    style,
+    system_looks,
+    whole,
+)
+from lstm_trt.store.runs import Runs
+
+PANEL_IN = 3.3
+
+#: Room that a box needs for its count of outliers on one line.
+ROOMY_IN = 1.2
+
+#: Where every trial took equally long the axis is linear within a thousandth of the median.
+LEAST_WIDTH = 1e-3
+
+OUTLIER = {"linestyle": "none", "marker": "o", "markersize": 2.6, "markeredgewidth": 0, "alpha": 0.45}
+
+
+def box_plots(runs: Runs, axis: str, *, fixed: dict[str, int] | None = None) -> Picture:
+    """A box of the trials for each value of `axis`, a panel for each system; the other axes are held fixed.
+
+    `runs` is what `as_runs` takes. Axes that `fixed` does not name are held at a value that is chosen and stated. The
+    box is of the first round that was recorded; the maxima of other rounds are diamonds. Beside a box stands how many
+    trials are outliers (1.5 x IQR, both sides), above it the maximum of all rounds as a multiple of the median, below
+    it the median in µs. Failures are named in their place. Raises `UsageError` where no trials are there to draw.
+    """
+    every = data.points_of(runs)
+    looks = system_looks(systems(every))
+    points = data.hold_fixed(every, (axis,), fixed)
+    names, sizes = systems(point for point in points if point.ok), values(points, axis)
+    if not names:
+        raise UsageError("no trials of the configurations chosen: nothing to draw")
+    rounds = max(len(point.rounds) for point in points)
+    several = f" Boxes are of the first of {rounds} rounds, diamonds the maxima of the others." if rounds > 1 else ""
+    columns = 2 if len(names) > 1 and len(sizes) <= 3 else 1
+    rows = math.ceil(len(names) / columns)
+    slot_in = (WIDTH_IN / columns - 1.4) / len(sizes)
+    with style():
+        picture, body = sheet(
+            f"Spread of single trials around their median, by {AXIS_NAMES[axis]}",
+            [
+                f"{data.describe_counts(points)}. {data.describe_fixed(points, (axis,))}",
+                data.describe_systems(point for point in points if point.system in names),
+                "Beside each box: number of trials outside 1.5 × IQR, on either side. Above it: maximum / median."
+                f"{several} Nothing is cut off.",
+            ],
+            PANEL_IN * rows + 0.25,
+        )
+        grid = body.subplots(rows, columns, squeeze=False)
+        for ax in grid.flat[len(names) :]:
+            ax.set_visible(False)
+        for ax, system in zip(grid.flat, names, strict=False):
+            here = {point.sizes[axis]: point for point in points if point.system == system}
+            _panel(ax, here, sizes, looks[system]["color"], slot_in)
+            unit = "" if slot_in > 0.7 else " in µs"
+            ax.set_xlabel(f"{AXIS_NAMES[axis]}; below it the median{unit}")
+            if len(names) > 1:
+                ax.set_title(folded(system, 95 // columns), loc="left")
+    return picture
+
+
+def _panel(ax: Axes, points: dict[int, Point], sizes: Sequence[int], color, slot_in: float) -> None:
+    """One system; `points` by their size on the axis."""
+    good = {size: points[size].rounds for size in sizes if size in points and points[size].ok}
+    for place, size in enumerate(sizes):
+        if size not in good:
+            text = f"failed: {points[size].stages[0]}" if size in points else "not recorded"
+            look = {"rotation": 90, "ha": "center", "va": "center", "color": GREY, "bbox": BACKGROUND}
+            ax.text(place, 0.5, text, transform=ax.get_xaxis_transform(), **look)
+    boxes = {size: first for size, (first, *_) in good.items()}
+    width = _linear_width(list(boxes.values()))
+    ax.set_yscale("asinh", linear_width=width)
+    extremes = [0.0]
+    for size, (first, *others) in good.items():
+        extremes += _draw_box(ax, sizes.index(size), first, [one.max_us for one in others], color, slot_in)
+    _value_axis(ax, width, min(extremes), max(extremes))
+    ax.set_xlim(-0.5, len(sizes) - 1 + max(0.55, (0.8 if slot_in < ROOMY_IN else 1.05) / slot_in))
+    unit = " µs" if slot_in > 0.7 else ""  # where there is no room for it the axis' name says so
+    medians = [f"{number(boxes[size].median_us)}{unit}" if size in boxes else "" for size in sizes]
+    ax.set_xticks(range(len(sizes)), [f"{size}\n{median}" for size, median in zip(sizes, medians, strict=True)])
+    ax.grid(False, axis="x")
+
+
+def _draw_box(ax: Axes, place: int, box: Round, others_us: list[float], color, slot_in: float) -> list[float]:
+    """Box, outliers, maxima and their text; returns the lowest and highest number drawn."""
+    relative, later = box.latency_us / box.median_us - 1, [largest / box.median_us - 1 for largest in others_us]
+    highest, half = max([relative.max(), *later]), min(0.15, 0.21 / slot_in)
+    lines = {"whiskerprops": {"color": color}, "capprops": {"color": color}, "medianprops": {"color": "black"}}
+    lines |= {"boxprops": {"facecolor": (*color, 0.35), "edgecolor": color}}
+    ax.bxp([_box(box)], [place], widths=2 * half, showfliers=False, patch_artist=True, manage_ticks=False, **lines)
+    # The jitter shows how many there are at one height; the largest stands under its mark.
+    jitter = np.random.default_rng(0).uniform(-0.6 * half, 0.6 * half, box.n)
+    jitter[np.argmax(relative)] = 0
+    ax.plot(place + jitter[box.is_outlier], relative[box.is_outlier], color=color, **OUTLIER)
+    mark = {"linestyle": "none", "markersize": 5}
+    ax.plot([place], [relative.max()], marker="^", color="black", **mark)
+    if later:
+        ax.plot([place] * len(later), later, marker="D", color=color, markerfacecolor="white", **mark)
+    look = {"textcoords": "offset points", "size": 9}
+    largest = f"{'max ' if slot_in > 0.72 else ''}{multiple(highest + 1)}"
+    ax.annotate(largest, (place, highest), (0, 6), ha="center", va="bottom", **look)
+    counts = f"{whole(box.outliers)} of{' ' if slot_in > ROOMY_IN else chr(10)}{whole(box.n)}"
+    if slot_in < 0.7:
+        counts, look = counts.replace("\n", " "), {**look, "rotation": 90}
+    ax.annotate(counts, (place + half, 0), (3, 0), ha="left", va="center", **look)
+    return [relative.min(), highest]
+
+
+def _box(box: Round) -> dict:
+    """Whiskers reach to the last trials that are no outliers."""
+    inside = box.latency_us[~box.is_outlier]
+    low, high = box.quartiles_us
+    numbers = {"med": box.median_us, "q1": low, "q3": high, "whislo": inside.min(), "whishi": inside.max()}
+    return {name: value / box.median_us - 1 for name, value in numbers.items()}
+
+
+def _linear_width(boxes: Sequence[Round]) -> float:
+    """The middle of the boxes' own IQRs, relative to their medians."""
+    relative = [box.iqr_us / box.median_us for box in boxes]
+    return max(float(data.middle(relative)), LEAST_WIDTH) if relative else LEAST_WIDTH
+
+
+def _value_axis(ax: Axes, width: float, lowest: float, highest: float) -> None:
+    """Ticks in per cent where there is room for them; the guides as multiples on the right."""
+
+    def bend(value: float) -> float:
+        return float(np.arcsinh(value / width))
+
+    low, high = bend(lowest), bend(highest)
+    room = max(high - low, 1.0)
+    bottom, top = low - 0.08 * room, high + 0.17 * room
+    steps = [mantissa * 10.0**power for power in range(-6, 7) for mantissa in (1, 2.5, 5)]
+    candidates = [0.0, *(step for size in steps for step in (size, -size)), *(ratio - 1 for ratio in GUIDES)]
+    kept: list[float] = [0.0]
+    apart = (top - bottom) * 0.16 / (PANEL_IN - 1)
+    for value in sorted(candidates, key=lambda value: (value + 1 not in GUIDES, -abs(np.log10(abs(value) or 1)))):
+        place = bend(value)
+        if bottom <= place <= top and all(abs(place - bend(other)) >= apart for other in kept):
+            kept.append(value)
+    ax.set_ylim(width * np.sinh(bottom), width * np.sinh(top))
+    ax.yaxis.set_major_locator(FixedLocator(sorted(kept)))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _percent_tick(value)))
+    ax.set_ylabel(f"latency / median − 1\n(asinh, linear within ±{100 * width:.2g} %)")
+    for ratio in GUIDES:
+        if bottom <= bend(ratio - 1) <= top:
+            guide([ax], ratio - 1, f"{ratio:g}×")
+
+
+def _percent_tick(value: float) -> str:
+    percent = 100 * value
+    text = f"{percent:+,.0f}".replace(",", THIN_SPACE) if abs(percent) >= 1000 else f"{percent:+.4g}"
+    return "0" if value == 0 else f"{text} %".replace("-", "−")

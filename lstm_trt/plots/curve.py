@@ -1,0 +1,272 @@
+"""Curves of a sweep: latency against one axis, a panel and a line for each value of two others.
+
+Rounds are never averaged: a line runs through the middle round, a maximum is the largest of all rounds, and every
+round is a small mark of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from lstm_trt.config.errors import UsageError
+from lstm_trt.plots import points as data
+from lstm_trt.plots.points import ARRANGEMENT, AXIS_NAMES, STATISTIC_NAMES, Point, axis_value, systems, values
+from lstm_trt.plots.style import (
+    DASHES,
+    DEADLINE,
+    GREY,
+    WIDTH_IN,
+    Picture,
+    folded,
+    heading,
+    latency_axis,
+    number,
+    sheet,
+    size_axis,
+    size_colors,
+    size_handles,
+    style,
+    system_looks,
+)
+from lstm_trt.store.runs import Runs
+
+#: More lines than this in a panel, and each system gets panels of its own.
+LINES_A_PANEL = 8
+
+LEGEND_IN = 1.55
+
+#: Height of one row of failure marks as a share of the panel's, and most for all rows.
+LANE, LANES = 0.045, 0.22
+
+THICK = {"linewidth": 1.5, "markersize": 3.4, "zorder": 3}
+
+THIN = {
+    "linewidth": 0.8,
+    "markersize": 2.8,
+    "zorder": 2,
+    "alpha": 0.6,
+    "markerfacecolor": "white",
+    "markeredgewidth": 0.8,
+}
+
+FLOOR = {"linestyle": ":", "linewidth": 1.0, "alpha": 0.6, "zorder": 1.8}
+
+EACH_ROUND = {"linestyle": "none", "marker": ".", "markersize": 3.5, "alpha": 0.6, "zorder": 1.9}
+
+FAILED = {"linestyle": "none", "marker": "x", "markersize": 5.5, "markeredgewidth": 1.5, "zorder": 5}
+
+
+def curves(
+    runs: Runs,
+    axis: str,
+    *,
+    statistic: str = "median_us",
+    deadline_us: float | None = None,
+    fixed: dict[str, int] | None = None,
+    facet: str | None = None,
+    line: str | None = None,
+) -> Picture:
+    """Latency in µs against one axis: a panel for each value of `facet`, a line for each of `line`.
+
+    `runs` is what `as_runs` takes. `statistic` (one of `STATISTIC_NAMES`) is drawn thick, the maximum thin in the
+    same colour, the roofline bound dotted. Axes that are not drawn are held at one value: that of `fixed`, else one
+    that is chosen and stated. Several systems share a panel, told apart by marker and dashes, or get panels of their
+    own where that would be more than 8 lines. Failures are marked x at the bottom. Raises `UsageError` for an axis,
+    statistic or value that is not there.
+    """
+    data.check_deadline(deadline_us)
+    name = data.check_statistic(statistic)
+    every = data.points_of(runs)
+    if axis not in ARRANGEMENT:
+        raise UsageError(f"unknown axis {axis!r}: choose from {', '.join(ARRANGEMENT)}")
+    facet, line = facet or ARRANGEMENT[axis][0], line or ARRANGEMENT[axis][1]
+    if len({axis, facet, line}) < 3:
+        raise UsageError(f"axis, facet and line must differ, not {axis}, {facet}, {line}")
+    looks = system_looks(systems(every))
+    points = data.hold_fixed(every, (axis, facet, line), fixed)
+    plan = _arrange(points, axis, facet, line, statistic)
+    shown = [one for one in (axis, facet, line) if len(values(points, one)) > 1]
+    with style():
+        picture, body = sheet(
+            f"Latency against {AXIS_NAMES[axis]}: {name if name == 'maximum' else f'{name} and maximum'}",
+            [
+                f"{data.describe_counts(points)}. {data.describe_fixed(points, shown)}",
+                data.describe_systems(points),
+                data.describe_rounds(points),
+            ],
+            max(plan.height_in, 0.3 + 0.17 * (len(plan.lines) + 2 * len(plan.systems) + 9)),
+        )
+        axes = _panels(body, plan)
+        lanes = _most_failures(points, plan)
+        strip = min(LANE * lanes, LANES)
+        drawn: list[float] = [deadline_us] if deadline_us else []
+        for ax, (group, value) in zip(axes, plan.panels, strict=True):
+            here = [point for point in points if point.sizes[facet] == value and point.system in group]
+            drawn += _draw_panel(ax, here, plan, looks, strip / max(lanes, 1))
+            if deadline_us:
+                ax.axhline(deadline_us, **DEADLINE)
+            title = [axis_value(facet, value)] if len(plan.facets) > 1 else []
+            if plan.apart and value == plan.facets[0]:  # above a row of panels, or of its one panel
+                title.insert(0, folded(group[0], 95 if len(plan.facets) > 1 else 95 // plan.columns))
+            ax.set_title("\n".join(title), loc="left")
+        _scales(axes, plan, drawn, strip)
+        handles = _handles(points, plan, looks, deadline_us)
+        body.legend(handles=handles, loc="outside right upper", handlelength=2.9, labelspacing=0.35)
+    return picture
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is drawn where. `panels` are (systems in it, value of the facet) in reading order.
+
+    A block is `a_block` panels that fill rows together; the next one starts a row of its own.
+    """
+
+    axis: str
+    facet: str
+    line: str
+    statistic: str
+    systems: list[str]
+    lines: list[int]
+    facets: list[int]
+    sizes: list[int]
+    apart: bool
+    panels: list[tuple[list[str], int]]
+    columns: int
+    a_block: int
+    row_in: float
+
+    @property
+    def by_system(self) -> bool:
+        """Whether colour tells the system: there is but one line a system."""
+        return len(self.lines) == 1 and len(self.systems) > 1
+
+    @property
+    def rows(self) -> int:
+        return math.ceil(self.a_block / self.columns) * (len(self.panels) // self.a_block)
+
+    @property
+    def height_in(self) -> float:
+        return self.row_in * self.rows if self.rows > 1 else 3.6
+
+    @property
+    def colors(self) -> dict[int, tuple]:
+        return dict(zip(self.lines, size_colors(len(self.lines)), strict=True))
+
+
+def _arrange(points: Sequence[Point], axis: str, facet: str, line: str, statistic: str) -> Plan:
+    names, sizes = systems(points), values(points, axis)
+    lines, facets = values(points, line), values(points, facet)
+    apart = len(names) > 1 and len(lines) * len(names) > LINES_A_PANEL
+    panels = [(group, value) for group in ([[one] for one in names] if apart else [names]) for value in facets]
+    a_block = len(facets) if len(facets) > 1 else len(panels)
+    if apart and 1 < len(facets) <= 5:  # a row a system, a column a facet
+        columns, row_in = len(facets), 2.1
+    else:
+        columns, row_in = min(a_block, 2 if a_block in (2, 4) or len(facets) == 1 else 3), 2.5
+    return Plan(axis, facet, line, statistic, names, lines, facets, sizes, apart, panels, columns, a_block, row_in)
+
+
+def _panels(body, plan: Plan) -> list[Axes]:
+    """Axes that share both scales, in the order of `plan.panels`."""
+    grid = body.subplots(plan.rows, plan.columns, sharex=True, sharey=True, squeeze=False)
+    block_rows = math.ceil(plan.a_block / plan.columns)
+    for row, column in itertools.product(range(plan.rows), range(plan.columns)):
+        place = (row % block_rows) * plan.columns + column
+        grid[row][column].set_visible(place < plan.a_block)
+        if place < plan.a_block <= place + plan.columns:  # nothing below it in its block
+            grid[row][column].tick_params(labelbottom=True)
+    return [ax for ax in grid.flat if ax.get_visible()]
+
+
+def _draw_panel(ax: Axes, here: Sequence[Point], plan: Plan, looks: dict, lane_height: float) -> list[float]:
+    """Every line of every system in the panel; returns the latencies drawn."""
+    drawn: list[float] = []
+    lane: Counter = Counter()
+    for order, system in enumerate(plan.systems):
+        for size, color in plan.colors.items():
+            part = [point for point in here if point.system == system and point.sizes[plan.line] == size]
+            part.sort(key=lambda point: point.sizes[plan.axis])
+            look = {"color": looks[system]["color"] if plan.by_system else color, "linestyle": "-", "marker": "o"}
+            if not plan.apart:
+                look |= {"linestyle": DASHES[order % len(DASHES)], "marker": looks[system]["marker"]}
+            drawn += _line(ax, part, plan, look)
+            for point in part:
+                if point.failed:  # in the strip at the bottom; of several lines at one size above one another
+                    place = point.sizes[plan.axis]
+                    y = lane_height * (0.75 + lane[place])
+                    ax.plot([place], [y], color=look["color"], transform=ax.get_xaxis_transform(), **FAILED)
+                    lane[place] += 1
+    return drawn
+
+
+def _line(ax: Axes, part: Sequence[Point], plan: Plan, look: dict) -> list[float]:
+    """Statistic, maximum and roofline bound of one line; returns the latencies drawn."""
+    drawn: list[float] = []
+    good = [point for point in part if point.ok]
+    for statistic in dict.fromkeys((plan.statistic, "max_us")) if good else ():
+        heights = [point.statistic(statistic) for point in good]
+        kind = THICK if statistic == plan.statistic else THIN
+        ax.plot([point.sizes[plan.axis] for point in good], heights, **look, **kind)
+        drawn += heights
+        each = [(point.sizes[plan.axis], value) for point in good for value in point.each_round(statistic)]
+        if len(each) > len(good):
+            ax.plot(*zip(*each, strict=True), color=look["color"], **EACH_ROUND)
+            drawn += [value for _, value in each]
+    floors = [(point.sizes[plan.axis], point.floor_us) for point in part if point.floor_us is not None]
+    if floors:
+        ax.plot(*zip(*floors, strict=True), color=look["color"], **FLOOR)
+    return drawn + [floor_us for _, floor_us in floors]
+
+
+def _most_failures(points: Sequence[Point], plan: Plan) -> int:
+    """Most marks above one another in any panel, and half a row of room; 0 without failures."""
+    places = Counter(
+        (point.sizes[plan.axis], point.sizes[plan.facet], point.system if plan.apart else "")
+        for point in points
+        if point.failed
+    )
+    return 1 + max(places.values()) if places else 0
+
+
+def _scales(axes: Sequence[Axes], plan: Plan, drawn: Sequence[float], strip: float) -> None:
+    logarithmic = latency_axis(axes, drawn, room_below=strip)
+    log2 = plan.axis == "batch" or (logarithmic and plan.sizes[-1] / plan.sizes[0] >= 4)
+    for ax in axes:
+        size_axis(ax, plan.sizes, log2, (WIDTH_IN - LEGEND_IN - 0.6) / plan.columns - 0.25)
+        if ax.xaxis.get_tick_params()["labelbottom"]:
+            ax.set_xlabel(AXIS_NAMES[plan.axis] + (" (log2)" if log2 else ""))
+        if ax.yaxis.get_tick_params()["labelleft"]:
+            ax.set_ylabel("latency [µs]" + (" (log)" if logarithmic else ""))
+
+
+def _handles(points: Sequence[Point], plan: Plan, looks: dict, deadline_us: float | None) -> list[Line2D]:
+    """The legend: sizes, systems, kinds of line, failures by stage."""
+    handles: list[Line2D] = []
+    if len(plan.lines) > 1:
+        handles += size_handles(AXIS_NAMES[plan.line], plan.colors)
+    if len(plan.systems) > 1 and not plan.apart:
+        handles.append(heading("runtime"))
+        for order, system in enumerate(plan.systems):
+            look = {**looks[system], "linestyle": DASHES[order % len(DASHES)], "markersize": 4.5}
+            handles.append(Line2D([], [], label=folded(system), **look | ({} if plan.by_system else {"color": GREY})))
+        handles.append(heading(" "))
+    for statistic in dict.fromkeys((plan.statistic, "max_us")):
+        kind = THICK if statistic == plan.statistic else THIN
+        handles.append(Line2D([], [], color=GREY, marker="o", label=STATISTIC_NAMES[statistic], **kind))
+    if any(point.floor_us is not None for point in points):
+        handles.append(Line2D([], [], color=GREY, label="roofline bound", **FLOOR))
+    if deadline_us:
+        handles.append(Line2D([], [], label=f"deadline\n{number(deadline_us)} µs", **DEADLINE))
+    stages = Counter(stage for point in points if point.failed for stage in point.stages)
+    if stages:
+        text = "\n".join(f"  {stage}: {total}" for stage, total in stages.most_common())
+        handles.append(Line2D([], [], color=GREY, label=f"failed at stage\n{text}", **FAILED))
+    return handles

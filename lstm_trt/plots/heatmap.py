@@ -1,0 +1,349 @@
+"""Heat maps of a sweep: a cell a configuration with its latency written in, a panel for each system and further size.
+
+With a deadline the colour is the margin, so that what is late is seen before it is read. Drawn is a statistic of what
+was measured, or the upper bound that the trials prove. A failure is a hatched cell with its stage, never a gap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm, Normalize, to_rgb
+from matplotlib.patches import Patch, Rectangle
+
+from lstm_trt.analysis.deadline import evidence_percentile, judge
+from lstm_trt.analysis.outcomes import Outcome
+from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, interval_ranks, share_of
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import short_number
+from lstm_trt.plots import points as data
+from lstm_trt.plots.points import AXIS_NAMES, Point, axis_value, systems, values
+from lstm_trt.plots.style import WIDTH_IN, Picture, folded, log_ticks, number, sheet, style, whole
+from lstm_trt.store.runs import Runs
+
+#: The value that is no statistic of what was measured but what it proves.
+BOUND = "bound_us"
+
+CELL_WIDTH_IN, CELL_HEIGHT_IN = 0.46, 0.32
+
+MOST_PANELS = 12
+
+#: Width of all panels side by side, without colour bar and labels.
+PANELS_IN = WIDTH_IN - 1.45
+
+#: From here on a cell is written in thousands of µs.
+THOUSANDS_FROM = 9_995
+
+EMPTY = "0.93"
+
+HATCH = "////"
+
+#: Unlike that of a failure.
+HATCH_EVIDENCE = "..."
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one cell shows: a latency, which gives the colour, and its text; bold where late."""
+
+    value_us: float
+    text: str
+    bold: bool = False
+    hatch: str | None = None
+
+
+@dataclass(frozen=True)
+class Colors:
+    """Latency in µs -> colour, and what the colour bar shows (None where there is no number)."""
+
+    of: Callable[[float], tuple]
+    mappable: ScalarMappable | None
+    ticks: tuple[int, ...] = ()
+    extend: str = "neither"
+
+
+#: Points with their cells; None where nothing was timed.
+Cells = list[tuple[Point, Cell | None]]
+
+
+def heat_map(
+    runs: Runs,
+    x: str = "hidden",
+    y: str = "sequence",
+    *,
+    value: str = "max_us",
+    deadline_us: float | None = None,
+    percentile: str | float | None = None,
+    confidence: float = DEFAULT_CONFIDENCE,
+    fixed: dict[str, int] | None = None,
+    facets: Sequence[str] = ("layers", "batch"),
+) -> Picture:
+    """A cell a configuration with its latency in µs written in, a panel a system and value of `facets`.
+
+    `runs` is what `as_runs` takes, `value` one of `STATISTIC_NAMES`, or "bound_us". With a deadline the colour is the
+    margin, log2(deadline / value), and late cells are bold; else it is the latency on a log scale. Failures are
+    hatched with their stage, what was not measured is grey. Where `facets` make more than 12 panels the last is held
+    fixed.
+
+    "bound_us" needs a deadline: it is the exact upper bound of the percentile, an order statistic, one-sided at
+    `confidence`, at the effective sample size; so its margin shows what the trials prove. Where the bound lies beyond
+    the maximum of the trials, the maximum is written after a ">". Verdicts are those of `judge`: MISSED is bold,
+    NOT ENOUGH EVIDENCE dotted. Without `percentile` it is, cell by cell, the highest of p99, p99.9, p99.99 and
+    p99.999 that so many trials can prove. Raises `UsageError` for an axis or value that is not there.
+    """
+    data.check_deadline(deadline_us)
+    if value != BOUND:
+        data.check_statistic(value)
+    elif deadline_us is None:
+        raise UsageError(f"a map of {BOUND} needs a deadline")
+    if x == y:
+        raise UsageError("x and y must differ")
+    points = data.points_of(runs)
+    for axis in (x, y):
+        values(points, axis)  # refuses what is no axis
+    points, facets = _choose(points, (x, y), facets, fixed)
+    if value == BOUND:
+        cells, title, reading, marks = _proven(points, deadline_us, percentile, confidence)
+        name = "bound"
+    else:
+        cells, title, reading, marks = _measured(points, (x, y), value, deadline_us)
+        name = f"{data.STATISTIC_NAMES[value]} latency"
+    return _draw(cells, (x, y), facets, deadline_us, title, reading, name, marks)
+
+
+def map_axes(runs: Runs) -> tuple[str, str]:
+    """Two axes that span a map of these runs: those that vary, in the order in which people ask for them."""
+    points = data.points_of(runs)
+    order = ("hidden", "sequence", "batch", "layers", "features", "directions")
+    x, y, *_ = sorted(order, key=lambda axis: len(values(points, axis)) < 2)
+    return x, y
+
+
+def _choose(
+    points: list[Point], axes: tuple[str, str], facets: Sequence[str], fixed: dict[str, int] | None
+) -> tuple[list[Point], list[str]]:
+    """The points of at most `MOST_PANELS` panels, and the facets that vary between them."""
+    facets = [axis for axis in facets if axis not in (*axes, *(fixed or {})) and values(points, axis)]
+    while facets and len({(point.system, *(point.sizes[one] for one in facets)) for point in points}) > MOST_PANELS:
+        facets.pop()
+    points = data.hold_fixed(points, (*axes, *facets), fixed)
+    return points, [axis for axis in facets if len(values(points, axis)) > 1]
+
+
+def _measured(points: Sequence[Point], axes: tuple[str, str], statistic: str, deadline_us: float | None) -> tuple:
+    """Cells, title, notes and legend of a map of a statistic."""
+    name = data.STATISTIC_NAMES[statistic]
+    title = f"{name[0].upper()}{name[1:]} latency by {AXIS_NAMES[axes[0]]} and {AXIS_NAMES[axes[1]]}"
+    reading = []
+    if deadline_us:
+        title += f", against a deadline of {number(deadline_us)} µs"
+        reading.append("Colour: margin to the deadline; late cells are bold.")
+    if any(len(point.rounds) > 1 for point in points):
+        reading.append(f"Of several rounds: the {'largest' if statistic == 'max_us' else 'middle one'}.")
+    cells: Cells = []
+    for point in points:
+        value_us = point.statistic(statistic)
+        late = bool(deadline_us) and value_us > deadline_us
+        cells.append((point, Cell(value_us, short(value_us), late) if point.ok else None))
+    return cells, title, reading, []
+
+
+def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence: float) -> tuple:
+    """Cells, title, notes and legend of a map of upper bounds."""
+    cells: Cells = []
+    lengths: dict[str, set[int]] = {}
+    beyond, verdicts = False, set()
+    for point in points:
+        if not point.ok:
+            cells.append((point, None))
+            continue
+        ordered_us = np.sort(np.concatenate([one.latency_us for one in point.rounds]))
+        n = len(ordered_us)
+        chosen = percentile if percentile is not None else evidence_percentile(n, confidence) or "99"
+        verdict = judge(point.group.samples, deadline_us, chosen, confidence)
+        rank = _bound_rank(n, chosen, confidence, verdict.effective_n / n)
+        bound_us = float(ordered_us[-1 if rank is None else rank - 1])
+        hatch = HATCH_EVIDENCE if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE else None
+        text = (">" if rank is None else "") + short(bound_us)
+        cells.append((point, Cell(bound_us, text, verdict.verdict == Outcome.MISSED, hatch)))
+        lengths.setdefault(short_number(float(chosen)), set()).add(n)
+        beyond, verdicts = beyond or rank is None, verdicts | {verdict.verdict}
+    named = f"p{next(iter(lengths))}" if len(lengths) == 1 else "a high percentile"
+    several = [f"p{name} at n = {' or '.join(map(whole, sorted(ns)))}" for name, ns in sorted(lengths.items())]
+    title = f"Margin to a deadline of {number(deadline_us)} µs: upper bound of {named}"
+    reading = [f"Exact upper bound of {', '.join(several) or named}, at {100 * confidence:g} % confidence."]
+    if percentile is None and lengths:
+        reading.append("It is the highest of p99, p99.9, p99.99 and p99.999 that so many trials can prove.")
+    if beyond:
+        reading.append("After a >: the maximum; the bound lies beyond it.")
+    if Outcome.MISSED in verdicts:
+        reading.append(f"Bold: {Outcome.MISSED}.")
+    marks = [Patch(facecolor="white", edgecolor="0.35", hatch=HATCH_EVIDENCE, label=str(Outcome.NOT_ENOUGH_EVIDENCE))]
+    return cells, title, reading, marks if Outcome.NOT_ENOUGH_EVIDENCE in verdicts else []
+
+
+def _bound_rank(n: int, percentile: str | float, confidence: float, effective_share: float) -> int | None:
+    """Rank of the order statistic that is the upper bound of n trials; None where there is none.
+
+    `effective_share` is the effective sample size over n.
+    """
+    effective_n = max(1, math.floor(n * effective_share + 1e-9))
+    # A two-sided interval at 2c - 1 leaves 1 - c above it: the bound that the verdict rests on.
+    rank = interval_ranks(effective_n, share_of(percentile), 2 * confidence - 1)[1]
+    return None if rank is None else n - math.floor((effective_n - rank) / effective_share + 1e-9)
+
+
+def short(value_us: float) -> str:
+    """Fits a cell: 84.1, 1 570, 12.3k, 123k."""
+    if value_us < THOUSANDS_FROM:
+        return number(value_us)
+    return f"{value_us / 1000:.{1 if value_us < 99_950 else 0}f}k"
+
+
+def _draw(
+    cells: Cells,
+    axes: tuple[str, str],
+    facets: Sequence[str],
+    deadline_us: float | None,
+    title: str,
+    reading: Sequence[str],
+    name: str,
+    marks: Sequence[Patch],
+) -> Picture:
+    """Panels of cells. `name` is that of the value, `marks` stand in the legend beside failures and gaps."""
+    points = [point for point, _ in cells]
+    sizes = values(points, axes[0]), values(points, axes[1])
+    panels, columns = _arrange(cells, facets, int(PANELS_IN / max(len(sizes[0]) * CELL_WIDTH_IN + 0.12, 1.85)))
+    rows = math.ceil(len(panels) / columns)
+    fit_characters = int((PANELS_IN / columns - 0.12) / 0.078)
+    titles = [folded(text, fit_characters) for text, _ in panels]
+    head_in = 0.2 + 0.16 * max(text.count("\n") for text in titles)
+    thousands = any(cell and cell.value_us >= THOUSANDS_FROM for _, cell in cells)
+    with style():
+        picture, body = sheet(
+            title,
+            [
+                f"{data.describe_counts(points)}. {data.describe_fixed(points, (*axes, *facets))}",
+                data.describe_systems(points),
+                " ".join([*reading, f"In each cell: µs{' (k: thousands)' if thousands else ''}."]),
+            ],
+            max(rows * (max(len(sizes[1]) * CELL_HEIGHT_IN, 1.05) + head_in + 0.15) + 0.6, 2.9),
+        )
+        grid = body.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+        for place in range(len(panels), rows * columns):
+            grid.flat[place].set_visible(False)
+            grid.flat[place - columns].tick_params(labelbottom=True)
+        colors = _colors([cell.value_us for _, cell in cells if cell], deadline_us)
+        for ax, (_, part), text in zip(grid.flat, panels, titles, strict=False):
+            ax.set_title(text, loc="left")
+            _panel(ax, part, axes, sizes, colors)
+        if colors.mappable is not None:
+            _color_bar(body, list(grid.flat), colors, name)
+        holes = len(cells) < len(panels) * len(sizes[0]) * len(sizes[1])
+        handles = [Patch(facecolor=EMPTY, edgecolor="white", label="not measured")] if holes else []
+        if any(point.failed for point in points):
+            handles.append(Patch(facecolor="white", edgecolor="0.55", hatch=HATCH, label="failed, at the stage named"))
+        handles += marks
+        if handles:
+            body.legend(handles=handles, loc="outside lower left", ncols=3)
+    return picture
+
+
+def _arrange(cells: Cells, facets: Sequence[str], fit: int) -> tuple[list[tuple[str, Cells]], int]:
+    """Panels as (title, cells) in reading order, and how many stand side by side.
+
+    With two or more dimensions the last is across, so that panels below one another compare; a panel without cells
+    stays, empty. Where that does not fit `fit` panels, they just follow.
+    """
+    points = [point for point, _ in cells]
+    by_system = len(systems(points)) > 1 or not facets
+    groups: dict[tuple, Cells] = {}
+    for point, cell in cells:
+        key = ((point.system,) if by_system else ()) + tuple(point.sizes[axis] for axis in facets)
+        groups.setdefault(key, []).append((point, cell))
+    across = values(points, facets[-1]) if by_system + len(facets) > 1 else []
+    order, columns = sorted(groups), max(1, min(len(groups), fit))
+    if 0 < len(across) <= fit:
+        order = [(*key, size) for key in dict.fromkeys(key[:-1] for key in order) for size in across]
+        columns = len(across)
+    panels = []
+    for key in order:
+        sizes = [axis_value(axis, size) for axis, size in zip(facets, key[by_system:], strict=True)]
+        title = ", ".join([*(key[:1] if len(systems(points)) > 1 else ()), *sizes])
+        panels.append((title, groups.get(key, [])))
+    return panels, columns
+
+
+def _colors(numbers_us: Sequence[float], deadline_us: float | None) -> Colors:
+    numbers_us = np.array([value_us for value_us in numbers_us if value_us > 0])
+    if not len(numbers_us):
+        return Colors(lambda _: to_rgb("white"), None)
+    if deadline_us:
+        farthest = np.abs(np.log2(deadline_us / numbers_us)).max()
+        reach = min(4, max(1, math.ceil(farthest)))
+        norm, scale = Normalize(-reach, reach), matplotlib.colormaps["RdBu"]
+        ticks, extend = tuple(range(-reach, reach + 1)), "both" if farthest > reach else "neither"
+        return Colors(lambda us: scale(norm(math.log2(deadline_us / us))), ScalarMappable(norm, scale), ticks, extend)
+    low, high = float(numbers_us.min()), float(numbers_us.max())
+    log_norm, scale = LogNorm(low, max(high, low * 1.1)), matplotlib.colormaps["viridis_r"]
+    return Colors(lambda us: scale(log_norm(us)), ScalarMappable(log_norm, scale))
+
+
+def _color_bar(body, axes: list[Axes], colors: Colors, name: str) -> None:
+    bar = body.colorbar(colors.mappable, ax=axes, shrink=0.9, pad=0.02, aspect=25, extend=colors.extend)
+    bar.outline.set_visible(False)
+    if colors.ticks:
+        labels = ["1" if t == 0 else f"{2**t}×" if t > 0 else f"1/{2**-t}" for t in colors.ticks]
+        bar.set_ticks(list(colors.ticks), labels=labels)
+        bar.set_label(f"late  ←  deadline / {name}  →  in time")
+    else:
+        log_ticks(bar.ax.yaxis, *colors.mappable.get_clim())
+        bar.set_label(f"{name} [µs] (log)")
+
+
+def _panel(ax: Axes, part: Cells, axes: tuple[str, str], sizes: tuple[list[int], list[int]], colors: Colors) -> None:
+    found = {(point.sizes[axes[0]], point.sizes[axes[1]]): (point, cell) for point, cell in part}
+    (x, xs), (y, ys) = zip(axes, sizes, strict=True)
+    ax.set_xlim(0, len(xs))
+    ax.set_ylim(0, len(ys))
+    for i, column in enumerate(xs):
+        for j, row in enumerate(ys):
+            _draw_cell(ax, i, j, *found.get((column, row), (None, None)), colors)
+    ax.set_xticks([i + 0.5 for i in range(len(xs))], [str(size) for size in xs])
+    ax.set_yticks([j + 0.5 for j in range(len(ys))], [str(size) for size in ys])
+    ax.grid(False)
+    ax.tick_params(length=0, pad=2)
+    if ax.xaxis.get_tick_params()["labelbottom"]:
+        ax.set_xlabel(AXIS_NAMES[x], labelpad=2)
+    if ax.yaxis.get_tick_params()["labelleft"]:
+        ax.set_ylabel(AXIS_NAMES[y], labelpad=2)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+
+
+def _draw_cell(ax: Axes, i: int, j: int, point: Point | None, cell: Cell | None, colors: Colors) -> None:
+    look = {"facecolor": EMPTY, "edgecolor": "white", "linewidth": 1.2}
+    lines = []
+    ink = {"color": "0.1", "ha": "center", "va": "center", "size": 8, "linespacing": 0.95}
+    if cell is not None:
+        color = colors.of(cell.value_us)
+        light = float(np.dot(to_rgb(color), (0.2126, 0.7152, 0.0722)))
+        look |= {"facecolor": color}
+        ink |= {"color": "black" if light > 0.42 else "white", "weight": "bold" if cell.bold else "normal"}
+        lines.append(cell.text)
+    failed = point is not None and point.failed
+    hatch = HATCH if failed else cell.hatch if cell else None
+    if hatch:
+        look |= {"hatch": hatch, "edgecolor": "0.55" if failed else "0.35", "linewidth": 0}
+        look |= {} if cell else {"facecolor": "white"}
+        ink |= {"bbox": {"facecolor": look["facecolor"], "edgecolor": "none", "pad": 0.6}}
+        lines += point.stages[:1]
+    ax.add_patch(Rectangle((i, j), 1, 1, **look))
+    if lines:
+        ax.text(i + 0.5, j + 0.5, "\n".join(lines), **ink)

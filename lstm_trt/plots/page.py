@@ -1,0 +1,330 @@
+"""Pages for a review: one configuration, its tail, a small table of numbers, and every trial in order.
+
+`verdict_page` answers whether the network meets a deadline and how sure that is; `outliers_page` where its late
+trials lie, how many they are, when they come, and what coincides with them.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+
+from lstm_trt.analysis.deadline import evidence_percentile
+from lstm_trt.analysis.outcomes import Outcome
+from lstm_trt.analysis.outliers import quick
+from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
+from lstm_trt.analysis.text import causes_text, sentence
+from lstm_trt.config.format import THIN_SPACE, percent_certified, percent_number, short_number
+from lstm_trt.plots import points as data
+from lstm_trt.plots.heatmap import BOUND, heat_map, map_axes
+from lstm_trt.plots.style import (
+    WIDTH_IN,
+    Picture,
+    count,
+    multiple,
+    number,
+    percent,
+    sheet,
+    style,
+    whole,
+    write_pictures,
+)
+from lstm_trt.plots.tail import Requirement, draw_tail
+from lstm_trt.plots.trials import cluster_looks, draw_order, series_of
+from lstm_trt.store.runs import Runs, as_runs
+from lstm_trt.store.samples import Group
+
+if TYPE_CHECKING:
+    from lstm_trt.analysis.deadline import Verdict
+    from lstm_trt.analysis.outliers import Cluster, Outliers, Tail
+
+TABLE_LINE_IN = 0.182
+
+#: Share of the width that the tail has beside the table.
+TAIL_TO_TABLE = (2.75, 1)
+
+#: Characters that a line of the table has room for.
+TABLE_WIDTH = 34
+
+#: Pages that one command writes at most.
+PAGES = 12
+
+#: Blue and vermilion are told apart by everybody; what is not known has no colour.
+VERDICT_COLORS = {Outcome.MET: "#0173b2", Outcome.MISSED: "#d55e00", Outcome.NOT_ENOUGH_EVIDENCE: "0.35"}
+
+BADGE_IN = 1.75
+
+SENTENCE_WIDTH = int((WIDTH_IN - BADGE_IN - 0.45) * 13.2)
+
+#: Rows of a table beside the tail: (name, value); a row without value is a heading.
+Rows = list[tuple[str, str]]
+
+
+def verdict_page(runs: Runs, verdict: Verdict, outliers: Outliers | None = None) -> Picture:
+    """The verdict and its reasons, the tail with deadline and evidence line, (m, k)-firm statistics, trials in order.
+
+    `runs` is what `as_runs` takes and holds one configuration; `verdict` is `judge` of its samples, `outliers` what
+    `quick` or `examine` found in them. A group without trials gives a page with the verdict and the reason.
+    """
+    group = data.one_group(runs)
+    title = f"Does {group.name or 'this recording'} meet a deadline of {number(verdict.deadline_us)} µs?"
+    lines = textwrap.wrap(re.sub(r"\bus\b", "µs", sentence(verdict)), SENTENCE_WIDTH)
+    band_in = max(0.68, 0.185 * len(lines) + 0.2)
+    with style():
+        if not group.n:
+            picture, body = sheet(title, facts(group), band_in)
+            _band(body, verdict.verdict, lines, band_in)
+            return picture
+        rows = verdict_rows(verdict)
+        middle_in, low_in = max(3.55, table_height_in(rows)), 3.3
+        picture, body = sheet(title, facts(group), band_in + middle_in + low_in)
+        band, middle, low = body.subfigures(3, 1, height_ratios=(band_in, middle_in, low_in))
+        _band(band, verdict.verdict, lines, band_in)
+        left, right = middle.subfigures(1, 2, width_ratios=TAIL_TO_TABLE)
+        required = Requirement(verdict.deadline_us, 1 - verdict.percentile / 100)
+        effective_share = min(1.0, verdict.effective_n / verdict.n)
+        _tail(left, group, outliers, verdict.confidence, required, effective_share)
+        draw_table(right, rows, middle_in)
+        draw_order(low, series_of(group, outliers), verdict.deadline_us, outliers)
+    return picture
+
+
+def outliers_page(runs: Runs, outliers: Outliers) -> Picture:
+    """Tail with the control run, what each cluster is, and every trial in order.
+
+    `runs` is what `as_runs` takes and holds one configuration; `outliers` is `examine` of its samples. Raises
+    `UsageError` where there are no trials after warm-up.
+    """
+    group = data.one_group(runs)
+    series = series_of(group, outliers)
+    rows = outlier_rows(outliers)
+    middle_in, low_in = max(3.55, table_height_in(rows)), 3.5
+    with style():
+        title = f"Latency tail of {group.name}" if group.name else "Latency tail"
+        picture, body = sheet(title, facts(group), middle_in + low_in)
+        middle, low = body.subfigures(2, 1, height_ratios=(middle_in, low_in))
+        left, right = middle.subfigures(1, 2, width_ratios=TAIL_TO_TABLE)
+        _tail(left, group, outliers, DEFAULT_CONFIDENCE)
+        draw_table(right, rows, middle_in)
+        draw_order(low, series, None, outliers)
+    return picture
+
+
+def facts(group: Group) -> list[str]:
+    """What was measured, where and how, as notes under a title."""
+    samples = [sample for sample in group.samples if len(sample.timed_ns)]
+    first, configuration = (samples or [None])[0], group.configuration
+    notes = []
+    if samples:
+        counts = f"n = {count(group.n, 'trial')} after warm-up"
+        counts += f" in {len(samples)} rounds, each a process of its own" if len(samples) > 1 else ""
+        largest = max(float(sample.timed_ns.max()) for sample in samples) / 1000
+        counts += f"; maximum {number(largest)} µs"
+        if first.floor_us:
+            counts += f"; roofline bound {number(first.floor_us)} µs (arithmetic and weight traffic on this machine)"
+        notes.append(counts + ".")
+    if configuration is not None:
+        options = f"{configuration.options.precision}, {count(configuration.options.threads, 'thread')}"
+        system = f"{configuration.runtime} {configuration.runtime_version} ({options}) on {configuration.device_name}"
+        notes.append(f"{system}; arrivals: {configuration.protocol.arrival_words}")
+    elif group.group:
+        notes.append(", ".join(f"{key} {value}" for key, value in group.group.items()))
+    if first is not None and (first.machine or first.versions):
+        runtime = None if configuration is None else configuration.runtime  # its version stands above
+        versions = [f"{name} {version}" for name, version in first.versions.items() if name != runtime]
+        notes.append(", ".join(([f"machine {first.machine}"] if first.machine else []) + versions))
+    return notes
+
+
+def _tail(
+    part,
+    group: Group,
+    outliers: Outliers | None,
+    confidence: float,
+    required: Requirement | None = None,
+    effective_share: float = 1.0,
+) -> None:
+    """The tail of all rounds with its legend below."""
+    ax = part.subplots()
+    clusters = () if outliers is None else outliers.clusters
+    draw_tail(
+        ax,
+        group,
+        confidence=confidence,
+        required=required,
+        clusters=clusters,
+        looks=cluster_looks(len(clusters)),
+        effective_share=effective_share,
+    )
+    handles, labels = ax.get_legend_handles_labels()
+    part.legend(handles, labels, loc="outside lower left", ncols=2, columnspacing=1.2, labelspacing=0.3)
+
+
+def _band(part, verdict: str, lines: Sequence[str], height_in: float) -> None:
+    """The verdict on its colour, and what it rests on beside it."""
+    left, width, gap = 0.1 / WIDTH_IN, BADGE_IN / WIDTH_IN, 0.07 / height_in
+    look = {"facecolor": VERDICT_COLORS[verdict], "linewidth": 0, "transform": part.transSubfigure}
+    part.add_artist(Rectangle((left, gap), width, 1 - 2 * gap, **look))
+    center = {"ha": "center", "va": "center", "weight": "bold", "color": "white"}
+    size = 15 if len(verdict) < 10 else 12
+    part.text(left + width / 2, 0.5, "\n".join(textwrap.wrap(verdict, 12)), size=size, **center)
+    place = left + width + 0.15 / WIDTH_IN
+    part.text(place, 0.5, "\n".join(lines), size=10, va="center", linespacing=1.25)
+
+
+def table_height_in(rows: Rows) -> float:
+    """What `draw_table` needs."""
+    headings = sum(not value for _, value in rows)
+    return TABLE_LINE_IN * (len(rows) + 0.35 * max(headings - 1, 0) + 0.9)
+
+
+def draw_table(part, rows: Rows, height_in: float) -> None:
+    """A small table. Lines at one distance, from the top."""
+    place = height_in - 0.12
+    for index, (name, value) in enumerate(rows):
+        heading = not value
+        place -= TABLE_LINE_IN * (1.35 if heading and index else 1)
+        level = place / height_in
+        part.text(0.02, level, name, size=9, weight="bold" if heading else "normal", color="0.1" if heading else "0.3")
+        part.text(0.97, level, value, size=9, ha="right")
+        if heading:
+            under = (place - 0.05) / height_in
+            part.add_artist(Line2D([0.02, 0.97], [under, under], color="0.75", linewidth=0.8))
+
+
+def _folded_rows(name: str, value: str) -> Rows:
+    """A row, or several where the value is too long to stand beside its name."""
+    if len(value) <= TABLE_WIDTH - len(name):
+        return [(name, value)]
+    return [(name, THIN_SPACE), *(("", line) for line in textwrap.wrap(value, TABLE_WIDTH))]
+
+
+def verdict_rows(verdict: Verdict) -> Rows:
+    """The numbers beside the tail of `verdict_page`."""
+    statistics, n = verdict.card, verdict.n
+    if statistics is None:
+        return []
+    rows = [("Late trials: (m, k)-firm statistics", ""), (f"of n = {whole(n)}", whole(verdict.misses))]
+    for k, worst in statistics.worst_in.items():
+        rows.append((f"at most in any {k} in a row", "–" if worst is None else whole(worst)))
+    rows.append(("longest run", whole(statistics.longest_run)))
+    rows += [("Share of late trials", ""), ("measured", percent(statistics.p_miss))]
+    again = statistics.p_miss_after_miss
+    rows.append(("after a late one", "–" if again is None else percent(again)))
+    confidence = f"{100 * verdict.confidence:g} %"
+    rows += [(f"lower bound, {confidence}", percent(verdict.miss_rate_low))]
+    rows += [(f"upper bound, {confidence}", percent(verdict.miss_rate_high))]
+    rows.append(("allowed", f"{short_number(100 - verdict.percentile)} %"))
+    rows += [("Maximum", ""), (f"of n = {whole(n)}", f"{number(verdict.max_us)} µs")]
+    rows.append(("with warm-up", f"{number(verdict.max_with_warmup_us)} µs"))
+    if len(verdict.max_us_rounds) > 1:
+        low, high = min(verdict.max_us_rounds), max(verdict.max_us_rounds)
+        rows.append(("of each round", f"{number(low)} to {number(high)} µs"))
+    rows += [("Evidence", ""), ("in time, proven for", f"{percent_certified(verdict.certifies)} %")]
+    if verdict.effective_n < n:
+        rows.append(("effective sample size", whole(verdict.effective_n)))
+    if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE and verdict.trials_needed is not None:
+        rows.append(("fresh trials needed", whole(verdict.trials_needed)))
+    if verdict.drift:
+        rows.append(("drift of the bulk", f"{100 * verdict.drift:+.2g} %"))
+    return rows
+
+
+def outlier_rows(outliers: Outliers) -> Rows:
+    """The numbers beside the tail of `outliers_page`."""
+    rows = [("Outliers", ""), (f"of n = {whole(outliers.n)}", whole(outliers.outliers))]
+    rows += [("as a share", percent(outliers.outliers / outliers.n)), ("steady state", outliers.steady_state)]
+    for cluster in outliers.clusters:
+        share = f"{percent_number(cluster.share_low)} to {percent(cluster.share_high)}"
+        rows += [(f"Cluster at {multiple(cluster.multiplier)}", ""), ("trials", f"{whole(cluster.count)}, {share}")]
+        rows += _when_and_why(cluster, outliers)
+    if outliers.tail is not None:
+        tail = outliers.tail
+        rows += [("Tail", ""), ("trials", f"{whole(tail.count)}, {percent(tail.share)}")]
+        rows.append(("from", f"{multiple(tail.start)} to {multiple(tail.stop)}"))
+        rows += _folded_rows("shape", tail.shape.split(",")[0])
+        rows += _when_and_why(tail, outliers)
+    return rows
+
+
+def _when_and_why(late: Cluster | Tail, outliers: Outliers) -> Rows:
+    if outliers.period_by is None:
+        return []
+    period = "none found" if late.period_ms is None else f"{number(late.period_ms)} ms"
+    return [("period", period), *_folded_rows("coincides with", causes_text(late, outliers))]
+
+
+def draw_outliers(runs: Runs, findings: Sequence[Outliers | None], folder: str | Path) -> list[Path]:
+    """Write a page a configuration as `outliers-*.png`; returns the paths. `findings` has None for what failed.
+
+    Of more than 12 those have a page that have the largest maximum over their median. Raises `UsageError` where the
+    folder cannot be written.
+    """
+
+    def reach(pair: tuple[Group, Outliers]) -> float:
+        timed = np.concatenate([sample.timed_ns for sample in pair[0].samples])
+        return -float(timed.max() / np.median(timed))
+
+    pairs = [pair for pair in zip(runs, findings, strict=True) if pair[0].n]
+    pairs = sorted(pairs, key=reach)[:PAGES] if len(pairs) > PAGES else pairs
+    pages = [(group.name, lambda group=group, found=found: outliers_page(group, found)) for group, found in pairs]
+    return _write_pages("outliers", pages, folder)
+
+
+def draw_verdicts(runs: Runs, verdicts: Sequence[Verdict], folder: str | Path) -> list[Path]:
+    """Write a page a configuration as `verdict-*.png`, and the margin map where there are several; returns the paths.
+
+    Of more than 12 those have a page that are nearest to a miss, or beyond it; the map has all. It is drawn for the
+    percentile of the verdicts, and where the trials allow another one, for that too. Raises `UsageError` where the
+    folder cannot be written.
+    """
+
+    runs = as_runs(runs)
+
+    def page(group: Group, verdict: Verdict) -> Callable[[], Picture]:
+        return lambda: verdict_page(group, verdict, quick(group.samples) if group.n else None)
+
+    pairs = sorted(zip(runs, verdicts, strict=True), key=lambda pair: _urgency(pair[1]))[:PAGES]
+    paths = _write_pages("verdict", [(group.name, page(group, verdict)) for group, verdict in pairs], folder)
+    recorded = replace(runs, groups=tuple(group for group in runs if group.configuration is not None))
+    if len({group.configuration.workload for group in recorded}) < 2:
+        return paths
+    first, axes = verdicts[0], map_axes(recorded)
+
+    def margins(percentile: str | None) -> Callable[[], Picture]:
+        asked = {"deadline_us": first.deadline_us, "percentile": percentile, "confidence": first.confidence}
+        return lambda: heat_map(recorded, *axes, value=BOUND, **asked)
+
+    asked = short_number(first.percentile)
+    maps = [(f"margin-p{asked}", margins(asked))]
+    provable = {evidence_percentile(group.n, first.confidence) for group in recorded if group.n}
+    if provable - {asked, None}:
+        maps.append(("margin-proven", margins(None)))
+    return paths + _write_pages("verdict", maps, folder)
+
+
+def _urgency(verdict: Verdict) -> tuple:
+    """MISSED first, then what is not known, then MET; the largest maximum first among each."""
+    return (Outcome.MISSED, Outcome.NOT_ENOUGH_EVIDENCE, Outcome.MET).index(verdict.verdict), -(verdict.max_us or 0.0)
+
+
+def _write_pages(kind: str, pages: Sequence[tuple[str, Callable[[], Picture]]], folder: str | Path) -> list[Path]:
+    """Write pages as `<kind>-<name>.png`; pages of one name are numbered."""
+    files: dict[str, Callable[[], Picture]] = {}
+    for name, draw in pages:
+        slug = re.sub(r"[^A-Za-z0-9._]+", "-", name.replace("µ", "u")).strip("-.")[:80]
+        stem = "-".join(filter(None, (kind, slug)))
+        file, place = f"{stem}.png", 1
+        while file in files:
+            place += 1
+            file = f"{stem}-{place}.png"
+        files[file] = draw
+    return write_pictures(files, folder)

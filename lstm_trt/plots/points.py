@@ -1,0 +1,381 @@
+"""What the pictures of a sweep draw: a point a configuration, with its sizes, its system and its rounds.
+
+A *system* is what a network ran on and how: runtime, version, device, options, arrivals. Points of two systems are
+never put into one number or on one line. Rounds are never averaged either: a maximum is the largest of all rounds,
+any other statistic that of the middle round. What a picture holds fixed is chosen here and stated in its notes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+
+import numpy as np
+
+from lstm_trt.analysis.quantiles import PERCENTILES, percentile
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import listed
+from lstm_trt.config.workload import AXES
+from lstm_trt.plots.style import count, whole
+from lstm_trt.store.runs import Runs, as_runs
+from lstm_trt.store.samples import Group, NoTrials
+from lstm_trt.store.schema import Failure
+
+AXIS_NAMES = {
+    "layers": "layers",
+    "hidden": "hidden size",
+    "sequence": "sequence length",
+    "batch": "batch size",
+    "features": "input features",
+    "directions": "directions",
+}
+
+STATISTIC_NAMES = {
+    "min_us": "minimum",
+    "mean_us": "mean",
+    "median_us": "median",
+    "p90_us": "90th percentile",
+    "p99_us": "99th percentile",
+    "p999_us": "99.9th percentile",
+    "max_us": "maximum",
+}
+
+#: Axis -> (one panel for each value of, one line for each value of), as the founding document has them.
+ARRANGEMENT = {
+    "sequence": ("layers", "hidden"),
+    "hidden": ("layers", "sequence"),
+    "batch": ("layers", "hidden"),
+    "layers": ("sequence", "hidden"),
+    "features": ("layers", "hidden"),
+    "directions": ("layers", "hidden"),
+}
+
+#: Axes in the order in which a picture holds them fixed; of the first three the smallest value is preferred.
+_HELD = ("batch", "features", "directions", "layers", "sequence", "hidden")
+_SMALLEST = _HELD[:3]
+
+
+@dataclass(frozen=True)
+class Round:
+    """The latencies of one process after warm-up, in µs and in order; at least one."""
+
+    latency_us: np.ndarray
+    floor_us: float | None = None
+
+    @property
+    def n(self) -> int:
+        return len(self.latency_us)
+
+    @cached_property
+    def ordered_us(self) -> np.ndarray:
+        return np.sort(self.latency_us)
+
+    @cached_property
+    def quartiles_us(self) -> tuple[float, float]:
+        """numpy's linear quartiles: for the box and the 1.5 x IQR rule only, percentiles are order statistics."""
+        low, high = np.quantile(self.ordered_us, (0.25, 0.75))
+        return float(low), float(high)
+
+    @property
+    def iqr_us(self) -> float:
+        return self.quartiles_us[1] - self.quartiles_us[0]
+
+    @cached_property
+    def is_outlier(self) -> np.ndarray:
+        """Which trials lie outside 1.5 x IQR, on both sides, as the founding document counts them."""
+        low, high = self.quartiles_us
+        reach = 1.5 * (high - low)
+        return (self.latency_us < low - reach) | (self.latency_us > high + reach)
+
+    @property
+    def outliers(self) -> int:
+        return int(self.is_outlier.sum())
+
+    @property
+    def median_us(self) -> float:
+        return self.statistic("median_us")
+
+    @property
+    def max_us(self) -> float:
+        return float(self.ordered_us[-1])
+
+    def statistic(self, name: str) -> float:
+        """One of `STATISTIC_NAMES`, in µs."""
+        if name in PERCENTILES:
+            return percentile(self.ordered_us, PERCENTILES[name])
+        return float({"min_us": np.min, "mean_us": np.mean, "max_us": np.max}[name](self.ordered_us))
+
+
+@dataclass(frozen=True)
+class Point:
+    """One configuration on one machine. `failures` are those of any round; it has failed where nothing was timed."""
+
+    group: Group
+    system: str
+    sizes: dict[str, int | None]
+    rounds: tuple[Round, ...]
+    failures: tuple[Failure | NoTrials, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return bool(self.rounds)
+
+    @property
+    def failed(self) -> bool:
+        """Whether any round failed."""
+        return bool(self.failures) or not self.ok
+
+    @property
+    def stages(self) -> list[str]:
+        """The stages at which rounds failed; "failed" where that is not known."""
+        return sorted({failure.stage or "failed" for failure in self.failures})
+
+    @property
+    def network(self) -> str:
+        return self.group.configuration.name
+
+    @property
+    def floor_us(self) -> float | None:
+        return next((one.floor_us for one in self.rounds if one.floor_us is not None), None)
+
+    def each_round(self, statistic: str) -> list[float]:
+        return [one.statistic(statistic) for one in self.rounds]
+
+    def statistic(self, name: str) -> float:
+        """The largest maximum of all rounds, the middle round of any other statistic; NaN where all failed."""
+        values = self.each_round(name)
+        if not values:
+            return math.nan
+        return max(values) if name == "max_us" else middle(values)
+
+
+def rounds_of(group: Group) -> tuple[Round, ...]:
+    """The rounds of a group that have trials after warm-up."""
+    return tuple(Round(one.timed_ns / 1000, one.floor_us) for one in group.samples if len(one.timed_ns))
+
+
+def points_of(runs: Runs) -> list[Point]:
+    """A point a configuration of this package, in the order of the runs.
+
+    Raises `UsageError` where there is none: tables from elsewhere state neither sizes nor runtimes.
+    """
+    runs = as_runs(runs)
+    groups = [group for group in runs if group.configuration is not None]
+    if not groups:
+        raise UsageError("nothing to draw: this picture needs recordings made by this package, which state their sizes")
+    failures = [item for item in runs.recordings if isinstance(item, Failure)]
+    return [
+        Point(
+            group=group,
+            system=system,
+            sizes=group.configuration.workload.axes,
+            rounds=rounds_of(group),
+            failures=tuple(one for one in failures if _is_of(one, group)) or _alone(group),
+        )
+        for group, system in zip(groups, system_labels(groups), strict=True)
+    ]
+
+
+def _alone(group: Group) -> tuple[NoTrials, ...]:
+    """What the group itself says of its failure, where its recordings are not at hand."""
+    return () if group.n else (group.failure or NoTrials(None, "no trials after warm-up"),)
+
+
+def _is_of(failure: Failure, group: Group) -> bool:
+    """Whether a round of this group failed so; a group without samples does not state its machine."""
+    machines = (None, failure.provenance.get("machine_fingerprint"))
+    return failure.configuration.id == group.configuration.id and machine_of(group) in machines
+
+
+def one_group(runs: Runs) -> Group:
+    """The only configuration of what `as_runs` takes. Raises `UsageError` where there are several."""
+    runs = as_runs(runs)
+    if len(runs) != 1:
+        raise UsageError(f"this picture is of one configuration, not of {len(runs)}: choose one of them")
+    return runs[0]
+
+
+def machine_of(group: Group) -> str | None:
+    return next((sample.machine for sample in group.samples if sample.machine), None)
+
+
+def system_labels(groups: Sequence[Group]) -> list[str]:
+    """Of each group the runtime, and of the rest of its system what differs between the groups.
+
+    The version is given only where one runtime has several.
+    """
+    fields = [_system(group) for group in groups]
+    shown = [name for name in fields[0] if name != "runtime" and len({one[name] for one in fields} - {None}) > 1]
+    versions = {(one["runtime"], one["version"]) for one in fields}
+    if "version" in shown and len(versions) == len({one["runtime"] for one in fields}):
+        shown.remove("version")
+    labels = []
+    for one in fields:
+        runtime = f"{one['runtime']} {one['version']}" if "version" in shown else one["runtime"]
+        rest = [one[name] for name in shown if name not in ("version", "device_name")]
+        labels.append(
+            ", ".join(filter(None, [runtime, *rest])) + (f" on {one['device_name']}" if "device_name" in shown else "")
+        )
+    return labels
+
+
+def _system(group: Group) -> dict[str, str | None]:
+    """What a group ran on and how, as text by name; "" where the value goes without saying, None where not known."""
+    configuration, machine = group.configuration, machine_of(group)
+    options, protocol = asdict(configuration.options), asdict(configuration.protocol)
+    for name in ("precision", "threads", "graph"):
+        del options[name]
+    for name in ("arrival", "wait", "period_us", "pause_ms", "for_s"):
+        del protocol[name]
+    return {
+        "runtime": configuration.runtime,
+        "version": configuration.runtime_version,
+        "workload": configuration.workload.group_fields(configuration.mode).get("workload", ""),
+        "precision": configuration.options.precision,
+        "threads": count(configuration.options.threads, "thread"),
+        "mode": configuration.mode,
+        "graph": "graph" if configuration.options.graph else "",
+        "arrival": configuration.protocol.arrival_words,
+        **{name: f"{name.replace('_', ' ')} {value}" for name, value in {**options, **protocol}.items()},
+        "device_name": configuration.device_name,
+        "machine": f"machine {machine[:12]}" if machine else None,
+    }
+
+
+def systems(points: Iterable[Point]) -> list[str]:
+    """Labels of the systems, sorted."""
+    return sorted({point.system for point in points})
+
+
+def values(points: Iterable[Point], axis: str) -> list[int]:
+    """Sizes of an axis, ascending; without what has none. Raises `UsageError` for what is no axis."""
+    if axis not in AXES:
+        raise UsageError(f"unknown axis {axis!r}: choose from {', '.join(AXES)}")
+    return sorted({point.sizes[axis] for point in points} - {None})
+
+
+def varied(points: Sequence[Point]) -> list[str]:
+    """Axes with more than one value."""
+    return [axis for axis in AXES if len(values(points, axis)) > 1]
+
+
+def middle(numbers: Iterable[float]) -> float:
+    """The lower of the middle ones: a number that was measured, no average of two."""
+    numbers = sorted(numbers)
+    return numbers[(len(numbers) - 1) // 2]
+
+
+def hold(
+    rows: Sequence[Mapping[str, object]], free: Sequence[str], fixed: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """A value for each axis that is not `free`: that of `fixed`, else the one with the most to draw.
+
+    `rows` are mappings from axes to sizes, and "system". Of values with equally much to draw it is the smallest
+    batch, features and directions, and the middle of the others. Raises `UsageError` for an unknown axis and where
+    nothing was measured at what is fixed.
+    """
+    fixed, held = fixed or {}, {}
+    for axis in (*free, *fixed):
+        if axis not in AXES:
+            raise UsageError(f"unknown axis {axis!r}: choose from {', '.join(AXES)}")
+        if axis in free and axis in fixed:
+            raise UsageError(f"{axis} is drawn and cannot be fixed")
+    for axis in [*fixed, *(axis for axis in _HELD if axis not in fixed and axis not in free)]:
+        drawn: dict[int, set[tuple]] = {}
+        for row in rows:
+            if row.get(axis) is not None:
+                drawn.setdefault(row[axis], set()).add((row.get("system"), *(row.get(one) for one in free)))
+        if axis in fixed and fixed[axis] not in drawn:
+            raise UsageError(f"nothing was measured at {axis} = {fixed[axis]}: there is {listed(sorted(drawn))}")
+        if not drawn:
+            continue
+        most = max(map(len, drawn.values()))
+        best = [value for value, places in drawn.items() if len(places) == most]
+        held[axis] = fixed[axis] if axis in fixed else min(best) if axis in _SMALLEST else middle(best)
+        rows = [row for row in rows if row[axis] == held[axis]]
+    return held
+
+
+def at(sizes: Mapping[str, int], held: Mapping[str, int]) -> bool:
+    """Whether sizes have every held value."""
+    return all(sizes[axis] == value for axis, value in held.items())
+
+
+def hold_fixed(points: Sequence[Point], free: Sequence[str], fixed: Mapping[str, int] | None = None) -> list[Point]:
+    """The points at one value of every axis that is not `free`, see `hold`; chosen for those that did not fail."""
+    points = [point for point in points if all(point.sizes.get(axis, 0) is not None for axis in free)]
+    if not points:
+        raise UsageError(f"none of these workloads has the axes {listed(free)}: nothing to draw")
+    rows = [{**point.sizes, "system": point.system} for point in points if point.ok]
+    if fixed or not rows:  # what is asked for may have failed
+        rows = [{**point.sizes, "system": point.system} for point in points]
+    held = hold(rows, free, fixed)
+    return [point for point in points if at(point.sizes, held)]
+
+
+def describe_systems(points: Iterable[Point]) -> str:
+    """Runtimes with version and options, a device at a time; runtimes of equal options together."""
+    fields = list({point.system: _system(point.group) for point in points}.values())
+    differing = [name for name in fields[0] if len({one[name] for one in fields} - {None}) > 1]
+    options: dict[tuple[str, str], list[str]] = {}
+    for one in fields:
+        names = dict.fromkeys(("precision", "threads", *differing))
+        shown = [one[name] for name in names if name not in ("runtime", "version", "device_name")]
+        system = one["device_name"], f"{one['runtime']} {one['version']}"
+        options.setdefault(system, []).append(", ".join(filter(None, shown)))
+    devices: dict[str, dict[str, list[str]]] = {}
+    for (device, runtime), texts in options.items():
+        devices.setdefault(device, {}).setdefault(" and ".join(dict.fromkeys(texts)), []).append(runtime)
+    return " · ".join(
+        "; ".join(f"{', '.join(runtimes)} ({text})" for text, runtimes in by_options.items()) + f" on {device}"
+        for device, by_options in devices.items()
+    )
+
+
+def describe_counts(points: Iterable[Point]) -> str:
+    """How many trials and rounds stand behind each configuration."""
+    rounds = [point.rounds for point in points if point.ok]
+    if not rounds:
+        return "no configuration succeeded"
+    counts = [one.n for several in rounds for one in several]
+    least, most = min(counts), max(counts)
+    text = f"n = {'' if least == most else f'{whole(least)} to '}{count(most, 'trial')} per configuration after warm-up"
+    most_rounds = max(map(len, rounds))
+    return text + (f" in each of {most_rounds} rounds" if most_rounds > 1 else "")
+
+
+def describe_fixed(points: Sequence[Point], drawn: Sequence[str]) -> str:
+    """The sizes that a picture does not vary; all points have one value of each."""
+    first = points[0].sizes
+    sizes = [axis_value(axis, first[axis]) for axis in AXES if axis not in drawn and first[axis] is not None]
+    return f"Fixed: {', '.join(sizes)}." if sizes else ""
+
+
+def describe_rounds(points: Iterable[Point]) -> str:
+    """How rounds are shown, where there are several."""
+    if all(len(point.rounds) < 2 for point in points):
+        return ""
+    return "Of several rounds: the middle one, and the largest maximum of all; each round is a small mark of its own."
+
+
+def axis_value(axis: str, value: int) -> str:
+    """A size as text: 2 layers, batch 4."""
+    if axis == "directions":
+        return "unidirectional" if value == 1 else "bidirectional"
+    if axis in ("layers", "features"):
+        return f"{value} {AXIS_NAMES[axis][:-1] if value == 1 else AXIS_NAMES[axis]}"
+    return f"{axis} {value}"
+
+
+def check_statistic(name: str) -> str:
+    """What a statistic is called. Raises `UsageError` for an unknown one."""
+    if name not in STATISTIC_NAMES:
+        raise UsageError(f"unknown statistic {name!r}: choose from {', '.join(STATISTIC_NAMES)}")
+    return STATISTIC_NAMES[name]
+
+
+def check_deadline(deadline_us: float | None) -> None:
+    if deadline_us is not None and not (np.isfinite(deadline_us) and deadline_us > 0):
+        raise UsageError(f"a deadline must be a number above 0, in microseconds, not {deadline_us}")

@@ -1,0 +1,139 @@
+"""Runtimes side by side: median and maximum of each, shape by shape, with the ratio to the fastest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from lstm_trt.plots import points as data
+from lstm_trt.plots.points import Point, systems
+from lstm_trt.plots.style import (
+    BACKGROUND,
+    DEADLINE,
+    GREY,
+    Picture,
+    log_ticks,
+    multiple,
+    number,
+    sheet,
+    style,
+    system_looks,
+)
+from lstm_trt.store.runs import Runs
+
+ROW_IN, MOST_LANES = 0.2, 30
+
+#: Statistic -> side of its mark on which its ratio stands, and whether the mark is full.
+KINDS = {"median_us": (-1, True), "max_us": (1, False)}
+
+
+def runtimes(runs: Runs, *, shapes: int | None = None, deadline_us: float | None = None) -> Picture:
+    """Median (full) and maximum (hollow) in µs of every system, a block a shape.
+
+    `runs` is what `as_runs` takes. At each mark stands its ratio to the fastest of that shape, median by median and
+    maximum by maximum. Of more than `shapes` shapes (10, fewer with many systems) that number is taken, evenly by
+    their fastest median among those measured on most systems; the notes say so. Failures are named. Raises
+    `UsageError` where there is nothing to draw.
+    """
+    data.check_deadline(deadline_us)
+    points = data.points_of(runs)
+    looks = system_looks(systems(points))
+    most = shapes or max(3, min(10, MOST_LANES // len(looks)))
+    chosen, total = _choose_networks(points, most)
+    points = [point for point in points if point.network in chosen]
+    names = systems(points)
+    lanes = len(names) + 0.8
+    notes = [
+        f"{data.describe_counts(points)}."
+        + (f" {len(chosen)} of {total} shapes, spread evenly over their medians." if len(chosen) < total else ""),
+        "Written at each mark: its ratio to the fastest of the shape, of medians and of maxima.",
+        data.describe_systems(points),
+        data.describe_rounds(points),
+    ]
+    columns = max(1, min(5, 110 // (max(16, *map(len, names)) + 6)))
+    legend_in = 0.18 * math.ceil((len(names) + 2 + bool(deadline_us)) / columns)
+    with style():
+        picture, body = sheet(
+            "Median and maximum latency of each runtime, by network",
+            notes,
+            0.75 + ROW_IN * lanes * len(chosen) + legend_in,
+        )
+        ax = body.subplots()
+        drawn = [deadline_us] if deadline_us else []
+        for block, network in enumerate(chosen):
+            here = {point.system: point for point in points if point.network == network}
+            drawn += _block(ax, here, {name: looks[name] for name in names}, block * lanes)
+            if block:
+                ax.axhline(block * lanes - 0.9, color="0.85", linewidth=0.8)
+        low, high = (min(drawn), max(drawn)) if drawn else (1.0, 10.0)
+        reach = max(math.log(high / low), 0.7)
+        ax.set_xscale("log")
+        ax.set_xlim(low / math.exp(0.12 * reach), high * math.exp(0.14 * reach))
+        log_ticks(ax.xaxis, *ax.get_xlim())
+        ax.set_ylim(len(chosen) * lanes - 0.9, -0.9)
+        ax.set_yticks([block * lanes + (len(names) - 1) / 2 for block in range(len(chosen))], chosen)
+        ax.tick_params(axis="y", length=0)
+        ax.grid(False, axis="y")
+        ax.set_xlabel("latency [µs] (log)")
+        dot = {"linestyle": "none", "markersize": 6}
+        handles = [Line2D([], [], label=label, **looks[label], **dot) for label in names]
+        handles.append(Line2D([], [], color=GREY, marker="o", label="full: median", **dot))
+        handles.append(Line2D([], [], color=GREY, marker="o", markerfacecolor="white", label="hollow: maximum", **dot))
+        if deadline_us:
+            ax.axvline(deadline_us, **DEADLINE)
+            handles.append(Line2D([], [], label=f"deadline {number(deadline_us)} µs", **DEADLINE))
+        body.legend(handles=handles, loc="outside lower center", ncols=columns)
+    return picture
+
+
+def _choose_networks(points: Sequence[Point], most: int) -> tuple[list[str], int]:
+    """Networks in the order of their fastest median, failures last; and how many there are in all."""
+    fastest: dict[str, float] = {}
+    measured_on: dict[str, set[str]] = {}
+    for point in points:
+        if point.ok:
+            fastest[point.network] = min(point.statistic("median_us"), fastest.get(point.network, math.inf))
+            measured_on.setdefault(point.network, set()).add(point.system)
+    every = {point.network for point in points}
+    ordered = sorted(fastest, key=fastest.get)
+    if len(every) <= most or not ordered:
+        return [*ordered, *sorted(every - fastest.keys())][:most], len(every)
+    widest = max(map(len, measured_on.values()))
+    candidates = [network for network in ordered if len(measured_on[network]) == widest]
+    places = np.unique(np.linspace(0, len(candidates) - 1, most).round().astype(int))
+    return [candidates[place] for place in places], len(every)
+
+
+def _block(ax: Axes, points: dict[str, Point], looks: dict[str, dict], top: float) -> list[float]:
+    """One network, a lane a system; returns the latencies drawn."""
+    good = [point for point in points.values() if point.ok]
+    best = {kind: min((point.statistic(kind) for point in good), default=math.nan) for kind in KINDS}
+    drawn: list[float] = []
+    for lane, (system, look) in enumerate(looks.items()):
+        point, y, color = points.get(system), top + lane, look["color"]
+        if point is None:
+            continue
+        if point.failed:
+            place = {"x": 0.995, "ha": "right"} if point.ok else {"x": 0.01, "ha": "left"}
+            place |= {"y": y, "va": "center", "transform": ax.get_yaxis_transform()}
+            ax.text(s=f"× failed: {', '.join(point.stages)}", color=color, size=9, **place)
+        if not point.ok:
+            continue
+        numbers = {kind: point.statistic(kind) for kind in KINDS}
+        ax.plot(list(numbers.values()), [y, y], color=color, linewidth=1.1, alpha=0.6, zorder=2)
+        dot = {**look, "linestyle": "none", "markersize": 6, "markeredgewidth": 1.3}
+        for kind, (side, full) in KINDS.items():
+            value = numbers[kind]
+            ax.plot([value], [y], markerfacecolor=color if full else "white", zorder=4 + side, **dot)
+            place = {"ha": "right" if side < 0 else "left", "va": "center", "textcoords": "offset points"}
+            place |= {"weight": "bold" if value == best[kind] else "normal", "color": color, "size": 9}
+            ax.annotate(multiple(value / best[kind]), (value, y), (side * 7, 0), bbox=BACKGROUND, **place)
+            each = point.each_round(kind)
+            if len(each) > 1:
+                ax.plot(each, [y] * len(each), marker="|", linestyle="none", color=color, markersize=7, zorder=2.5)
+            drawn += [value, *each]
+    return drawn

@@ -1,0 +1,76 @@
+"""All pictures that a sweep supports, and what failed where nothing succeeded."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from lstm_trt.plots import points as data
+from lstm_trt.plots.box import box_plots
+from lstm_trt.plots.curve import curves
+from lstm_trt.plots.heatmap import heat_map, map_axes
+from lstm_trt.plots.runtime import runtimes
+from lstm_trt.plots.style import Picture, sheet, style, write_pictures
+from lstm_trt.plots.tail import choose_tails, tails
+from lstm_trt.plots.trials import trials_in_order
+from lstm_trt.store.runs import Runs, as_runs
+
+FAILURE_LINES = 25
+
+
+def draw_sweep(runs: Runs, folder: str | Path, deadline_us: float | None = None) -> list[Path]:
+    """Draw the pictures that the runs support into `folder` as `sweep-*.png`; returns their paths.
+
+    Curves and box plots for every axis with more than one value, a heat map for two such axes, runtimes where there
+    are several systems, tails of up to 6 configurations and the trials in order of the one with the largest
+    maximum / median; failures where nothing succeeded. Each file appears whole or not at all; other files are left
+    alone. Raises `UsageError` where there is nothing to draw or the folder cannot be written.
+    """
+    data.check_deadline(deadline_us)
+    plan = _plan(as_runs(runs), deadline_us)
+    return write_pictures({f"sweep-{name}.png": draw for name, draw in plan.items()}, folder)
+
+
+def _plan(runs: Runs, deadline_us: float | None) -> dict[str, Callable[[], Picture]]:
+    """Name of each picture -> how to draw it."""
+    points = data.points_of(runs)
+    if not any(point.ok for point in points):
+        return {"failures": lambda: failures(runs)}
+    axes = data.varied(points)
+    plan: dict[str, Callable[[], Picture]] = {}
+    for axis in axes:
+        plan[f"latency-by-{axis}"] = lambda axis=axis: curves(runs, axis, deadline_us=deadline_us)
+    if len(axes) > 1:
+        plan["heat-map"] = lambda: heat_map(runs, *map_axes(runs), deadline_us=deadline_us)
+    if len(data.systems(points)) > 1:
+        plan["runtimes"] = lambda: runtimes(runs, deadline_us=deadline_us)
+    for axis in axes:
+        if any(point.ok for point in data.hold_fixed(points, (axis,))):
+            plan[f"boxes-by-{axis}"] = lambda axis=axis: box_plots(runs, axis)
+    chosen = choose_tails(runs)
+    plan["tails"] = lambda: tails(chosen, deadline_us=deadline_us)
+    plan["trials"] = lambda: trials_in_order(chosen[0], deadline_us=deadline_us)
+    return plan
+
+
+def failures(runs: Runs) -> Picture:
+    """What failed, at which stage and why, as lines of text; the first 25, and how many more."""
+    every = data.points_of(runs)
+    failed = [point for point in every if point.failed]
+    lines = []
+    for point in failed[:FAILURE_LINES]:
+        reason = next((f": {failure.reason}" for failure in point.failures if failure.reason), "")
+        text = f"{point.network} on {point.system}, {point.stages[0]}{reason}"
+        lines.append(textwrap.shorten(text, 125, placeholder=" …"))
+    if len(failed) > FAILURE_LINES:
+        lines.append(f"and {len(failed) - FAILURE_LINES} more")
+    stages = Counter(point.stages[0] for point in failed)
+    by_stage = ", ".join(f"{stage} {total}" for stage, total in stages.most_common())
+    title = "Failures" if any(point.ok for point in every) else "No configuration succeeded"
+    with style():
+        notes = [f"{len(failed)} failed, by stage: {by_stage}", data.describe_systems(failed)] if failed else []
+        picture, body = sheet(title, notes, 0.3 + 0.2 * max(len(lines), 1))
+        body.text(0.012, 0.97, "\n".join(lines) or "Nothing failed.", va="top", ha="left", size=9, linespacing=1.5)
+    return picture
