@@ -529,7 +529,7 @@ def test_tables_of_verdicts_outliers_and_clusters():
     assert table["max_us"].dropna().is_monotonic_decreasing and len(table) == 6
     last = table.iloc[-1]
     assert last["verdict"] == "NOT ENOUGH EVIDENCE" and last["because"] == "failed at build: none" and last["n"] == 0
-    assert table.set_index("network")["late"].to_dict()["2x64-s16-b1 on onnxruntime"] == 5
+    assert table.set_index("network")["misses"].to_dict()["2x64-s16-b1 on onnxruntime"] == 5
     needed = table["trials_needed"].notna() & (table["n"] > 0)
     assert set(table[needed]["verdict"]) == {"NOT ENOUGH EVIDENCE"}
     one, found = planted()
