@@ -1,0 +1,50 @@
+"""One time for each shape, from groups of trials and from tables."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from lstm_trt.analysis.summary import summarize_groups
+from lstm_trt.analysis.times import from_runs, read_times
+from lstm_trt.config.errors import UsageError
+from lstm_trt.store import files
+from lstm_trt.store.runs import load
+from tests.store.test_samples import put
+from tests.store.test_store import planted
+
+
+def test_trials_of_a_table_are_groups_as_recordings_are(tmp_path):
+    columns = {"Hidden": [8, 8, 8, 16, 16, 16], "tool": ["x"] * 6, "latency_us": [1, 2, 9, 4, 5, 6]}
+    times = from_runs(load(put(tmp_path / "t.csv", columns), group_by=["Hidden", "tool"]))
+    assert times.axes == ("hidden",) and times.raw and [*times.systems.values()] == [{"tool": "x"}]
+    (cells,) = times.cells.values()
+    assert {sizes: cell.latency_us for sizes, cell in cells.items()} == {(8,): 2, (16,): 5}
+    with pytest.raises(UsageError):
+        from_runs(load(tmp_path / "t.csv", group_by=["tool"], one_group=True))
+
+
+def test_a_summary_of_this_lab_is_a_table_of_times(tmp_path):
+    for hidden in (8, 16, 32):
+        files.write(planted(hidden), tmp_path)
+    rows = [row.as_dict() for row in summarize_groups(load(tmp_path).groups)]
+    with (tmp_path / "summary.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+    times = read_times(tmp_path / "summary.csv")
+    (cells,) = times.cells.values()
+    assert {sizes[1]: cell.latency_us for sizes, cell in cells.items()} == {
+        row["hidden"]: row["median_us"] for row in rows
+    }
+    assert not times.raw and times.counts.blank == 0
+
+
+def test_a_column_of_times_may_be_named_or_renamed(tmp_path):
+    path = put(tmp_path / "t.csv", {"Depth": [1, 2], "took": [10, 20], "other": [3, 4]})
+    wanted = read_times(path, {"Depth": "layers", "took": "latency_ms"}).cells
+    assert read_times(path, {"Depth": "layers"}, column="took", unit="ms").cells == wanted
+    for options in ({"column": "took"}, {"unit": "ms"}):
+        with pytest.raises(UsageError, match="--unit" if "column" in options else "--column"):
+            read_times(path, {"Depth": "layers"}, **options)
