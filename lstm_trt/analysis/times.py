@@ -146,7 +146,7 @@ def from_runs(runs: Runs) -> Times:
         if latency_us <= 0:
             raise UsageError(f"{where}: the median of {sizes} is 0: nothing was timed")
         cells.setdefault(label_of[_key(system)], {})[tuple(sizes[axis] for axis in axes)] = Cell(latency_us, rounds)
-    if not cells:
+    if not cells or not axes:
         raise UsageError(f"{where}: no recording of a stacked LSTM among {counts.rows + counts.failed} items")
     cells = {label: dict(sorted(shapes.items())) for label, shapes in cells.items()}
     return _whole(where, axes, cells, {label_of[_key(system)]: system for _, _, system in measured}, counts)
