@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from lstm_trt.cli.common import AXIS_HELP, exit_status, print_answer, print_files, print_json, print_progress, stopped
+from lstm_trt.cli.common import AXIS_HELP, exit_status, print_answer, print_files, print_progress, stopped
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.literature import metrics, plan
@@ -153,12 +153,7 @@ def _print_metrics(arguments: argparse.Namespace, wanted: Callable[[Configuratio
     )
     if not found:
         raise UsageError(f"{arguments.out} holds no such recording of a workload of the literature")
-    if arguments.format == "json":
-        print_json(metrics.as_dicts(found))
-    elif arguments.format == "csv":
-        print(metrics.csv_text(found), end="")
-    else:
-        print(metrics.text_table(found))
+    print_answer(metrics.Metrics(tuple(found)), arguments.format)
     if arguments.figures is not None:
         print_files(draw(found, arguments.figures))
     return 0

@@ -7,14 +7,17 @@ the first batch (export, schedule, tuning, build, first call) is a row each.
 
 from __future__ import annotations
 
+import csv
+import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lstm_trt.config.configuration import Configuration
+from lstm_trt.config.format import table
 from lstm_trt.literature.published import SECONDS
 from lstm_trt.literature.workloads import LiteratureWorkload, base_of
 from lstm_trt.runtimes.base import COSTS
@@ -223,63 +226,55 @@ def frame(items: Iterable[Recording | Failure]) -> pd.DataFrame:
     return table.astype(types)
 
 
-def as_dicts(found: Iterable[Row]) -> list[dict]:
-    """JSON values."""
-    return [asdict(row) for row in found]
+@dataclass(frozen=True)
+class Metrics:
+    """Rows as answers: JSON values, CSV, and text for the terminal."""
+
+    rows: tuple[Row, ...]
+
+    def as_dict(self) -> list[dict]:
+        """JSON values, one object a row."""
+        return [asdict(row) for row in self.rows]
+
+    def csv_text(self) -> str:
+        """One line a row; None is an empty cell."""
+        target = io.StringIO()
+        writer = csv.writer(target, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows([getattr(row, name) for name in COLUMNS] for row in self.rows)
+        return target.getvalue()
+
+    def __str__(self) -> str:
+        """A block a document, a line a recording, its figures in the document's order and units."""
+        blocks = []
+        for document in sorted({row.source for row in self.rows}):
+            recordings: dict[tuple, list[Row]] = {}
+            for row in self.rows:
+                if row.source == document:
+                    recordings.setdefault((row.config_id, row.machine, row.round), []).append(row)
+            blocks.append(f"document {document}\n{_table(list(recordings.values()))}")
+        return "\n\n".join(blocks)
 
 
-def csv_text(found: Iterable[Row]) -> str:
-    """Rows as CSV; None is an empty cell."""
-    import csv
-    import io
-
-    target = io.StringIO()
-    writer = csv.writer(target, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows([getattr(row, name) for name in COLUMNS] for row in found)
-    return target.getvalue()
-
-
-def text_table(found: Sequence[Row]) -> str:
-    """For the terminal: a block a document, a line a recording, its figures in the document's order and units."""
-    blocks = []
-    for document in sorted({row.source for row in found}):
-        mine: dict[tuple, list[Row]] = {}
-        for row in found:
-            if row.source == document:
-                mine.setdefault((row.config_id, row.machine, row.round), []).append(row)
-        blocks.append(_block(document, list(mine.values())))
-    return "\n\n".join(blocks)
-
-
-def _block(document: str, recordings: list[list[Row]]) -> str:
+def _table(recordings: list[list[Row]]) -> str:
     # Those of a recording first: a failure has one only, and the order is the document's.
-    complete = sorted(recordings, key=lambda one: one[0].status != "ok")
-    figures = list(dict.fromkeys((row.statistic, row.unit) for one in complete for row in one))
+    complete = sorted(recordings, key=lambda rows: rows[0].status != "ok")
+    figures = list(dict.fromkeys((row.statistic, row.unit) for rows in complete for row in rows))
     figures.sort(key=lambda figure: f"{figure[0]}_s" in COSTS)
-    names = ["workload", "scale", "mode", "implementation", "n"]
-    lines = [names + [f"{name} {unit}" if unit in SECONDS else name for name, unit in figures]]
-    for one in recordings:
-        first = one[0]
-        line = [first.label, first.scale, first.mode, first.implementation]
-        line[3] += f" x{first.threads}" if first.threads > 1 else ""
-        line[3] += f" r{first.round}" if first.round else ""
+    names = ["workload", "scale", "mode", "implementation"]
+    numbers = ["n", *(f"{name} {unit}" if unit in SECONDS else name for name, unit in figures)]
+    lines = []
+    for rows in recordings:
+        first = rows[0]
+        threads, round = f" x{first.threads}" * (first.threads > 1), f" r{first.round}" * (first.round > 0)
+        line = [first.label, first.scale, first.mode, f"{first.implementation}{threads}{round}"]
         if first.status != "ok":
             detail = "" if first.detail == first.reason else f" ({first.detail})"
             lines.append([*line, "-", f"{first.reason}{detail}"])
             continue
-        values = {row.statistic: row for row in one}
+        values = {row.statistic: row for row in rows}
         lines.append([*line, str(first.n), *(_cell(values.get(name)) for name, _ in figures)])
-    full = [line for line in lines if len(line) == len(lines[0])]
-    widths = [max(len(line[k]) for line in (full if k > 4 else lines)) for k in range(len(lines[0]))]
-    told = [f"document {document}"]
-    for line in lines:
-        cells = [cell.ljust(widths[k]) if k < 4 else cell.rjust(widths[k]) for k, cell in enumerate(line[:5])]
-        rest = (
-            line[5:] if len(line) != len(lines[0]) else [cell.rjust(widths[5 + k]) for k, cell in enumerate(line[5:])]
-        )
-        told.append("  ".join([*cells, *rest]).rstrip())
-    return "\n".join(told)
+    return table([*names, *numbers], lines, left=names, right=numbers)
 
 
 def _cell(row: Row | None) -> str:

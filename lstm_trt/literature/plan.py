@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from lstm_trt import registry
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import RuntimeUnavailable
+from lstm_trt.config.format import table
 from lstm_trt.literature.session import describe_benchmark, protocol_of, reason
 from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload
 
@@ -304,22 +305,17 @@ def total_s(found: Sequence[Entry]) -> float:
 
 def text(found: Sequence[Entry]) -> str:
     """A line a row with scale, batches and estimate, what is not ready here, and the total."""
-    lines = [("workload", "scale", "mode", "implementation", "warm-up", "batches", "estimate", "")]
+    rows = []
     for entry in found:
         workload = entry.workload
-        of = f"{entry.batches} of {workload.batches}" if entry.batches < workload.batches else str(entry.batches)
-        told = (workload.label, workload.scale, entry.mode, entry.implementation, str(entry.warmup), of)
+        batches = f"{entry.batches} of {workload.batches}" if entry.batches < workload.batches else str(entry.batches)
+        row = (workload.label, workload.scale, entry.mode, entry.implementation, str(entry.warmup), batches)
         note = f"not recorded here: {entry.reason}" if entry.configuration is None else ""
-        lines.append((*told, f"{math.ceil(entry.estimate_s)} s", note))
-    widths = [max(len(line[k]) for line in lines) for k in range(7)]
-    right = (4, 5, 6)
-    told = [
-        "  ".join([*(line[k].rjust(w) if k in right else line[k].ljust(w) for k, w in enumerate(widths)), line[7]])
-        for line in lines
-    ]
+        rows.append((*row, f"{math.ceil(entry.estimate_s)} s", note))
+    header = ("workload", "scale", "mode", "implementation", "warm-up", "batches", "estimate", "")
     here = [entry for entry in found if entry.configuration]
-    told.append(f"{len(here)} of {len(found)} rows can be recorded here, in about {total_s(here) / 60:.0f} min")
+    total = f"{len(here)} of {len(found)} rows can be recorded here, in about {total_s(here) / 60:.0f} min"
     if len(here) < len(found):
-        told[-1] += f"; all of them would take {total_s(found) / 60:.0f} min"
-    told[-1] += f"; a row may take {TIME_LIMIT_S:g} s, what was recorded stays, and the same command goes on"
-    return "\n".join(line.rstrip() for line in told)
+        total += f"; all of them would take {total_s(found) / 60:.0f} min"
+    total += f"; limit per row {TIME_LIMIT_S:g} s; what was recorded stays, and the same command resumes"
+    return f"{table(header, rows, left=('scale', ''), right=('warm-up', 'batches', 'estimate'))}\n{total}"

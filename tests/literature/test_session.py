@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from lstm_trt.analysis.summary import summarize
-from lstm_trt.analysis.tables import text_table
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import ParityFailed, RunFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.shape import LstmShape
@@ -423,13 +422,13 @@ def test_the_labs_own_tables_take_them(folder, tmp_path):
         (16, "training", "text-classifier-h16@1/8"),
         (8, "training", "speech-ctc-long@1/50"),
     }
-    table = text_table(rows)
+    table = str(rows)
     assert "text-classifier-h16@1/8" in table and "workload" in table.splitlines()[1]
     failure = Failure(items[0].configuration, 1, "memory", "too large")
-    assert "out of mem" in metrics.text_table(metrics.rows([failure]))
+    assert "out of mem" in str(metrics.Metrics(tuple(metrics.rows([failure]))))
     shape = Configuration(LstmShape(1, 8, 4), "pytorch", "2", "a CPU")
     mixed = summarize([*items, Failure(shape, 0, "build", "no")])
-    assert "1x8" in text_table(mixed) and len(mixed) == 4
+    assert "1x8" in str(mixed) and len(mixed) == 4
     assert len(groups_of(items)) == 3
     consolidated.consolidate(items, tmp_path)
     again = {item.configuration.id: item for item in folders.read_many(tmp_path)}
