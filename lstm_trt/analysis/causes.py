@@ -192,16 +192,7 @@ class Cause:
 
     def as_dict(self) -> dict:
         """JSON values."""
-        return {
-            "name": self.name,
-            "odds_ratio": self.odds_ratio,
-            "odds_low": self.odds_low,
-            "odds_high": self.odds_high,
-            "p": self.p_corrected,
-            "share": self.share,
-            "share_body": self.share_body,
-            "by": self.by,
-        }
+        return {("p" if name == "p_corrected" else name): value for name, value in vars(self).items()}
 
 
 def fisher_greater(a: int, b: int, c: int, d: int) -> float:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -178,7 +178,7 @@ def rounds_of(
     return tuple(rounds), reasons
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The answer for one configuration, all rounds together; JSON values by `as_dict`.
 
@@ -198,21 +198,21 @@ class Verdict:
     deadline_us: float
     percentile: float
     confidence: float
-    max_us: float | None
-    max_with_warmup_us: float | None
-    certifies: float | None
-    max_certifies: float | None
-    miss_rate_low: float | None
-    miss_rate_high: float | None
+    max_us: float | None = None
+    max_with_warmup_us: float | None = None
+    certifies: float | None = None
+    max_certifies: float | None = None
+    miss_rate_low: float | None = None
+    miss_rate_high: float | None = None
     trials_needed: int | None
     trials_needed_if_independent: int | None
     verdict_if_independent: Outcome
     verdict_if_effective: Outcome
     effective_n: int
     effective_misses: int
-    dependence: Dependence
-    card: FirmStatistics | None
-    rounds: tuple[Round, ...]
+    dependence: Dependence = field(default_factory=Dependence)
+    card: FirmStatistics | None = None
+    rounds: tuple[Round, ...] = ()
     reasons: tuple[str, ...]
 
     @property
@@ -283,10 +283,11 @@ def _unit_warning(runs: Runs, deadline_us: float) -> list[str]:
     """
     if runs.own:
         return []
-    medians = [float(np.median(np.concatenate([sample.timed_ns for sample in group.samples]))) for group in runs]
-    if min(medians) < ABSURD_BELOW_NS or max(medians) > ABSURD_ABOVE_NS:
+    groups = [group for group in runs if group.failure is None]
+    medians = [float(np.median(np.concatenate([sample.timed_ns for sample in group.samples]))) for group in groups]
+    if any(not ABSURD_BELOW_NS <= median_ns <= ABSURD_ABOVE_NS for median_ns in medians):
         return []
-    for group, median_ns in zip(runs, medians, strict=True):
+    for group, median_ns in zip(groups, medians, strict=True):
         ratio = median_ns / 1e3 / deadline_us
         if not FAR_BELOW <= ratio <= FAR_ABOVE:
             unit = runs.how.get("unit", "us")
@@ -379,25 +380,19 @@ def failed(
     """The verdict of a configuration that has no trials: NOT ENOUGH EVIDENCE, with the reason."""
     deadline_us, share, confidence = check_question(deadline_us, percentile, confidence)
     clean = trials_for_share(0, 1, 1 - share, confidence)
-    nothing = dict.fromkeys(("max_us", "max_with_warmup_us", "certifies", "max_certifies", "card"))
     return Verdict(
-        **nothing,
         verdict=Outcome.NOT_ENOUGH_EVIDENCE,
         n=0,
         misses=0,
         deadline_us=deadline_us,
         percentile=float(100 * share),
         confidence=confidence,
-        miss_rate_low=None,
-        miss_rate_high=None,
         trials_needed=clean,
         trials_needed_if_independent=clean,
         verdict_if_independent=Outcome.NOT_ENOUGH_EVIDENCE,
         verdict_if_effective=Outcome.NOT_ENOUGH_EVIDENCE,
         effective_n=0,
         effective_misses=0,
-        dependence=Dependence(),
-        rounds=(),
         reasons=(str(reason),),
     )
 

@@ -86,15 +86,9 @@ class Tail:
 
     def as_dict(self) -> dict:
         """JSON values."""
-        return {
-            "count": self.count,
-            "share": self.share,
-            "from": self.start,
-            "to": self.stop,
-            "shape": self.shape,
-            "period_ms": self.period_ms,
-            "causes": [cause.as_dict() for cause in self.causes],
-        }
+        names = {"start": "from", "stop": "to"}
+        plain = {names.get(name, name): value for name, value in vars(self).items()}
+        return {**plain, "causes": [cause.as_dict() for cause in self.causes]}
 
 
 @dataclass(frozen=True)
@@ -111,15 +105,7 @@ class Round:
 
     def as_dict(self) -> dict:
         """JSON values."""
-        return {
-            "round": self.round,
-            "n": self.n,
-            "outliers": self.outliers,
-            "median_us": self.median_us,
-            "steady_state": self.steady_state,
-            "drift": self.drift,
-            "segments": [segment.as_dict() for segment in self.segments],
-        }
+        return {**vars(self), "segments": [segment.as_dict() for segment in self.segments]}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,66 @@
+"""An answer prints what its command prints, gives its JSON, and a DataFrame."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from lstm_trt.analysis.compare import compare
+from lstm_trt.analysis.deadline import verdict
+from lstm_trt.analysis.outcomes import Outcome
+from lstm_trt.analysis.outliers import outliers
+from lstm_trt.analysis.replay import replay
+from lstm_trt.analysis.scaling import scaling
+from lstm_trt.analysis.summary import summarize
+from lstm_trt.config.errors import UsageError
+from lstm_trt.store.samples import Group, NoTrials, Sample
+from tests.conftest import ROOT
+
+CONFIRM, LAYERS = ROOT / "data" / "epyc" / "confirm", ROOT / "data" / "epyc" / "layers"
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        (["verdict", CONFIRM, "--deadline-us", "1000"], lambda: verdict(CONFIRM, 1000)),
+        (["outliers", CONFIRM], lambda: outliers(CONFIRM)),
+        (["summarize", LAYERS], lambda: summarize(LAYERS)),
+        (["compare", CONFIRM, CONFIRM], lambda: compare(CONFIRM, CONFIRM)),
+        (["replay", CONFIRM, "--period-us", "2000"], lambda: replay(CONFIRM, 2000)),
+        (["scaling", LAYERS], lambda: scaling(LAYERS)),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_an_answer_prints_and_holds_what_its_command_does(lab, command, answer):
+    found = answer()
+    assert f"{found}\n" == lab(*command).stdout
+    assert found.as_dict() == json.loads(lab(*command, "--format", "json").stdout)
+    assert len(found.frame) >= len(found) > 0
+
+
+def group(name: str, *latencies_us: float) -> Group:
+    return Group(name, (Sample.of(1000 * np.array(latencies_us)),), {"model": name})
+
+
+def test_a_configuration_that_failed_has_its_place_in_each_answer():
+    groups = [group("a", *[5.0] * 50), Group("b", (), {"model": "b"}, failure=NoTrials("memory", "too large"))]
+    for found in (verdict(groups, 100), outliers(groups), replay(groups, 10)):
+        assert "failed at memory: too large" in str(found)
+        assert [each["group"]["model"] for each in found.as_dict()] == ["a", "b"]
+    assert verdict(groups, 100).exit_status == 3
+    assert [each.verdict for each in verdict(groups, 100, "90")] == [Outcome.MET, Outcome.NOT_ENOUGH_EVIDENCE]
+    assert [row.stage for row in summarize(groups)] == [None, "memory"]
+
+
+def test_an_answer_of_many_configurations_is_one_line_each():
+    groups = [group(f"model {number}", *[5.0] * 50) for number in range(9)]
+    assert len(str(outliers(groups)).splitlines()) == 9
+    assert len(str(verdict(groups, 100)).splitlines()) == 10  # and how many of each outcome
+
+
+@pytest.mark.parametrize("latencies_us", [(), (5.0,)])
+def test_fewer_than_two_trials_are_refused(latencies_us):
+    with pytest.raises(UsageError):
+        verdict(group("a", *latencies_us), 100)
