@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import itertools
 import logging
 import sys
 import tempfile
@@ -282,15 +283,12 @@ def parse_yaml(text: str) -> dict[str, object]:
 def _new_file(folder: Path, stem: str) -> Path:
     """An empty file of a new name, so that two commands at once do not choose the same."""
     name = f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
-    number = 1
-    while True:
+    for number in itertools.count(1):
         path = folder / (f"{name}.ipynb" if number == 1 else f"{name}-{number}.ipynb")
-        number += 1
-        if path.with_suffix(FAILED).exists():
-            continue
         try:
-            path.touch(exist_ok=False)
-            return path
+            if not path.with_suffix(FAILED).exists():
+                path.touch(exist_ok=False)
+                return path
         except FileExistsError:
             continue
         except OSError as error:
