@@ -1,8 +1,7 @@
-"""Latencies to judge, wherever they come from: the one form that the analysis of tails and deadlines works on.
+"""Latencies in memory, the one form that analysis and plots work on.
 
-A `Sample` is what one process recorded, in the order of its calls; a `Group` is the samples of
-one configuration, one a round. Recordings of this lab become groups here; tables, trexec's JSON
-and plain numbers from elsewhere in `samples_tables.py`.
+A `Sample` is what one process recorded, in the order of its calls; a `Group` is the samples of one configuration,
+one a round. Recordings of this lab become groups here, tables made elsewhere in `foreign`.
 """
 
 from __future__ import annotations

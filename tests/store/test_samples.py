@@ -71,13 +71,13 @@ def test_a_unit_is_believed_only_where_it_stands_apart(name, stem, unit):
     assert split_unit(name) == (stem, unit)
 
 
-TREXEC = ["startInMs", "endInMs", "inMs", "computeMs", "outMs", "latencyMs", "endToEndMs"]
+TRTEXEC = ["startInMs", "endInMs", "inMs", "computeMs", "outMs", "latencyMs", "endToEndMs"]
 
 
 @pytest.mark.parametrize(
     ("names", "found"),
     [
-        (TREXEC, ("latencyMs", "ms")),
+        (TRTEXEC, ("latencyMs", "ms")),
         (["trial", "temperature", "x_us"], ("x_us", "us")),
         (["time_s", "latency_us"], ("latency_us", "us")),
         (["start_ns", "intended_ns", "took (ms)"], ("took (ms)", "ms")),
@@ -252,8 +252,8 @@ def test_the_header_of_savetxt_tells_the_unit(tmp_path):
     assert "--unit" in refusal(tmp_path / "u.txt")
 
 
-OLD_TREXEC = ("startInMs", "endInMs", "startComputeMs", "endComputeMs", "startOutMs", "endOutMs", "inMs", "computeMs")
-NEW_TREXEC = (
+OLD_TRTEXEC = ("startInMs", "endInMs", "startComputeMs", "endComputeMs", "startOutMs", "endOutMs", "inMs", "computeMs")
+NEW_TRTEXEC = (
     "startEnqMs",
     "endEnqMs",
     "startH2dMs",
@@ -265,8 +265,8 @@ NEW_TREXEC = (
 )
 
 
-@pytest.mark.parametrize("names", [OLD_TREXEC, NEW_TREXEC])
-def test_times_that_trexec_exports(tmp_path, names):
+@pytest.mark.parametrize("names", [OLD_TRTEXEC, NEW_TRTEXEC])
+def test_times_that_trtexec_exports(tmp_path, names):
     rows = [
         {
             **{name: 0.5 * place + 0.01 * k for k, name in enumerate(names)},
