@@ -40,7 +40,7 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
     if not error <= bound:
         differ = "differs" if training else "differ"
         raise ParityFailed(
-            f"{of} {differ} from PyTorch in float32 by {error:.2g} (relative, by norm); {precision} allows {bound:g}"
+            f"{of} {differ} from {gate.reference} by {error:.2g} (relative, by norm); {precision} allows {bound:g}"
         )
     return {"of": of, "error": error, "bound": bound, "inputs_seed": gate.seed}
 

@@ -123,12 +123,14 @@ class Gate:
 
     Carried state is reset before the first, and not between them.
 
-    `expected` is by name, as `outputs()`; in training `loss`, (1,) float64, of the first step.
+    `expected` is by name, as `outputs()`; in training `loss`, (1,) float64, of the first step. `reference` is the
+    name of what made it, for messages.
     """
 
     questions: tuple[Mapping[str, np.ndarray], ...]
     expected: Mapping[str, np.ndarray]
     seed: int
+    reference: str = "PyTorch in float32"
 
 
 class Preparer(ABC):

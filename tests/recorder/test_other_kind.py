@@ -20,7 +20,7 @@ from lstm_trt.recorder.parity import check_parity
 from lstm_trt.recorder.pool import record
 from lstm_trt.recorder.session import describe
 from lstm_trt.recorder.soak import soak
-from lstm_trt.recorder.sweep import run_sweep
+from lstm_trt.recorder.sweep import run_sweep, sweep
 from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store import consolidated, folders
 from lstm_trt.store.samples import groups_of
@@ -126,6 +126,15 @@ def test_the_pilot_of_a_period_leaves_no_state(installed, tmp_path):
     assert recording.provenance["runtime"]["calls_since_reset"] == len(recording.columns["trial"])
 
 
+def test_a_sweep_takes_any_kind_and_mode(installed, tmp_path):
+    workloads = [GruWorkload(3), GruWorkload(3, leak=0.5)]
+    report = sweep(workloads, (NAME,), Protocol(trials=5), out=tmp_path, mode="stream", show_progress=False)
+    assert (report.recorded, report.left) == (2, 0)
+    items = list(folders.read_many(tmp_path))
+    assert {item.configuration.workload for item in items} == set(workloads)
+    assert all(item.configuration.mode == "stream" for item in items)
+
+
 def test_a_soak_takes_any_kind(installed, tmp_path):
     done = soak(GRU, 1.0, NAME, Protocol(warmup=2), out=tmp_path, mode="stream", control=False)
     (whole,) = folders.read_many(tmp_path)
@@ -177,7 +186,7 @@ def test_the_gate_passes_what_is_right(installed, tmp_path, mode):
 @pytest.mark.parametrize(
     ("runtime", "mode", "words"),
     [
-        ("WRONG_ENERGY", "forward", "fp32 allows"),
+        ("WRONG_ENERGY", "forward", "numpy in float64 .* fp32 allows"),
         ("IGNORES_GAIN", "forward", "fp32 allows"),
         ("NEVER_RESETS", "stream", "fp32 allows"),
         ("NO_ENERGY", "forward", "power .* not .*energy"),

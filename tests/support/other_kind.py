@@ -192,7 +192,8 @@ class GruPreparer(Preparer):
     def gate(self, configuration, reference) -> Gate:
         workload, answers = configuration.workload, np.load(reference["answers_path"])
         expected = {"states": answers[:-1].reshape(workload.output_shapes["states"]), "energy": answers[-1:]}
-        return Gate(self._questions(workload, reference["gate_seed"]), expected, reference["gate_seed"])
+        questions = self._questions(workload, reference["gate_seed"])
+        return Gate(questions, expected, reference["gate_seed"], "numpy in float64")
 
     def provenance(self, configuration, reference) -> dict:
         return {"reference_origin": reference["origin"]}
