@@ -43,7 +43,7 @@ def summary_table(rows: Sequence[SummaryRow]) -> str:
         shown = [column for column in shown if column.name != "floor_us"]
     lines = []
     for row in rows:
-        cells = [str(cell(row)) for cell in named.values()]
+        cells = ["-" if value is None else str(value) for value in (cell(row) for cell in named.values())]
         if row.status == "ok":
             cells += [_cell(row, column.name) for column in shown]
         else:
