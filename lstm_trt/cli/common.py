@@ -202,15 +202,6 @@ def print_files(paths: Iterable[Path]) -> None:
         print(path, file=sys.stderr)
 
 
-def draw_recordings(path: Path, folder: Path, deadline_us: float | None) -> None:
-    """Draw the figures of the recordings under `path` into `folder`, and print their names."""
-    from lstm_trt.plots import draw_sweep
-    from lstm_trt.store import files, runs
-
-    files.make_folder(folder)
-    print_files(draw_sweep(runs.load(path), folder, deadline_us))
-
-
 def stopped(given: Sequence[str], before: str = "") -> int:
     """Print the command that resumes, on standard error; returns the exit status of what Ctrl-C has ended."""
     print(f"stopped; {before}resume with: {shlex.join(['lstm-trt', *given])}", file=sys.stderr)

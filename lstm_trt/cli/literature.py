@@ -11,7 +11,6 @@ from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.literature import metrics, plan
 from lstm_trt.literature.catalogue import catalogue, ready_implementations
-from lstm_trt.literature.plots import draw
 from lstm_trt.literature.session import describe_benchmark
 from lstm_trt.literature.workloads import MODES, VARIANTS, WORKLOADS, LiteratureWorkload, find
 from lstm_trt.recorder.sweep import run_sweep
@@ -155,6 +154,8 @@ def _print_metrics(arguments: argparse.Namespace, wanted: Callable[[Configuratio
         raise UsageError(f"{arguments.out} holds no such recording of a workload of the literature")
     print_answer(metrics.Metrics(tuple(found)), arguments.format)
     if arguments.figures is not None:
+        from lstm_trt.literature.plots import draw  # matplotlib takes a second to load
+
         print_files(draw(found, arguments.figures))
     return 0
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from lstm_trt import plots
 from lstm_trt.analysis.outliers import AT_LENGTH, outliers
 from lstm_trt.cli.common import PATH_HELP, load_runs, print_answer, print_files, table_arguments
-from lstm_trt.plots.page import draw_outliers
 
 EXAMPLE = "lstm-trt outliers recordings\n  lstm-trt outliers times.csv --column latency_us --group-by hidden"
 
@@ -27,5 +27,5 @@ def run(arguments: argparse.Namespace) -> int:
     answers = outliers(runs, causes=not short)  # a line a configuration has no room for causes and periods
     print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:
-        print_files(draw_outliers(*answers.found, arguments.figures))
+        print_files(plots.draw_outliers(*answers.found, arguments.figures))
     return 0

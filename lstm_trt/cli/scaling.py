@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from lstm_trt import plots
 from lstm_trt.analysis.scaling import scaling
 from lstm_trt.cli.common import print_answer, print_files, renames, table_arguments
-from lstm_trt.plots.scaling import draw_scaling
 
 EXAMPLE = 'lstm-trt scaling table.csv --rename "Num LSTM layers=layers" "Average time (s)=latency_s" --format json'
 
@@ -32,5 +32,5 @@ def run(arguments: argparse.Namespace) -> int:
     answers = scaling(arguments.path, arguments.min_ratio, names, arguments.column, arguments.unit)
     print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:
-        print_files(draw_scaling(answers.findings, arguments.figures))
+        print_files(plots.draw_scaling(answers.findings, arguments.figures))
     return 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from lstm_trt import plots
 from lstm_trt.analysis.summary import summarize
-from lstm_trt.cli.common import PATH_HELP, draw_recordings, load_runs, print_answer, table_arguments
+from lstm_trt.cli.common import PATH_HELP, load_runs, print_answer, print_files, table_arguments
 from lstm_trt.config.errors import UsageError
 
 EXAMPLE = (
@@ -35,5 +36,5 @@ def run(arguments: argparse.Namespace) -> int:
     answers = summarize(runs, arguments.by_round)
     print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:
-        draw_recordings(arguments.path, arguments.figures, arguments.deadline_us)
+        print_files(plots.draw_sweep(runs, arguments.figures, arguments.deadline_us))
     return 0

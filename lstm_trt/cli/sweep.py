@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from lstm_trt import plots
 from lstm_trt.cli.common import (
     CONTROL_HELP,
     RUNTIME_HELP,
-    draw_recordings,
     exit_status,
     options_of,
     print_answer,
+    print_files,
     protocol_of,
     runtime_arguments,
     shape_arguments,
@@ -22,6 +23,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import AXES, GRIDS, Grid
 from lstm_trt.recorder.session import describe
 from lstm_trt.recorder.sweep import run_sweep
+from lstm_trt.store.runs import load
 
 EXAMPLE = (
     "lstm-trt sweep --layers 1 2 --hidden 32 64 128 --sequence 32 64 --batch 1 2 4"
@@ -73,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     if report.stopped:
         return stopped(arguments.given)
     if arguments.figures:
-        draw_recordings(arguments.out, arguments.figures, arguments.deadline_us)
+        print_files(plots.draw_sweep(load(arguments.out), arguments.figures, arguments.deadline_us))
     return exit_status(report)
 
 

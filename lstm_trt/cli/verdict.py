@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from lstm_trt import plots
 from lstm_trt.analysis.deadline import check_question, verdict
 from lstm_trt.cli.common import (
     PATH_HELP,
@@ -14,7 +15,6 @@ from lstm_trt.cli.common import (
     print_files,
     table_arguments,
 )
-from lstm_trt.plots.page import draw_verdicts
 
 EXAMPLE = (
     "lstm-trt verdict recordings --deadline-us 1000 --percentile 99.9 --confidence 0.95\n"
@@ -42,5 +42,5 @@ def run(arguments: argparse.Namespace) -> int:
     answers = verdict(load_runs(arguments, arguments.path), *question)
     print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:
-        print_files(draw_verdicts(answers.runs, answers.answers, arguments.figures))
+        print_files(plots.draw_verdicts(answers.runs, answers.answers, arguments.figures))
     return answers.exit_status

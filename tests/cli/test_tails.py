@@ -429,11 +429,11 @@ def test_a_replay_of_many_tells_which_cannot_be(tmp_path, answer, run, mistake):
 
 def test_the_page_of_outliers_tells_period_and_causes_and_its_name_comes_last(tmp_path, run, monkeypatch):
     """What the page says under "comes with" is looked for: the quick look of long tables does not."""
-    from lstm_trt.cli import outliers as command
+    from lstm_trt.plots import page
 
     drawn = []
-    real = command.draw_outliers
-    monkeypatch.setattr(command, "draw_outliers", lambda *given: drawn.append(given) or real(*given))
+    real = page.draw_outliers
+    monkeypatch.setattr(page, "draw_outliers", lambda *given: drawn.append(given) or real(*given))
     latency = np.full(600, 100_000) + np.arange(600) % 7
     latency[::30] *= 2
     path = put(tmp_path / "times.csv", {"configuration": np.arange(600) % 10, "latency_ns": latency})
