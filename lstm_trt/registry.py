@@ -101,7 +101,8 @@ COMMANDS = {
     "rerun": ("lstm_trt.cli.rerun", "run notebooks with other parameters; fails if any cell fails"),
 }
 
-#: Name in `import lstm_trt as lab` -> where it lives.
+#: Name in `import lstm_trt as lab` -> where it lives. None of them is the name of a top-level module, which Python
+#: would put in its place, but for the two folders that offer names of their own.
 API = {
     "LabError": "lstm_trt.config.errors:LabError",
     "UsageError": "lstm_trt.config.errors:UsageError",
@@ -112,12 +113,34 @@ API = {
     "Protocol": "lstm_trt.config.configuration:Protocol",
     "Recording": "lstm_trt.store.schema:Recording",
     "Failure": "lstm_trt.store.schema:Failure",
+    "Runs": "lstm_trt.store.runs:Runs",
+    "load": "lstm_trt.store.runs:load",
+    "consolidate": "lstm_trt.store.folders:consolidate_folder",
+    "summarize": "lstm_trt.analysis.summary:summarize",
+    "verdict": "lstm_trt.analysis.deadline:verdict",
+    "outliers": "lstm_trt.analysis.outliers:outliers",
+    "compare": "lstm_trt.analysis.compare:compare",
+    "replay": "lstm_trt.analysis.replay:replay",
+    "scaling": "lstm_trt.analysis.scaling:scaling",
+    "export_onnx": "lstm_trt.export.to_onnx:export_onnx",
+    "build_engine": "lstm_trt.export.build:build_engine",
+    "check_engine": "lstm_trt.export.engine:check_file",
+    "EngineOptions": "lstm_trt.export.engine:EngineOptions",
+    "plots": "lstm_trt.plots",
     "describe": "lstm_trt.recorder.session:describe",
     "record": "lstm_trt.recorder.pool:record",
     "soak": "lstm_trt.recorder.soak:soak",
     "sweep": "lstm_trt.recorder.sweep:sweep",
-    "export_onnx": "lstm_trt.export.to_onnx:export_network",
-    "plots": "lstm_trt.plots",
+    "watch": "lstm_trt.recorder.watch:follow",
+    "versions": "lstm_trt.recorder.versions:record_versions",
+    "doctor": "lstm_trt.recorder.doctor:examine",
+    "cache_contents": "lstm_trt.recorder.environments:cache_contents",
+    "clear_cache": "lstm_trt.recorder.environments:clear_cache",
+    "literature": "lstm_trt.literature",
+    "load_or_record": "lstm_trt.campaign:load",
+    "largest_that_meets": "lstm_trt.campaign:largest_that_meets",
+    "confirm": "lstm_trt.campaign:confirm",
+    "rerun_notebooks": "lstm_trt.rerun:rerun",
 }
 
 #: Table -> the entry points' group that adds to it.

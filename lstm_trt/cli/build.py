@@ -8,8 +8,8 @@ from pathlib import Path
 from lstm_trt.cli.common import print_answer, print_json, shape_arguments, shape_of, sizes_of, warn
 from lstm_trt.config.errors import UsageError
 from lstm_trt.export import layers
-from lstm_trt.export.build import build_engine, build_for_shape
-from lstm_trt.export.engine import COMPUTE_CAPABILITIES, PRECISIONS, EngineOptions, Profile, check_file, read_file
+from lstm_trt.export.build import build_engine
+from lstm_trt.export.engine import COMPUTE_CAPABILITIES, PRECISIONS, EngineOptions, Profile, check_file
 from lstm_trt.export.trt import FLAVOURS
 
 EXAMPLE = (
@@ -69,10 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         profile=_profile(arguments),
         detailed=True,
     )
-    if arguments.onnx is not None:
-        engine = build_engine(read_file(arguments.onnx), options, name=arguments.onnx.stem)
-    else:
-        engine = build_for_shape(_shape(arguments), options, arguments.seed)
+    engine = build_engine(arguments.onnx or _shape(arguments), options, seed=arguments.seed)
     files = [] if arguments.out is None else engine.write(arguments.out)
     if arguments.format == "json":
         print_json({"files": [str(path) for path in files], "cached": engine.cached, **engine.information})

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from lstm_trt.cli.common import print_answer, shape_arguments, shape_of
-from lstm_trt.export.to_onnx import write_onnx
+from lstm_trt.export.to_onnx import export_onnx
 
 EXAMPLE = "lstm-trt export --layers 2 --hidden 200 --sequence 128 --batch 1 --out networks"
 
@@ -22,6 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `export`; returns the exit status."""
-    written = write_onnx(shape_of(arguments), arguments.out, symbolic=arguments.symbolic, seed=arguments.seed)
+    written = export_onnx(shape_of(arguments), arguments.out, symbolic=arguments.symbolic, seed=arguments.seed)
     print_answer(written, arguments.format)
     return 0

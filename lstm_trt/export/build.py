@@ -11,6 +11,7 @@ import functools
 import json
 import re
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lstm_trt import __version__
@@ -18,7 +19,7 @@ from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import BuildFailed, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import layers, onnx_checks
-from lstm_trt.export.engine import RECIPE, Engine, EngineOptions, Profile, network_name
+from lstm_trt.export.engine import RECIPE, Engine, EngineOptions, Profile, network_name, read_file
 from lstm_trt.export.onnx_fp16 import to_half
 from lstm_trt.export.to_onnx import export_network, static_model
 from lstm_trt.export.trt import FLAVOURS, collected, errors_of, gpu, load_module, logger, one_line
@@ -29,24 +30,33 @@ if TYPE_CHECKING:
     import onnx
 
 
-def build_for_shape(shape: LstmShape, options: EngineOptions, seed: int = 0) -> Engine:
-    """The engine of a shape's network with the weights of `seed`, from the cache or built now.
+def build_engine(
+    network: LstmShape | str | Path | bytes,
+    options: EngineOptions | None = None,
+    *,
+    target: str | None = None,
+    name: str | None = None,
+    seed: int = 0,
+) -> Engine:
+    """The engine of a shape's network (with the weights of `seed`) or of an ONNX file, from the cache or built now.
 
-    With a profile the sizes stay symbolic and the shape's own sequence and batch do not matter.
-    Raises `ExportFailed`, `BuildFailed`, `RuntimeUnavailable`, `UsageError`.
+    Without `options` it is built by TensorRT for RTX in float32, for `target`, a compute capability such as "sm89"
+    (all that it knows where there is none). With a profile the sizes stay symbolic, and a shape's own sequence and
+    batch do not matter. `name` is for messages and `information`. With precision "fp16" float32 graphs are written in
+    float16 first. Raises `ExportFailed` for what is no valid ONNX, `BuildFailed` for what TensorRT cannot build or
+    would read wrongly, `RuntimeUnavailable` where the flavour is not installed, `UsageError` for a file that cannot be
+    read, a cache that cannot be written, or both options and a target.
     """
-    exported = export_network(shape, seed)
-    content = exported.path.read_bytes() if options.profile else static_model(exported.path, shape)
-    return build_engine(content, options, name=network_name(shape, options.profile))
-
-
-def build_engine(onnx: bytes, options: EngineOptions, *, name: str = "network") -> Engine:
-    """The engine of an ONNX file, from the cache or built now; `name` is for messages and `information`.
-
-    With precision "fp16" float32 graphs are written in float16 first. Raises `ExportFailed` for what
-    is no valid ONNX, `BuildFailed` for what TensorRT cannot build or would read wrongly,
-    `RuntimeUnavailable` where the flavour is not installed, `UsageError` for an unwritable cache.
-    """
+    if options is not None and target is not None:
+        raise UsageError("options have a compute_capability of their own: leave target out")
+    options = options or EngineOptions("tensorrt-rtx", compute_capability=target, detailed=True)
+    if isinstance(network, LstmShape):
+        path = export_network(network, seed).path
+        onnx = path.read_bytes() if options.profile else static_model(path, network)
+        name = name or network_name(network, options.profile)
+    else:
+        onnx = network if isinstance(network, bytes) else read_file(Path(network))
+        name = name or ("network" if isinstance(network, bytes) else Path(network).stem)
     trt = load_module(options.flavour)
     card = gpu() if options.compute_capability is None else None
     if options.flavour == "tensorrt" and card is None:

@@ -92,12 +92,12 @@ class OnnxFile:
         return f"{self.path}: {size}, {self.shape.parameters} parameters, {flops}"
 
 
-def write_onnx(shape: LstmShape, folder: Path, *, symbolic: bool = False, seed: int = 0) -> OnnxFile:
+def export_onnx(shape: LstmShape, folder: str | Path = ".", *, symbolic: bool = False, seed: int = 0) -> OnnxFile:
     """Write the network of a shape into `folder`, with static sizes unless `symbolic`.
 
     Raises `UsageError` where the folder cannot be written, and what `export_network` raises.
     """
-    folder = files.make_folder(folder)
+    folder = files.make_folder(Path(folder))
     network = export_network(shape, seed)
     content = network.path.read_bytes() if symbolic else static_model(network.path, shape)
     name = f"{shape.layers}x{shape.hidden}-symbolic{'-bi' * (shape.directions == 2)}" if symbolic else shape.label

@@ -15,7 +15,7 @@ from lstm_trt.config.errors import RuntimeUnavailable
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import engine as export_engine
 from lstm_trt.export import trt
-from lstm_trt.export.build import build_for_shape
+from lstm_trt.export.build import build_engine
 from lstm_trt.export.engine import EngineOptions
 from lstm_trt.export.to_onnx import export_network
 from lstm_trt.store import cache
@@ -104,7 +104,7 @@ def test_what_is_missing_is_said(refused, tmp_path):
 
 
 def test_the_command_checks_engines(tmp_path, lab, refused):
-    engine = build_for_shape(LstmShape(1, 8, 4), EngineOptions(RTX, compute_capability="sm86"))
+    engine = build_engine(LstmShape(1, 8, 4), EngineOptions(RTX, compute_capability="sm86"))
     files = {name.rpartition(".")[2]: content for name, content in export_engine.files(engine)}
     path = tmp_path / "some.engine"
     path.write_bytes(files["engine"])

@@ -16,7 +16,7 @@ from lstm_trt.export import build, onnx_checks
 from lstm_trt.export import engine as export_engine
 from lstm_trt.export import layers as export_layers
 from lstm_trt.export import trt as export_trt
-from lstm_trt.export.build import build_engine, build_for_shape
+from lstm_trt.export.build import build_engine
 from lstm_trt.export.engine import EngineOptions, Origin, Profile, check_engine
 from lstm_trt.export.to_onnx import export_network, static_model
 from lstm_trt.store import cache
@@ -63,7 +63,7 @@ def options(**given) -> EngineOptions:
 
 @pytest.mark.parametrize(("shape", "precision", "target"), BUILT, ids=spelled)
 def test_engines_are_built_and_tell_what_they_are(shape, precision, target):
-    engine = build_for_shape(shape, options(precision=precision, compute_capability=target, detailed=True))
+    engine = build_engine(shape, options(precision=precision, compute_capability=target, detailed=True))
     told = engine.information
     assert (told["flavour"], told["target"]) == (RTX, {"compute_capabilities": [target], "gpu": None})
     assert told["engine"]["version"] == told["versions"][RTX] == trt.__version__
@@ -107,7 +107,7 @@ def test_options_that_no_builder_has(given, kind, words):
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
 def test_turing_has_no_float32_and_says_so(precision):
     with pytest.raises(BuildFailed, match=f"no float32 matrix products for sm75, {precision}"):
-        build_for_shape(LstmShape(1, 8, 4), options(compute_capability="sm75", precision=precision))
+        build_engine(LstmShape(1, 8, 4), options(compute_capability="sm75", precision=precision))
 
 
 def test_every_option_has_an_engine_of_its_own_in_the_cache():
@@ -125,15 +125,15 @@ def test_every_option_has_an_engine_of_its_own_in_the_cache():
         options(profile=Profile((1, 4, 8), (1, 1, 2))),
         options(profile=Profile((1, 4, 8), (1, 2, 2))),
     ]
-    paths = {build_for_shape(shape, variant).path for variant in variants}
-    paths |= {build_for_shape(LstmShape(1, 8, 5), options()).path, build_for_shape(shape, options(), seed=1).path}
+    paths = {build_engine(shape, variant).path for variant in variants}
+    paths |= {build_engine(LstmShape(1, 8, 5), options()).path, build_engine(shape, options(), seed=1).path}
     assert len(paths) == len(variants) + 2
-    assert all(build_for_shape(shape, variant).cached for variant in variants)
+    assert all(build_engine(shape, variant).cached for variant in variants)
 
 
 @everywhere
 def test_without_a_target_the_engine_is_for_all_of_them():
-    engine = build_for_shape(LstmShape(1, 8, 4), options(compute_capability=None))
+    engine = build_engine(LstmShape(1, 8, 4), options(compute_capability=None))
     assert engine.information["target"]["compute_capabilities"] == []  # the builder does not say which
     assert ", for the builder's default GPUs, " in str(engine)
     hopper = {"name": "NVIDIA H200", "compute_capability": "sm90"}
@@ -149,7 +149,7 @@ def test_tf32_is_decided_and_not_left_to_the_builder():
     config = trt.Builder(export_trt.logger(RTX)).create_builder_config()
     assert config.get_flag(trt.BuilderFlag.TF32)  # its own choice
     shape = LstmShape(1, 16, 8)
-    off, on = (build_for_shape(shape, options(precision=precision)) for precision in ("fp32", "tf32"))
+    off, on = (build_engine(shape, options(precision=precision)) for precision in ("fp32", "tf32"))
     assert b"\n  tf32=0\n" in off.plan and b"\n  tf32=1\n" not in off.plan
     assert b"\n  tf32=1\n" in on.plan and b"\n  tf32=0\n" not in on.plan
     assert not off.information["tf32"] and on.information["tf32"]
@@ -157,8 +157,8 @@ def test_tf32_is_decided_and_not_left_to_the_builder():
 
 def test_a_cached_engine_is_the_one_that_was_built_and_a_damaged_one_is_built_again():
     shape = LstmShape(1, 12, 4)
-    first = build_for_shape(shape, options())
-    again = build_for_shape(shape, options())
+    first = build_engine(shape, options())
+    again = build_engine(shape, options())
     assert not first.cached and again.cached and again.plan == first.plan
     assert again.information == first.information  # the seconds of the build too: nothing was built
     beside = first.path.with_suffix(".json")
@@ -172,24 +172,24 @@ def test_a_cached_engine_is_the_one_that_was_built_and_a_damaged_one_is_built_ag
         if path == first.path:
             with pytest.raises(BuildFailed, match="changed since it was built"):
                 _ = again.plan
-        mended = build_for_shape(shape, options())
+        mended = build_engine(shape, options())
         assert not mended.cached and mended.plan == first.plan
         assert json.loads(beside.read_bytes())["engine"]["sha256"] == mended.sha256
     first.path.unlink()
     with pytest.raises(BuildFailed, match="gone from the cache"):
         _ = first.plan
     # A JSON file that is whole, but of another engine, does not pass for this one's.
-    other = build_for_shape(LstmShape(1, 13, 4), options()).path.with_suffix(".json")
+    other = build_engine(LstmShape(1, 13, 4), options()).path.with_suffix(".json")
     for suffix in ("", ".sha256"):
         (beside.parent / f"{beside.name}{suffix}").write_bytes((other.parent / f"{other.name}{suffix}").read_bytes())
-    mended = build_for_shape(shape, options())
+    mended = build_engine(shape, options())
     assert not mended.cached and mended.plan == first.plan and mended.information["engine"]["sha256"] == first.sha256
 
 
 def test_a_cache_that_is_too_small_still_gives_the_engine(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("LSTM_TRT_CACHE_MB", "1")
-    engine = build_for_shape(LstmShape(3, 72, 24, 4), options())
+    engine = build_engine(LstmShape(3, 72, 24, 4), options())
     assert len(engine.plan) > 1_000_000 and engine.information["engine"]["sha256"] == engine.sha256
 
 
@@ -237,9 +237,9 @@ def test_a_timing_cache_is_kept_and_given_to_the_next_build(monkeypatch, tmp_pat
 
 
 def test_the_builder_is_silent_and_its_reason_is_one_line(capfd):
-    build_for_shape(LstmShape(1, 14, 4), options())
+    build_engine(LstmShape(1, 14, 4), options())
     with pytest.raises(BuildFailed) as refusal:
-        build_for_shape(LstmShape(1, 64, 32), options(workspace_bytes=1000))
+        build_engine(LstmShape(1, 64, 32), options(workspace_bytes=1000))
     assert "no tactics to implement the operation within workspace limit" in str(refusal.value)
     assert "\n" not in str(refusal.value) and "cuda" not in str(refusal.value).lower()
     assert capfd.readouterr() == ("", "")
@@ -315,7 +315,7 @@ def test_the_launches_are_those_that_are_known(hidden, batch, directions, launch
     ("sequence", "turns", "launches"), [(1, None, 2), (15, None, 19), (16, 2, 23), (37, 4, 47), (256, 32, 293)]
 )
 def test_short_sequences_are_unrolled_and_steps_left_over_too(sequence, turns, launches):
-    table = build_for_shape(LstmShape(1, 64, sequence), options(detailed=True)).information["layers"]
+    table = build_engine(LstmShape(1, 64, sequence), options(detailed=True)).information["layers"]
     assert [loop["turns"] for loop in table["loops"]] == ([] if turns is None else [turns])
     assert table["launches"] == launches
     text = "\n".join(export_layers.render(table))
@@ -327,7 +327,7 @@ def test_dynamic_sequences_are_counted_for_the_steps_that_the_profile_is_best_at
     def table(steps: int, directions: int = 1) -> dict:
         profile = Profile((1, steps, 128), (1, 1, 1))
         shape = LstmShape(1, 64, 1, directions=directions)
-        return build_for_shape(shape, options(profile=profile, detailed=True)).information["layers"]
+        return build_engine(shape, options(profile=profile, detailed=True)).information["layers"]
 
     assert [(loop["turns"], loop["steps_a_turn"]) for loop in table(33)["loops"]] == [(4, 8), (1, 1)]
     assert table(40)["launches"] - table(32)["launches"] == 9
@@ -341,7 +341,7 @@ def test_the_structure_is_what_the_builders_log_says():
     shape = LstmShape(2, 20, 10, 2, directions=2)
     build.build_plan(onnx_checks.read(static_model(export_network(shape).path, shape)), options(), "it", None)
     log = [text for _, text in export_trt.logger(RTX).lines]
-    told = build_for_shape(shape, options(detailed=True)).information["layers"]["network"]
+    told = build_engine(shape, options(detailed=True)).information["layers"]["network"]
     for name, kind in (("loops", "TRIP_LIMIT"), ("recurrences", "RECURRENCE"), ("matrix_products", "MATRIX_MULTIPLY")):
         assert sum(text.startswith(f"{kind} ") for text in log) == told[name] > 0
     assert f"Original: {told['layers']} layers" not in log  # the log counts without constants
@@ -349,14 +349,14 @@ def test_the_structure_is_what_the_builders_log_says():
 
 def test_without_details_there_is_no_table_and_the_engine_is_the_same_but_for_one_byte():
     shape = LstmShape(1, 64, 32)
-    plain, detailed = (build_for_shape(shape, options(detailed=wanted)) for wanted in (False, True))
+    plain, detailed = (build_engine(shape, options(detailed=wanted)) for wanted in (False, True))
     assert plain.information["layers"] is None
     assert sum(a != b for a, b in zip(plain.plan, detailed.plan, strict=True)) == 1
 
 
 def test_an_engine_for_capture_has_the_same_kernels():
     shape = LstmShape(1, 64, 32)
-    plain, capturable = (build_for_shape(shape, options(detailed=True, capturable=wanted)) for wanted in (False, True))
+    plain, capturable = (build_engine(shape, options(detailed=True, capturable=wanted)) for wanted in (False, True))
     assert capturable.plan != plain.plan, "the flag did not reach the builder"
     assert capturable.information["layers"]["launches"] == plain.information["layers"]["launches"]
 
@@ -392,7 +392,7 @@ CARD = {"name": "NVIDIA GeForce RTX 3090", "compute_capability": "sm86"}
 
 @pytest.fixture
 def built():
-    return build_for_shape(LstmShape(1, 8, 4), options(compute_capability="sm86"))
+    return build_engine(LstmShape(1, 8, 4), options(compute_capability="sm86"))
 
 
 def test_version_and_gpu_must_be_those_of_the_build(built):

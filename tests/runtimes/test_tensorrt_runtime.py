@@ -514,7 +514,7 @@ def with_plan(built, plan, folder):
 @pytest.mark.skipif(on_a_gpu(), reason="there is a GPU")
 def test_a_real_plan_is_refused_with_its_reason_and_all_is_freed(door, tmp_path):
     pytest.importorskip("tensorrt_rtx")
-    built = build.build_for_shape(SMALL, engine.EngineOptions("tensorrt-rtx", "fp32", "sm86"))
+    built = build.build_engine(SMALL, engine.EngineOptions("tensorrt-rtx", "fp32", "sm86"))
     request = request_of(SMALL)
     for plan, match in ((built.plan, "takes the engine|not take the engine"), (built.plan[:-100], "damaged")):
         with pytest.raises(BuildFailed, match=match) as caught:
@@ -630,7 +630,7 @@ def test_gpu_memory_is_freed_after_100_engines(ready, session):
 @pytest.mark.gpu
 def test_gpu_a_plan_that_does_not_fit_is_refused_with_its_reason(ready, session, tmp_path):
     request = request_of(SMALL)
-    built = build.build_for_shape(SMALL, engine.EngineOptions(ready, "fp32"))
+    built = build.build_engine(SMALL, engine.EngineOptions(ready, "fp32"))
     older = bytearray(built.plan)
     older[24] -= 1 if older[24] else -1  # the major version in the header, see engine_check.py
     free_before, _ = session.memory_bytes()
