@@ -1,44 +1,41 @@
-"""The largest network that meets a deadline, and the fresh recording that confirms it.
+"""What notebooks draw from, and the largest network that meets a deadline with the fresh recording that confirms it.
 
-The best of many is picked: each MET is wrong with a probability of at most 1 - confidence, but of
-many networks near the deadline the one that was lucky is the one that is chosen. A recording that
-had no part in the choice is not chosen for its luck. The first one counts: who records until one
-passes has picked again.
+A notebook says which shapes and runtimes it is about; `load_or_record` brings their runs, from folders of recordings
+or, with `record=True`, from this machine, where it first records whatever its own folder does not hold yet.
+`load_literature` does the same for the workloads of the literature.
 
-What a notebook draws from: recordings that ship, or a grid recorded here and now.
-
-A notebook says which shapes and runtimes it is about; `load` brings their rows, from a
-folder of recordings or, with `record=True`, from this machine, where it first records
-whatever its own folder does not hold yet.
+`largest_that_meets` picks the best of many: each MET is wrong with a probability of at most 1 - confidence, but of
+many networks near the deadline the one that was lucky is the one that is chosen. So `confirm` judges a recording that
+had no part in the choice. Only the first one counts: repeating until one passes would bias the result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
-
+from lstm_trt import registry
 from lstm_trt.analysis.deadline import Verdict, judge
 from lstm_trt.analysis.outcomes import Outcome
-from lstm_trt.analysis.summary import frames
-from lstm_trt.config.configuration import Configuration, Protocol
+from lstm_trt.analysis.text import sentence
+from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import count, listed
 from lstm_trt.config.labels import record_command
 from lstm_trt.config.shape import Grid
-from lstm_trt.config.workload import AXES, Workload
+from lstm_trt.config.workload import Workload
+from lstm_trt.literature import metrics, published
+from lstm_trt.literature.session import availability, describe_benchmark, reason
+from lstm_trt.literature.workloads import VARIANTS, LiteratureWorkload, find
+from lstm_trt.recorder import pool
 from lstm_trt.recorder.session import describe
+from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.store import folders
 from lstm_trt.store.folders import find_folder, project_folder
+from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group, groups_of
 from lstm_trt.store.schema import Failure, Recording
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 #: What "largest" may mean, and what it is called.
 SIZES = {"flops": "multiply-adds", "parameters": "parameters"}
@@ -53,7 +50,7 @@ def size_of(workload: Workload, by: str = "flops") -> int | None:
 
 
 def largest_that_meets(
-    groups: Sequence[Group],
+    runs: Runs,
     deadline_us: float,
     percentile: str | float = "99.9",
     confidence: float = 0.95,
@@ -65,13 +62,9 @@ def largest_that_meets(
     """
     best: tuple[int, float] | None = None
     found = None
-    for group in groups:
-        if group.configuration is None or not group.n:
-            continue
-        size = size_of(group.configuration.workload, by)
-        if size is None:
-            continue
-        if best is not None and size < best[0]:
+    for group in as_runs(runs):
+        size = size_of(group.configuration.workload, by) if group.configuration is not None and group.n else None
+        if size is None or (best is not None and size < best[0]):
             continue
         verdict = judge(group.samples, deadline_us, percentile, confidence)
         if verdict.verdict == Outcome.MET and (best is None or (size, -verdict.max_us) > best):
@@ -92,17 +85,12 @@ class Confirmation:
     def confirmed(self) -> bool:
         return self.verdict is not None and self.verdict.verdict == Outcome.MET
 
-    def words(self) -> str:
-        """Several lines for people."""
-        from lstm_trt.analysis.text import sentence
-
+    def __str__(self) -> str:
         if self.verdict is None:
-            told = ["Not confirmed yet: there is no recording of it that had no part in the choice. To record one:"]
-        else:
-            head = "Confirmed" if self.confirmed else "NOT confirmed"
-            told = [f"{head} by a recording that had no part in the choice. {sentence(self.verdict)}"]
-            told.append("It was recorded by:")
-        return "\n".join([*told, f"  {self.command}"])
+            return f"Not confirmed yet: record the chosen network once more, with as many trials:\n  {self.command}"
+        head = "Confirmed" if self.confirmed else "NOT confirmed"
+        text = f"{head} by a recording that had no part in the choice. {sentence(self.verdict)}"
+        return f"{text}\nIt was recorded by:\n  {self.command}"
 
 
 def confirm(
@@ -117,13 +105,12 @@ def confirm(
 ) -> Confirmation:
     """Judge the first recording of this configuration that is younger than those of `group`.
 
-    It is sought in `data`; with `record` in `out`, where it is made if there is none. It has as many
-    trials as the group. Raises `UsageError` for a group from elsewhere, and where a recording made
-    here would be of another machine or version.
+    It is sought in `data`; with `record` in `out`, where it is made if there is none. It has as many trials as the
+    group. Raises `UsageError` for a group from elsewhere, and where a recording made here would be of another machine
+    or version.
     """
-
     if group.configuration is None or not group.n:
-        raise UsageError(f"{group.name or 'this'} was not recorded by this lab: it cannot be recorded afresh")
+        raise UsageError(f"{group.name or 'this'} was not recorded by this package: it cannot be recorded again")
     configuration = replace(
         group.configuration, protocol=replace(group.configuration.protocol, trials=group.n, for_s=None)
     )
@@ -155,9 +142,6 @@ def _question(configuration: Configuration) -> dict:
 
 def _first_fresh(group: Group, folder: Path | None) -> Group | None:
     """The oldest recording in `folder` that asks the same on the same machine and began after all of the group."""
-    from lstm_trt.store import folders
-    from lstm_trt.store.schema import Recording
-
     if folder is None or not folder.exists():
         return None
     last = max((sample.started_unix_ns or 0 for sample in group.samples), default=0)
@@ -175,8 +159,6 @@ def _first_fresh(group: Group, folder: Path | None) -> Group | None:
 
 
 def _record(configuration: Configuration, folder: Path) -> None:
-    from lstm_trt.recorder import pool
-
     own = configuration.workload.command(configuration, folder)
     if own is not None:
         raise UsageError(f"{configuration.name} is recorded by a command of its own: {own}")
@@ -192,140 +174,137 @@ def _record(configuration: Configuration, folder: Path) -> None:
     pool.record(workload, runtime, protocol, options, out=folder)
 
 
-@dataclass(frozen=True)
-class Campaign:
-    """Recordings and failures of some shapes, and where they came from."""
-
-    items: tuple[Recording | Failure, ...]
-    source: Path
-
-    @property
-    def summary(self) -> pd.DataFrame:
-        """One row a configuration and round."""
-        return self._frames[0]
-
-    @property
-    def trials(self) -> pd.DataFrame:
-        """One row a trial, with config_id and round."""
-        return self._frames[1]
-
-    @cached_property
-    def groups(self) -> list[Group]:
-        """What the analysis of tails and deadlines works on: a group a configuration and machine, a sample a round."""
-        return groups_of(self.items)
-
-    @property
-    def controls(self) -> dict[str, np.ndarray]:
-        """config_id -> latencies in ns of the control runs of all its rounds; only what has them."""
-        parts: dict[str, list[np.ndarray]] = {}
-        for group in self.groups:
-            found = [sample.control_ns for sample in group.samples if sample.control_ns is not None]
-            if found:
-                parts.setdefault(group.configuration.id, []).extend(found)
-        return {identity: np.concatenate(found) for identity, found in parts.items()}
-
-    @cached_property
-    def _frames(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        return frames(self.items)
-
-    def select(self, *, runtimes: Iterable[str] = (), trials: int | None = None, **axes: Iterable[int]) -> Campaign:
-        """Only these runtimes, this number of trials, and these values of the axes; what is not named stays.
-
-        Raises `UsageError` for an unknown axis, and where nothing is left.
-        """
-        unknown = axes.keys() - set(AXES)
-        if unknown:
-            raise UsageError(f"unknown axis {', '.join(sorted(unknown))}: choose from {', '.join(AXES)}")
-        wanted = {axis: set(values) for axis, values in axes.items()}
-        runtimes = set(runtimes)
-
-        def matches(item: Recording | Failure) -> bool:
-            configuration = item.configuration
-            return (
-                all(getattr(configuration.workload, axis) in values for axis, values in wanted.items())
-                and (not runtimes or configuration.runtime in runtimes)
-                and (trials is None or configuration.protocol.trials == trials)
-            )
-
-        items = tuple(filter(matches, self.items))
-        if not items:
-            asked = ", ".join(f"{axis} {sorted(values)}" for axis, values in wanted.items())
-            told = f"{' and '.join(sorted(runtimes)) or 'any runtime'}, {trials or 'any number of'} trials, {asked}"
-            raise UsageError(f"{self.source} holds nothing of {told}: set record = True to record it here")
-        return Campaign(items, self.source)
-
-    def describe(self) -> str:
-        """What it holds, in a line for people."""
-        recordings = [item for item in self.items if isinstance(item, Recording)]
-        failures = len(self.items) - len(recordings)
-        devices = sorted({item.configuration.device_name for item in self.items})
-        systems = sorted({f"{item.configuration.runtime} {item.configuration.runtime_version}" for item in self.items})
-        counts = sorted({len(recording.timed_ns) for recording in recordings})
-        told = [f"{len(recordings)} recordings of {' or '.join(map(str, counts))} trials"] if recordings else []
-        told += [f"{failures} failures"] if failures else []
-        return f"{', '.join(told)}; {', '.join(systems)}; on {', '.join(devices)}; from {self.source.name}"
-
-
-def load(
+def load_or_record(
     data: str | Path | Sequence[str | Path],
     *,
-    record: bool = False,
-    out: str | Path | None = None,
     grids: Sequence[Mapping[str, Sequence[int]]],
     runtimes: Sequence[str] = ("onnxruntime",),
-    trials: int | None = 1000,
+    protocols: Sequence[Protocol] = (),
+    record: bool = False,
+    out: str | Path = "data/local/notebooks",
     rounds: int = 1,
-    arrivals: Sequence[Mapping[str, object]] | None = ({},),
     control: bool = False,
     show_progress: bool = True,
-) -> Campaign:
-    """The recordings of `grids` (each: axis -> values, as `Grid` has them) on `runtimes`.
+) -> Runs:
+    """The runs of `grids` (each: axis -> values, as `Grid` has them) on `runtimes`.
 
-    `data` is a folder or file of recordings, or several of them. `arrivals` are what `Protocol`
-    has of arrivals, a closed loop if not given; with None, what there is. `trials` None takes
-    recordings of any length. With `record` they are recorded here first, into
-    `out`, which goes on where it was; `control` adds a control run of an empty step to each.
-    Raises `UsageError` for names and sizes that mean nothing and where there is nothing.
+    `data` is a folder or file of recordings, or several of them. Of `protocols` the trials and arrivals count; with
+    none, any recording does. With `record` the grids are recorded here first, into `out`, which resumes if it was
+    interrupted; `control` adds a control run of an empty step to each. Raises `UsageError` for names and sizes that
+    mean nothing and where there is nothing.
     """
-    if not isinstance(data, str | Path) and not data:
+    sources = [data] if isinstance(data, str | Path) else list(data)
+    if not sources:
         raise UsageError("data names no folder of recordings")
-    wanted = [Grid(**{axis: tuple(values) for axis, values in grid.items()}) for grid in grids]
-    protocols = [Protocol(trials=trials or 1000, **one) for one in arrivals or [{}]]
+    shapes = list(dict.fromkeys(shape for grid in grids for shape in Grid(**{k: tuple(v) for k, v in grid.items()})))
     if record:
-        configurations = [
+        wanted = [
             describe(shape, runtime, protocol)
-            for grid in wanted
-            for shape in grid
+            for shape in shapes
             for runtime in runtimes
-            for protocol in protocols
+            for protocol in protocols or [Protocol()]
         ]
-        from lstm_trt.recorder.sweep import run_sweep
-
-        source = project_folder(out or "data/local/notebooks")
-        report = run_sweep(configurations, source, rounds=rounds, control=control, show_progress=show_progress)
-        print("\n".join(report.lines()))
-        if report.stopped:
-            raise UsageError("stopped; run the cell again to go on")
-        keys = {configuration.id for configuration in configurations}
-        items = tuple(item for item in folders.read_many(source) if item.configuration.id in keys)
-        return Campaign(items, source)
-    sources = [find_folder(path) for path in ([data] if isinstance(data, str | Path) else data)]
-    source = sources[0]
-    shapes = {shape for grid in wanted for shape in grid}
-    unique = {(item.configuration.id, item.round): item for path in sources for item in folders.read_many(path)}
-    everything = Campaign(tuple(unique.values()), source)
-    found = everything.select(runtimes=runtimes, trials=trials)
-    items = tuple(
+        return _record_missing(wanted, out, rounds=rounds, control=control, show_progress=show_progress)
+    sources = [find_folder(path) for path in sources]
+    items = [
         item
-        for item in found.items
+        for path in sources
+        for item in folders.read_many(path)
         if item.configuration.workload in shapes
-        and (arrivals is None or any(_arrives_alike(item.configuration.protocol, protocol) for protocol in protocols))
-    )
+        and item.configuration.runtime in runtimes
+        and (not protocols or any(_alike(item.configuration.protocol, protocol) for protocol in protocols))
+    ]
     if not items:
-        told = "shapes" if not any(arrivals or ()) else "shapes with such arrivals"
-        raise UsageError(f"{source} holds none of these {told}: set record = True to record them here")
-    return Campaign(items, source)
+        asked = " or ".join(f"{protocol.trials} trials, {protocol.arrival_words}" for protocol in protocols)
+        raise UsageError(
+            f"{sources[0]} holds none of these shapes on {listed(runtimes)}{f' with {asked}' if asked else ''}:"
+            " set record = True to record them here"
+        )
+    return replace(as_runs(items), source=str(sources[0]))
 
 
-def _arrives_alike(one: Protocol, other: Protocol) -> bool:
-    return all(getattr(one, name) == getattr(other, name) for name in ("arrival", "wait", "period_us", "pause_ms"))
+def _alike(protocol: Protocol, wanted: Protocol) -> bool:
+    names = ("trials", "arrival", "wait", "period_us", "pause_ms")
+    return all(getattr(protocol, name) == getattr(wanted, name) for name in names)
+
+
+def _record_missing(configurations: Sequence[Configuration], out: str | Path, **how) -> Runs:
+    """Record what `out` does not hold yet; `how` goes to `run_sweep`. Raises `UsageError` where it was stopped."""
+    source = project_folder(out)
+    report = run_sweep(configurations, source, **how)
+    print("\n".join(report.lines()))
+    if report.stopped:
+        raise UsageError("stopped; run the cell again to resume")
+    ids = {configuration.id for configuration in configurations}
+    items = [item for item in folders.read_many(source) if item.configuration.id in ids]
+    return replace(as_runs(items), source=str(source))
+
+
+def describe_runs(runs: Runs) -> str:
+    """What the runs hold, in a line for people."""
+    items = runs.recordings
+    recordings = [item for item in items if isinstance(item, Recording)]
+    failures = sum(isinstance(item, Failure) for item in items)
+    lengths = sorted({len(recording.timed_ns) for recording in recordings})
+    systems = sorted({f"{item.configuration.runtime} {item.configuration.runtime_version}" for item in items})
+    devices = sorted({item.configuration.device_name for item in items})
+    parts = [f"{count(len(recordings), 'recording')} of {' or '.join(map(str, lengths))} trials"] if recordings else []
+    parts += [count(failures, "failure")] if failures else []
+    return f"{', '.join(parts)}; {listed(systems, 6)}; on {', '.join(devices)}; from {Path(runs.source).name}"
+
+
+@dataclass(frozen=True)
+class Literature:
+    """Runs of workloads of the literature with the figures they give, and what their documents print."""
+
+    runs: Runs
+    rows: tuple[metrics.Row, ...]
+    printed: tuple[published.Row, ...]
+    variants: tuple[LiteratureWorkload, ...]
+
+
+def load_literature(
+    workloads: Sequence[str],
+    *,
+    data: str | Path,
+    record: bool = False,
+    out: str | Path = "data/local/literature",
+    implementations: Sequence[str] = (),
+    scale: str = "1",
+    batches: int | None = None,
+    options: Options | None = None,
+    most: int | None = None,
+    show_progress: bool = True,
+) -> Literature:
+    """The recordings of workloads, by name, in all sizes that their documents have figures for.
+
+    From `data`, at whatever scale they were made. With `record` they are recorded here first, into `out`, which
+    resumes if it was interrupted: `implementations` (all that are ready if empty) at `scale`, with so many `batches`
+    (the document's if None), in every mode of the document; `most` takes only the first so many sizes of each. Raises
+    `UsageError` for unknown names and where there is nothing.
+    """
+    variants = tuple(one for name in workloads for one in VARIANTS[find(name).name][:most])
+    documents = dict.fromkeys(one.document for one in variants)
+    printed = tuple(row for document in documents for row in published.load(document))
+    if record:
+        names = implementations or [name for name in registry.table("IMPLEMENTATIONS") if availability(name).ready]
+        wanted = [
+            describe_benchmark(one, name, mode, scale=scale, batches=batches, options=options or Options())
+            for one in variants
+            for mode in one.modes
+            for name in names
+            if reason(name, one.scaled(scale), mode) is None
+        ]
+        runs = _record_missing(wanted, out, show_progress=show_progress)
+    else:
+        source = find_folder(data)
+        items = [item for item in folders.read_many(source) if _is_of(item.configuration.workload, workloads)]
+        runs = replace(as_runs(items), source=str(source))
+    if not runs:
+        known = listed(workloads)
+        raise UsageError(f"{runs.source} holds no recording of {known}: set record = True to record here")
+    return Literature(runs, tuple(metrics.rows(runs.recordings)), printed, variants)
+
+
+def _is_of(workload: Workload, names: Sequence[str]) -> bool:
+    return isinstance(workload, LiteratureWorkload) and workload.name in names

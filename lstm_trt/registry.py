@@ -137,8 +137,11 @@ API = {
     "cache_contents": "lstm_trt.recorder.environments:cache_contents",
     "clear_cache": "lstm_trt.recorder.environments:clear_cache",
     "literature": "lstm_trt.literature",
-    "load_or_record": "lstm_trt.campaign:load",
+    "load_or_record": "lstm_trt.campaign:load_or_record",
+    "load_literature": "lstm_trt.campaign:load_literature",
+    "describe_runs": "lstm_trt.campaign:describe_runs",
     "largest_that_meets": "lstm_trt.campaign:largest_that_meets",
+    "size_of": "lstm_trt.campaign:size_of",
     "confirm": "lstm_trt.campaign:confirm",
     "rerun_notebooks": "lstm_trt.rerun:rerun",
 }

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lstm_trt.campaign import Campaign, load
+from lstm_trt.campaign import describe_runs, load_or_record
+from lstm_trt.config.configuration import Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store import files, schema
 from lstm_trt.store.folders import find_folder, project_folder
@@ -27,43 +28,45 @@ def grid(*hidden):
     return [{"layers": (1,), "hidden": hidden, "sequence": (4,)}]
 
 
-def test_the_rows_that_were_asked_for_and_no_others(folder):
-    campaign = load(folder, grids=grid(8, 10, 11, 99), trials=17)
-    assert sorted(campaign.summary["hidden"]) == [8, 10, 11]
-    assert campaign.summary.set_index("hidden")["status"].to_dict() == {8: "ok", 10: "ok", 11: "failed"}
-    assert campaign.trials["config_id"].nunique() == 2 and len(campaign.trials) == 40
-    assert "2 recordings of 17 trials, 1 failures" in campaign.describe()
-    assert campaign.select(hidden=[8]).summary["hidden"].tolist() == [8]
+SHORT = [Protocol(trials=17)]
+
+
+def hidden_of(runs) -> list[int]:
+    return [group.configuration.workload.hidden for group in runs]
+
+
+def test_the_runs_that_were_asked_for_and_no_others(folder):
+    runs = load_or_record(folder, grids=grid(8, 10, 11, 99), protocols=SHORT)
+    assert hidden_of(runs) == [8, 10, 11] and [group.n for group in runs] == [17, 17, 0]
+    assert "2 recordings of 17 trials, 1 failure;" in describe_runs(runs)
+    assert hidden_of(runs.where(hidden=[8])) == [8]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
-        ({"grids": grid(99), "trials": 17}, "holds none of these shapes"),
-        ({"grids": grid(8), "trials": 5}, "5 trials"),
-        ({"grids": grid(8), "trials": 17, "runtimes": ["pytorch"]}, "pytorch"),
-        ({"grids": grid(0), "trials": 17}, "at least 1"),
+        ({"grids": grid(99), "protocols": SHORT}, "holds none of these shapes"),
+        ({"grids": grid(8), "protocols": [Protocol(trials=5)]}, "5 trials"),
+        ({"grids": grid(8), "runtimes": ["pytorch"]}, "pytorch"),
+        ({"grids": grid(0)}, "at least 1"),
+        ({"grids": [{"colour": [1]}]}, "colour"),
     ],
 )
-def test_nothing_to_draw_is_told(folder, arguments, words):
-    with pytest.raises(UsageError, match=words):
-        load(folder, **arguments)
-    with pytest.raises(UsageError, match="unknown axis"):
-        Campaign((planted(8),), folder).select(colour=[1])
+def test_nothing_to_draw_is_told(folder, arguments, message):
+    with pytest.raises((UsageError, TypeError), match=message):
+        load_or_record(folder, **arguments)
 
 
-def test_groups_and_control_runs_of_a_campaign(tmp_path):
+def test_rounds_and_control_runs_of_a_campaign(tmp_path):
     noise = np.arange(7, 27)
     for number in range(11):
         control = {"start_ns": 100 * np.arange(20), "latency_ns": noise + number} if number < 2 else None
         files.write(replace(planted(8, round=number), control=control), tmp_path)
-    campaign = load(tmp_path, grids=grid(8), trials=17)
-    (group,) = campaign.groups
+    (group,) = load_or_record(tmp_path, grids=grid(8))
     assert [sample.round for sample in group.samples] == list(range(11))  # not 0, 1, 10, 2, as text is sorted
-    assert group.n == 11 * 17 and campaign.groups is campaign.groups
-    (kept,) = campaign.controls.values()
-    np.testing.assert_array_equal(kept, np.r_[noise, noise + 1])
-    assert campaign.controls.keys() == {planted(8).configuration.id}
+    assert group.n == 11 * 17
+    kept = [sample.control_ns for sample in group.samples if sample.control_ns is not None]
+    np.testing.assert_array_equal(np.concatenate(kept), np.r_[noise, noise + 1])
 
 
 def test_arrivals_are_never_mixed_unless_asked_for(tmp_path):
@@ -75,22 +78,22 @@ def test_arrivals_are_never_mixed_unless_asked_for(tmp_path):
         configuration = replace(closed.configuration, protocol=protocol)
         files.write(replace(closed, configuration=configuration, columns={**closed.columns, **intended}), tmp_path)
 
-    def periods(**more):
-        items = load(tmp_path, grids=grid(8), **more).items
-        return sorted((item.configuration.protocol.period_us or 0) for item in items)
+    def periods(*protocols):
+        runs = load_or_record(tmp_path, grids=grid(8), protocols=protocols)
+        return sorted((group.configuration.protocol.period_us or 0) for group in runs)
 
-    assert periods(trials=17) == [0]
-    assert periods(trials=17, arrivals=[{"arrival": "periodic", "period_us": 2000}]) == [2000]
-    assert periods(trials=None, arrivals=None) == [0, 1000, 2000]
-    with pytest.raises(UsageError, match="shapes with such arrivals"):
-        periods(trials=17, arrivals=[{"arrival": "paused", "pause_ms": 3}])
+    assert periods(*SHORT) == [0]
+    assert periods(Protocol(trials=17, arrival="periodic", period_us=2000)) == [2000]
+    assert periods() == [0, 1000, 2000]
+    with pytest.raises(UsageError, match="paused 3 ms"):
+        periods(Protocol(trials=17, arrival="paused", pause_ms=3))
 
 
 def test_recording_here_goes_on_where_it_was(tmp_path, capsys):
-    arguments = {"record": True, "out": tmp_path / "out", "trials": 30, "show_progress": False}
-    assert len(load("nowhere", grids=grid(8), **arguments).items) == 1
-    again = load("nowhere", grids=grid(8, 9), **arguments)
-    assert sorted(again.summary["hidden"]) == [8, 9] and set(again.summary["n"]) == {30}
+    arguments = {"record": True, "out": tmp_path / "out", "show_progress": False, "protocols": [Protocol(trials=30)]}
+    assert len(load_or_record("nowhere", grids=grid(8), **arguments)) == 1
+    again = load_or_record("nowhere", grids=grid(8, 9), **arguments)
+    assert hidden_of(again) == [8, 9] and {group.n for group in again} == {30}
     assert "1 recorded, 0 failed, 1 were there already" in capsys.readouterr().out
 
 

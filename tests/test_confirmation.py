@@ -78,11 +78,11 @@ def test_only_a_younger_recording_of_the_same_confirms_and_the_first_one_counts(
         recording(9, started=2000),
     ):
         again = found(not_fresh)
-        assert again.verdict is None and not again.confirmed and "Not confirmed yet" in again.words()
+        assert again.verdict is None and not again.confirmed and "Not confirmed yet" in str(again)
     late, clean = recording(8, late=100, started=2000), recording(8, started=3000, round=1)
-    assert found(clean).confirmed and found(clean).words().startswith("Confirmed by")
+    assert found(clean).confirmed and str(found(clean)).startswith("Confirmed by")
     again = found(late, clean)
-    assert again.verdict.misses == 100 and not again.confirmed and again.words().startswith("NOT confirmed")
+    assert again.verdict.misses == 100 and not again.confirmed and str(again).startswith("NOT confirmed")
     assert again.fresh.samples[0].started_unix_ns == 2000
     assert confirm(group, *question, data=tmp_path / "nothing").verdict is None
 
@@ -90,7 +90,7 @@ def test_only_a_younger_recording_of_the_same_confirms_and_the_first_one_counts(
 def test_a_confirmation_has_as_many_trials_as_all_rounds_of_the_group(tmp_path):
     (group,) = groups_of([recording(8, n=300, round=number, started=number) for number in range(3)])
     again = confirm(group, 1000, "99", out=tmp_path)
-    assert "--trials 900" in again.command and again.command in again.words()
+    assert "--trials 900" in again.command and again.command in str(again)
     files.write(recording(8, n=900, started=99), tmp_path)
     assert confirm(group, 1000, "99.5", data=tmp_path).verdict.n == 900
 
@@ -150,5 +150,5 @@ def test_what_came_from_elsewhere_cannot_be_recorded_afresh():
 
     group = Group("numbers", (Sample.of([1e5] * 400),))
     assert largest_that_meets([group], 1000, "99") is None
-    with pytest.raises(UsageError, match="not recorded by this lab"):
+    with pytest.raises(UsageError, match="not recorded by this package"):
         confirm(group, 1000, "99")
