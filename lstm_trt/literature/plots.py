@@ -1,31 +1,27 @@
-"""Implementations of one workload as bars: what a document printed above, what was recorded today below.
+"""Pictures of the literature's workloads: what a document printed beside what was recorded today.
 
-Each side has its own axis and its own fastest, since machine and size differ; at every bar stand
-its time and its ratio to the fastest of its side. What failed is drawn as such, with the words
-for it.
-
-All pictures that recordings of the literature's workloads support, beside what the documents print.
-
-A family of workloads over its sizes: a document's figures on the left, today's on the right, both axes logarithmic.
-
-Lines of equal slope cost alike as the size grows, whatever the machine. Failures stand in a strip
-above, each at its size with its word.
+`bars` has implementations of one workload, a panel for each side; `over_size` a family of workloads over its sizes,
+where lines of equal slope cost alike as the size grows, whatever the machine; `table_of` many shapes, a line each;
+`costs` what it took before the first answer. Each side has its own axis and its own fastest, since machine and size
+differ. What failed is drawn as such, with its reason. `draw` writes all that recordings support.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
+from lstm_trt import registry
 from lstm_trt.config.errors import UsageError
 from lstm_trt.literature import compare, metrics, published
 from lstm_trt.literature.compare import Entry, Side, said
+from lstm_trt.literature.implementations import load
 from lstm_trt.literature.metrics import Row
 from lstm_trt.literature.workloads import VARIANTS, LiteratureWorkload
 from lstm_trt.plots.style import (
@@ -44,22 +40,23 @@ from lstm_trt.runtimes.base import COSTS
 
 ROW_IN, HEAD_IN = 0.21, 0.62
 
-#: Colour of a framework, the same in all pictures; by the first word of a title.
-FAMILIES = {
-    "PyTorch": "#0173b2",
-    "TensorFlow": "#de8f05",
-    "ONNX": "#029e73",
-    "Apache": "#cc78bc",
-    "TVM": "#cc78bc",
-    "TensorRT": "#56a01a",
-}
-
+#: What documents print of frameworks that have no implementation here.
 OTHER = "0.55"
 
 
-def family_color(title: str) -> str:
-    """The colour of what a title begins with, grey for what has no colour of its own."""
-    return FAMILIES.get(title.split()[0], OTHER)
+@cache
+def framework_colors() -> dict[str, tuple]:
+    """Colour of each framework that has an implementation, the same in all pictures."""
+    frameworks = dict.fromkeys(load(name).FRAMEWORK for name in registry.table("IMPLEMENTATIONS"))
+    return dict(zip(frameworks, kind_colors(len(frameworks)), strict=True))
+
+
+def color_of(implementation: str) -> tuple | str:
+    """The colour of an implementation's framework, grey for one that is not of this package."""
+    try:
+        return framework_colors().get(load(implementation).FRAMEWORK, OTHER)
+    except UsageError:
+        return OTHER
 
 
 def bars(sides: Sequence[Side], title: str, notes: Sequence[str] = ()) -> Picture:
@@ -128,7 +125,7 @@ def _panel(ax: Axes, side: Side) -> None:
             _missing(ax, place, one, low)
             continue
         time_ms = 1e3 * one.seconds
-        ax.barh(place, time_ms - low, left=low, height=0.72, color=family_color(one.title), gid="bar")
+        ax.barh(place, time_ms - low, left=low, height=0.72, color=color_of(one.implementation))
         words = f"{number(time_ms)} ms   {multiple(side.ratio(one))}"
         ax.annotate(words, (time_ms, place), (4, 0), textcoords="offset points", va="center", size=8.5)
     ax.set_yticks(range(len(entries)), [one.title for one in entries])
@@ -148,7 +145,7 @@ def _missing(ax: Axes, place: int, one: Entry, low: float) -> None:
     edge = low
     if failed:
         edge = low * (ax.get_xlim()[1] / low) ** 0.04
-        ax.barh(place, edge - low, left=low, height=0.72, color="white", edgecolor="#c44", hatch="////", gid="failure")
+        ax.barh(place, edge - low, left=low, height=0.72, color="white", edgecolor="#c44", hatch="////")
     shown = words if len(words) <= 75 else words[:74] + "…"
     look = {"color": "#a22" if failed else "0.45", "size": 8.5, "va": "center"}
     ax.annotate(shown, (edge, place), (4, 0), textcoords="offset points", **look)
@@ -248,9 +245,9 @@ def over_size(
 
 
 def _size_panel(ax: Axes, sides: Mapping[int, Side], sizes: Sequence[int]) -> None:
-    titles = dict.fromkeys(one.title for side in sides.values() for one in side.entries)
+    titles = {one.title: one.implementation for side in sides.values() for one in side.entries}
     times = [1e3 * one.seconds for side in sides.values() for one in side.ranked] or [1.0]
-    looks = _looks(list(titles))
+    looks = _looks(titles)
     failed: dict[int, list[str]] = {}
     for title in titles:
         found = {size: one for size, side in sides.items() for one in side.entries if one.title == title}
@@ -283,16 +280,18 @@ def _size_panel(ax: Axes, sides: Mapping[int, Side], sizes: Sequence[int]) -> No
             ax.annotate("✕ " + text, (size, 0.99), **place)
 
 
-def _looks(titles: list[str]) -> dict[str, dict]:
-    """A colour a framework where it has one of its own, a dash and a marker each within it."""
-    counts: dict[str, int] = {}
-    others = [title for title in titles if title.split()[0] not in FAMILIES]
-    taken = {to_hex(family_color(title)) for title in titles if title not in others}
-    free = [color for color in kind_colors(10) if to_hex(color) not in taken]
-    colors = {title: free[place % len(free)] for place, title in enumerate(others)}
+def _looks(implementations: Mapping[str, str]) -> dict[str, dict]:
+    """A colour a framework, a dash and a marker each within it; by title. `implementations`: title -> name.
+
+    What has no framework of this package gets one of the colours that are left.
+    """
+    own = {title: color_of(name) for title, name in implementations.items()}
+    others = [title for title, color in own.items() if color == OTHER]
+    free = [color for color in kind_colors(10) if color not in own.values()]
+    colors = own | {title: free[place % len(free)] for place, title in enumerate(others)}
+    counts: dict[tuple, int] = {}
     looks = {}
-    for title in titles:
-        color = colors.get(title) or family_color(title)
+    for title, color in colors.items():
         place = counts[color] = counts.get(color, -1) + 1
         marker = MARKERS[place % len(MARKERS)]
         looks[title] = {"color": color, "marker": marker, "linestyle": DASHES[place % len(DASHES)]}
@@ -309,7 +308,7 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
     if not rows:
         raise UsageError("there is nothing to draw: neither published figures nor recordings")
     both = [side for row in rows for side in row[1:] if side]
-    titles = list(dict.fromkeys(one.title for side in both for one in side.entries))
+    titles = {one.title: one.implementation for side in both for one in side.entries}
     looks = {title: look | {"linestyle": "none"} for title, look in _looks(titles).items()}
     times = [1e3 * one.seconds for side in both for one in side.ranked] or [1.0]
     low, high = min(times) / 1.4, max(times) * 1.4
