@@ -55,7 +55,7 @@ IMPLEMENTATIONS = {
     "tensorflow-xla": f"{_IMPLEMENTATIONS}.tensorflow:XLA",
     "tensorflow-one-call-eager": f"{_IMPLEMENTATIONS}.tensorflow:ONE_CALL_EAGER",
     "tensorflow-one-call-graph": f"{_IMPLEMENTATIONS}.tensorflow:ONE_CALL_GRAPH",
-    "onnxruntime": f"{_IMPLEMENTATIONS}.onnxruntime",
+    "onnxruntime": f"{_IMPLEMENTATIONS}.onnxruntime:ONNXRUNTIME",
     "tensorrt": f"{_IMPLEMENTATIONS}.tensorrt:TENSORRT",
     "tensorrt-rtx": f"{_IMPLEMENTATIONS}.tensorrt:TENSORRT_RTX",
     "tvm-untuned": f"{_IMPLEMENTATIONS}.tvm:UNTUNED",

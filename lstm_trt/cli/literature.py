@@ -10,8 +10,7 @@ from lstm_trt.cli.common import AXIS_HELP, exit_status, print_answer, print_file
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.literature import metrics, plan
-from lstm_trt.literature.catalogue import catalogue, ready_implementations
-from lstm_trt.literature.session import describe_benchmark
+from lstm_trt.literature.session import describe_benchmark, listing, ready_implementations
 from lstm_trt.literature.workloads import MODES, VARIANTS, WORKLOADS, LiteratureWorkload, find
 from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.store import folders
@@ -145,14 +144,14 @@ def _asked(arguments: argparse.Namespace) -> Callable[[Configuration], bool]:
 def _print_metrics(arguments: argparse.Namespace, wanted: Callable[[Configuration], bool]) -> int:
     """Print the metrics of what the folder holds of the wanted configurations."""
     items = folders.read_many(arguments.out)
-    found = metrics.rows(
+    found = metrics.table(
         item
         for item in items
         if isinstance(item.configuration.workload, LiteratureWorkload) and wanted(item.configuration)
     )
     if not found:
         raise UsageError(f"{arguments.out} holds no such recording of a workload of the literature")
-    print_answer(metrics.Metrics(tuple(found)), arguments.format)
+    print_answer(found, arguments.format)
     if arguments.figures is not None:
         from lstm_trt.literature.plots import draw  # matplotlib takes a second to load
 
@@ -166,18 +165,18 @@ def _plan(arguments: argparse.Namespace) -> int:
     chosen = [name for name in PLANNED if getattr(arguments, name) not in (None, False, WHOLE)]
     if chosen or arguments.threads != Options.threads:
         raise UsageError(f"--plan chooses for each row: leave --{(chosen or ['threads'])[0]} out")
-    entries = plan.entries()
-    print_progress(plan.text(entries))
+    whole = plan.plan()
+    print_progress(str(whole))
     if arguments.dry_run:
         return 0
     if arguments.out is None:
         raise UsageError("--out is missing: give a folder for the recordings, or --dry-run")
     arguments.time_limit = arguments.time_limit or plan.TIME_LIMIT_S
-    return _record(arguments, [entry.configuration for entry in entries if entry.configuration])
+    return _record(arguments, whole.configurations)
 
 
 def _list(arguments: argparse.Namespace) -> int:
     if arguments.format == "csv":
         raise UsageError("--list is printed as text or json")
-    print_answer(catalogue(arguments.workload), arguments.format)
+    print_answer(listing(arguments.workload), arguments.format)
     return 0

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 DISTINCT_SEQUENCES = 4
 
 
-def weight_shapes(shape: LstmShape) -> dict[str, tuple[int, ...]]:
-    """PyTorch's names and shapes, gates in the order i, f, g, o (ONNX has i, o, f, c)."""
+def lstm_weight_shapes(shape: LstmShape) -> dict[str, tuple[int, ...]]:
+    """PyTorch's names and shapes of an LSTM's weights, gates in the order i, f, g, o (ONNX has i, o, f, c)."""
     named: dict[str, tuple[int, ...]] = {}
     gates = 4 * shape.hidden
     for layer, width in enumerate(shape.layer_inputs()):
@@ -33,18 +33,26 @@ def weight_shapes(shape: LstmShape) -> dict[str, tuple[int, ...]]:
             named[f"lstm.weight_hh_l{layer}{suffix}"] = (gates, shape.hidden)
             named[f"lstm.bias_ih_l{layer}{suffix}"] = (gates,)
             named[f"lstm.bias_hh_l{layer}{suffix}"] = (gates,)
-    named["dense.weight"] = (1, shape.hidden * shape.directions)
-    named["dense.bias"] = (1,)
     return named
 
 
+def weight_shapes(shape: LstmShape) -> dict[str, tuple[int, ...]]:
+    """`lstm_weight_shapes`, and the dense layer to one output."""
+    dense = {"dense.weight": (1, shape.hidden * shape.directions), "dense.bias": (1,)}
+    return {**lstm_weight_shapes(shape), **dense}
+
+
 def make_weights(shape: LstmShape, seed: int) -> dict[str, np.ndarray]:
-    """Float32 weights, uniform in +-1/sqrt(hidden) as PyTorch initialises an LSTM."""
-    generator = np.random.default_rng([seed, *shape.network])
-    bound = 1 / math.sqrt(shape.hidden)
-    return {
-        name: generator.uniform(-bound, bound, size).astype(np.float32) for name, size in weight_shapes(shape).items()
-    }
+    """Float32 weights by name, uniform in +-1/sqrt(hidden) as PyTorch initialises an LSTM."""
+    return uniform_weights(np.random.default_rng([seed, *shape.network]), weight_shapes(shape), shape.hidden)
+
+
+def uniform_weights(
+    generator: np.random.Generator, shapes: dict[str, tuple[int, ...]], size: int
+) -> dict[str, np.ndarray]:
+    """Float32 weights of these shapes, uniform in +-1/sqrt(size), drawn in their order."""
+    bound = 1 / math.sqrt(size)
+    return {name: generator.uniform(-bound, bound, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
 def make_inputs(shape: LstmShape, seed: int | list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

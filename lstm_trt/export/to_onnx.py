@@ -13,6 +13,7 @@ import math
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import build_module, make_weights
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.store import cache, files
+
+if TYPE_CHECKING:
+    import torch
 
 OPSET = 18
 
@@ -109,37 +113,59 @@ def _export(shape: LstmShape, weights: dict[str, np.ndarray]) -> bytes:
     import onnx
     import torch
 
-    module = build_module(shape, weights)
-    buffer = io.BytesIO()
     symbolic = {0: "sequence", 1: "batch"}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # its deprecation, and that the batch size varies: see above
-            torch.onnx.export(
-                module,
-                (torch.zeros(3, 2, shape.features),),
-                buffer,
-                input_names=[INPUT],
-                output_names=[OUTPUT],
-                dynamic_axes={INPUT: symbolic, OUTPUT: symbolic},
-                opset_version=OPSET,
-                dynamo=False,
-            )
-    except Exception as error:  # whatever the exporter raises, the sweep goes on
-        raise ExportFailed(f"PyTorch {torch.__version__} cannot export {shape.label}: {first_line(error)}") from error
-    content = buffer.getvalue()
-    model = onnx.load_from_string(content)
-    for value in (model.graph.input[0], model.graph.output[0]):
+    content = export_module(
+        build_module(shape, weights),
+        torch.zeros(3, 2, shape.features),
+        shape.label,
+        shape.layers,
+        dynamic_axes={INPUT: symbolic, OUTPUT: symbolic},
+    )
+    graph = onnx.load_from_string(content).graph
+    for value in (graph.input[0], graph.output[0]):
         dims = value.type.tensor_type.shape.dim
         if not (dims[0].dim_param and dims[1].dim_param):
             raise ExportFailed(f"the exporter froze a size of {value.name} of {shape.label}")
-    onnx.checker.check_model(model, full_check=True)
-    operators = [node.op_type for node in model.graph.node]
-    if operators.count("LSTM") != shape.layers:
-        raise ExportFailed(
-            f"the export of {shape.label} holds {operators.count('LSTM')} LSTM operators, not {shape.layers}"
-        )
     return content
+
+
+def export_module(
+    module: torch.nn.Module,
+    example: torch.Tensor,
+    label: str,
+    lstm_operators: int,
+    dynamic_axes: dict[str, dict[int, str]] | None = None,
+) -> bytes:
+    """A module of one input and one output as ONNX, checked, with so many LSTM operators.
+
+    Sizes are those of `example` but for `dynamic_axes` (input or output -> axis -> symbol). `label` names the network
+    in messages. Raises `ExportFailed` where the exporter or the ONNX checker refuses.
+    """
+    import onnx
+    import torch
+
+    buffer = io.BytesIO()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its deprecation, and what it says of a batch that is fixed, or is not
+            torch.onnx.export(
+                module,
+                (example,),
+                buffer,
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+                dynamic_axes=dynamic_axes,
+                opset_version=OPSET,
+                dynamo=False,
+            )
+        model = onnx.load_from_string(buffer.getvalue())
+        onnx.checker.check_model(model, full_check=True)
+    except Exception as error:  # whatever the exporter or the checker raises, the sweep goes on
+        raise ExportFailed(f"PyTorch {torch.__version__} cannot export {label}: {first_line(error)}") from error
+    found = [node.op_type for node in model.graph.node].count("LSTM")
+    if found != lstm_operators:
+        raise ExportFailed(f"the export of {label} holds {found} LSTM operators, not {lstm_operators}")
+    return buffer.getvalue()
 
 
 def static_model(path: Path, shape: LstmShape) -> bytes:

@@ -6,11 +6,11 @@ frameworks map from these.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
+from lstm_trt.export.network import lstm_weight_shapes, uniform_weights
 from lstm_trt.literature.workloads import LiteratureWorkload
 
 
@@ -33,39 +33,36 @@ class Batch:
 
 def weight_shapes(workload: LiteratureWorkload) -> dict[str, tuple[int, ...]]:
     """PyTorch's names and shapes of all that is trained, in the order embedding, LSTM, dense."""
-    named: dict[str, tuple[int, ...]] = {}
-    if workload.vocabulary:
-        named["embedding.weight"] = (workload.vocabulary, workload.features)
-    gates = 4 * workload.hidden
-    for layer, width in enumerate(workload.shape.layer_inputs()):
-        for suffix in ("", "_reverse")[: workload.directions]:
-            named[f"lstm.weight_ih_l{layer}{suffix}"] = (gates, width)
-            named[f"lstm.weight_hh_l{layer}{suffix}"] = (gates, workload.hidden)
-            named[f"lstm.bias_ih_l{layer}{suffix}"] = (gates,)
-            named[f"lstm.bias_hh_l{layer}{suffix}"] = (gates,)
-    if workload.head != "none":
-        named["dense.weight"] = (workload.outputs, workload.width)
-        if workload.head_bias:
-            named["dense.bias"] = (workload.outputs,)
-    return named
+    return {**_embedding_shapes(workload), **lstm_weight_shapes(workload.shape), **_dense_shapes(workload)}
+
+
+def _embedding_shapes(workload: LiteratureWorkload) -> dict[str, tuple[int, ...]]:
+    return {"embedding.weight": (workload.vocabulary, workload.features)} if workload.vocabulary else {}
+
+
+def _dense_shapes(workload: LiteratureWorkload) -> dict[str, tuple[int, ...]]:
+    if workload.head == "none":
+        return {}
+    bias = {"dense.bias": (workload.outputs,)} if workload.head_bias else {}
+    return {"dense.weight": (workload.outputs, workload.width), **bias}
 
 
 def make_weights(workload: LiteratureWorkload, seed: int) -> dict[str, np.ndarray]:
-    """Float32 weights with PyTorch's distributions.
+    """Float32 weights by name, with PyTorch's distributions.
 
     The embedding is standard normal, the LSTM uniform in +-1/sqrt(hidden), the dense layer
     in +-1/sqrt(its inputs). They depend on the network and not on batch, sequence or scale.
     """
-    shapes = weight_shapes(workload)
-    generator = np.random.default_rng([seed, *(size for shape in shapes.values() for size in shape)])
-    weights = {}
-    for name, size in shapes.items():
-        if name == "embedding.weight":
-            weights[name] = generator.standard_normal(size, dtype=np.float32)
-            continue
-        bound = 1 / math.sqrt(workload.width if name.startswith("dense") else workload.hidden)
-        weights[name] = generator.uniform(-bound, bound, size).astype(np.float32)
-    return weights
+    sizes = (size for shape in weight_shapes(workload).values() for size in shape)
+    generator = np.random.default_rng([seed, *sizes])
+    return {
+        **{
+            name: generator.standard_normal(shape, dtype=np.float32)
+            for name, shape in _embedding_shapes(workload).items()
+        },
+        **uniform_weights(generator, lstm_weight_shapes(workload.shape), workload.hidden),
+        **uniform_weights(generator, _dense_shapes(workload), workload.width),
+    }
 
 
 def make_batch(workload: LiteratureWorkload, seed: int) -> Batch:

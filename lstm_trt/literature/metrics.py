@@ -1,7 +1,7 @@
 """Recordings of the literature's workloads as the figures that their documents print, one row a figure.
 
 The columns are those of `data/published` where they apply, so that both stand in one table. A
-failure is a row without a value, in the documents' own words where they fit. What it took before
+failure is a row without a value, in the documents' own terms where they fit. What it took before
 the first batch (export, schedule, tuning, build, first call) is a row each.
 """
 
@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import csv
 import io
-import math
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lstm_trt.config import format
 from lstm_trt.config.configuration import Configuration
-from lstm_trt.config.format import table
-from lstm_trt.literature.published import SECONDS
+from lstm_trt.config.errors import UsageError
+from lstm_trt.literature import implementations, published
+from lstm_trt.literature.published import SECONDS, Figure
 from lstm_trt.literature.workloads import LiteratureWorkload, base_of
 from lstm_trt.runtimes.base import COSTS
 from lstm_trt.store.schema import Failure, Recording
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Figure):
     """One figure of one recording; `value` is None unless `status` is "ok", and `reason` then says why.
 
     `workload` is its name and `label` the name with sizes and scale. `scale` is the fraction of
@@ -70,19 +71,11 @@ class Row:
     machine: str | None
     config_id: str
 
-    @property
-    def seconds(self) -> float | None:
-        """The value in seconds; None where there is none or it is no time."""
-        return None if self.value is None or self.unit not in SECONDS else self.value * SECONDS[self.unit]
-
-
-COLUMNS = tuple(field.name for field in fields(Row))
-
 
 def _ms(latency_ns: np.ndarray) -> dict[str, tuple[float, str]]:
     """Document 000: its benchmark tool takes the standard deviation with n in the denominator."""
-    told = {"mean": np.mean, "median": np.median, "max": np.max, "min": np.min, "std": np.std}
-    return {name: (float(of(latency_ns)) / 1e6, "ms") for name, of in told.items()}
+    statistics = {"mean": np.mean, "median": np.median, "max": np.max, "min": np.min, "std": np.std}
+    return {name: (float(statistic(latency_ns)) / 1e6, "ms") for name, statistic in statistics.items()}
 
 
 def _elapsed(latency_ns: np.ndarray, batch: int) -> dict[str, tuple[float, str]]:
@@ -115,100 +108,130 @@ def self_checks(recording: Recording) -> dict[str, tuple[float, str]]:
     losses, check = recording.provenance.get("losses"), recording.provenance["self_check"]
     if not losses:
         return {}
-    told = {"loss_first": (losses[0], "loss"), "loss_last": (losses[-1], "loss")}
-    return told | {"loop_over_batches": (check["batches_loop_ns"] / check["batches_ns"], "ratio")}
+    figures = {"loss_first": (losses[0], "loss"), "loss_last": (losses[-1], "loss")}
+    return figures | {"loop_over_batches": (check["batches_loop_ns"] / check["batches_ns"], "ratio")}
+
+
+@dataclass(frozen=True)
+class Table:
+    """The figures of recordings and failures; iterates over its rows."""
+
+    rows: tuple[Row, ...]
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row a figure, with `seconds`; what has no value is None or NaN."""
+        return published.frame(self.rows, Row)
+
+    def as_dict(self) -> list[dict]:
+        """JSON values, an object a row."""
+        return [asdict(row) for row in self.rows]
+
+    def csv_text(self) -> str:
+        """CSV with the fields of `Row` as columns; None is an empty cell."""
+        target = io.StringIO()
+        writer = csv.writer(target, lineterminator="\n")
+        columns = published.columns_of(Row)
+        writer.writerow(columns)
+        writer.writerows([getattr(row, name) for name in columns] for row in self.rows)
+        return target.getvalue()
+
+    def __str__(self) -> str:
+        """A block a document, a line a recording, its figures in the document's order and units."""
+        documents: dict[str, dict[tuple, list[Row]]] = {}
+        for row in sorted(self.rows, key=lambda row: row.source):
+            recordings = documents.setdefault(row.source, {})
+            recordings.setdefault((row.config_id, row.machine, row.round), []).append(row)
+        return "\n\n".join(_block(document, list(found.values())) for document, found in documents.items())
+
+
+def table(items: Iterable[Recording | Failure]) -> Table:
+    """The figures of recordings and failures, in the order of the documents; other workloads are left out."""
+    return Table(tuple(rows(items)))
 
 
 def rows(items: Iterable[Recording | Failure]) -> list[Row]:
-    """The rows of recordings and failures; other workloads are left out."""
+    """The rows of `table`."""
     found = []
     for item in items:
-        if not isinstance(item.configuration.workload, LiteratureWorkload):
+        workload = item.configuration.workload
+        if not isinstance(workload, LiteratureWorkload):
             continue
         common = _common(item)
-        document = common["source"]
         if isinstance(item, Failure):
-            statistic, unit = LEADING[document]
-            told = {"value": None, "unit": unit, "status": "failed", "reason": words(item), "detail": item.reason}
-            found.append(Row(**common, statistic=statistic, **told, n=0))
+            statistic, unit = LEADING[workload.document]
+            failed = {"value": None, "unit": unit, "status": "failed", "reason": reason(item), "detail": item.reason}
+            found.append(Row(**common, statistic=statistic, **failed, n=0))
             continue
-        figures = of_document(document, item.timed_ns, item.configuration.workload.batch)
-        figures |= self_checks(item) if document == "004" else {}
-        figures["parameters"] = (item.configuration.workload.parameters, "count")
-        costs = item.provenance.get("costs_s", {})
-        figures |= {name.removesuffix("_s"): (costs[name], "s") for name in COSTS if name in costs}
-        for statistic, (value, unit) in figures.items():
-            told = {"value": value, "unit": unit, "status": "ok", "reason": "", "detail": ""}
-            found.append(Row(**common, statistic=statistic, **told, n=len(item.timed_ns)))
+        good = {"status": "ok", "reason": "", "detail": "", "n": len(item.timed_ns)}
+        for statistic, (value, unit) in _figures(item, workload).items():
+            found.append(Row(**common, statistic=statistic, value=value, unit=unit, **good))
     return sorted(found, key=_place)
 
 
-def words(failure: Failure) -> str:
-    """Why it failed in the documents' words where they fit, else the reason itself."""
+def _figures(recording: Recording, workload: LiteratureWorkload) -> dict[str, tuple[float, str]]:
+    """Statistic -> (value, unit): the document's own, its checks, the number of parameters, the costs."""
+    figures = of_document(workload.document, recording.timed_ns, workload.batch)
+    figures |= self_checks(recording) if workload.document == "004" else {}
+    figures["parameters"] = (workload.parameters, "count")
+    costs = recording.provenance.get("costs_s", {})
+    return figures | {name.removesuffix("_s"): (costs[name], "s") for name in COSTS if name in costs}
+
+
+def reason(failure: Failure) -> str:
+    """Why it failed, in the documents' terms where they fit ("out of mem"), else the reason itself."""
     text = failure.reason.lower()
     if failure.stage == "memory":
         return "out of mem"
-    if "recursion" in text:
-        return "recursion depth"
-    if "stack overflow" in text:
-        return "stack overflow"
+    for term, documents_term in (("recursion", "recursion depth"), ("stack overflow", "stack overflow")):
+        if term in text:
+            return documents_term
     return failure.reason if failure.stage in ("parity", "time") else "didn't run"
 
 
 def _common(item: Recording | Failure) -> dict:
-    configuration, workload = item.configuration, item.configuration.workload
+    """What all rows of one recording or failure have in common."""
+    configuration, workload, options = item.configuration, item.configuration.workload, item.configuration.options
     base = base_of(workload)
-    told = {
+    return {
         "source": workload.document,
         "workload": workload.name,
         "label": workload.label,
         "scale": workload.scale,
-        "shape": shape_words(workload),
-        **{name: getattr(workload, name) for name in ("batch", "sequence", "features", "hidden", "layers")},
+        "shape": workload.sizes,
+        **{name: getattr(workload, name) for name in published.SIZES},
         "published_batch": base and base.batch,
         "published_sequence": base and base.sequence,
         "mode": configuration.mode,
         "implementation": configuration.runtime,
         **_implementation(configuration, item.provenance),
         "framework_version": configuration.runtime_version,
-        "device": "gpu" if configuration.options.device == "cuda" else configuration.options.device,
+        "device": "gpu" if options.device == "cuda" else options.device,
         "hardware": configuration.device_name,
-        "precision": configuration.options.precision,
-        "threads": configuration.options.threads,
+        "precision": options.precision,
+        "threads": options.threads,
         "document_n": workload.batches,
         "round": item.round,
         "machine": item.provenance.get("machine_fingerprint"),
         "config_id": configuration.id,
     }
-    return told
 
 
-def _implementation(configuration: Configuration, provenance: dict) -> dict:
-    """Title and framework as recorded; of a failure, which has not got so far, as the registry has them."""
-    told = provenance.get("implementation")
-    if told is None:
-        from lstm_trt.config.errors import LabError
-        from lstm_trt.literature import implementations
-
-        try:
-            module = implementations.load(configuration.runtime)
-            told = {"title": module.TITLE, "framework": module.FRAMEWORK}
-        except LabError:  # an implementation of someone else's
-            told = {"title": configuration.runtime, "framework": ""}
-    return {name: told[name] for name in ("title", "framework")}
-
-
-def shape_words(workload: LiteratureWorkload) -> str:
-    """All sizes that were run, as the published tables write them."""
-    told = f"layers {workload.layers}" + (" bidirectional" if workload.directions == 2 else "")
-    told += f" hidden {workload.hidden} input {workload.features} sequence {workload.sequence} batch {workload.batch}"
-    for name, value in (
-        ("vocabulary", workload.vocabulary),
-        ("outputs", workload.outputs),
-        ("labels", workload.labels),
-    ):
-        told += f" {name} {value}" if value else ""
-    return told + (f" lengths {workload.lengths[0]} to {workload.lengths[1]}" if workload.lengths else "")
+def _implementation(configuration: Configuration, provenance: dict) -> dict[str, str]:
+    """Title and framework as recorded; of a failure, which has not got so far, as the implementation has them."""
+    if recorded := provenance.get("implementation"):
+        return {name: recorded[name] for name in ("title", "framework")}
+    try:
+        implementation = implementations.load(configuration.runtime)
+    except UsageError:  # an implementation of someone else's
+        return {"title": configuration.runtime, "framework": ""}
+    return {"title": implementation.TITLE, "framework": implementation.FRAMEWORK}
 
 
 def _place(row: Row) -> tuple:
@@ -216,71 +239,35 @@ def _place(row: Row) -> tuple:
     return (row.source, row.workload, row.mode, sizes, row.scale, row.implementation, row.threads, row.round)
 
 
-def frame(items: Iterable[Recording | Failure]) -> pd.DataFrame:
-    """`rows` as a pandas table, with `seconds`; what has no value is None or NaN."""
-    import pandas as pd
-
-    found = rows(items)
-    table = pd.DataFrame({name: [getattr(row, name) for row in found] for name in (*COLUMNS, "seconds")})
-    types = {"value": "float64", "seconds": "float64", "published_batch": "Int64", "published_sequence": "Int64"}
-    return table.astype(types)
-
-
-@dataclass(frozen=True)
-class Metrics:
-    """Rows as answers: JSON values, CSV, and text for the terminal."""
-
-    rows: tuple[Row, ...]
-
-    def as_dict(self) -> list[dict]:
-        """JSON values, one object a row."""
-        return [asdict(row) for row in self.rows]
-
-    def csv_text(self) -> str:
-        """One line a row; None is an empty cell."""
-        target = io.StringIO()
-        writer = csv.writer(target, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows([getattr(row, name) for name in COLUMNS] for row in self.rows)
-        return target.getvalue()
-
-    def __str__(self) -> str:
-        """A block a document, a line a recording, its figures in the document's order and units."""
-        blocks = []
-        for document in sorted({row.source for row in self.rows}):
-            recordings: dict[tuple, list[Row]] = {}
-            for row in self.rows:
-                if row.source == document:
-                    recordings.setdefault((row.config_id, row.machine, row.round), []).append(row)
-            blocks.append(f"document {document}\n{_table(list(recordings.values()))}")
-        return "\n\n".join(blocks)
-
-
-def _table(recordings: list[list[Row]]) -> str:
+def _block(document: str, recordings: list[list[Row]]) -> str:
     # Those of a recording first: a failure has one only, and the order is the document's.
     complete = sorted(recordings, key=lambda rows: rows[0].status != "ok")
     figures = list(dict.fromkeys((row.statistic, row.unit) for rows in complete for row in rows))
     figures.sort(key=lambda figure: f"{figure[0]}_s" in COSTS)
     names = ["workload", "scale", "mode", "implementation"]
     numbers = ["n", *(f"{name} {unit}" if unit in SECONDS else name for name, unit in figures)]
-    lines = []
-    for rows in recordings:
-        first = rows[0]
-        threads, round = f" x{first.threads}" * (first.threads > 1), f" r{first.round}" * (first.round > 0)
-        line = [first.label, first.scale, first.mode, f"{first.implementation}{threads}{round}"]
-        if first.status != "ok":
-            detail = "" if first.detail == first.reason else f" ({first.detail})"
-            lines.append([*line, "-", f"{first.reason}{detail}"])
-            continue
-        values = {row.statistic: row for row in rows}
-        lines.append([*line, str(first.n), *(_cell(values.get(name)) for name, _ in figures)])
-    return table([*names, *numbers], lines, left=names, right=numbers)
+    lines = [_line(rows, [name for name, _ in figures]) for rows in recordings]
+    return f"document {document}\n{format.table([*names, *numbers], lines, left=names, right=numbers)}"
+
+
+def _line(recording: list[Row], statistics: list[str]) -> list[str]:
+    """The cells of one recording; of a failure its reason in place of the figures."""
+    first = recording[0]
+    name = first.implementation
+    name += f" x{first.threads}" if first.threads > 1 else ""
+    name += f" r{first.round}" if first.round else ""
+    cells = [first.label, first.scale, first.mode, name]
+    if first.status != "ok":
+        detail = "" if first.detail == first.reason else f" ({first.detail})"
+        return [*cells, "-", f"{first.reason}{detail}"]
+    values = {row.statistic: row for row in recording}
+    return [*cells, str(first.n), *(_cell(values.get(name)) for name in statistics)]
 
 
 def _cell(row: Row | None) -> str:
+    """Four digits, at most four of them behind the point."""
     if row is None or row.value is None:
         return "-"
     if row.unit == "count":
         return f"{row.value:.0f}"
-    digits = max(0, 3 - math.floor(math.log10(abs(row.value)))) if row.value else 0
-    return f"{row.value:.{min(digits, 4)}f}"
+    return format.number(row.value, 4) if abs(row.value) >= 1 else f"{row.value:.4f}"

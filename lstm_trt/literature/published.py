@@ -62,8 +62,36 @@ STATUSES = ("ok", "failed", "no figure", "empty")
 SIZES = ("batch", "sequence", "features", "hidden", "layers")
 
 
+class Figure:
+    """Base of one figure of a table, of a document or of a recording: a frozen dataclass with at least these fields."""
+
+    value: float | None
+    unit: str
+
+    @property
+    def seconds(self) -> float | None:
+        """The value in seconds; None where there is no value or it is no time."""
+        return None if self.value is None or self.unit not in SECONDS else self.value * SECONDS[self.unit]
+
+
+def columns_of(kind: type[Figure]) -> tuple[str, ...]:
+    """The columns of a table of figures of this kind, in order."""
+    return tuple(field.name for field in fields(kind))
+
+
+def frame(figures: Iterable[Figure], kind: type[Figure] | None = None) -> pd.DataFrame:
+    """One row a figure of `kind` (`Row` if not given), its fields and `seconds`; no value is NaN or `<NA>`."""
+    import pandas as pd
+
+    figures, kind = list(figures), kind or Row
+    table = pd.DataFrame({name: [getattr(one, name) for one in figures] for name in (*columns_of(kind), "seconds")})
+    nullable = {"int | None": "Int64", "float | None": "float64", "bool": "bool"}
+    types = {field.name: nullable[field.type] for field in fields(kind) if field.type in nullable}
+    return table.astype({**types, "seconds": "float64"})
+
+
 @dataclass(frozen=True)
-class Row:
+class Row(Figure):
     """One cell of a published table; sizes that its document does not state are None.
 
     `value` is None unless `status` is "ok"; `reason` then says why, in the document's words.
@@ -108,13 +136,8 @@ class Row:
         same = all(getattr(self, size) == getattr(workload, size) for size in stated)
         return self.workload == workload.name and self.mode in workload.modes and same
 
-    @property
-    def seconds(self) -> float | None:
-        """The value in seconds; None where there is no value or it is no time."""
-        return None if self.value is None or self.unit not in SECONDS else self.value * SECONDS[self.unit]
 
-
-COLUMNS = tuple(field.name for field in fields(Row))
+COLUMNS = columns_of(Row)
 
 
 def find(name: str) -> Path:
@@ -150,20 +173,10 @@ def typical(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if row.statistic in TYPICAL]
 
 
-def frame(rows: Iterable[Row]) -> pd.DataFrame:
-    """One row a figure, the columns of `Row` and `seconds`; sizes are nullable integers, no value is NaN."""
-    import pandas as pd
-
-    rows = list(rows)
-    table = pd.DataFrame({name: [getattr(row, name) for row in rows] for name in (*COLUMNS, "seconds")})
-    types = dict.fromkeys(SIZES, "Int64") | {"value": "float64", "seconds": "float64", "corrected": "bool"}
-    return table.astype(types)
-
-
 def read(path: str | Path) -> tuple[Row, ...]:
     """The rows of a CSV file of these columns.
 
-    Raises `UsageError`, with file and line, for other columns, an unknown word, a number that
+    Raises `UsageError`, with file and line, for other columns, an unknown keyword, a number that
     is none, a value where the status says there is none, or a figure that stands twice.
     """
     path = Path(path)
@@ -188,9 +201,9 @@ def _row(cells: list[str], where: str) -> Row:
         raise UsageError(f"{where}: {len(cells)} cells where there are {len(COLUMNS)} columns")
     named = dict(zip(COLUMNS, cells, strict=True))
     known = {"statistic": STATISTICS, "unit": UNITS, "status": STATUSES, "corrected": ("true", "false")}
-    for column, words in known.items():
-        if named[column] not in words:
-            raise UsageError(f"{where}: {column} is {named[column]!r}: write one of {', '.join(words)}")
+    for column, keywords in known.items():
+        if named[column] not in keywords:
+            raise UsageError(f"{where}: {column} is {named[column]!r}: write one of {', '.join(keywords)}")
     sizes = {size: _number(named[size], int, f"{where}: {size}") for size in SIZES}
     value = _number(named["value"], float, f"{where}: value")
     corrected = named["corrected"] == "true"

@@ -1,4 +1,4 @@
-"""The literature's workloads as configurations, and how they are prepared for the lab's recorder.
+"""The literature's workloads as configurations, how they are prepared for the lab's recorder, and who can run them.
 
 `describe_benchmark` makes a configuration of a workload, an implementation and the document's protocol; it is
 recorded as any other (`recorder.pool.record_configuration`). All implementations of a workload must agree with one of
@@ -8,16 +8,18 @@ PyTorch's: in their outputs, or in the loss of the first training step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import table
 from lstm_trt.literature import implementations
 from lstm_trt.literature.data import make_batch, make_weights
-from lstm_trt.literature.workloads import LiteratureWorkload, find
+from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload, find
 from lstm_trt.recorder.session import availability as runtime_availability
 from lstm_trt.recorder.session import describe
 from lstm_trt.runtimes.base import Availability, Gate, Preparer, Request
@@ -81,9 +83,101 @@ def availability(name: str, device: str | None = None) -> Availability:
 
 
 def reason(name: str, workload: LiteratureWorkload, mode: str, device: str | None = None) -> str | None:
-    """Why an implementation does not do this; None where it can, ready or not."""
+    """Why an implementation does not do this; None where it can, ready or not. Raises `UsageError` as `load` does."""
     implementation = implementations.load(name)
     return implementation.supports(workload, mode, device or implementation.DEVICES[0])
+
+
+def can_run(name: str, workload: LiteratureWorkload, mode: str) -> bool:
+    """Whether an implementation does this, ready or not; one that cannot be loaded does not."""
+    try:
+        return reason(name, workload, mode) is None
+    except UsageError:
+        return False
+
+
+def ready_implementations(workload: LiteratureWorkload, mode: str) -> list[str]:
+    """The implementations that do this and are ready here; raises `UsageError` where there is none."""
+    able = [name for name in implementations.names() if can_run(name, workload, mode)]
+    ready = [name for name in able if availability(name).ready]
+    if not ready:
+        raise UsageError(f"no implementation that is ready here does {workload.label} ({mode})")
+    return ready
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Workloads, and for each implementation by name whether it is ready here."""
+
+    workloads: tuple[LiteratureWorkload, ...]
+    implementations: Mapping[str, Availability]
+
+    def able(self, workload: LiteratureWorkload) -> dict[str, list[str]]:
+        """Mode of the workload -> the implementations that do it, ready or not."""
+        return {
+            mode: [name for name in self.implementations if can_run(name, workload, mode)] for mode in workload.modes
+        }
+
+    def as_dict(self) -> dict:
+        """JSON values."""
+        states = {
+            name: {"ready": state.ready, "reason": state.reason, "remedy": state.remedy}
+            for name, state in self.implementations.items()
+        }
+        return {"workloads": [self._plain(workload) for workload in self.workloads], "implementations": states}
+
+    def _plain(self, workload: LiteratureWorkload) -> dict:
+        return {
+            **workload.as_dict(),
+            "note": workload.note,
+            "label": workload.label,
+            "parameters": workload.parameters,
+            "flops": workload.flops,
+            "implementations": self.able(workload),
+            "variants": [
+                {**variant.as_dict(), "note": variant.note, "label": variant.label}
+                for variant in VARIANTS[workload.name]
+            ],
+        }
+
+    def __str__(self) -> str:
+        states = [
+            (name, "ready" if state.ready else f"not ready: {state.reason}")
+            for name, state in self.implementations.items()
+        ]
+        lines = ["implementations (lstm-trt doctor shows how to install the others):", table(None, states, indent=2)]
+        return "\n\n".join([*map(self._block, self.workloads), "\n".join(lines)])
+
+    def _block(self, workload: LiteratureWorkload) -> str:
+        variants = len(VARIANTS[workload.name])
+        batches = f"{workload.warmup} warm-up and {workload.batches} timed batches"
+        if workload.loss:
+            batches += f"; {workload.loss}, {workload.optimizer} {workload.learning_rate:g}"
+        lines = [
+            f"{workload.name}  (document {workload.document}; {', '.join(workload.modes)})",
+            f"  {workload.sizes}; {workload.parameters} parameters, {workload.flops / 1e9:.3g} GFLOP forward",
+            f"  {batches}" + (f"; {variants} sizes with published figures" if variants > 1 else ""),
+            *(f"  {mode}: {', '.join(names)}" for mode, names in self.able(workload).items()),
+        ]
+        return "\n".join([*lines, f"  note: {workload.note}"] if workload.note else lines)
+
+
+def listing(names: Iterable[str] = (), more: Iterable[str] = ()) -> Listing:
+    """The workloads of these names (all if none is given), and who can run them.
+
+    `more` are implementations beside those that ship or are installed, by their names with a dot. Raises `UsageError`
+    for an unknown workload; an implementation that cannot be loaded is one that is not ready.
+    """
+    workloads = tuple(find(name) for name in names or WORKLOADS)
+    return Listing(workloads, {name: _state(name) for name in implementations.names(more)})
+
+
+def _state(name: str) -> Availability:
+    try:
+        implementations.load(name)
+        return availability(name)
+    except UsageError as error:
+        return Availability(False, reason=str(error))
 
 
 def protocol_of(

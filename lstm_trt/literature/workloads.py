@@ -133,6 +133,15 @@ class LiteratureWorkload(Workload):
         return label if self.scale == "1" else f"{label}@{self.scale}"
 
     @property
+    def sizes(self) -> str:
+        """All sizes that are run, as the published tables write them."""
+        text = f"layers {self.layers}" + (" bidirectional" if self.directions == 2 else "")
+        text += f" hidden {self.hidden} input {self.features} sequence {self.sequence} batch {self.batch}"
+        for name in ("vocabulary", "outputs", "labels"):
+            text += f" {name} {getattr(self, name)}" if getattr(self, name) else ""
+        return text + (f" lengths {self.lengths[0]} to {self.lengths[1]}" if self.lengths else "")
+
+    @property
     def shape(self) -> LstmShape:
         """The sizes of the LSTM itself, without embedding and head."""
         return LstmShape(self.layers, self.hidden, self.sequence, self.batch, self.features, self.directions)
@@ -166,6 +175,11 @@ class LiteratureWorkload(Workload):
         if self.head == "last-step":
             return (self.batch, self.outputs)
         return (self.sequence, self.batch, self.outputs or self.width)
+
+    @property
+    def cells(self) -> int:
+        """Of a forward pass: a cell is one layer and direction at one time step."""
+        return self.sequence * self.layers * self.directions
 
     @property
     def parameters(self) -> int:

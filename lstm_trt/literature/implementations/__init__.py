@@ -1,41 +1,188 @@
-"""The implementations of the literature's workloads: one file (or part of one) each, behind a runtime's contract.
+"""The implementations of the literature's workloads: one file a framework, behind a runtime's contract.
 
-An implementation is a runtime (`lstm_trt.runtimes`) of these workloads, a module or a small object in one. Beside
-a runtime's names it has
+An implementation is a runtime (`lstm_trt.runtimes`) of these workloads: a module, or an object in one, such as an
+`Implementation`. Beside a runtime's names it has
 
     TITLE          as figures write it
     FRAMEWORK      "PyTorch", "TensorFlow", "ONNX Runtime", ...
     STYLE          "basic" (the cell written out), "fused" (the framework's cell in a loop), "while",
                    "static" (the cell unrolled), "one-call" (the framework's LSTM)
     EXECUTION      "eager", "scripted", "compiled", "graph", "xla", ...
-    EXTRA          the extra of this package that installs it, None for the core
+    EXTRA          the extra of this package that installs it; None for the core and for other packages
     supports(workload, mode, device) -> str | None     None where it can, else the reason in a few words
+
+and, where it has them,
+
+    COLOR          its framework's colour in figures, "#0173b2"; without one it gets the next that is free
+    RATES          mode -> `Rates`, from which `literature.plan` estimates; without them the plan has no estimate
 
 Its prepared steps have `costs`, and in training `loss` and `gradients`. `prepare` may call the step
 (`first_call_s`), and puts the weights and the optimizer back afterwards. What ships stands in
 `registry.IMPLEMENTATIONS`; others come by entry points of the group `lstm_trt.implementations`, or by a name with a
-dot, `my_package.my_implementation` or `my_package.module:OBJECT`.
+dot, `my_package.my_implementation` or `my_package.module:OBJECT`. Importing one must not import its framework.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
-from typing import Any
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
-from lstm_trt import runtimes
-from lstm_trt.config.errors import BuildFailed, UsageError
-from lstm_trt.literature.data import Batch
+from lstm_trt import registry, runtimes
+from lstm_trt.config.errors import BuildFailed, RunFailed, UsageError, building, run_failure
+from lstm_trt.literature.data import Batch, weight_shapes
 from lstm_trt.literature.workloads import LiteratureWorkload
-from lstm_trt.runtimes.base import Request
+from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 #: What an implementation must have.
 CONTRACT = (*runtimes.CONTRACT, "TITLE", "FRAMEWORK", "STYLE", "EXECUTION", "EXTRA", "supports")
 
-#: What the literature's networks are computed in, by device.
-PRECISIONS = {"cpu": ("fp32",), "cuda": ("fp32",)}
+#: How the frameworks of the extra are installed.
+FRAMEWORKS_REMEDY = "pip install -e '.[frameworks]'"
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a run in one mode takes, for `literature.plan`: its time is the sum of these products.
+
+    A step takes `gflop_ms` a GFLOP of the forward pass, `cell_ms` a cell (one layer, direction and time step),
+    `weights_ms` a million weights that the cells touch, `outputs_ms` a million outputs of the dense layer. Beside the
+    steps a run takes `start_s` (process, framework, gate, storing) and `build_s`, and `build_cell_s` for each cell.
+    """
+
+    gflop_ms: float
+    cell_ms: float
+    weights_ms: float = 0.0
+    outputs_ms: float = 4.0
+    start_s: float = 3.0
+    build_s: float = 0.0
+    build_cell_s: float = 0.0
+
+
+class Implementation(ABC):
+    """Base of the implementations that ship: refusals, and errors as one line."""
+
+    NAME: str
+    TITLE: str
+    FRAMEWORK: str
+    STYLE: str
+    EXECUTION: str
+    DISTRIBUTION: str
+    EXTRA: str | None = None
+    COLOR: str | None = None
+    DEVICES: tuple[str, ...] = ("cpu",)
+    PRECISIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {"cpu": ("fp32",), "cuda": ("fp32",)}
+    RATES: Mapping[str, Rates]
+
+    @abstractmethod
+    def availability(self, device: str = "cpu") -> Availability:
+        """Whether it can run here; imports no framework and never raises."""
+
+    @abstractmethod
+    def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
+        """None where it can, else the reason in a few words."""
+
+    @abstractmethod
+    def _prepare(self, request: Request, batch: Batch) -> PreparedStep:
+        """`prepare`, for what it supports."""
+
+    def prepare(self, request: Request) -> PreparedStep:
+        """The step that answers a request.
+
+        Raises `RuntimeUnavailable`, `UsageError` for inputs or weights of other shapes than the workload's,
+        `MemoryExhausted`, and `BuildFailed` for what it does not support or cannot build.
+        """
+        batch = checked_batch(self, request)
+        with building(self.NAME, request.label):
+            return self._prepare(request, batch)
+
+
+class FrameworkStep(PreparedStep):
+    """What the steps of all frameworks have in common: costs, the last answer or loss, refusals once it is closed.
+
+    A constructor of a subclass builds within `timed` and ends with `_finish`.
+    """
+
+    def __init__(self, implementation: Implementation, request: Request) -> None:
+        self._implementation, self._workload = implementation, request.workload
+        self._weights, self._options, self._mode = request.weights, request.options, request.mode
+        self.costs: dict[str, float] = {}
+        self._facts: dict = {}
+        #: Of the last step: its outputs, or in training its loss.
+        self._result: np.ndarray | float | None = None
+        self._closed = False
+
+    @abstractmethod
+    def _run(self) -> np.ndarray | float:
+        """One step; its answer in host memory, or in training its loss."""
+
+    @abstractmethod
+    def _place(self, batch: Batch) -> None:
+        """Put a batch where `_run` reads it."""
+
+    def _rewind(self) -> None:
+        """Weights and optimizer as they were given, as if no step had been made."""
+        self._result = None
+
+    def _finish(self, more_steps: int = 0) -> None:
+        """The first step, which is a cost, and `more_steps` that are none; nothing of them is left."""
+        with timed(self.costs, "first_call_s"):
+            self.step()
+        for _ in range(more_steps):
+            self.step()
+        self._rewind()
+
+    def step(self) -> None:
+        self._require_open()
+        try:
+            self._result = self._run()
+        except Exception as error:
+            raise run_failure(self._implementation.NAME, error) from error
+
+    def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+        self._place(batch_of(self._workload, inputs))
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        if self._mode != "forward":
+            return super().outputs()
+        return {"outputs": np.array(self._last("answer"), dtype=np.float32, order="C")}
+
+    def loss(self) -> float:
+        return super().loss() if self._mode != "training" else self._last("loss")
+
+    def facts(self) -> dict:
+        return dict(self._facts)
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _last(self, name: str) -> np.ndarray | float:
+        if self._result is None:
+            raise RunFailed(f"there is no {name} yet")
+        return self._result
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise RunFailed("the step is closed")
+
+
+@contextmanager
+def timed(costs: dict[str, float], name: str) -> Iterator[None]:
+    """Adds the seconds that the block takes to `costs[name]`."""
+    began = time.perf_counter()
+    yield
+    costs[name] = costs.get(name, 0.0) + time.perf_counter() - began
+
+
+def names(more: Iterable[str] = ()) -> list[str]:
+    """The names of what ships, of what installed packages add, and of `more` that are not among them."""
+    return list(dict.fromkeys([*registry.table("IMPLEMENTATIONS"), *more]))
 
 
 def load(name: str) -> Any:
@@ -48,22 +195,20 @@ def mode_reason(workload: LiteratureWorkload, mode: str) -> str | None:
     return None if mode in workload.modes else f"{workload.name} is for {' and '.join(workload.modes)}"
 
 
-def exported_reason(workload: LiteratureWorkload, mode: str) -> str | None:
-    """Why the ONNX export cannot do this: it has forward passes of fixed length; None where it can."""
-    if mode == "training":
-        return "it does not train"
-    if workload.lengths is not None:
-        return "the export has no variable lengths"
-    return mode_reason(workload, mode)
-
-
 def checked_batch(implementation: Any, request: Request) -> Batch:
-    """The batch of a request; raises `RuntimeUnavailable`, `BuildFailed` for what the implementation does not do."""
+    """The batch of a request.
+
+    Raises `RuntimeUnavailable`, `BuildFailed` for what the implementation does not do, and `UsageError` for inputs or
+    weights of other shapes than the workload's.
+    """
+    workload = request.workload
     implementation.availability(request.options.device).require(implementation.NAME)
-    reason = implementation.supports(request.workload, request.mode, request.options.device)
-    if reason:
-        raise BuildFailed(f"{implementation.NAME} does not do {request.workload.label} ({request.mode}): {reason}")
-    return batch_of(request.workload, request.inputs)
+    if reason := implementation.supports(workload, request.mode, request.options.device):
+        raise BuildFailed(f"{implementation.NAME} does not do {workload.label} ({request.mode}): {reason}")
+    given, wanted = {name: array.shape for name, array in request.weights.items()}, weight_shapes(workload)
+    if differing := sorted(name for name in given.keys() | wanted.keys() if given.get(name) != wanted.get(name)):
+        raise UsageError(f"the weights do not fit the network: {', '.join(differing)}")
+    return batch_of(workload, request.inputs)
 
 
 def batch_of(workload: LiteratureWorkload, inputs: Mapping[str, np.ndarray]) -> Batch:

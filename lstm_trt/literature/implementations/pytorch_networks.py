@@ -201,6 +201,17 @@ class OneCallNetwork(nn.Module):
         return _outer_parameters(self) | {f"lstm.{name}": weight for name, weight in self.lstm.named_parameters()}
 
 
+class OfInputs(nn.Module):
+    """A network of fixed length as a function of its inputs alone."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.network(inputs, None, None, None)
+
+
 class Objective(nn.Module):
     """A network and its loss: cross-entropy, the mean over all answers, or CTC as `nn.CTCLoss` has it by default."""
 
@@ -232,12 +243,7 @@ def build_network(workload: LiteratureWorkload, style: str) -> LoopedNetwork | O
 
 
 def load_weights(parameters: dict[str, nn.Parameter], weights: dict[str, np.ndarray]) -> None:
-    """Copy weights in place, by name; raises `UsageError` where names or shapes differ."""
-    found = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    given = {name: array.shape for name, array in weights.items()}
-    if found != given:
-        differing = sorted(name for name in found.keys() | given.keys() if found.get(name) != given.get(name))
-        raise UsageError(f"the weights do not fit the network: {', '.join(differing)}")
+    """Copy weights in place, by the names of `data.weight_shapes`."""
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(torch.from_numpy(weights[name]))

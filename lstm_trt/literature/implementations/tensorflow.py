@@ -14,17 +14,48 @@ Keras has one, the sum of both: an update moves the sum of two twice as far, so 
 in the first step and falls a little differently after it.
 
 Sequences of different lengths are masked: padding is computed and thrown away, not packed.
+
+The batch is in place as tensors. A step runs the function (eager operators, one graph, or what
+XLA made of it) and reads the answer or the loss as numpy, which waits for it. Costs: `build_s` is
+variables and tracing, and for XLA the call that compiles; `first_call_s` is the first step after that
+(in a graph with Grappler's passes), whose update is taken back.
+
+TensorFlow takes its numbers of threads once, before its first operator: one process for each.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+import sys
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
-from lstm_trt.config.errors import building
-from lstm_trt.literature.implementations import PRECISIONS, checked_batch, is_installed, mode_reason
+import numpy as np
+
+from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError, first_line
+from lstm_trt.literature.data import Batch
+from lstm_trt.literature.implementations import (
+    FRAMEWORKS_REMEDY,
+    FrameworkStep,
+    Implementation,
+    Rates,
+    is_installed,
+    mode_reason,
+    timed,
+)
+from lstm_trt.literature.implementations.tensorflow_networks import STYLES
 from lstm_trt.literature.workloads import LiteratureWorkload
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from tensorflow import Tensor
 
 #: Most cells (steps x layers x directions) that may be unrolled into one graph. Tracing and the first
 #: call took 14 ms a cell in a forward pass and 40 ms in a training step (50 ms where padding is
@@ -35,19 +66,22 @@ UNROLLED = {"forward": 4000, "training": 1000}
 #: The wheels that install TensorFlow, with and without its GPU libraries.
 DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu")
 
-_REMEDY = "pip install -e '.[frameworks]'"
+#: As PyTorch has it; Keras' own default is 1e-7.
+ADAM_EPSILON = 1e-8
 
 
 @dataclass(frozen=True)
-class TensorFlow:
+class TensorFlow(Implementation):
     """One style and execution as an implementation."""
 
     STYLE: str
     EXECUTION: str
-    FRAMEWORK: str = "TensorFlow"
-    EXTRA: str = "frameworks"
-    DEVICES: tuple[str, ...] = ("cpu",)
-    PRECISIONS: dict = field(default_factory=lambda: PRECISIONS)
+    forward: Rates
+    training: Rates
+
+    FRAMEWORK = "TensorFlow"
+    COLOR = "#de8f05"
+    EXTRA = "frameworks"
 
     @property
     def NAME(self) -> str:
@@ -63,6 +97,10 @@ class TensorFlow:
         return next((name for name in DISTRIBUTIONS if installed_version(name)), DISTRIBUTIONS[0])
 
     @property
+    def RATES(self) -> dict[str, Rates]:
+        return {"forward": self.forward, "training": self.training}
+
+    @property
     def unrolled(self) -> bool:
         """Whether a graph holds one cell a step."""
         return self.EXECUTION != "eager" and self.STYLE in ("basic", "static")
@@ -72,8 +110,7 @@ class TensorFlow:
         reason = mode_reason(workload, mode)
         if reason or not self.unrolled:
             return reason
-        cells = workload.sequence * workload.layers * workload.directions
-        limit = UNROLLED[mode]
+        cells, limit = workload.cells, UNROLLED[mode]
         if cells > limit:
             return f"the graph is unrolled: {cells} cells would build for over a minute, the limit is {limit}"
         return None
@@ -83,30 +120,325 @@ class TensorFlow:
         version = installed_version(self.DISTRIBUTION)
         for package in ("tensorflow", "keras"):
             if not is_installed(package):
-                return Availability(False, version, reason=f"{package} is not installed", remedy=_REMEDY)
+                return Availability(False, version, reason=f"{package} is not installed", remedy=FRAMEWORKS_REMEDY)
         return Availability(True, version)
 
-    def prepare(self, request: Request) -> PreparedStep:
-        """Raises `RuntimeUnavailable`, `MemoryExhausted`, and `BuildFailed` for what it does not support or build."""
-        batch = checked_batch(self, request)
-        with building(self.NAME, request.label):
-            from lstm_trt.literature.implementations.tensorflow_task import ForwardStep, TrainingStep
-
-            return (ForwardStep if request.mode == "forward" else TrainingStep)(self, request, batch)
+    def _prepare(self, request: Request, batch: Batch) -> PreparedStep:
+        return (ForwardStep if request.mode == "forward" else TrainingStep)(self, request, batch)
 
 
-BASIC_EAGER = TensorFlow("basic", "eager")
+def load(threads: int) -> tuple[ModuleType, ModuleType]:
+    """TensorFlow and Keras, with `threads` within an operator and `threads` operators at a time.
 
-BASIC_GRAPH = TensorFlow("basic", "graph")
+    Graphics cards are hidden: these implementations are the CPU's.
+    Raises `RuntimeUnavailable` where they cannot be imported or Keras runs on another backend,
+    and `UsageError` where this process has begun with other threads.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what fails is raised as well
+    os.environ["KERAS_BACKEND"] = "tensorflow"  # a file in the user's home may say otherwise
+    try:
+        with _silence():
+            import keras
+            import tensorflow as tf
+    except ImportError as error:
+        raise RuntimeUnavailable("tensorflow", first_line(error)) from error
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeUnavailable("tensorflow", f"Keras runs on {keras.backend.backend()} in this process")
+    tf.get_logger().setLevel("ERROR")
+    threading = tf.config.threading
+    try:
+        threading.set_intra_op_parallelism_threads(threads)
+        threading.set_inter_op_parallelism_threads(threads)
+        tf.config.set_visible_devices([], "GPU")
+    except RuntimeError:  # TensorFlow has begun: what it has begun with must do
+        found = (threading.get_intra_op_parallelism_threads(), threading.get_inter_op_parallelism_threads())
+        if found != (threads, threads):
+            raise UsageError(
+                f"TensorFlow has {found[0]} and {found[1]} threads in this process: ask for {threads} in a fresh one"
+            ) from None
+        if tf.config.get_visible_devices("GPU"):
+            raise UsageError("TensorFlow has a GPU open in this process: prepare in a fresh one") from None
+    return tf, keras
 
-WHILE_GRAPH = TensorFlow("while", "graph")
 
-STATIC_EAGER = TensorFlow("static", "eager")
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Nothing on standard error: what TensorFlow's libraries say while they are loaded heeds no log level."""
+    sys.stderr.flush()
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
 
-STATIC_GRAPH = TensorFlow("static", "graph")
 
-XLA = TensorFlow("while", "xla")
+def framework_facts(tf: ModuleType, keras: ModuleType) -> dict:
+    """Versions, threads and what TensorFlow was built with; JSON values."""
+    build = tf.sysconfig.get_build_info()
+    return {
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
+        "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
+        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1") != "0",
+        "built_for_cuda": bool(build.get("is_cuda_build")),
+        "device": "cpu",
+    }
 
-ONE_CALL_EAGER = TensorFlow("one-call", "eager")
 
-ONE_CALL_GRAPH = TensorFlow("one-call", "graph")
+def optimizer(tf: ModuleType, keras: ModuleType, name: str, learning_rate: float) -> object:
+    """Keras' SGD, or its Adam with two differences, which make it PyTorch's (and Kingma and Ba's algorithm 1).
+
+    Keras adds epsilon before the correction of the second moment's bias, which makes it about
+    30 times larger in the first steps. And of an embedding's gradient, which comes as slices,
+    Keras 3.15 squares each slice: a token that a batch has twice gets the sum of two squares and
+    not the square of the sum. Here the slices are added up to the dense gradient first.
+    """
+    if name == "sgd":
+        return keras.optimizers.SGD(learning_rate)
+    ops = keras.ops
+
+    class Adam(keras.optimizers.Adam):
+        def update_step(self, gradient: object, variable: object, learning_rate: object) -> None:
+            gradient = tf.convert_to_tensor(gradient, variable.dtype)
+            rate = ops.cast(learning_rate, variable.dtype)
+            step = ops.cast(self.iterations + 1, variable.dtype)
+            first = 1 - ops.power(ops.cast(self.beta_1, variable.dtype), step)
+            second = 1 - ops.power(ops.cast(self.beta_2, variable.dtype), step)
+            index = self._get_variable_index(variable)
+            mean, square = self._momentums[index], self._velocities[index]
+            self.assign_add(mean, ops.multiply(ops.subtract(gradient, mean), 1 - self.beta_1))
+            self.assign_add(square, ops.multiply(ops.subtract(ops.square(gradient), square), 1 - self.beta_2))
+            deviation = ops.add(ops.divide(ops.sqrt(square), ops.sqrt(second)), self.epsilon)
+            self.assign_sub(variable, ops.divide(ops.multiply(mean, rate / first), deviation))
+
+    return Adam(learning_rate, epsilon=ADAM_EPSILON)
+
+
+class _TensorFlowStep(FrameworkStep):
+    """Variables, batch and execution, alike for both modes."""
+
+    _needs_targets = False
+
+    def __init__(self, implementation: TensorFlow, request: Request, batch: Batch) -> None:
+        super().__init__(implementation, request)
+        self._tf, self._keras = load(self._options.threads)
+        with timed(self.costs, "build_s"):
+            self._network = STYLES[implementation.STYLE](self._tf, self._keras, self._workload)
+            self._batch_major = self._network.batch_major
+            self._network.load_weights(self._weights)
+            self._variables = [held.variable.value for held in self._network.held]
+            self._place(batch)
+            self._prepare_mode()
+            self._call: Callable[..., Tensor] | None = self._executed(self._work)
+            self._graph = self._traced()
+        self._finish()
+        if self._traces() > 1:
+            raise BuildFailed(f"{implementation.NAME} traced its function again at its first call")
+
+    def _prepare_mode(self) -> None:
+        """Make what the mode needs besides the network."""
+
+    @abstractmethod
+    def _work(self, *arguments: Tensor) -> Tensor:
+        """What is timed, but for reading its answer."""
+
+    def _executed(self, work: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        if self._implementation.EXECUTION == "eager":
+            return work
+        # Without autograph: Python's loops are meant to be unrolled, the symbolic one is written as such.
+        return self._tf.function(work, autograph=False, jit_compile=self._implementation.EXECUTION == "xla")
+
+    def _traced(self) -> dict:
+        """What the graph holds, traced and for XLA compiled here; empty where there is none."""
+        if self._implementation.EXECUTION == "eager":
+            return {}
+        traced = self._call.get_concrete_function(*self._arguments)
+        definition = traced.graph.as_graph_def()
+        nodes = [definition.node, *(function.node_def for function in definition.library.function)]
+        kinds = {node.op for part in nodes for node in part}
+        compiled = bool(traced.function_def.attr["_XlaMustCompile"].b)
+        if compiled:
+            self.step()
+        return {
+            "graph_nodes": sum(map(len, nodes)),
+            "while_loops": bool(kinds & {"While", "StatelessWhile"}),
+            "lstm_kernels": sorted(kind for kind in kinds if "LSTM" in kind or "RNN" in kind),
+            "xla": compiled,
+        }
+
+    def _traces(self) -> int:
+        """How often the function was traced; 0 where nothing is."""
+        return 0 if self._implementation.EXECUTION == "eager" else self._call.experimental_get_tracing_count()
+
+    def _run(self) -> np.ndarray:
+        return self._call(*self._arguments).numpy()
+
+    def _place(self, batch: Batch) -> None:
+        workload = self._workload
+        arrays = [batch.inputs, batch.targets] if self._needs_targets else [batch.inputs]
+        if self._batch_major:
+            time_major = [True, workload.loss == "cross-entropy" and workload.head == "every-step"]
+            arrays = [array.swapaxes(0, 1) if swap else array for array, swap in zip(arrays, time_major, strict=False)]
+        if workload.loss == "ctc":
+            arrays.append(_lengths(workload, batch))
+        # Copies, since a constant may share the memory of the array it was made of.
+        self._arguments = [self._tf.constant(np.array(array)) for array in arrays]
+
+    def _answers(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
+        return self._network.answers(inputs, lengths if self._workload.lengths else None)
+
+    def facts(self) -> dict:
+        implementation, found = self._implementation, {**framework_facts(self._tf, self._keras), **self._graph}
+        if not self._closed:
+            found["traces"] = self._traces()
+        if implementation.STYLE == "one-call":
+            loop = "a Python loop" if implementation.EXECUTION == "eager" else "tf.while_loop"
+            found["dispatches_to"] = f"{loop} over LSTMCell: a kernel for the whole layer is cuDNN's alone"
+        found["bias_vectors"] = 1 if implementation.STYLE in ("static", "one-call") else 2
+        if self._workload.lengths:
+            found["variable_lengths"] = "masked: padding is computed"
+        return found
+
+    def close(self) -> None:
+        super().close()
+        self._call = self._network = None
+        self._arguments, self._variables = [], []
+
+
+class ForwardStep(_TensorFlowStep):
+    """The network's answer, read as numpy."""
+
+    def _work(self, *arguments: Tensor) -> Tensor:
+        return self._answers(arguments[0], arguments[-1])
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        answer = super().outputs()["outputs"]
+        swapped = self._batch_major and answer.ndim == 3
+        return {"outputs": np.ascontiguousarray(answer.swapaxes(0, 1)) if swapped else answer}
+
+
+class TrainingStep(_TensorFlowStep):
+    """Forward, loss, gradients, update, and the loss read as a number."""
+
+    _needs_targets = True
+
+    def _prepare_mode(self) -> None:
+        workload = self._workload
+        self._optimizer = optimizer(self._tf, self._keras, workload.optimizer, workload.learning_rate)
+        self._trained = [held.variable for held in self._network.held]
+        self._optimizer.build(self._trained)
+        self._initial = [variable.numpy().copy() for variable in self._optimizer.variables]
+        self._gradient_call: Callable[..., list] | None = None
+        self._facts = {"gradients": "on", "optimizer": f"Keras {type(self._optimizer).__name__}"}
+        self._facts["optimizer_epsilon"] = ADAM_EPSILON if workload.optimizer == "adam" else None
+
+    def _work(self, *arguments: Tensor) -> Tensor:
+        loss, gradients = self._loss_and_gradients(*arguments)
+        self._optimizer.apply(gradients, self._trained)
+        return loss
+
+    def _loss_and_gradients(self, inputs: Tensor, targets: Tensor, lengths: Tensor | None = None) -> tuple:
+        with self._tf.GradientTape() as tape:
+            loss = self._objective(self._answers(inputs, lengths), targets, lengths)
+        return loss, tape.gradient(loss, self._variables)
+
+    def _objective(self, answers: Tensor, targets: Tensor, lengths: Tensor | None) -> Tensor:
+        """Cross-entropy, the mean over all answers; or CTC as `torch.nn.CTCLoss` has it by default.
+
+        That one divides the loss of each sequence by its number of labels and takes the mean.
+        """
+        tf = self._tf
+        if self._workload.loss != "ctc":
+            return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(targets, answers))
+        losses = tf.nn.ctc_loss(
+            **self._labels(targets),
+            logits=answers,
+            logit_length=lengths,
+            logits_time_major=not self._batch_major,
+            blank_index=0,
+        )
+        return tf.reduce_mean(losses) / self._workload.labels
+
+    def _labels(self, targets: Tensor) -> dict:
+        """Sparse for TensorFlow's own kernel, which XLA has not: dense there, a loop over time of small operators."""
+        tf, workload = self._tf, self._workload
+        size = (workload.batch, workload.labels)
+        if self._implementation.EXECUTION == "xla":
+            return {"labels": targets, "label_length": tf.fill([workload.batch], workload.labels)}
+        places = np.argwhere(np.ones(size, bool))
+        labels = tf.SparseTensor(places, tf.cast(tf.reshape(targets, [-1]), tf.int32), size)
+        return {"labels": labels, "label_length": None}
+
+    def _rewind(self) -> None:
+        super()._rewind()
+        self._network.load_weights(self._weights)
+        for variable, value in zip(self._optimizer.variables, self._initial, strict=True):
+            variable.assign(value)
+
+    def _run(self) -> float:
+        return float(super()._run())
+
+    def gradients(self) -> dict[str, np.ndarray]:
+        """By the same execution, without the optimizer; traced at the first call."""
+        self._require_open()
+        if self._gradient_call is None:
+            self._gradient_call = self._executed(lambda *arguments: self._loss_and_gradients(*arguments)[1])
+        found: dict[str, np.ndarray] = {}
+        for held, gradient in zip(self._network.held, self._gradient_call(*self._arguments), strict=True):
+            if gradient is None:
+                raise BuildFailed(f"{self._implementation.NAME} has no gradient of {held.names[0]}")
+            found |= held.spread(self._tf.convert_to_tensor(gradient).numpy())  # an embedding's comes as slices
+        return found
+
+    def facts(self) -> dict:
+        found = {**super().facts(), **self._facts}
+        if found["bias_vectors"] == 1:
+            found["updates"] = "the one bias vector moves half as far as PyTorch's two together"
+        if self._workload.loss == "ctc":
+            xla = self._implementation.EXECUTION == "xla"
+            found["ctc"] = "dense: a loop of operators" if xla else "TensorFlow's CTCLoss kernel"
+        return found
+
+    def close(self) -> None:
+        super().close()
+        self._optimizer = self._gradient_call = None
+        self._trained, self._initial = [], []
+
+
+def _lengths(workload: LiteratureWorkload, batch: Batch) -> np.ndarray:
+    """Raises `UsageError` for lengths that are missing, or no lengths of the workload's sequences."""
+    lengths = None if batch.lengths is None else np.asarray(batch.lengths)
+    if lengths is None or lengths.shape != (workload.batch,) or lengths.min() < 1 or lengths.max() > workload.sequence:
+        raise UsageError(f"lengths must be one a sequence of the batch, from 1 to {workload.sequence}")
+    return lengths.astype(np.int32)
+
+
+_forward, _training = partial(Rates, start_s=4.2), partial(Rates, start_s=4.2, outputs_ms=15.0)
+
+BASIC_EAGER = TensorFlow("basic", "eager", _forward(10, 0.30), _training(25, 1.1, 2.2))
+
+BASIC_GRAPH = TensorFlow(
+    "basic", "graph",
+    _forward(7, 0.015, build_s=0.5, build_cell_s=0.012), _training(22, 0.05, 0.60, build_s=1.0, build_cell_s=0.055),
+)  # fmt: skip
+
+WHILE_GRAPH = TensorFlow("while", "graph", _forward(8, 0.024, build_s=0.5), _training(20, 0.10, 0.55, build_s=2.0))
+
+STATIC_EAGER = TensorFlow("static", "eager", _forward(8, 1.05), _training(30, 1.5, 2.0))
+
+STATIC_GRAPH = TensorFlow(
+    "static", "graph",
+    _forward(8, 0.030, build_s=0.5, build_cell_s=0.018), _training(18, 0.10, 0.40, build_s=1.0, build_cell_s=0.055),
+)  # fmt: skip
+
+XLA = TensorFlow("while", "xla", _forward(14, 0.002, build_s=1.0), _training(27, 0.10, 0.40, build_s=6.0))
+
+ONE_CALL_EAGER = TensorFlow("one-call", "eager", _forward(20, 1.27), _training(35, 2.0, 2.5))
+
+ONE_CALL_GRAPH = TensorFlow(
+    "one-call", "graph", _forward(8, 0.032, build_s=0.5), _training(22, 0.10, 0.55, build_s=2.0)
+)

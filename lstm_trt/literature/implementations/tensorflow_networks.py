@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lstm_trt.config.errors import UsageError
 from lstm_trt.literature.data import weight_shapes
 from lstm_trt.literature.workloads import LiteratureWorkload
 
@@ -83,13 +82,7 @@ class Network(ABC):
         """What the last layer answers: of every step, or of the last one alone where the head reads no other."""
 
     def load_weights(self, weights: dict[str, np.ndarray]) -> None:
-        """Raises `UsageError` where names or shapes differ."""
-        given = {name: array.shape for name, array in weights.items()}
-        if given != self._shapes:
-            differing = (
-                name for name in given.keys() | self._shapes.keys() if given.get(name) != self._shapes.get(name)
-            )
-            raise UsageError(f"the weights do not fit the network: {', '.join(sorted(differing))}")
+        """Assign weights by the names of `data.weight_shapes`."""
         for held in self.held:
             held.load(weights)
 
