@@ -151,7 +151,7 @@ def test_what_is_not_installed_is_refused_with_its_remedy(run, tmp_path):
 
 @pytest.fixture(scope="module")
 def entries():
-    return plan.entries()
+    return plan.plan().entries
 
 
 def on_a_cpu(entries):
@@ -159,7 +159,7 @@ def on_a_cpu(entries):
 
 
 def test_the_whole_set_takes_less_than_45_minutes(entries):
-    seconds = plan.total_s(on_a_cpu(entries))
+    seconds = plan.Plan(tuple(on_a_cpu(entries))).total_s
     assert 20 * 60 < seconds <= plan.LIMIT_S == 45 * 60
     assert all(0 < entry.estimate_s < plan.TIME_LIMIT_S / 2 for entry in entries)
 
@@ -200,7 +200,7 @@ def test_the_dry_run_prints_each_row_and_records_nothing(entries, run, tmp_path)
         assert ("not recorded here" in line) == (entry.configuration is None)
     here = [entry for entry in entries if entry.configuration is not None]
     assert last.startswith(f"{len(here)} of {len(entries)} rows can be recorded here, in about")
-    assert f"about {plan.total_s(here) / 60:.0f} min" in last
+    assert f"about {plan.Plan(tuple(here)).total_s / 60:.0f} min" in last
 
 
 def test_an_estimate_grows_with_the_work():
@@ -209,7 +209,8 @@ def test_an_estimate_grows_with_the_work():
         if reason(name, ptb, "training") is None:
             forward, training = (plan.step_ms(ptb, name, mode) for mode in ptb.modes)
             assert training > forward > plan.step_ms(ptb.scaled("1/2"), name, "forward")
-    cells, millions = plan.counts(WORKLOADS["speech-bidirectional-ce-long"])
+    speech = WORKLOADS["speech-bidirectional-ce-long"]
+    cells, millions = speech.cells, plan.weights_touched(speech)
     # 8.53 million trained numbers less dense and biases, each touched at each of 1000 steps
     assert cells == 8000 and millions == pytest.approx(1000 * (8_533_760 - 6_400 - 8 * 2 * 4 * 320) / 1e6)
     assert plan.batches_of(ptb, "pytorch-one-call-eager", "forward", 1e9) == (50, 10)
@@ -220,7 +221,7 @@ def test_rows_of_a_plan_record_and_go_on(entries, tmp_path, monkeypatch, run):
     """Two cheap rows of the real plan, by the real command."""
     cheap = [e for e in entries if e.workload == VARIANTS["layer"][0] and e.implementation in plan.TWO]
     assert len(cheap) == 2
-    monkeypatch.setattr(plan, "entries", lambda: cheap)
+    monkeypatch.setattr(plan, "plan", lambda: plan.Plan(tuple(cheap)))
     status, _, err = run("literature", "--plan", "--quiet", "--out", tmp_path)
     assert status == 0 and "2 recorded, 0 failed, of 2" in err
     items = list(folders.read_many(tmp_path))
@@ -242,7 +243,9 @@ def test_answers_are_kept_up_to_a_size(tmp_path, monkeypatch):
             np.save(job["answers_path"], np.zeros(1000, np.float32))
             return {"reference": {name: job[name] for name in ("gate_seed", "answers_path")}}
 
-    layers = [entry.configuration for entry in plan.entries() if entry.workload.name == "layer" and entry.configuration]
+    layers = [
+        entry.configuration for entry in plan.plan().entries if entry.workload.name == "layer" and entry.configuration
+    ]
     some = list({one.workload: one for one in layers}.values())[:6]
     with WorkerPool() as crew:
         monkeypatch.setattr(crew, "_prepare_process", Preparer)

@@ -22,6 +22,7 @@ from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, UsageError
 from lstm_trt.literature import implementations
 from lstm_trt.literature.data import Batch, make_batch, make_weights, weight_shapes
+from lstm_trt.literature.implementations import tensorflow as tensorflow_implementations
 from lstm_trt.literature.workloads import WORKLOADS, LiteratureWorkload
 from lstm_trt.runtimes.base import COSTS, Request
 
@@ -238,13 +239,11 @@ def test_updates_are_pytorchs_for_tiny_gradients_and_for_slices(name):
     """Gradients about as large as epsilon show where it stands; rows that are read twice, once and no more."""
     import torch
 
-    from lstm_trt.literature.implementations import tensorflow_task
-
-    tf, keras = tensorflow_task.load(1)
+    tf, keras = tensorflow_implementations.load(1)
     start = np.ones((4, 2), np.float32)
     scale = np.float32([[1, 1e-2], [1e-6, 1e-7], [1e-8, 1e-9], [1, 1]])
     ours, theirs = keras.Variable(start), torch.nn.Parameter(torch.from_numpy(start.copy()))
-    tested = tensorflow_task.optimizer(tf, keras, name, 1e-3)
+    tested = tensorflow_implementations.optimizer(tf, keras, name, 1e-3)
     tested.build([ours])
     reference = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[name]([theirs], lr=1e-3)
     for rows in ([0, 1, 2], [0, 1, 1], [2, 1, 0], [1, 1, 1]):

@@ -136,10 +136,10 @@ def test_the_first_hidden_state_is_not_folded_away():
 
 @needs_tvm
 def test_tuning_is_cached_by_content_and_the_costs_stay_those_of_the_search(monkeypatch):
-    from lstm_trt.literature.implementations import tvm_task
+    from lstm_trt.literature.implementations import tvm_tuning
 
-    searches, search = [], tvm_task._search
-    monkeypatch.setattr(tvm_task, "_search", lambda *what: searches.append(what) or search(*what))
+    searches, search = [], tvm_tuning._search
+    monkeypatch.setattr(tvm_tuning, "_search", lambda *what: searches.append(what) or search(*what))
     workload = replace(CELL, batch=2, hidden=6, features=6)
     first = prepare(TUNED, workload, seed=1)
     assert set(first.costs) == {"schedule_s", "tuning_s", "build_s", "first_call_s"} < set(COSTS)

@@ -363,7 +363,7 @@ def test_what_an_implementation_does_not_do_is_a_row_without_a_process(planted, 
         failure = crew.record(configuration, 0, tmp_path).failure
         assert not crew._workers and crew._preparer is None
     assert failure.stage == "build" and "it has no such thing" in failure.reason
-    assert metrics.words(failure) == "didn't run"
+    assert metrics.reason(failure) == "didn't run"
 
 
 def test_costs_are_rows_as_they_were_told(planted):
@@ -398,7 +398,7 @@ def test_metrics_are_the_documents(folder):
     assert told["000", "parameters"].value == 8448
     for cost in ("export", "build", "first_call"):
         assert told["000", cost].unit == "s" and told["000", cost].value > 0
-    table = metrics.frame(items)
+    table = metrics.table(items).frame
     assert len(table) == len(rows) and (table.seconds.notna() == table.unit.isin(["s", "ms"])).all()
     assert table[table.unit == "ms"].seconds.to_numpy() == pytest.approx(
         table[table.unit == "ms"].value.to_numpy() / 1e3
@@ -425,7 +425,7 @@ def test_the_labs_own_tables_take_them(folder, tmp_path):
     table = str(rows)
     assert "text-classifier-h16@1/8" in table and "workload" in table.splitlines()[1]
     failure = Failure(items[0].configuration, 1, "memory", "too large")
-    assert "out of mem" in str(metrics.Metrics(tuple(metrics.rows([failure]))))
+    assert "out of mem" in str(metrics.table([failure]))
     shape = Configuration(LstmShape(1, 8, 4), "pytorch", "2", "a CPU")
     mixed = summarize([*items, Failure(shape, 0, "build", "no")])
     assert "1x8" in str(mixed) and len(mixed) == 4

@@ -99,6 +99,7 @@ class Implementation(ABC):
         `MemoryExhausted`, and `BuildFailed` for what it does not support or cannot build.
         """
         batch = checked_batch(self, request)
+        check_weights(request.workload, request.weights)
         with building(self.NAME, request.label):
             return self._prepare(request, batch)
 
@@ -196,19 +197,19 @@ def mode_reason(workload: LiteratureWorkload, mode: str) -> str | None:
 
 
 def checked_batch(implementation: Any, request: Request) -> Batch:
-    """The batch of a request.
-
-    Raises `RuntimeUnavailable`, `BuildFailed` for what the implementation does not do, and `UsageError` for inputs or
-    weights of other shapes than the workload's.
-    """
+    """The batch of a request; raises what `Implementation.prepare` says, but for weights and memory."""
     workload = request.workload
     implementation.availability(request.options.device).require(implementation.NAME)
     if reason := implementation.supports(workload, request.mode, request.options.device):
         raise BuildFailed(f"{implementation.NAME} does not do {workload.label} ({request.mode}): {reason}")
-    given, wanted = {name: array.shape for name, array in request.weights.items()}, weight_shapes(workload)
+    return batch_of(workload, request.inputs)
+
+
+def check_weights(workload: LiteratureWorkload, weights: Mapping[str, np.ndarray]) -> None:
+    """Raises `UsageError` for weights of other names or shapes than the workload's."""
+    given, wanted = {name: array.shape for name, array in weights.items()}, weight_shapes(workload)
     if differing := sorted(name for name in given.keys() | wanted.keys() if given.get(name) != wanted.get(name)):
         raise UsageError(f"the weights do not fit the network: {', '.join(differing)}")
-    return batch_of(workload, request.inputs)
 
 
 def batch_of(workload: LiteratureWorkload, inputs: Mapping[str, np.ndarray]) -> Batch:
