@@ -58,15 +58,25 @@ def labels(fields: Sequence[Mapping[str, object]], enough: bool = False) -> list
     return texts
 
 
-def record_command(configuration: Configuration, out: str | Path, rounds: int | None = None) -> str:
-    """The shell line that records this configuration, `rounds` times if given; what has its default is left out."""
+def record_command(configuration: Configuration, out: str | Path, rounds: int | None = None) -> str | None:
+    """The shell line that records this configuration, `rounds` times if given; what has its default is left out.
+
+    None for a kind of workload that no command records.
+    """
     line = configuration.workload.command(configuration, out, rounds)
+    if line is None and not isinstance(configuration.workload, LstmShape):
+        return None
     return _command("sweep" if rounds else "record", _flags(configuration), out, rounds) if line is None else line
 
 
-def record_both_command(a: Configuration, b: Configuration, out: str | Path, rounds: int) -> str:
-    """The shell line that records rounds of both, interleaved where one sweep can, else one after the other."""
+def record_both_command(a: Configuration, b: Configuration, out: str | Path, rounds: int) -> str | None:
+    """The shell line that records rounds of both, interleaved where one sweep can, else one after the other.
+
+    None where no command records one of them.
+    """
     lines = dict.fromkeys(record_command(side, out, rounds) for side in (a, b))
+    if None in lines:
+        return None
     if any(side.workload.command(side, out, rounds) is not None for side in (a, b)):
         return " && ".join(lines)
     one, other, defaults = _flags(a), _flags(b), _defaults()

@@ -178,6 +178,7 @@ def read_parts(
             seconds[name] = seconds.get(name, 0.0) + provenance["seconds"][name]
         control = control or last.control
     check = joined_checks(checks)
+    lacks = list(missing(numbered, last.provenance["soak"], failure and read_failure(failure).reason))
     warnings = warnings_of(
         first.configuration.protocol, int(places[-1]), 1e9 * seconds["inside_trials"], check["loop_ns"]
     )
@@ -187,8 +188,8 @@ def read_parts(
         "blocks": blocks,
         "self_check": check,
         "seconds": first.provenance["seconds"] | seconds,
-        "soak": last.provenance["soak"] | {"parts": len(paths)},
-        "warnings": [*warnings, *missing(numbered, last.provenance["soak"], failure and read_failure(failure).reason)],
+        "soak": last.provenance["soak"] | {"parts": len(paths), "lacks": lacks},
+        "warnings": [*warnings, *lacks],
     }
     return Recording(first.configuration, first.round, whole, provenance, control)
 

@@ -182,8 +182,8 @@ def _recorded(path: Path) -> Runs:
         newer = f"{len(skipped)} recording{several} of a newer version skipped, the first one is {skipped[0]}"
         if not items:
             raise UnknownConfiguration(f"{path} holds nothing else: {newer}")
-    soaks = [item.provenance["warnings"] for item in items if "soak" in item.provenance]  # only these can lack a part
-    warnings = list(dict.fromkeys(text for texts in soaks for text in texts if text.startswith("soak")))
+    soaks = [item.provenance["soak"] for item in items if "soak" in item.provenance]  # only these can lack a part
+    warnings = list(dict.fromkeys(text for soak in soaks for text in soak.get("lacks", ())))
     warnings += [newer] if skipped else []
     groups = groups_of(items)
     grouped = path.name in (consolidated.TRIALS_FILE, consolidated.CONFIGS_FILE)

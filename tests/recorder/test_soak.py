@@ -209,6 +209,7 @@ def test_what_is_missing_is_told(tmp_path, record_parts):
         "asked_s": 1.0,
         "elapsed_s": 0,
         "parts": left,
+        "lacks": cut.provenance["warnings"][-1:],
     }
     store_files.write_failure(schema.Failure(configuration, 0, "run", "it fell over"), tmp_path)
     (cut,) = folders.read_many(tmp_path)
