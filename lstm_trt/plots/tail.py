@@ -123,14 +123,14 @@ def latency_ticks(axis, low: float, high: float) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def multiple_ticks(axis, low: float, high: float) -> None:
-    """Multiples of the median, those first that people ask for, none within a twentieth of another."""
+def multiple_ticks(axis, low: float, high: float, apart: float = 0.05) -> None:
+    """Multiples of the median, those first that people ask for, `apart` by this share of the axis or more."""
     steps = (0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000)
     if high / low < 1.35:
         steps = (1, *MaxNLocator(5, steps=(1, 2, 5, 10)).tick_values(low, high))
     kept: list[float] = []
     for value in sorted(steps, key=lambda value: value not in (1, 1.25, 2, 10, 100)):
-        if low <= value <= high and all(abs(np.log(value / other)) > 0.05 * np.log(high / low) for other in kept):
+        if low <= value <= high and all(abs(np.log(value / other)) > apart * np.log(high / low) for other in kept):
             kept.append(value)
     axis.set_major_locator(FixedLocator(sorted(kept)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{plain(value)}×"))
@@ -186,7 +186,7 @@ def tails(
         axes[0].set_ylabel("share of trials that take longer (log)")
         _evidence_lines(axes[0], lengths)
         if relative:
-            _multiples_axis(axes[0], drawn)
+            _multiples_axis(axes[0], drawn, 0.08 if alone else 0.05)
         else:
             latency_axis(axes[0], drawn, deadline_us, 3)
             if deadline_us and axes[0].get_xlim()[0] < deadline_us < axes[0].get_xlim()[1]:
@@ -218,12 +218,12 @@ def _draw_group(
     return [edge / unit_us for one in rounds for edge in (float(one.ordered_us[0]), one.max_us)]
 
 
-def _multiples_axis(ax: Axes, drawn: Sequence[float]) -> None:
+def _multiples_axis(ax: Axes, drawn: Sequence[float], apart: float) -> None:
     low, high = min(*drawn, 0.97), max(*drawn, 1.3)
     low, high = low / (high / low) ** 0.02, high * (high / low) ** 0.05
     ax.set_xscale("log")
     ax.set_xlim(low, high)  # the legend gives the late trials of a deadline beyond it
-    multiple_ticks(ax.xaxis, low, high)
+    multiple_ticks(ax.xaxis, low, high, apart)
     ax.set_xlabel("latency / median (log)")
 
 
@@ -235,9 +235,9 @@ def _evidence_lines(ax: Axes, lengths: set[int]) -> None:
             kept.append(n)
     for n in kept:
         ax.axhline(evidence_share(n), color=GREY, linewidth=1.0, linestyle=(0, (1, 1.5)), zorder=1)
-        place = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "ha": "right", "va": "top"}
+        place = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "ha": "left", "va": "top"}
         text = f"no evidence below this line at n = {whole(n)}"
-        ax.annotate(text, (1, evidence_share(n)), (-5, -2), size=9, color="0.3", bbox=BACKGROUND, **place)
+        ax.annotate(text, (0, evidence_share(n)), (5, -2), size=9, color="0.3", zorder=1.6, **place)
     ax.axhspan(0, evidence_share(kept[-1]), color="0.95", zorder=0)
 
 
