@@ -111,6 +111,11 @@ def _implementations(arguments: argparse.Namespace, workload: LiteratureWorkload
     return ready_implementations(workload.scaled(arguments.scale), arguments.mode or workload.modes[0])
 
 
+def _own_implementations(arguments: argparse.Namespace) -> list[str]:
+    """Those given by a name with a dot, which no table has: --list and --plan take them in."""
+    return [name for name in arguments.implementation or () if "." in name]
+
+
 def _record(arguments: argparse.Namespace, wanted: list[Configuration]) -> int:
     report = run_sweep(
         wanted,
@@ -160,12 +165,12 @@ def _print_metrics(arguments: argparse.Namespace, wanted: Callable[[Configuratio
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    if arguments.workload or arguments.implementation:
-        raise UsageError("--plan is the whole set: leave workload and --implementation out")
+    if arguments.workload or set(arguments.implementation or ()) != set(_own_implementations(arguments)):
+        raise UsageError("--plan is the whole set: leave workload and --implementation out, but for names with a dot")
     chosen = [name for name in PLANNED if getattr(arguments, name) not in (None, False, WHOLE)]
     if chosen or arguments.threads != Options.threads:
         raise UsageError(f"--plan chooses for each row: leave --{(chosen or ['threads'])[0]} out")
-    whole = plan.plan()
+    whole = plan.plan(_own_implementations(arguments))
     print_progress(str(whole))
     if arguments.dry_run:
         return 0
@@ -178,5 +183,5 @@ def _plan(arguments: argparse.Namespace) -> int:
 def _list(arguments: argparse.Namespace) -> int:
     if arguments.format == "csv":
         raise UsageError("--list is printed as text or json")
-    print_answer(listing(arguments.workload), arguments.format)
+    print_answer(listing(arguments.workload, _own_implementations(arguments)), arguments.format)
     return 0

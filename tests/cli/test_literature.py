@@ -221,7 +221,7 @@ def test_rows_of_a_plan_record_and_go_on(entries, tmp_path, monkeypatch, run):
     """Two cheap rows of the real plan, by the real command."""
     cheap = [e for e in entries if e.workload == VARIANTS["layer"][0] and e.implementation in plan.TWO]
     assert len(cheap) == 2
-    monkeypatch.setattr(plan, "plan", lambda: plan.Plan(tuple(cheap)))
+    monkeypatch.setattr(plan, "plan", lambda more: plan.Plan(tuple(cheap)))
     status, _, err = run("literature", "--plan", "--quiet", "--out", tmp_path)
     assert status == 0 and "2 recorded, 0 failed, of 2" in err
     items = list(folders.read_many(tmp_path))

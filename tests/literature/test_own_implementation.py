@@ -1,0 +1,59 @@
+"""A third party's implementation is listed, planned and drawn without a change of the package."""
+
+from __future__ import annotations
+
+import pytest
+
+from lstm_trt import registry
+from lstm_trt.literature import implementations, plan
+from lstm_trt.literature.compare import Entry, Side, title_of
+from lstm_trt.literature.plots import bars, over_size
+from lstm_trt.literature.session import listing
+
+NAME = "tests.support.own_implementation:OWN"
+
+
+@pytest.fixture(params=["name with a dot", "entry point"])
+def given(request, monkeypatch) -> tuple[str, tuple[str, ...]]:
+    """What the implementation is called, and what is passed beside the registered names."""
+    if request.param == "name with a dot":
+        return NAME, (NAME,)
+    monkeypatch.setattr(registry, "_added", lambda group: {"own": NAME} if "implementations" in group else {})
+    return "own", ()
+
+
+def test_it_is_listed(given):
+    name, more = given
+    found = listing(["cell", "ptb-lm"], more).as_dict()
+    assert found["implementations"][name] == {"ready": True, "reason": "", "remedy": ""}
+    assert [name in workload["implementations"]["forward"] for workload in found["workloads"]] == [True, True]
+    assert name in str(listing(more=more))
+
+
+def test_it_is_planned_without_an_estimate(given):
+    name, more = given
+    whole = plan.plan(more)
+    own = [entry for entry in whole.entries if entry.implementation == name]
+    assert {entry.workload.name for entry in own} == {"cell", "layer", "stack"}
+    assert all(entry.estimate_s is None and entry.batches == plan.FEWEST and entry.configuration for entry in own)
+    assert f"{len(own)} rows without an estimate" in str(whole)
+    others = [entry for entry in whole.entries if entry.implementation != name]
+    assert tuple(others) == plan.plan().entries or not more
+    assert all(entry.estimate_s > 0 for entry in others)
+
+
+def test_one_that_cannot_be_loaded_is_not_ready():
+    found = listing(["cell"], ["no.such"]).as_dict()
+    assert not found["implementations"]["no.such"]["ready"] and found["implementations"]["no.such"]["reason"]
+    assert "no.such" not in found["workloads"][0]["implementations"]["forward"]
+    assert "no.such" not in {entry.implementation for entry in plan.plan(["no.such"]).entries}
+
+
+def test_it_is_drawn(given):
+    name, _ = given
+    title = title_of(name, "")
+    assert title == implementations.load(name).TITLE
+    side = Side("today", "a CPU", "batch 1", (Entry(name, title, 0.5, "ok"), Entry("onnxruntime", "ONNX", 1.0, "ok")))
+    labels = [label.get_text() for ax in bars([side], "A title").axes for label in ax.get_yticklabels()]
+    assert title in labels
+    over_size({}, {1: side, 2: side}, "layers", "A title")
