@@ -1,4 +1,4 @@
-"""An implementation of the literature's workloads as another package has it: no rates, no colour."""
+"""An implementation of the literature's workloads as another package has it, without rates."""
 
 from __future__ import annotations
 

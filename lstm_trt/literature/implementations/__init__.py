@@ -13,7 +13,6 @@ An implementation is a runtime (`lstm_trt.runtimes`) of these workloads: a modul
 
 and, where it has them,
 
-    COLOR          its framework's colour in figures, "#0173b2"; without one it gets the next that is free
     RATES          mode -> `Rates`, from which `literature.plan` estimates; without them the plan has no estimate
 
 Its prepared steps have `costs`, and in training `loss` and `gradients`. `prepare` may call the step
@@ -75,7 +74,6 @@ class Implementation(ABC):
     EXECUTION: str
     DISTRIBUTION: str
     EXTRA: str | None = None
-    COLOR: str | None = None
     DEVICES: tuple[str, ...] = ("cpu",)
     PRECISIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {"cpu": ("fp32",), "cuda": ("fp32",)}
     RATES: Mapping[str, Rates]

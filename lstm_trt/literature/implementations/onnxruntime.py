@@ -56,7 +56,6 @@ class OnnxRuntime(Exported):
     NAME = "onnxruntime"
     TITLE = "ONNX Runtime"
     FRAMEWORK = "ONNX Runtime"
-    COLOR = "#029e73"
     DISTRIBUTION = runtime.DISTRIBUTION
     RATES: ClassVar[Mapping[str, Rates]] = {"forward": Rates(7, 0.001)}
 

@@ -57,7 +57,6 @@ class PyTorch(Implementation):
     training: Rates
 
     FRAMEWORK = "PyTorch"
-    COLOR = "#0173b2"
     DISTRIBUTION = _torch.DISTRIBUTION
     DEVICES = ("cpu", "cuda")
 

@@ -80,7 +80,6 @@ class TensorFlow(Implementation):
     training: Rates
 
     FRAMEWORK = "TensorFlow"
-    COLOR = "#de8f05"
     EXTRA = "frameworks"
 
     @property

@@ -30,7 +30,6 @@ class TensorRt(Exported):
     EXTRA: str
 
     FRAMEWORK = "TensorRT"
-    COLOR = "#56a01a"
     DEVICES = ("cuda",)
     RATES: ClassVar[Mapping[str, Rates]] = {"forward": Rates(1, 0.001, start_s=30.0)}
 

@@ -63,7 +63,6 @@ class Tvm(Implementation):
     forward: Rates
 
     FRAMEWORK = "Apache TVM"
-    COLOR = "#cc78bc"
     STYLE = "basic"
     EXTRA = "frameworks"
     DISTRIBUTION = "apache-tvm"
