@@ -12,14 +12,4 @@ from lstm_trt import registry
 
 __version__ = "0.1.0"
 
-
-def __getattr__(name: str) -> object:
-    if name == "__all__":
-        return ["__version__", *registry.API]
-    if name not in registry.API:
-        raise AttributeError(f"module 'lstm_trt' has no attribute {name!r}")
-    return registry.load("API", name)
-
-
-def __dir__() -> list[str]:
-    return ["__version__", *sorted(registry.API)]
+__getattr__, __dir__ = registry.offer("API", __name__)

@@ -9,6 +9,7 @@ runs from a checkout too; an installed package adds its own through entry points
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from functools import lru_cache
 
 #: What users type as `--runtime` -> module with the contract of `runtimes/__init__.py`.
@@ -146,6 +147,43 @@ API = {
     "rerun_notebooks": "lstm_trt.rerun:rerun",
 }
 
+#: Picture in `lab.plots` -> where it is drawn. No module there has the name of a picture, which would take its place.
+PICTURES = {
+    "arrival_tails": "lstm_trt.plots.tail:arrival_tails",
+    "batching": "lstm_trt.plots.scaling:batching",
+    "box_plots": "lstm_trt.plots.box:box_plots",
+    "choose_tails": "lstm_trt.plots.tail:choose_tails",
+    "curves": "lstm_trt.plots.curve:curves",
+    "draw_outliers": "lstm_trt.plots.page:draw_outliers",
+    "draw_scaling": "lstm_trt.plots.scaling:draw_scaling",
+    "draw_sweep": "lstm_trt.plots.sweep:draw_sweep",
+    "draw_verdicts": "lstm_trt.plots.page:draw_verdicts",
+    "failures": "lstm_trt.plots.sweep:failures",
+    "fits": "lstm_trt.plots.scaling:fits",
+    "heat_map": "lstm_trt.plots.heatmap:heat_map",
+    "inversions": "lstm_trt.plots.scaling:inversions",
+    "outliers_page": "lstm_trt.plots.page:outliers_page",
+    "replay_tails": "lstm_trt.plots.tail:replay_tails",
+    "runtimes": "lstm_trt.plots.runtime:runtimes",
+    "tails": "lstm_trt.plots.tail:tails",
+    "trials_in_order": "lstm_trt.plots.trials:trials_in_order",
+    "verdict_page": "lstm_trt.plots.page:verdict_page",
+}
+
+#: Name in `lab.literature` -> where it lives.
+LITERATURE = {
+    "describe_benchmark": "lstm_trt.literature.session:describe_benchmark",
+    "printed": "lstm_trt.literature.compare:printed",
+    "today": "lstm_trt.literature.compare:today",
+    "order_text": "lstm_trt.literature.compare:order_text",
+    "filled": "lstm_trt.literature.compare:filled",
+    "succeeded_by": "lstm_trt.literature.compare:succeeded_by",
+    "bars": "lstm_trt.literature.plots:bars",
+    "costs": "lstm_trt.literature.plots:costs",
+    "over_size": "lstm_trt.literature.plots:over_size",
+    "table_of": "lstm_trt.literature.plots:table_of",
+}
+
 #: Table -> the entry points' group that adds to it.
 GROUPS = {
     "RUNTIMES": "lstm_trt.runtimes",
@@ -181,3 +219,14 @@ def load(name: str, key: str) -> object:
     module, _, attribute = target.partition(":")
     found = importlib.import_module(module)
     return getattr(found, attribute) if attribute else found
+
+
+def offer(name: str, module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a module that offers the names of a table, each fetched when it is first used."""
+
+    def fetch(attribute: str) -> object:
+        if attribute not in globals()[name]:
+            raise AttributeError(f"module {module!r} has no attribute {attribute!r}")
+        return load(name, attribute)
+
+    return fetch, lambda: sorted(globals()[name])

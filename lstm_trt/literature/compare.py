@@ -161,7 +161,7 @@ def title_of(implementation: str, framework: str) -> str:
         return framework or implementation
 
 
-def order_words(then: Side, now: Side) -> str:
+def order_text(then: Side, now: Side) -> str:
     """What changed in the order of the implementations that both sides have, in sentences."""
     common = [
         one.implementation for one in then.ranked if one.implementation in {two.implementation for two in now.ranked}

@@ -129,7 +129,7 @@ def test_importing_the_package_loads_nothing_heavy():
 
 def test_the_names_of_the_package_all_resolve():
 
-    for name in lstm_trt.__all__:
+    for name in dir(lstm_trt):
         assert getattr(lstm_trt, name) is not None
     with pytest.raises(AttributeError):
         lstm_trt.no_such_name  # noqa: B018

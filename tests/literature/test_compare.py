@@ -111,15 +111,15 @@ def test_the_document_is_a_side_a_device_with_its_empty_cells():
 
 def test_the_order_is_told_in_words():
     then, now = side("then", a=1.0, b=2.0, c=4.0, gone=1.0), side("today", a=3.0, b=1.0, c=3.1, new=0.1)
-    told = compare.order_words(then, now)
+    told = compare.order_text(then, now)
     assert told.splitlines() == [
         "Fastest of the 3 that both have: A in then, B today.",
         "B took 2 times as long as A: it is 3 times faster now.",
         "1 of 3 pairs stand in the order in which they stood; 1 lie within 10 %, then or now.",
         "From the fastest to the slowest: 4 times then, 3.1 times today.",
     ]
-    assert "No pair has changed places" in compare.order_words(then, then)
-    assert "no implementation in common" in compare.order_words(then, side("today", x=1.0))
+    assert "No pair has changed places" in compare.order_text(then, then)
+    assert "no implementation in common" in compare.order_text(then, side("today", x=1.0))
 
 
 def test_empty_cells_are_filled_with_todays():
