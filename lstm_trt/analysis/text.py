@@ -517,8 +517,9 @@ def _axis(findings: Findings, system: str, axis: str) -> str:
         text += f" {_slope(statistics.median(slopes))} us per {AXIS_UNITS[axis]}{between}; "
         breaks = Counter(line.breaks_at for line in series if line.breaks_at is not None)
         places = ", ".join(f"at {axis} {size} ({times})" for size, times in sorted(breaks.items()))
+        leave = "leaves" if breaks.total() == 1 else "leave"
         text += (
-            f"{breaks.total()} of them leave the fitted line by more than 10 %: {places}"
+            f"{breaks.total()} of them {leave} the fitted line by more than 10 %: {places}"
             if breaks
             else "none leaves its fitted line by more than 10 %"
         )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lstm_trt.config.configuration import canonical_json
-from lstm_trt.config.errors import ExportFailed, first_line
+from lstm_trt.config.errors import ExportFailed, UsageError, first_line
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import build_module, make_weights
 from lstm_trt.machine.facts import installed_version
@@ -51,8 +51,10 @@ def export_network(shape: LstmShape, seed: int = 0, weights: dict[str, np.ndarra
     """The network of a shape (its sequence and batch do not matter), from the cache or exported now.
 
     `weights` are those of `make_weights(shape, seed)`, passed where they are at hand.
-    Raises `ExportFailed` where the exporter or the ONNX checker refuses.
+    Raises `ExportFailed` where the exporter or the ONNX checker refuses, `UsageError` for a negative seed.
     """
+    if seed < 0:
+        raise UsageError(f"seed must be at least 0, not {seed}")
     identity = {
         "network": shape.network,
         "seed": seed,

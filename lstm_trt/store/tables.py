@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from lstm_trt.config.errors import UsageError, first_line
+from lstm_trt.config.format import count
 from lstm_trt.store.schema import METADATA_KEY
 
 UNIT_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
@@ -484,8 +485,8 @@ def _of_csv(path: Path, lines: Sequence[str], start: int, separator: str) -> Tab
         if ragged:
             row = ragged[0]
             raise UsageError(
-                f"{path}, line {places()[row.number - 1]}: {row.actual_columns} cells under {row.expected_columns}"
-                " names: put cells with a separator in quotes, and close quotes"
+                f"{path}, line {places()[row.number - 1]}: {count(row.actual_columns, 'cell')} under"
+                f" {count(row.expected_columns, 'name')}: put cells with a separator in quotes, and close quotes"
             ) from None
         raise UsageError(f"{path} is not CSV: {_shown(first_line(error))}") from None
     if data.num_rows != len(rows) - 1:

@@ -338,7 +338,7 @@ def test_systems_are_never_mixed():
         ("layers,latency_us,latency_ms\n1,2,3\n", r"several columns that may hold the times .latency_us, latency_ms."),
         ("layers,Layers,latency_us\n1,2,3\n", r"2 columns named layers"),
         ("layers,layers,latency_us\n1,2,3\n", r"2 columns named layers"),
-        ('layers,latency_us\n"1,2\n', "line 2: 1 cells under 2 names"),
+        ('layers,latency_us\n"1,2\n', "line 2: 1 cell under 2 names"),
     ],
 )
 def test_a_table_that_cannot_be_read_is_refused_in_one_line(tmp_path, text, told):

@@ -51,6 +51,7 @@ SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
         (("consolidate", "nowhere-at-all"), "no folder nowhere-at-all"),
         (("summarize", "nowhere-at-all"), "no file or folder nowhere-at-all"),
         (("export", "--layers", 1, "--hidden", 8, "--sequence", 0, "--out", "x"), "sequence must be at least 1"),
+        (("export", *SHAPE, "--seed", -1, "--out", "x"), "seed must be at least 0"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else None,
 )

@@ -538,7 +538,7 @@ BAD = {
     "two units": (b"latency_us,latency_ms\n1,2\n3,4\n", "latency_us, latency_ms"),
     "no header": (b"1,2\n3,4\n", "must hold the names of the columns"),
     "spaces": (b"trial latency_us\n1 500\n2 501\n", "separates its columns by spaces"),
-    "wide row": (b"latency_us\n1\n2,3\n", "line 3: 2 cells under 1 names"),
+    "wide row": (b"latency_us\n1\n2,3\n", "line 3: 2 cells under 1 name"),
     "all warm-up": (b"warmup,latency_us\n1,5\n1,6\n", "0 times after warm-up"),
     "one timed": (b"warmup,latency_us\n1,5\n0,6\n", "1 time after warm-up"),
     "zeros": (b"\0" * 100, "no text, Parquet or JSON"),
