@@ -168,7 +168,7 @@ def _system(group: Group) -> dict:
     fields, workload = configuration_fields(group.configuration), group.configuration.workload.as_dict()
     first = ("runtime", "runtime_version", "device_name", *group.configuration.options.as_dict(), "mode")
     names = dict.fromkeys([*first, *(name for name in fields if name not in workload), *workload])
-    kept = (name for name in names if name not in AXES and fields[name] is not None)
+    kept = (name for name in names if name not in AXES and (name in workload or fields[name] is not None))
     return {**{name: fields[name] for name in kept}, "machine": group.samples[0].machine}
 
 

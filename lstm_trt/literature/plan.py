@@ -261,9 +261,10 @@ def step_ms(workload: LiteratureWorkload, name: str, mode: str) -> float | None:
     rates = _rates(name, mode)
     if rates is None:
         return None
-    ms = rates.outputs_ms * math.prod(workload.output_shape) / 1e6 if workload.outputs else 0.0
-    ms += rates.gflop_ms * workload.flops / 1e9 + rates.cell_ms * workload.cells
-    ms += rates.weights_ms * weights_touched(workload)
+    outputs = math.prod(workload.output_shape) / 1e6 if workload.outputs else 0.0
+    cells_ms = rates.gflop_ms * workload.flops / 1e9 + rates.cell_ms * workload.cells
+    cells_ms += rates.weights_ms * weights_touched(workload)
+    ms = rates.outputs_ms * outputs + cells_ms
     return ms + (PARAMETERS_MS * workload.parameters / 1e6 if mode == "training" else 0.0)
 
 

@@ -52,9 +52,15 @@ def framework_colors() -> dict[str, tuple]:
 
 
 def color_of(implementation: str) -> tuple | str:
-    """The colour of an implementation's framework, grey for one that is not of this package."""
+    """The colour of an implementation's framework, grey for one that is not of this package.
+
+    Documents also print a framework's name alone: "tvm" has the colour of "tvm-tuned".
+    """
+    names = registry.table("IMPLEMENTATIONS")
+    styles = [name for name in names if name.startswith(f"{implementation}-")]
+    known = implementation if implementation in names or not styles else styles[0]
     try:
-        return framework_colors().get(load(implementation).FRAMEWORK, OTHER)
+        return framework_colors().get(load(known).FRAMEWORK, OTHER)
     except UsageError:
         return OTHER
 

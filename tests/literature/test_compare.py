@@ -9,7 +9,7 @@ import pytest
 from lstm_trt.config.errors import UsageError
 from lstm_trt.literature import compare, metrics, published
 from lstm_trt.literature.compare import Entry, Side
-from lstm_trt.literature.plots import bars, costs, over_size, table_of
+from lstm_trt.literature.plots import OTHER, bars, color_of, costs, over_size, table_of
 from lstm_trt.literature.workloads import VARIANTS, WORKLOADS
 from lstm_trt.plots.style import png_bytes
 
@@ -168,6 +168,11 @@ def test_a_table_of_shapes_keeps_the_sides_apart():
     told = words(picture)
     assert "document: A" in told and "today: A" in told and "out of mem" in told and "none" not in told
     assert png_bytes(picture)[:4] == b"\x89PNG"
+
+
+def test_a_framework_has_one_colour_by_whatever_name_a_document_prints_it():
+    assert color_of("tvm") == color_of("tvm-tuned") != color_of("tensorflow") == color_of("tensorflow-xla")
+    assert color_of("theano") == OTHER not in {color_of("tvm"), color_of("tensorflow"), color_of("tensorrt")}
 
 
 def test_costs_are_drawn_by_kind():
