@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from lstm_trt.store.foreign import SYSTEM_COLUMNS
 from lstm_trt.store.runs import Runs, as_runs, load
 from lstm_trt.store.samples import Group
 from lstm_trt.store.schema import Failure
-from lstm_trt.store.tables import UNIT_NS, Table, listed, normal_name, read_table, time_column, times
+from lstm_trt.store.tables import UNIT_NS, Table, listed_names, normal_name, read_table, time_column, times
 
 AXES = ("layers", "hidden", "sequence", "batch")
 
@@ -133,8 +133,7 @@ def from_runs(runs: Runs) -> Times:
         counts.rows = len(runs.recordings) - counts.failed
     counts.duplicates = counts.rows - samples
     axes = tuple(axis for axis in AXES if any(axis in sizes for _, sizes, _ in measured))
-    label_of = labels_of({_key(system): system for _, _, system in measured})
-    cells: dict[str, dict[tuple[int, ...], Cell]] = {}
+    cells: list[tuple[dict, tuple[int, ...], Cell]] = []
     for group, sizes, system in measured:
         rounds = tuple(_round(np.sort(sample.timed_ns)) for sample in group.samples if not sample.warmup.all())
         if sizes.keys() != set(axes) or not rounds:
@@ -145,11 +144,10 @@ def from_runs(runs: Runs) -> Times:
         latency_us = statistics.median_low(round.median_us for round in rounds)
         if latency_us <= 0:
             raise UsageError(f"{where}: the median of {sizes} is 0: nothing was timed")
-        cells.setdefault(label_of[_key(system)], {})[tuple(sizes[axis] for axis in axes)] = Cell(latency_us, rounds)
-    if not cells or not axes:
+        cells.append((system, tuple(sizes[axis] for axis in axes), Cell(latency_us, rounds)))
+    if not axes or not cells:
         raise UsageError(f"{where}: no recording of a stacked LSTM among {counts.rows + counts.failed} items")
-    cells = {label: dict(sorted(shapes.items())) for label, shapes in cells.items()}
-    return _whole(where, axes, cells, {label_of[_key(system)]: system for _, _, system in measured}, counts)
+    return _times(where, axes, [system for _, _, system in measured], cells, counts)
 
 
 def _sizes(group: Group) -> dict[str, int]:
@@ -172,10 +170,6 @@ def _system(group: Group) -> dict:
     return {**{name: fields[name] for name in kept}, "machine": group.samples[0].machine}
 
 
-def _key(system: dict) -> tuple:
-    return tuple((name, str(value)) for name, value in system.items())
-
-
 def _round(ordered: np.ndarray) -> Round:
     low, high = interval(ordered, PERCENTILES["median_us"], PAIR_CONFIDENCE)
     bounds_us = (0.0 if low is None else low / 1e3, math.inf if high is None else high / 1e3)
@@ -189,54 +183,40 @@ def from_table(table: Table, column: str | None = None, unit: str | None = None)
     for what cannot be read, with row and column.
     """
     time_name, unit, _ = time_column(table, column, unit, KINDS)
-    axes = {axis: name for axis in AXES if (name := _only(table, axis))}
+    axes = {axis: name for axis in AXES if (name := table.find(axis))}
     if not axes:
         raise UsageError(
-            f"{table.where} has none of the columns {', '.join(AXES)}; it has {listed(table.names)};"
+            f"{table.where} has none of the columns {', '.join(AXES)}; it has {listed_names(table.names)};"
             ' --rename "Num LSTM layers=layers" says which column is which'
         )
     known = SYSTEM_COLUMNS + (SUMMARY_SYSTEM_COLUMNS if table.find("config_id") else ())
-    told = {name: found for name in known if (found := _only(table, name))}
+    system_names = {name: found for name in known if (found := table.find(name))}
     times_us = times(table, time_name, blanks=True) * (UNIT_NS[unit] / UNIT_NS["us"])
-    columns = [_whole_sizes(table, name) for name in axes.values()]
-    cells_of = [(values, codes) for codes, values in map(table.values, told.values())]
-    counts = Counts(rows=table.data.num_rows)
-    found: dict[tuple, dict[tuple[int, ...], list[float]]] = {}
-    systems: dict[tuple, dict] = {}
-    for row in np.flatnonzero(~np.isnan([times_us, *columns]).any(axis=0)):
-        cells = ["" if values[codes[row]] is None else str(values[codes[row]]) for values, codes in cells_of]
-        system = dict(zip(told, cells, strict=True))
-        systems[_key(system)] = system
-        sizes = tuple(int(sizes[row]) for sizes in columns)
-        found.setdefault(_key(system), {}).setdefault(sizes, []).append(float(times_us[row]))
-        counts.used += 1
-    counts.blank = counts.rows - counts.used
-    if not found:
+    sizes = np.array([_whole_sizes(table, name) for name in axes.values()])
+    system_cells = [["" if cell is None else str(cell) for cell in table.cells(name)] for name in system_names.values()]
+    used = np.flatnonzero(~np.isnan([times_us, *sizes]).any(axis=0))
+    counts = Counts(rows=table.data.num_rows, used=len(used), blank=table.data.num_rows - len(used))
+    if not len(used):
         raise UsageError(
             f"{table.where} has no row with a time and {', '.join(axes)}: {counts.rows} rows, all with blanks"
         )
-    label_of = labels_of(systems)
-    cells = {
-        label_of[key]: {sizes: Cell(statistics.median(several)) for sizes, several in sorted(shapes.items())}
-        for key, shapes in found.items()
-    }
-    counts.duplicates = counts.used - sum(len(shapes) for shapes in found.values())
-    taken = {time_name, *axes.values(), *told.values()}
+    found: dict[tuple, list[float]] = {}
+    for row in used:
+        key = tuple(cells[row] for cells in system_cells), tuple(int(size) for size in sizes[:, row])
+        found.setdefault(key, []).append(float(times_us[row]))
+    counts.duplicates = counts.used - len(found)
+    measured = [
+        (dict(zip(system_names, system, strict=True)), shape, Cell(statistics.median(several)))
+        for (system, shape), several in found.items()
+    ]
+    taken = {time_name, *axes.values(), *system_names.values()}
     unused = tuple(name for name in table.names if name not in taken)
-    return _whole(table.where, tuple(axes), cells, {label_of[key]: systems[key] for key in systems}, counts, unused)
-
-
-def _only(table: Table, name: str) -> str | None:
-    """The table's column of one of the lab's names, None where it has none; raises `UsageError` for several."""
-    found = [column for column in table.data.column_names if normal_name(column) == name]
-    if len(found) > 1:
-        raise UsageError(f"{table.where} has {len(found)} columns named {name}: drop or rename all but one")
-    return found[0] if found else None
+    return _times(table.where, tuple(axes), [system for system, _, _ in measured], measured, counts, unused)
 
 
 def _whole_sizes(table: Table, name: str) -> np.ndarray:
     """A column of sizes as float64, NaN for blanks; raises `UsageError` for what is no size, with its row."""
-    sizes = table.numbers(name, whole=True).astype(np.float64)
+    sizes = table.numbers(name).astype(np.float64)
     wrong = ~np.isnan(sizes) & ~((sizes >= 1) & np.isfinite(sizes) & (sizes == np.floor(sizes)))
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -246,20 +226,44 @@ def _whole_sizes(table: Table, name: str) -> np.ndarray:
     return sizes
 
 
-def labels_of(systems: dict[tuple, dict]) -> dict[tuple, str]:
-    """A short name for each system: the runtime, and of the rest what differs."""
-    named = ("runtime", "framework")
-    rest = [{name: value for name, value in system.items() if name not in named} for system in systems.values()]
-    heads = [str(system.get("runtime") or system.get("framework") or "") for system in systems.values()]
-    texts = [", ".join(filter(None, pair)) or "all" for pair in zip(heads, labels(rest), strict=True)]
-    return dict(zip(systems, texts, strict=True))
-
-
-def _whole(
-    where: str, axes: tuple[str, ...], cells: dict, systems: dict, counts: Counts, unused: tuple[str, ...] = ()
+def _times(
+    where: str,
+    axes: tuple[str, ...],
+    systems: Iterable[dict],
+    measured: Iterable[tuple[dict, tuple[int, ...], Cell]],
+    counts: Counts,
+    unused: tuple[str, ...] = (),
 ) -> Times:
-    """Times in order, with shapes and holes counted."""
+    """Times in order, each system with a short label, with shapes and holes counted; `measured`: (system, sizes, time).
+
+    `systems` are those of `measured`, and such as have no time.
+    """
+    system_of = {_key(system): system for system in systems}
+    label_of = dict(zip(system_of, _labels(system_of.values()), strict=True))
+    cells: dict[str, dict[tuple[int, ...], Cell]] = {}
+    for system, sizes, cell in sorted(measured, key=lambda row: (label_of[_key(row[0])], row[1])):
+        cells.setdefault(label_of[_key(system)], {})[sizes] = cell
     for shapes in cells.values():
         counts.shapes += len(shapes)
         counts.holes += math.prod(len(set(values)) for values in zip(*shapes, strict=True)) - len(shapes)
-    return Times(where, axes, dict(sorted(cells.items())), dict(sorted(systems.items())), counts, unused)
+    return Times(
+        where,
+        axes,
+        cells,
+        {label_of[key]: system_of[key] for key in sorted(system_of, key=label_of.get)},
+        counts,
+        unused,
+    )
+
+
+def _key(system: dict) -> tuple:
+    return tuple((name, str(value)) for name, value in system.items())
+
+
+def _labels(systems: Iterable[dict]) -> list[str]:
+    """A short name for each system: the runtime, and of the rest what differs."""
+    systems = list(systems)
+    named = ("runtime", "framework")
+    rest = [{name: value for name, value in system.items() if name not in named} for system in systems]
+    heads = [str(system.get("runtime") or system.get("framework") or "") for system in systems]
+    return [", ".join(filter(None, pair)) or "all" for pair in zip(heads, labels(rest), strict=True)]

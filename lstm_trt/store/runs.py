@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, overload
 from lstm_trt.config.errors import UnknownConfiguration, UsageError
 from lstm_trt.config.labels import configuration_fields
 from lstm_trt.store import consolidated, folders
-from lstm_trt.store.foreign import groups_of_table
+from lstm_trt.store.foreign import columns_of, groups_of_table
 from lstm_trt.store.samples import TRIAL_CAUSES, Group, groups_of
 from lstm_trt.store.schema import Failure, Recording
-from lstm_trt.store.tables import read_table
+from lstm_trt.store.tables import read_table, time_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -169,8 +169,14 @@ def load(
             raise UsageError(f"{path} holds recordings of this lab, which {why}: leave {option} out")
         runs = _recorded(path)
     else:
-        found = groups_of_table(table.renamed(rename), column, unit, group_by, causes, one_group)
-        runs = Runs(found.groups, str(path), found.warnings, found.how, found.keys, grouped=bool(found.keys), own=False)
+        table = table.renamed(rename)
+        keys = columns_of(table, group_by, "--group-by")
+        name, unit, warnings = time_column(table, column, unit)
+        if name in keys:
+            raise UsageError(f"--group-by {name}: that column holds the times")
+        groups = groups_of_table(table, name, unit, keys, causes, one_group, warnings)
+        how = ({"column": name} if name else {}) | {"unit": unit}
+        runs = Runs(tuple(groups), str(path), tuple(warnings), how, tuple(keys), grouped=bool(keys), own=False)
     return runs.where(**where) if where else runs
 
 

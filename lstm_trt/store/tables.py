@@ -9,16 +9,18 @@ line or row.
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from lstm_trt.config.errors import UsageError, first_line
-from lstm_trt.config.format import count
+from lstm_trt.config.format import count, listed
 from lstm_trt.store.schema import METADATA_KEY
 
 UNIT_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
@@ -65,11 +67,9 @@ def normal_name(name: str) -> str:
     return re.sub(r"[\s_-]+", "_", str(name).strip().casefold())
 
 
-def listed(names: Iterable[str]) -> str:
-    """Names for an error, which is one line."""
-    names = [_shown(name) for name in names]
-    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    return (", ".join(names[:_SHOWN_NAMES]) or "nothing") + more
+def listed_names(names: Iterable[str]) -> str:
+    """Names of columns for an error, which is one line."""
+    return listed(map(_shown, names), _SHOWN_NAMES)
 
 
 def _shown(cell: object) -> str:
@@ -82,90 +82,88 @@ class Table:
     """Columns of equal length, at least one row; `where` is what errors call the file.
 
     A file of plain numbers has one column, "". `unit`: of that column, where a comment above it states one.
-    `lines` gives the line of each row in a text file.
+    `lines` gives the line of each row in a text file, None in others. Raises `UsageError` for two columns of one name.
     """
 
     where: str
     data: pa.Table = field(repr=False)
     unit: str | None = None
-    lines: Callable[[], Sequence[int]] | None = field(default=None, repr=False)
+    lines: Sequence[int] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            self._refuse_several([other for other in self.names if other == name])
+
+    def _refuse_several(self, alike: Sequence[str]) -> None:
+        if len(alike) > 1:
+            raise UsageError(
+                f"{self.where} has {len(alike)} columns named {_shown(alike[0])}: drop or rename all but one"
+            )
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns, each once."""
-        return list(dict.fromkeys(self.data.column_names))
-
-    @property
-    def has_names(self) -> bool:
-        """False for a file of plain numbers."""
-        return self.data.column_names != [""]
+        """The names of the columns."""
+        return self.data.column_names
 
     def place(self, row: int) -> str:
         """Where a row stands, for an error: `line 17` of a text file, else `row 16`."""
-        return f"row {row + 1}" if self.lines is None else f"line {self.lines()[row]}"
+        return f"row {row + 1}" if self.lines is None else f"line {self.lines[row]}"
 
     def array(self, name: str) -> pa.Array:
-        """The column of a name; raises `UsageError` where several have it."""
-        if self.data.column_names.count(name) > 1:
-            raise UsageError(f"{self.where} has several columns named {_shown(name)}: rename or remove all but one")
+        """The column of a name."""
         return self.data.column(name).combine_chunks()
 
     def find(self, *names: str) -> str | None:
-        """The column that has one of these names, which are normal names; None where there is none."""
-        return next((name for name in self.names if normal_name(name) in names), None)
+        """The column that has one of these normal names, None without; raises `UsageError` where several have."""
+        found = [name for name in self.names if normal_name(name) in names]
+        self._refuse_several(found)
+        return found[0] if found else None
 
     def column(self, name: str, option: str) -> str:
         """The table's column of a name that `option` gives, without case and outer spaces."""
-        if name in self.names:
-            return name
-        found = [known for known in self.names if normal_name(known) == normal_name(name)]
-        if not self.has_names:
+        if self.names == [""]:
             raise UsageError(f"{self.where} holds numbers without names of columns: leave {option} out")
-        if not found:
-            raise UsageError(f"{self.where} has no column {name!r}; it has {listed(self.names)}")
-        if len(found) > 1:
-            raise UsageError(f"{self.where}: {option} {name} may be {listed(found)}: write it as the table does")
-        return found[0]
+        found = name if name in self.names else self.find(normal_name(name))
+        if found is None:
+            raise UsageError(f"{self.where} has no column {name!r}; it has {listed_names(self.names)}")
+        return found
 
     def renamed(self, names: Mapping[str, str] | None) -> Table:
         """The table with columns called otherwise (its name -> the new one); those renamed to "" are left out."""
         if not names:
             return self
         new = {self.column(old, "--rename"): name for old, name in names.items()}
-        data = self.data.rename_columns([new.get(name, name) for name in self.data.column_names])
-        return replace(self, data=data.select([place for place, name in enumerate(data.column_names) if name]))
+        kept = self.data.select([name for name in self.names if new.get(name, name)])
+        return replace(self, data=kept.rename_columns([new.get(name, name) for name in kept.column_names]))
 
     def kind(self, name: str) -> str:
-        """`number`, `bool`, `text`, `span` or `moment` (whose types state the unit), or `other`."""
-        types, kind = pa.types, self.data.schema.types[self.data.column_names.index(name)]
+        """`number` (spans of time are), `bool`, `text`, `moment`, or `other`."""
+        types, kind = pa.types, self.array(name).type
         if types.is_boolean(kind):
             return "bool"
-        if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_duration(kind):
             return "number"
-        if types.is_duration(kind) or types.is_timestamp(kind):
-            return "span" if types.is_duration(kind) else "moment"
+        if types.is_timestamp(kind):
+            return "moment"
         return "text" if types.is_string(kind) or types.is_large_string(kind) else "other"
 
     def stated_unit(self, name: str) -> str | None:
         """The unit that a column states by its type or name, or a comment above the only one; None without."""
-        if self.kind(name) in ("span", "moment"):
-            return self.array(name).type.unit
-        return split_unit(name)[1] or self.unit
+        return getattr(self.array(name).type, "unit", None) or split_unit(name)[1] or self.unit
 
-    def numbers(self, name: str, whole: bool = False) -> np.ndarray:
+    def numbers(self, name: str) -> np.ndarray:
         """A column as float64, or as int64 where it has whole numbers and no holes; holes are NaN.
 
         Single precision becomes the decimals that it was written from: 1.1 and not 1.10000002384. Spans and
-        moments are numbers of their type's unit. A text is taken where it can be one number only (see
-        `number`; `whole`: only whole numbers make sense); else `UsageError` names its row.
+        moments are numbers of their type's unit. Raises `UsageError` for what holds no numbers, with the row of
+        a text that is none.
         """
-        array = self.array(name)
-        kind = self.kind(name)
+        array, kind = self.array(name), self.kind(name)
         if kind == "text":
-            return self._numbers_of_text(name, array, whole)
+            return np.array([self._number_of_text(name, row, cell) for row, cell in enumerate(array.to_pylist())])
         if kind == "other":
             raise UsageError(f"{self.where}: {_shown(name)} holds no numbers")
-        if kind in ("span", "moment"):
+        if pa.types.is_temporal(array.type):
             array = array.cast(pa.int64())
         elif kind == "bool" or pa.types.is_decimal(array.type):
             array = array.cast(pa.float64())
@@ -174,66 +172,33 @@ class Table:
             values = values.astype(str)
         return values.astype(np.int64 if values.dtype.kind in "iu" and values.dtype != np.uint64 else np.float64)
 
-    def _numbers_of_text(self, name: str, array: pa.Array, whole: bool) -> np.ndarray:
-        found = np.empty(len(array))
-        for row, cell in enumerate(array.to_pylist()):
-            try:
-                found[row] = number(cell, whole)
-            except ValueError as error:
-                column = f"{_shown(name)} is" if name else "there stands"
-                raise UsageError(f"{self.where}, {self.place(row)}: {column} {_shown(cell)!r}, {error}") from None
-        return found
+    def _number_of_text(self, name: str, row: int, cell: str | None) -> float:
+        text = "" if cell is None else cell.strip()
+        try:
+            return math.nan if text.casefold() in _BLANKS else float(text)
+        except ValueError:
+            column = f"{_shown(name)} is" if name else "there stands"
+            raise UsageError(
+                f"{self.where}, {self.place(row)}: {column} {_shown(cell)!r}, not a number: write it with a decimal"
+                " point and no separator of thousands"
+            ) from None
 
-    def distinct(self, name: str) -> int:
-        """How many values a column of numbers, truths or texts has; cells without one count as one value."""
-        import pyarrow.compute as pc
-
-        return pc.count_distinct(self.array(name), mode="all").as_py()
-
-    def values(self, name: str) -> tuple[np.ndarray, list]:
-        """`(codes, values)`: the number of each row's value, and the values as JSON has them, as they first appear."""
-        array = self.array(name)
-        if self.kind(name) in ("moment", "span", "other"):
-            array = pa.array([None if cell is None else str(cell) for cell in array.to_pylist()], pa.string())
-        encoded = array.dictionary_encode(null_encoding="encode")
-        return encoded.indices.to_numpy().astype(np.int64), [_json(value) for value in encoded.dictionary.to_pylist()]
+    def cells(self, name: str) -> list:
+        """A column as JSON has it, a cell a row: 64 and not 64.0, text without outer spaces, None for nothing."""
+        return [_json(cell) for cell in self.array(name).to_pylist()]
 
 
-def number(cell: object, whole: bool = False) -> float:
-    """The number that a cell of text holds, NaN for a blank one; raises `ValueError` with what is wrong.
-
-    Spaces, underscores and apostrophes between groups of three digits are taken out, and so are commas where they
-    can be nothing else: 1,234.5 and 1,234,567, or 1,024 where only whole numbers make sense.
-    """
-    text = "" if cell is None else str(cell).strip()
-    if text.casefold() in _BLANKS:
-        return np.nan
-    digits = re.sub(r"(?<=\d)[\s_'’](?=\d{3}(?!\d))", "", text)
-    if re.fullmatch(r"[+-]?\d{1,3}((,\d{3})+\.\d*|(,\d{3}){2,})", digits) or (
-        whole and re.fullmatch(r"\d{1,3}(,\d{3})+", digits)
-    ):
-        digits = digits.replace(",", "")
-    if re.fullmatch(r"[+-]?[1-9]\d{0,2},\d{3}", digits):
-        as_point, as_thousands = digits.replace(",", "."), digits.replace(",", "")
-        raise ValueError(f"which may be {as_thousands} or {as_point}: write it without a comma")
-    if re.fullmatch(r"[+-]?[\d.]*,\d+([eE][+-]?\d+)?", digits):
-        raise ValueError("with a decimal comma: write a point")
-    try:
-        return float(digits)
-    except ValueError:
-        raise ValueError("not a number") from None
-
-
-def _json(value: object) -> object:
-    """A cell as JSON has it: 64 and not 64.0, text without outer spaces, None for nothing."""
-    if isinstance(value, str):
-        return value.strip()
-    if value is None or isinstance(value, bool | int):
-        return value
-    value = float(value)
-    if value != value or value in (float("inf"), float("-inf")):
-        return None if value != value else str(value)
-    return int(value) if value == int(value) else value
+def _json(cell: object) -> object:
+    if isinstance(cell, str):
+        return cell.strip()
+    if cell is None or isinstance(cell, bool | int):
+        return cell
+    if not isinstance(cell, float | Decimal):
+        return str(cell)
+    value = float(cell)
+    if not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return int(value) if value.is_integer() else value
 
 
 # The column of times
@@ -248,32 +213,26 @@ def time_column(table: Table, column: str | None, unit: str | None, known: Seque
     if unit is not None and unit not in UNIT_NS:
         raise UsageError(f"unknown unit {unit!r}: choose from {', '.join(UNIT_NS)}")
     name = table.column(column, "--column") if column is not None else _only_times(table, known)
-    stated = table.stated_unit(name)
-    label = _shown(name) or table.where
+    stated, label = table.stated_unit(name), _shown(name) or "a file of plain numbers"
     if unit is None and stated is None:
-        what = f"the name {label} does not say its unit" if name else "plain numbers do not say their unit"
-        raise UsageError(f"{table.where}: {what}: say --unit ns, us, ms or s")
-    if unit is None or unit == stated:
-        return name, stated, []
-    if table.kind(name) == "span":
-        raise UsageError(f"{table.where}: {label} holds spans of time in {stated}: leave --unit out")
-    against = [f"{label} is in {stated} by its name, and was read in {unit} as --unit says"] if stated else []
-    return name, unit, against
+        raise UsageError(f"{table.where}: {label} does not state its unit: say --unit ns, us, ms or s")
+    against = unit is not None and stated is not None and unit != stated
+    return name, unit or stated, [f"{label} states {stated}, and was read in {unit} as --unit says"] * against
 
 
 def _only_times(table: Table, known: Sequence[str]) -> str:
     stems = {name: split_unit(name)[0] for name in table.names if not is_start(name)}
-    times = {name for name in stems if table.kind(name) in ("number", "span", "text")}
+    times = {name for name in stems if table.kind(name) in ("number", "text")}
     found = next((same for stem in known if (same := [name for name in times if stems[name] == stem])), None)
     found = found or [name for name in times if table.stated_unit(name)]
     if not found and len(table.names) == 1:
         found = table.names
     if len(found) == 1:
         return found[0]
-    several = f"several columns that may hold the times ({listed(n for n in table.names if n in found)})"
+    several = f"several columns that may hold the times ({listed_names(n for n in table.names if n in found)})"
     raise UsageError(
         f"{table.where} has {several if found else 'no column that is known to hold the times'}: say --column NAME,"
-        f" or --rename NAME=latency_us; it has {listed(table.names)}"
+        f" or --rename NAME=latency_us; it has {listed_names(table.names)}"
     )
 
 
@@ -291,7 +250,7 @@ def times(table: Table, name: str, blanks: bool = False) -> np.ndarray:
 
     Raises `UsageError` with how many are not, and the line of the first.
     """
-    if table.kind(name) not in ("number", "span", "text"):
+    if table.kind(name) not in ("number", "text"):
         raise UsageError(f"{table.where}: {_shown(name)} holds no numbers")
     values = table.numbers(name)
     wrong = {"infinite": np.isinf(values), "zero or negative": (values <= 0) & ~np.isinf(values)}
@@ -321,24 +280,21 @@ def read_table(path: Path) -> Table | None:
     if path.is_dir() or path.name.endswith(".failure.json"):
         return None
     try:
-        with path.open("rb") as file:
-            start = file.read(4)
-            parquet = start == b"PAR1" or path.suffix.lower() in (".parquet", ".pq")
-            content = b"" if parquet else start + file.read()
+        content = path.read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
-    if parquet:
+    suffix = path.suffix.lower()
+    if content.startswith(b"PAR1") or suffix in (".parquet", ".pq"):
         return _of_parquet(path)
     if not content.strip():
         raise UsageError(f"{path} is empty")
-    if b"\0" in content[:65536]:
-        raise UsageError(f"{path} is no text, Parquet or JSON file: save the table as CSV (UTF-8)")
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is no text in UTF-8: save the table as CSV (UTF-8)") from None
-    suffix = path.suffix.lower()
-    if suffix in (".json", ".jsonl") or (text.lstrip()[0] in "[{" and suffix not in (".csv", ".tsv")):
+        text = "\0"
+    if "\0" in text:
+        raise UsageError(f"{path} is no text in UTF-8, Parquet or JSON file: save the table as CSV (UTF-8)")
+    if suffix in (".json", ".jsonl") or (text.lstrip()[:1] in ("[", "{") and suffix not in (".csv", ".tsv")):
         return _of_json(path, text)
     return _of_text(path, text)
 
@@ -355,30 +311,26 @@ def _of_parquet(path: Path) -> Table | None:
     return _table(path, data)
 
 
-def _table(path: Path, data: pa.Table, **more) -> Table:
+def _table(path: Path, data: pa.Table, lines: Sequence[int] | None = None) -> Table:
     """A table of the columns that have a name, plainly encoded; raises `UsageError` where it has no rows."""
     if not data.num_rows:
         raise UsageError(f"{path} has no rows")
-    names = [" ".join(str(name).split()) for name in data.column_names]
-    kinds = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in data.schema.types]
-    kinds = [pa.string() if pa.types.is_null(kind) else kind for kind in kinds]
-    columns = [old if old.type == kind else old.cast(kind) for old, kind in zip(data.columns, kinds, strict=True)]
-    kept = [place for place, name in enumerate(names) if name]
-    return Table(str(path), pa.Table.from_arrays(columns, names).select(kept), **more)
+    named = []
+    for name, column in zip(data.column_names, data.columns, strict=True):
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        named.append((" ".join(str(name).split()), column.cast(pa.string() if pa.types.is_null(kind) else kind)))
+    kept = [(name, column) for name, column in named if name]  # pandas writes its index without a name
+    return Table(
+        str(path), pa.Table.from_arrays([column for _, column in kept], [name for name, _ in kept]), lines=lines
+    )
 
 
 def _array(cells: Sequence) -> pa.Array:
-    """Cells of JSON, or lines of numbers, as whole numbers or numbers where all are, else as text."""
+    """Cells of JSON; as text where they are not all of one type."""
     try:
-        found = pa.array(cells)
+        return pa.array(cells)
     except (pa.ArrowException, OverflowError):
-        found = pa.array([None if cell is None else str(cell) for cell in cells], pa.string())
-    for kind in (pa.int64(), pa.float64()) if pa.types.is_string(found.type) else ():
-        try:
-            return found.cast(kind)
-        except pa.ArrowException:
-            continue
-    return found
+        return pa.array([None if cell is None else str(cell) for cell in cells], pa.string())
 
 
 def _of_json(path: Path, text: str) -> Table:
@@ -412,30 +364,18 @@ def _of_json(path: Path, text: str) -> Table:
 def _of_text(path: Path, text: str) -> Table:
     """One number a line, or CSV; lines that begin with # before the rest are comments."""
     lines = text.split("\n")
-    start = next(
-        (place for place, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), None
-    )
+    start = next((at for at, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), None)
     if start is None:
         raise UsageError(f"{path} holds comments and no numbers")
     first = lines[start].strip()
-    if not first.isprintable() and "\t" not in first:
-        raise UsageError(f"{path} is no text, Parquet or JSON file: save the table as CSV (UTF-8)")
     if _is_number(first.partition("#")[0]):
         return _of_numbers(path, lines, lines[:start])
     separator = max(",;\t", key=re.sub(r'"[^"]*"', "", first).count)
-    cells = [cell.strip() for cell in first.split(separator)]
-    if all(_is_number(cell) for cell in cells if cell) or all(_is_number(cell) for cell in first.split()):
+    if all(_is_number(cell) for cell in first.split(separator) if cell.strip()):
         raise UsageError(
             f"{path} begins with {_shown(first)!r}: its first line must hold the names of the columns, or the file one"
             " number a line"
         )
-    words = len(first.split())
-    if (
-        separator not in first
-        and words > 1
-        and any(len(line.split()) == words for line in lines[start + 1 : start + 2])
-    ):
-        raise UsageError(f"{path} separates its columns by spaces: save the table as CSV, with commas")
     return _of_csv(path, lines, start, separator)
 
 
@@ -449,27 +389,21 @@ def _is_number(text: str) -> bool:
 
 def _of_numbers(path: Path, lines: Sequence[str], comments: Sequence[str]) -> Table:
     """One number a line; what follows a # is a comment."""
-    cells = [line.partition("#")[0].strip() for line in lines]
+    cells = {place: cell for place, line in enumerate(lines, 1) if (cell := line.partition("#")[0].strip())}
     header = comments[-1].strip(" \t#") if comments else ""
     unit = None if " " in header else split_unit(header)[1]  # numpy.savetxt writes the header "# latency_us"
-    data = pa.table({"": _array([cell for cell in cells if cell])})
-    return Table(str(path), data, unit, lambda: [place for place, cell in enumerate(cells, 1) if cell])
+    return Table(str(path), pa.table({"": list(cells.values())}), unit, list(cells))
 
 
 def _of_csv(path: Path, lines: Sequence[str], start: int, separator: str) -> Table:
     """CSV with a header in line `start` (from 0), read whole by pyarrow: a million rows within a second."""
     from pyarrow import csv
 
-    # Spreadsheets leave rows of separators below a table.
-    blank = f"{separator} \t"
-    rows = [line for line in lines[start:] if line.strip(blank)]
-
-    def places() -> list[int]:
-        return [place for place, line in enumerate(lines[start:], start + 1) if line.strip(blank)]
-
-    if len(rows) == 1:
-        raise UsageError(f"{path} has a header ({_shown(rows[0])}) and no rows")
-    content = "\n".join(rows).encode()
+    blank = f"{separator} \t"  # spreadsheets leave rows of separators below a table
+    places = [place for place, line in enumerate(lines[start:], start + 1) if line.strip(blank)]
+    if len(places) == 1:
+        raise UsageError(f"{path} has a header ({_shown(lines[start])}) and no rows")
+    content = "\n".join(lines[place - 1] for place in places).encode()
     ragged = []
     try:
         data = csv.read_csv(
@@ -485,10 +419,10 @@ def _of_csv(path: Path, lines: Sequence[str], start: int, separator: str) -> Tab
         if ragged:
             row = ragged[0]
             raise UsageError(
-                f"{path}, line {places()[row.number - 1]}: {count(row.actual_columns, 'cell')} under"
+                f"{path}, line {places[row.number - 1]}: {count(row.actual_columns, 'cell')} under"
                 f" {count(row.expected_columns, 'name')}: put cells with a separator in quotes, and close quotes"
             ) from None
         raise UsageError(f"{path} is not CSV: {_shown(first_line(error))}") from None
-    if data.num_rows != len(rows) - 1:
+    if data.num_rows != len(places) - 1:
         raise UsageError(f"{path} is not CSV: a quote is not closed, or a cell holds the end of a line")
-    return _table(path, data, lines=lambda: places()[1:])
+    return _table(path, data, places[1:])

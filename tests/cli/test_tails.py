@@ -164,7 +164,7 @@ ASKED = {
 }
 WRONG = {
     "empty": ("", "is empty"),
-    "one trial": ("latency_us\n500\n", "holds one time"),
+    "one trial": ("latency_us\n500\n", "has 1 time"),
     "nan": ("latency_us\n500\nnan\n501\n", "1 blank or NaN, the first in line 3"),
     "negative": ("latency_us\n500\n-1\n501\n", "1 zero or negative, the first in line 3"),
     "zero": ("latency_us\n500\n501\n0\n", "1 zero or negative, the first in line 4"),
