@@ -6,17 +6,34 @@ The functions `verdict`, `outliers`, `summarize`, `compare`, `scaling` and `repl
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count
 from lstm_trt.store.runs import Runs, as_runs
-from lstm_trt.store.samples import Group
+from lstm_trt.store.samples import Group, NoTrials
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+class JsonFields:
+    """A dataclass whose JSON values are those of its fields."""
+
+    def as_dict(self) -> dict:
+        """JSON values."""
+        return {name: json_value(value) for name, value in vars(self).items()}
+
+
+def json_value(value: Any) -> Any:
+    """The JSON value of a field: what has an `as_dict` by it, tuples as lists, keys as text."""
+    if hasattr(value, "as_dict"):
+        return value.as_dict()
+    if isinstance(value, tuple):
+        return [json_value(item) for item in value]
+    return {str(key): json_value(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,15 +48,29 @@ class Answers(Sequence):
     answers: tuple
     warnings: tuple[str, ...] = ()
 
+    #: JSON values of a configuration that failed, beside its n and why it failed.
+    _NOTHING_FOUND: ClassVar[dict] = {}
+
     def __len__(self) -> int:
         return len(self.answers)
 
     def __getitem__(self, index):
         return self.answers[index]
 
+    def items(self) -> Iterator[tuple[Group, Any]]:
+        """Each configuration with its answer."""
+        return zip(self.runs, self.answers, strict=True)
+
     @abstractmethod
     def __str__(self) -> str:
         """What the command prints."""
+
+    def _texts(self, text: Callable[[Any, str], str]) -> list[str]:
+        """For each configuration the `text` of its answer and name, or why it failed."""
+        return [
+            f"{group.name}: {answer}" if isinstance(answer, NoTrials) else text(answer, group.name)
+            for group, answer in self.items()
+        ]
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """In Jupyter the text, not the values."""
@@ -48,20 +79,32 @@ class Answers(Sequence):
     def as_dict(self) -> dict | list:
         """JSON values: an object, or a list of them where the runs are of several configurations."""
         shared = {**self.runs.how, "warnings": list(self.runs.warnings)}
-        plain = [
-            {"group": group.group, "name": group.name, **shared, **self._plain(group, answer)}
-            for group, answer in zip(self.runs, self.answers, strict=True)
-        ]
-        return plain if self.runs.grouped else plain[0]
-
-    def _plain(self, group: Group, answer: Any) -> dict:
-        """JSON values of one answer."""
-        return answer.as_dict()
+        objects = []
+        for group, answer in self.items():
+            found = (
+                {"n": group.n, **self._NOTHING_FOUND, "failure": str(answer)}
+                if isinstance(answer, NoTrials)
+                else answer.as_dict()
+            )
+            objects.append({"group": group.group, "name": group.name, **shared, **found})
+        return objects if self.runs.grouped else objects[0]
 
     @property
-    @abstractmethod
     def frame(self) -> pd.DataFrame:
-        """A row a configuration."""
+        """A row a configuration; of one that failed its name, the number of its trials and why."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "network": group.name,
+                **({"n": group.n, "failure": str(answer)} if isinstance(answer, NoTrials) else self._row(answer)),
+            }
+            for group, answer in self.items()
+        )
+
+    def _row(self, answer: Any) -> dict:
+        """What `frame` says of one answer."""
+        return answer.as_dict()
 
 
 def runs_to_judge(source: Any) -> Runs:

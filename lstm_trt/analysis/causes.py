@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lstm_trt.analysis.answers import JsonFields
 from lstm_trt.analysis.outcomes import CountedBy
 from lstm_trt.store.samples import Sample
 
@@ -170,12 +171,12 @@ CONTROL = "machine noise (control run)"
 
 
 @dataclass(frozen=True)
-class Cause:
+class Cause(JsonFields):
     """What coincides with a cluster.
 
     `odds_ratio`: odds of the cause within the cluster over those within the body (Haldane and
     Anscombe's, with one half added to each count), with its 95 % interval (Woolf's).
-    `p_corrected`: Holm's, over all causes and clusters asked about. `share`: of the cluster's
+    `p`: corrected by Holm's method, over all causes and clusters asked about. `share`: of the cluster's
     trials that have the cause, `share_body`: of the body's. `by`: "trial" or "block", what
     was counted in the test, or "control": then `odds_ratio` is the rate of stalls of the
     control run over the cluster's share, with its exact interval.
@@ -185,14 +186,10 @@ class Cause:
     odds_ratio: float
     odds_low: float
     odds_high: float
-    p_corrected: float
+    p: float
     share: float
     share_body: float
     by: CountedBy
-
-    def as_dict(self) -> dict:
-        """JSON values."""
-        return {("p" if name == "p_corrected" else name): value for name, value in vars(self).items()}
 
 
 def fisher_greater(a: int, b: int, c: int, d: int) -> float:
@@ -251,7 +248,7 @@ def find_causes(
         if p <= CAUSE_ALPHA and ratios[0] > 1:
             found[place].append(Cause(name, *ratios, p, a / (a + b), c / max(c + d, 1), by))
     for place, causes in enumerate(found):
-        causes.sort(key=lambda cause: (cause.p_corrected, -cause.odds_ratio))
+        causes.sort(key=lambda cause: (cause.p, -cause.odds_ratio))
         control = _control(samples, labels, kinds[place], excess_ns[place])
         if control is not None:
             causes.append(control)

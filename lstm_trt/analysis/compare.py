@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.analysis.answers import Answers, runs_to_judge
+from lstm_trt.analysis.answers import Answers, JsonFields, runs_to_judge
 from lstm_trt.analysis.causes import holm
 from lstm_trt.analysis.dependence import effective_n
 from lstm_trt.analysis.outcomes import Change, ClusterChange
@@ -32,7 +32,6 @@ from lstm_trt.analysis.quantiles import (
     ratio_rank,
     share_of,
 )
-from lstm_trt.analysis.tables import comparison_frame
 from lstm_trt.analysis.text import comparison_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store.runs import Runs
@@ -49,7 +48,7 @@ NEAR = 0.05
 
 
 @dataclass(frozen=True)
-class ClusterPair:
+class ClusterPair(JsonFields):
     """A cluster, and the share of the trials in its band of multiples of the local median on each side.
 
     `share` is that of the side that has it (of B where both do). `p_corrected` belongs to "the
@@ -329,7 +328,7 @@ TAIL_PERCENTILES = (99.99, 99.9, 99.0, 90.0)
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(JsonFields):
     """B against A; every ratio is B's over A's, below 1 where B is faster.
 
     `median` and `tail` are SAME, FASTER, SLOWER or AMBIGUOUS. The ratio is that of Hodges and
@@ -371,10 +370,6 @@ class Comparison:
     one_configuration: bool
     effect: float
     confidence: float
-
-    def as_dict(self) -> dict:
-        """JSON values."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
 
 def compare_groups(a: Group, b: Group, effect: float = EFFECT, confidence: float = DEFAULT_CONFIDENCE) -> Comparison:
@@ -528,7 +523,16 @@ class Comparisons(Answers):
 
     @property
     def frame(self) -> pd.DataFrame:
-        return comparison_frame(self.answers, [group for group, _, _ in self.pairs.pairs])
+        """A row a configuration of both sides: what they share, and the ratios with their intervals over rounds."""
+        import pandas as pd
+
+        # Configurations on one side only, the last of the answers, have no row.
+        names = ("median", "median_ratio", "median_ratio_low", "median_ratio_high")
+        names += ("tail", "tail_percentile", "tail_ratio", "tail_ratio_low", "tail_ratio_high", "rounds_a", "rounds_b")
+        return pd.DataFrame(
+            {**group, **{name: getattr(answer, name, None) for name in names}}
+            for (group, _, _), answer in zip(self.pairs.pairs, self.answers, strict=False)
+        )
 
 
 def compare(a: Any, b: Any, effect: float = EFFECT, confidence: float = DEFAULT_CONFIDENCE) -> Comparisons:

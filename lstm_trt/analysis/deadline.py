@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.analysis.answers import Answers, runs_to_judge
+from lstm_trt.analysis.answers import Answers, JsonFields, runs_to_judge
 from lstm_trt.analysis.dependence import Dependence, assess
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.quantiles import (
@@ -35,7 +35,6 @@ from lstm_trt.analysis.quantiles import (
     trials_for_share,
 )
 from lstm_trt.analysis.segments import SAME_LEVEL, find_segments
-from lstm_trt.analysis.tables import verdict_frame
 from lstm_trt.analysis.text import verdict_line, verdict_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store.foreign import ABSURD_ABOVE_NS, ABSURD_BELOW_NS
@@ -59,7 +58,7 @@ ROUNDING = 4 * np.finfo(np.float64).eps
 
 
 @dataclass(frozen=True)
-class FirmStatistics:
+class FirmStatistics(JsonFields):
     """(m, k)-firm statistics, for control engineers: m misses at worst in k consecutive trials.
 
     `worst_in`: k -> m, None where no round has k trials. `p_miss_after_miss`: the share of misses
@@ -71,9 +70,6 @@ class FirmStatistics:
     longest_run: int
     p_miss: float
     p_miss_after_miss: float | None
-
-    def as_dict(self) -> dict:
-        return {**vars(self), "worst_in": {str(window): worst for window, worst in self.worst_in.items()}}
 
 
 def limit_ns(deadline_us: float) -> float:
@@ -110,7 +106,7 @@ def firm_statistics(misses: Sequence[np.ndarray], sizes: Sequence[int]) -> FirmS
 
 
 @dataclass(frozen=True)
-class Round:
+class Round(JsonFields):
     """What one process contributed. `drift`: last level over first, minus 1 (see `segments.py`)."""
 
     round: int
@@ -179,7 +175,7 @@ def rounds_of(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(JsonFields):
     """The answer for one configuration, all rounds together; JSON values by `as_dict`.
 
     `n` and `misses` count the trials after warm-up; `miss_rate_low` and `miss_rate_high` are each
@@ -224,19 +220,10 @@ class Verdict:
         """The largest of the rounds, up or down."""
         return max((part.drift for part in self.rounds), key=abs, default=None)
 
-    @property
-    def extremal_index(self) -> float:
-        return self.dependence.extremal_index
-
     def as_dict(self) -> dict:
         """JSON values."""
-        plain = {**vars(self), "max_us_rounds": list(self.max_us_rounds), "drift": self.drift}
-        plain["extremal_index"] = self.extremal_index
-        plain["dependence"] = dict(vars(self.dependence))
-        plain["card"] = None if self.card is None else self.card.as_dict()
-        plain["rounds"] = [dict(vars(part)) for part in self.rounds]
-        plain["reasons"] = list(self.reasons)
-        return plain
+        more = {"max_us_rounds": list(self.max_us_rounds), "drift": self.drift}
+        return {**super().as_dict(), **more, "extremal_index": self.dependence.extremal_index}
 
 
 class Verdicts(Answers):
@@ -249,14 +236,30 @@ class Verdicts(Answers):
     def __str__(self) -> str:
         if len(self) == 1:
             return verdict_text(self.answers[0], self.runs[0].name)
-        lines = [verdict_line(verdict, group.name) for group, verdict in zip(self.runs, self.answers, strict=True)]
         counts = Counter(verdict.verdict for verdict in self.answers)
         summary = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
-        return "\n".join([*lines, f"{len(self)} configurations: {summary}"])
+        return "\n".join([*self._texts(verdict_line), f"{len(self)} configurations: {summary}"])
 
     @property
     def frame(self) -> pd.DataFrame:
-        return verdict_frame(self.runs, self.answers)
+        """A row a configuration, the largest maximum first.
+
+        `miss_rate_upper_percent`: the one-sided upper bound of the share of late calls; `trials_needed`: of a fresh
+        recording, where the verdict is NOT ENOUGH EVIDENCE and a recording could tell.
+        """
+        frame = super().frame.astype({"trials_needed": "Int64"})
+        return frame.sort_values("max_us", ascending=False, na_position="last", ignore_index=True)
+
+    def _row(self, answer: Verdict) -> dict:
+        names = ("verdict", "max_us", "n", "misses")
+        lacking = answer.verdict == Outcome.NOT_ENOUGH_EVIDENCE
+        return {
+            **{name: getattr(answer, name) for name in names},
+            "miss_rate_upper_percent": None if answer.miss_rate_high is None else 100 * answer.miss_rate_high,
+            "effective_n": answer.effective_n,
+            "trials_needed": answer.trials_needed if lacking else None,
+            "because": "; ".join(answer.reasons),
+        }
 
 
 def verdict(

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lstm_trt.analysis.answers import JsonFields
 from lstm_trt.analysis.quantiles import rate_bounds
 
 #: Numbers of blocks in which events are counted for their dispersion.
@@ -78,7 +79,7 @@ Places = Sequence[np.ndarray]
 
 
 @dataclass(frozen=True)
-class Dependence:
+class Dependence(JsonFields):
     """`factor` (0 to 1) times the number of trials is their effective number.
 
     `extremal_index` and `dispersion` are the estimates at the set of exceedances that gave the

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from lstm_trt.analysis.answers import Answers, runs_to_judge
+from lstm_trt.analysis.answers import Answers, JsonFields, json_value, runs_to_judge
 from lstm_trt.analysis.causes import CONTROL, Cause, find_causes, find_period
 from lstm_trt.analysis.clusters import find_bumps
 from lstm_trt.analysis.outcomes import SteadyState, TimesBy
 from lstm_trt.analysis.quantiles import PERCENTILES, at_most, count_outliers, percentile, rate_bounds
 from lstm_trt.analysis.segments import Segment, clock_step, find_segments, spread_ties
-from lstm_trt.analysis.tables import cluster_frame, outlier_frame
-from lstm_trt.analysis.text import outliers_line, outliers_text
+from lstm_trt.analysis.text import causes_text, clusters_line, outliers_line, outliers_text
 from lstm_trt.config.errors import UsageError
-from lstm_trt.store.samples import Group, NoTrials, Sample
+from lstm_trt.store.samples import Sample
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 AT_LENGTH = 8
 
 
-@dataclass(frozen=True)
-class Cluster:
+@dataclass(frozen=True, kw_only=True)
+class Cluster(JsonFields):
     """Late trials (or fast ones) around one multiple of the local level.
 
     `low` and `high` bound its trials (half open), as multiples. `share` is of the timed trials,
@@ -41,36 +40,20 @@ class Cluster:
     """
 
     multiplier: float
-    low: float
-    high: float
-    time_us: float
     count: int
     share: float
     share_low: float
     share_high: float
-    counts: tuple[int, ...]
     period_ms: float | None = None
     causes: tuple[Cause, ...] = ()
-
-    def as_dict(self) -> dict:
-        """JSON values."""
-        return {
-            "multiplier": self.multiplier,
-            "count": self.count,
-            "share": self.share,
-            "share_low": self.share_low,
-            "share_high": self.share_high,
-            "period_ms": self.period_ms,
-            "causes": [cause.as_dict() for cause in self.causes],
-            "low": self.low,
-            "high": self.high,
-            "time_us": self.time_us,
-            "counts": list(self.counts),
-        }
+    low: float
+    high: float
+    time_us: float
+    counts: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Tail:
+class Tail(JsonFields):
     """Slow trials beyond 1.5 x IQR of the local level that are of no cluster, where a normal body has not so many.
 
     `start` and `stop`: their least and largest multiple. `shape`: how it falls, for people.
@@ -87,12 +70,11 @@ class Tail:
     def as_dict(self) -> dict:
         """JSON values."""
         names = {"start": "from", "stop": "to"}
-        plain = {names.get(name, name): value for name, value in vars(self).items()}
-        return {**plain, "causes": [cause.as_dict() for cause in self.causes]}
+        return {names.get(name, name): value for name, value in super().as_dict().items()}
 
 
 @dataclass(frozen=True)
-class Round:
+class Round(JsonFields):
     """One sample's own numbers; `segments` count its timed trials."""
 
     round: int
@@ -102,10 +84,6 @@ class Round:
     steady_state: SteadyState
     drift: float
     segments: tuple[Segment, ...]
-
-    def as_dict(self) -> dict:
-        """JSON values."""
-        return {**vars(self), "segments": [segment.as_dict() for segment in self.segments]}
 
 
 @dataclass(frozen=True)
@@ -137,22 +115,13 @@ class Outliers:
     def as_dict(self) -> dict:
         """JSON values."""
         several = len(self.rounds) > 1
-        return {
-            "n": self.n,
-            "outliers": self.outliers,
-            "median_us": self.median_us,
-            "clusters": [cluster.as_dict() for cluster in self.clusters],
-            "tail": None if self.tail is None else self.tail.as_dict(),
-            "steady_state": self.steady_state,
-            "segments": [
-                {**segment.as_dict(), **({"round": part.round} if several else {})}
-                for part in self.rounds
-                for segment in part.segments
-            ],
-            "rounds": [part.as_dict() for part in self.rounds],
-            "period_by": self.period_by,
-            "causes_counted": list(self.causes_counted),
-        }
+        found = {name: json_value(value) for name, value in vars(self).items() if name not in ("labels", "levels_ns")}
+        segments = [
+            {**segment.as_dict(), **({"round": part.round} if several else {})}
+            for part in self.rounds
+            for segment in part.segments
+        ]
+        return {**found, "steady_state": self.steady_state, "segments": segments}
 
 
 #: Labels of trials that are of no cluster.
@@ -168,33 +137,45 @@ NORMAL_BEYOND = 0.00349
 class OutlierAnswers(Answers):
     """Outliers of configurations, a `NoTrials` where one failed; `clusters` is a DataFrame, a row a cluster."""
 
+    _NOTHING_FOUND: ClassVar = {"outliers": None, "clusters": [], "segments": []}
+
     def __str__(self) -> str:
-        short = len(self) > AT_LENGTH
-        text = outliers_line if short else outliers_text
-        blocks = [
-            f"{group.name}: {found}" if isinstance(found, NoTrials) else text(found, group.name)
-            for group, found in zip(self.runs, self.answers, strict=True)
-        ]
-        return ("\n" if short else "\n\n").join(blocks)
+        if len(self) > AT_LENGTH:
+            return "\n".join(self._texts(outliers_line))
+        return "\n\n".join(self._texts(outliers_text))
 
-    def _plain(self, group: Group, answer: Outliers | NoTrials) -> dict:
-        if isinstance(answer, NoTrials):
-            return {"n": 0, "outliers": None, "clusters": [], "segments": [], "failure": str(answer)}
-        return answer.as_dict()
-
-    @property
-    def found(self) -> tuple[list[Group], list[Outliers]]:
-        """The groups that did not fail, and their outliers."""
-        pairs = [pair for pair in zip(self.runs, self.answers, strict=True) if isinstance(pair[1], Outliers)]
-        return [group for group, _ in pairs], [found for _, found in pairs]
-
-    @property
-    def frame(self) -> pd.DataFrame:
-        return outlier_frame(*self.found)
+    def _row(self, answer: Outliers) -> dict:
+        return {
+            "n": answer.n,
+            "median_us": answer.median_us,
+            "outliers": answer.outliers,
+            "outliers_percent": 100 * answer.outliers / answer.n,
+            "steady_state": answer.steady_state,
+            "clusters": clusters_line(answer.clusters),
+        }
 
     @property
     def clusters(self) -> pd.DataFrame:
-        return cluster_frame(*self.found)
+        """Multiple of the local median, share in percent with its interval, period and causes of each cluster."""
+        import pandas as pd
+
+        columns = ("network", "multiplier", "trials", "percent", "percent_low", "percent_high", "period_ms", "causes")
+        rows = [
+            (
+                group.name,
+                cluster.multiplier,
+                cluster.count,
+                100 * cluster.share,
+                100 * cluster.share_low,
+                100 * cluster.share_high,
+                cluster.period_ms,
+                causes_text(cluster, found),
+            )
+            for group, found in self.items()
+            if isinstance(found, Outliers)
+            for cluster in found.clusters
+        ]
+        return pd.DataFrame(rows, columns=columns)
 
 
 def outliers(runs: Any, causes: bool = True) -> OutlierAnswers:

@@ -12,26 +12,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from lstm_trt.analysis.answers import Answers, runs_to_judge
+from lstm_trt.analysis.answers import Answers, JsonFields, runs_to_judge
 from lstm_trt.analysis.deadline import limit_ns, longest_run
 from lstm_trt.analysis.quantiles import PERCENTILES, percentile
-from lstm_trt.analysis.tables import replay_frame
 from lstm_trt.analysis.text import replay_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store.samples import Group, NoTrials, Sample
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 @dataclass(frozen=True)
-class Latencies:
+class Latencies(JsonFields):
     """Order statistics in us of one way of counting, and the misses of the deadline."""
 
     median_us: float
@@ -43,7 +39,7 @@ class Latencies:
 
 
 @dataclass(frozen=True)
-class Replay:
+class Replay(JsonFields):
     """The `closed` loop as it was, and `replayed` one call each `period_us`.
 
     `utilisation`: mean latency over the period. `queued`: calls that began late, because an
@@ -64,28 +60,18 @@ class Replay:
     closed: Latencies
     replayed: Latencies
 
-    def as_dict(self) -> dict:
-        """JSON values."""
-        return asdict(self)
-
 
 class Replays(Answers):
     """Replays of configurations, a `NoTrials` with the reason where one cannot be replayed."""
 
     def __str__(self) -> str:
-        return "\n\n".join(
-            f"{group.name}: {found}" if isinstance(found, NoTrials) else replay_text(found, group.name)
-            for group, found in zip(self.runs, self.answers, strict=True)
-        )
+        return "\n\n".join(self._texts(replay_text))
 
-    def _plain(self, group: Group, answer: Replay | NoTrials) -> dict:
-        if isinstance(answer, NoTrials):
-            return {"n": group.n, "failure": str(answer)}
-        return answer.as_dict()
-
-    @property
-    def frame(self) -> pd.DataFrame:
-        return replay_frame(self.runs, self.answers)
+    def _row(self, answer: Replay) -> dict:
+        """Latencies of both ways in columns `closed_` and `replayed_`."""
+        row = answer.as_dict()
+        sides = {f"{side}_{name}": value for side in ("closed", "replayed") for name, value in row.pop(side).items()}
+        return {**row, **sides}
 
 
 def replay(runs: Any, period_us: float, deadline_us: float | None = None) -> Replays:

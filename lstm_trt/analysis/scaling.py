@@ -19,7 +19,6 @@ import numpy as np
 
 from lstm_trt.analysis.answers import Answers
 from lstm_trt.analysis.quantiles import EFFECT, ONE_PROCESS_RATIO, ROUNDS, ratio_rank
-from lstm_trt.analysis.tables import scaling_frame
 from lstm_trt.analysis.text import scaling_text
 from lstm_trt.analysis.times import AXES, PAIR_CONFIDENCE, Cell, Times, read_times
 from lstm_trt.config.errors import UsageError
@@ -179,7 +178,13 @@ class ScalingAnswers(Answers):
     @property
     def frame(self) -> pd.DataFrame:
         """A row a series: its fit, and where it breaks off."""
-        return scaling_frame(self.findings)
+        import pandas as pd
+
+        fit = ("slope_us", "intercept_us", "r2", "breaks_at")
+        return pd.DataFrame(
+            {"system": line.system, "axis": line.axis, **line.fixed, **{name: getattr(line, name) for name in fit}}
+            for line in self.findings.linearity
+        )
 
 
 def scaling(

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.analysis.answers import Answers
+from lstm_trt.analysis.answers import Answers, JsonFields
 from lstm_trt.analysis.outcomes import SteadyState
 from lstm_trt.analysis.outliers import Cluster, quick
 from lstm_trt.analysis.quantiles import PERCENTILES, count_outliers, interval, percentile
-from lstm_trt.analysis.tables import summary_frame, summary_table, trial_frame
+from lstm_trt.analysis.text import summary_table
 from lstm_trt.config.labels import configuration_fields
 from lstm_trt.store.runs import as_runs
 from lstm_trt.store.samples import Group, NoTrials, Sample, groups_of
-from lstm_trt.store.schema import Failure, Recording
+from lstm_trt.store.schema import Failure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,7 @@ def _column(title: str, place: int) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SummaryRow:
+class SummaryRow(JsonFields):
     """Latencies in microseconds; None where there is nothing to state. The fields stand in the order of CSV and JSON.
 
     `std_us` has n - 1 in its denominator. `outliers` lie outside 1.5 x IQR on either
@@ -112,13 +112,10 @@ class SummaryRow:
 
     def as_dict(self) -> dict:
         """JSON values; periods and causes of clusters, which are not looked for here, are left out."""
-        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
-        if self.clusters is not None:
-            plain["clusters"] = [
-                {name: value for name, value in cluster.as_dict().items() if name not in ("period_ms", "causes")}
-                for cluster in self.clusters
-            ]
-        return plain
+        row = super().as_dict()
+        for cluster in row["clusters"] or ():
+            del cluster["period_ms"], cluster["causes"]
+        return row
 
 
 #: Names of the columns of CSV and JSON.
@@ -147,7 +144,10 @@ class Summary(Answers):
 
     @property
     def frame(self) -> pd.DataFrame:
-        return summary_frame(self.answers, FIELDS)
+        """A row a configuration or round, with all fields of `SummaryRow`."""
+        import pandas as pd
+
+        return pd.DataFrame(self.as_dict(), columns=list(FIELDS))
 
 
 def summarize(runs: Any, by_round: bool = False, clusters: bool = True) -> Summary:
@@ -172,12 +172,6 @@ def summarize(runs: Any, by_round: bool = False, clusters: bool = True) -> Summa
             failure = NoTrials(item.stage, item.reason)
             rows.append(_failed(configuration, group, failure, machine, number))
     return Summary(runs, tuple(sorted(rows, key=_place) if runs.own else rows), runs.warnings)
-
-
-def frames(items: Iterable[Recording | Failure]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`(summary, trials)`: a row a configuration and round without its clusters, and a row a trial."""
-    items = list(items)
-    return summarize(items, by_round=True, clusters=False).frame, trial_frame(items)
 
 
 def summarize_groups(groups: Iterable[Group], by_round: bool = False, clusters: bool = True) -> list[SummaryRow]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from lstm_trt.analysis.outcomes import Change, CountedBy, Outcome, SteadyState, TimesBy
@@ -25,15 +26,17 @@ from lstm_trt.config.format import (
     short_number,
     signed_percent,
     table,
+    table_lines,
 )
 
 if TYPE_CHECKING:
     from lstm_trt.analysis.causes import Cause
     from lstm_trt.analysis.compare import ClusterPair, Comparison
-    from lstm_trt.analysis.deadline import Card, Verdict
+    from lstm_trt.analysis.deadline import FirmStatistics, Verdict
     from lstm_trt.analysis.outliers import Cluster, Outliers, Round, Tail
     from lstm_trt.analysis.replay import Replay
     from lstm_trt.analysis.scaling import Findings, Inversion
+    from lstm_trt.analysis.summary import SummaryRow
     from lstm_trt.analysis.times import Times
 
 #: Names of counters for people.
@@ -56,6 +59,9 @@ LEAST_TAIL = 5
 
 #: So many segments and inversions are printed; the others are counted.
 MOST_SEGMENTS, MOST_INVERSIONS = 5, 10
+
+#: Characters of a line of the summary.
+WIDTH = 140
 
 AXIS_NAMES = {"layers": "Layers", "hidden": "Hidden size", "sequence": "Sequence length", "batch": "Batch size"}
 
@@ -164,7 +170,7 @@ def _drift(verdict: Verdict) -> list[str]:
     ]
 
 
-def _firm(card: Card) -> str:
+def _firm(card: FirmStatistics) -> str:
     worst = ", ".join(f"{m} in any {k}" for k, m in card.worst_in.items() if m is not None)
     text = "(m,k)-firm: " + (f"at worst {worst} trials; " if worst else "")
     text += f"longest run of misses {card.longest_run}; P(miss) {percent(card.p_miss)}"
@@ -351,7 +357,7 @@ def _cause(cause: Cause) -> str:
     return (
         f"{part}coincides with {CAUSE_NAMES.get(cause.name, cause.name)}"
         f" ({only}{percent(cause.share)} of these, {percent(cause.share_body)} of the bulk;"
-        f" odds ratio {number(cause.odds_ratio)}, p {_p_value(cause.p_corrected)})"
+        f" odds ratio {number(cause.odds_ratio)}, p {_p_value(cause.p)})"
     )
 
 
@@ -428,6 +434,89 @@ def _rounds_to_record(comparison: Comparison) -> list[str]:
         ]
     sides = ", once for each side into a folder of its own" * comparison.one_configuration
     return [f"to decide it, record new rounds{sides}, and compare those:", f"  {comparison.command}"]
+
+
+# Summaries
+
+
+def summary_table(rows: Sequence[SummaryRow]) -> str:
+    """For the terminal, at most `WIDTH` wide: the maximum comes first, since it rules; times in microseconds.
+
+    A star marks a percentile without an upper bound at this n. What was measured elsewhere is named by its group
+    instead of its shape. The reason of a failure may make a line longer, and the names of workloads, which differ
+    in their ends.
+    """
+    named = _name_columns(rows)
+    shown = sorted((column for column in fields(rows[0]) if column.metadata), key=lambda c: c.metadata["place"])
+    if all(row.floor_us is None for row in rows):
+        shown = [column for column in shown if column.name != "floor_us"]
+    lines = []
+    for row in rows:
+        cells = ["-" if value is None else str(value) for value in (cell(row) for cell in named.values())]
+        if row.status == "ok":
+            cells += [_cell(row, column.name) for column in shown]
+        else:
+            cells.append(f"failed at {row.stage}: {row.reason}" if row.stage else f"failed: {row.reason}")
+        lines.append(cells)
+    whole = any(row.runtime is not None and "workload" in row.group for row in rows)
+    header = [*named, *(column.metadata["title"] for column in shown)]
+    last = "clusters"
+    head, *texts = table_lines(header, lines, width=None if whole else WIDTH - len(last) - 2)
+    room = max(WIDTH - len(head) - 2, len(last))
+    texts = [
+        f"{text}  {_clusters(row, room)}" if row.status == "ok" else text for text, row in zip(texts, rows, strict=True)
+    ]
+    caption = "latencies in us after warm-up, n trials; outliers lie outside 1.5 x IQR"
+    caption += "; floor: arithmetic and weight traffic" if "floor" in header else ""
+    caption += "; * no upper bound at this n" if any("*" in cell for cells in lines for cell in cells) else ""
+    return "\n".join([caption, f"{head}  {last}", *texts])
+
+
+def _name_columns(rows: Sequence[SummaryRow]) -> dict[str, Callable[[SummaryRow], object]]:
+    """Columns that tell the rows apart, each with what it shows of a row."""
+    several = any(row.rounds > 1 or row.round is not None for row in rows)
+    rounds = {"rounds": lambda row: row.rounds if row.round is None else f"r{row.round}"} if several else {}
+    if any(row.runtime is None for row in rows):
+        keys = dict.fromkeys(key for row in rows for key in row.group)
+        return {str(key): lambda row, key=key: row.group.get(key, "-") for key in keys} | rounds
+    both = any(row.directions == 2 for row in rows)
+    options = len({(row.precision, row.threads) for row in rows} | {("fp32", 1)}) > 1
+
+    def network(row: SummaryRow) -> str:
+        if row.layers is None or row.hidden is None:
+            return "-"
+        return f"{row.layers}x{row.hidden}" + ("" if not both else " bi" if row.directions == 2 else "   ")
+
+    named = {"network": network, "seq": lambda row: row.sequence, "batch": lambda row: row.batch}
+    workloads = [name for name in ("workload", "mode") if any("workload" in row.group for row in rows)]
+    if workloads:  # a workload's name says its sizes
+        named = {} if all("workload" in row.group for row in rows) else named
+        named = {name: lambda row, name=name: row.group.get(name, "-") for name in workloads} | named
+    named |= {"runtime": lambda row: row.runtime}
+    named |= {"precision": lambda row: row.precision, "threads": lambda row: row.threads} if options else {}
+    named |= {"arrival": _arrival} if any(row.arrival != "closed" for row in rows) else {}
+    return named | rounds
+
+
+def _arrival(row: SummaryRow) -> str:
+    if row.period_us:
+        return f"{milliseconds(row.period_us / 1e3)} {row.wait}"
+    return f"pause {milliseconds(row.pause_ms)}" if row.pause_ms else str(row.arrival)
+
+
+def _cell(row: SummaryRow, name: str) -> str:
+    value = getattr(row, name)
+    if not name.endswith("_us"):
+        return str(value)
+    return microseconds(value) + "*" * (getattr(row, f"{name}_high", row.max_us) is None)
+
+
+def _clusters(row: SummaryRow, room: int) -> str:
+    """The most frequent clusters, as many as there is room for."""
+    if row.clusters is None:
+        return "-"
+    texts = (clusters_line(row.clusters, most) for most in range(len(row.clusters), -1, -1))
+    return next((text for text in texts if len(text) <= room), str(len(row.clusters)))
 
 
 # Replays

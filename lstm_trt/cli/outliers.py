@@ -27,5 +27,5 @@ def run(arguments: argparse.Namespace) -> int:
     answers = outliers(runs, causes=not short)  # a line a configuration has no room for causes and periods
     print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:
-        print_files(plots.draw_outliers(*answers.found, arguments.figures))
+        print_files(plots.draw_outliers(answers.runs, answers.answers, arguments.figures))
     return 0

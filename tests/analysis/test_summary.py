@@ -15,9 +15,8 @@ import pytest
 from lstm_trt.analysis.outliers import Cluster
 from lstm_trt.analysis.quantiles import count_outliers, percentile
 from lstm_trt.analysis.summary import FIELDS as ROW_FIELDS
-from lstm_trt.analysis.summary import frames, statistics, summarize, summarize_groups
-from lstm_trt.analysis.tables import WIDTH, summary_table
-from lstm_trt.analysis.text import clusters_line
+from lstm_trt.analysis.summary import statistics, summarize, summarize_groups
+from lstm_trt.analysis.text import WIDTH, clusters_line, summary_table
 from lstm_trt.store import files, folders, schema
 from lstm_trt.store.samples import Group, NoTrials, Sample
 from tests.store.test_store import planted
@@ -114,13 +113,11 @@ def test_the_table_tells_failures_and_aligns(tmp_path):
     assert good[: header.index("clusters")].split()[-1] == "0" and len(good) > header.index("outliers") + 8
 
 
-def test_frames_hold_every_trial_and_every_failure(tmp_path):
+def test_a_frame_holds_every_configuration_and_every_failure(tmp_path):
     folder_with_a_failure(tmp_path)
-    summary, trials = frames(folders.read_many(tmp_path))
-    assert summary["status"].tolist() == ["ok", "failed"] and len(trials) == 20
-    assert trials["latency_ns"].tolist() == planted(8).columns["latency_ns"].tolist()
-    summary, trials = frames([item for item in folders.read_many(tmp_path) if isinstance(item, schema.Failure)])
-    assert len(summary) == 1 and trials.empty
+    assert summarize(tmp_path, by_round=True).frame["status"].tolist() == ["ok", "failed"]
+    failures = [item for item in folders.read_many(tmp_path) if isinstance(item, schema.Failure)]
+    assert len(summarize(failures).frame) == 1
 
 
 # Intervals
@@ -238,7 +235,8 @@ def test_a_recording_with_everything_stays_narrow():
 
 
 def cluster_at(multiplier: float, share: float) -> Cluster:
-    return Cluster(multiplier, multiplier, multiplier, 100 * multiplier, 20, share, share, share, (20,))
+    bounds = {"low": multiplier, "high": multiplier, "share_low": share, "share_high": share}
+    return Cluster(multiplier=multiplier, time_us=100 * multiplier, count=20, share=share, counts=(20,), **bounds)
 
 
 def test_the_most_frequent_clusters_come_first_where_there_is_no_room_for_all():

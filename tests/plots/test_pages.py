@@ -12,10 +12,9 @@ import pytest
 from matplotlib.colors import to_rgba
 
 from lstm_trt import plots
-from lstm_trt.analysis import tables
 from lstm_trt.analysis.causes import Cause
-from lstm_trt.analysis.deadline import failed, judge
-from lstm_trt.analysis.outliers import examine
+from lstm_trt.analysis.deadline import Verdicts, failed, judge
+from lstm_trt.analysis.outliers import OutlierAnswers, examine
 from lstm_trt.analysis.text import causes_text as causes_words
 from lstm_trt.analysis.text import clusters_line, sentence
 from lstm_trt.config.configuration import Configuration, Protocol
@@ -25,7 +24,7 @@ from lstm_trt.plots import page as pages
 from lstm_trt.plots import tail, trials
 from lstm_trt.plots.points import Round
 from lstm_trt.plots.style import multiple, percent, sheet
-from lstm_trt.store.runs import Runs
+from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group, NoTrials, Sample
 from lstm_trt.store.schema import Failure
 from tests.support.pictures import (
@@ -525,7 +524,7 @@ def test_draw_outliers_writes_a_page_each(tmp_path):
 def test_tables_of_verdicts_outliers_and_clusters():
     groups = sweep()
     verdicts = [judge(one.samples, 150, "99") if one.n else failed(one.failure, 150.0) for one in groups]
-    table = tables.verdict_frame(groups, verdicts)
+    table = Verdicts(as_runs(groups), tuple(verdicts)).frame
     assert table["max_us"].dropna().is_monotonic_decreasing and len(table) == 6
     last = table.iloc[-1]
     assert last["verdict"] == "NOT ENOUGH EVIDENCE" and last["because"] == "failed at build: none" and last["n"] == 0
@@ -533,15 +532,16 @@ def test_tables_of_verdicts_outliers_and_clusters():
     needed = table["trials_needed"].notna() & (table["n"] > 0)
     assert set(table[needed]["verdict"]) == {"NOT ENOUGH EVIDENCE"}
     one, found = planted()
-    (row,) = tables.outlier_frame([one], [found]).to_dict("records")
+    answers = OutlierAnswers(as_runs([one]), (found,))
+    (row,) = answers.frame.to_dict("records")
     assert row["outliers"] == found.outliers and row["clusters"] == clusters_line(found.clusters)
-    clusters = tables.cluster_frame([one], [found])
+    clusters = answers.clusters
     assert clusters["trials"].tolist() == [cluster.count for cluster in found.clusters] and len(clusters) == 2
     assert clusters["percent"].tolist() == pytest.approx([100 * cluster.share for cluster in found.clusters])
     assert (clusters["percent_low"] < clusters["percent"]).all() and (
         clusters["percent"] < clusters["percent_high"]
     ).all()
-    assert tables.cluster_frame([], []).empty
+    assert OutlierAnswers(as_runs([]), ()).clusters.empty
 
 
 def test_a_cause_of_few_of_the_late_trials_is_told_as_part_of_it():
