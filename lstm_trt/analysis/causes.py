@@ -54,16 +54,8 @@ BESIDE = 2.2
 PRIOR = 30
 
 
-@dataclass(frozen=True)
-class Period:
-    """`period_ms`; of the intervals between late trials, `share` are within reach of its multiples."""
-
-    period_ms: float
-    share: float
-
-
-def find_period(starts_ns: Sequence[np.ndarray], members: Sequence[np.ndarray], latency_ns: float) -> Period | None:
-    """The period of marked trials, None where their times show none.
+def find_period(starts_ns: Sequence[np.ndarray], members: Sequence[np.ndarray], latency_ns: float) -> float | None:
+    """The period of marked trials in ms, None where their times show none.
 
     `starts_ns`: ascending times of the trials of each sample; `members`: bool, the marked
     ones; `latency_ns`: the usual length of a trial. By that, or by the usual time to the next
@@ -102,7 +94,7 @@ def _random_intervals(starts: np.ndarray, count: int, generator: np.random.Gener
     return drawn
 
 
-def _best(intervals: np.ndarray, random: np.ndarray, spacing_ns: float) -> Period | None:
+def _best(intervals: np.ndarray, random: np.ndarray, spacing_ns: float) -> float | None:
     from scipy.special import bdtrc
 
     n = len(intervals)
@@ -138,7 +130,7 @@ def _best(intervals: np.ndarray, random: np.ndarray, spacing_ns: float) -> Perio
     # Intervals that know no beat lie in the three windows as random ones do.
     if not at or bdtrc(at - 1, at + beside, share) > ALPHA_BESIDE:
         return None
-    return Period(period / 1e6, float(np.mean(inside)))
+    return period / 1e6
 
 
 def _reach(periods, spacing_ns: float):
@@ -212,11 +204,10 @@ def odds(a: int, b: int, c: int, d: int) -> tuple[float, float, float]:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Corrected p-values (Holm, Scandinavian Journal of Statistics 6, 1979)."""
     order = np.argsort(p_values)
-    corrected, largest = [1.0] * len(p_values), 0.0
-    for rank, place in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        corrected[place] = largest
-    return corrected
+    corrected = np.empty(len(p_values))
+    factors = np.arange(len(p_values), 0, -1)
+    corrected[order] = np.minimum(np.maximum.accumulate(factors * np.asarray(p_values)[order]), 1)
+    return corrected.tolist()
 
 
 def find_causes(

@@ -131,8 +131,8 @@ SETTLED = 1e-3
 
 
 @dataclass(frozen=True)
-class Found:
-    """A cluster on one side: its place and the half-open range of its trials, as distances from the level."""
+class Bump:
+    """A cluster: its place and the half-open range of its trials, as distances from the local level or multiples."""
 
     place: float
     low: float
@@ -152,52 +152,45 @@ class Mixture:
         self.rates = reference.rate(self.values)
 
     def fit(
-        self,
-        place: float,
-        width: float,
-        weight: float,
-        decay: float,
-        *,
-        turns: int,
-        within: tuple,
-        wide: tuple,
-        expected: float = 0.0,
-    ):
-        """Expectation maximisation; `within` and `wide` bound the cluster's place and width."""
+        self, place: float, width: float, weight: float, *, turns: int, within: tuple, wide: tuple, expected: float = 0
+    ) -> None:
+        """Expectation maximisation from these values on; `within` and `wide` bound the cluster's place and width."""
+        self.place, self.width, self.weight, self.decay = place, width, weight, 1.0
         for _ in range(turns):
-            bump, rest = _densities(
-                (place, width, weight, decay), self.values, self.coordinates, self.rates, self.length
-            )
+            bump, rest = self._densities(self.values, self.coordinates, self.rates)
             belongs = self.counts * bump / (bump + rest)
-            total = float(belongs.sum())
-            if total < 1:
+            self.trials = float(belongs.sum())
+            if self.trials < 1:
                 break
-            before = place, weight
-            weight = total / float(self.counts.sum())
-            place = min(max(float(belongs @ self.values) / total, within[0]), within[1])
+            before = self.place, self.weight
+            self.weight = self.trials / float(self.counts.sum())
+            self.place = min(max(float(belongs @ self.values) / self.trials, within[0]), within[1])
             # As if two more trials had the expected width: a few trials close together are not all of a cluster.
-            squares = float(belongs @ (self.values - place) ** 2) + 2 * expected**2
-            width = math.sqrt(squares / (total + (2 if expected else 0)))
-            width = min(max(width, wide[0]), wide[1])
+            squares = float(belongs @ (self.values - self.place) ** 2) + 2 * expected**2
+            width = math.sqrt(squares / (self.trials + (2 if expected else 0)))
+            self.width = min(max(width, wide[0]), wide[1])
             others = self.counts - belongs
-            decay = _decay(float(others @ self.coordinates) / max(float(others.sum()), 1e-9), self.length)
-            if abs(place - before[0]) < SETTLED * width and abs(weight - before[1]) < SETTLED * weight:
+            self.decay = _decay(float(others @ self.coordinates) / max(float(others.sum()), 1e-9), self.length)
+            moved, gained = abs(self.place - before[0]), abs(self.weight - before[1])
+            if moved < SETTLED * self.width and gained < SETTLED * self.weight:
                 break
-        self.place, self.width, self.weight, self.decay, self.trials = place, width, weight, decay, total
-        return self
+
+    def _densities(self, places: np.ndarray, coordinates: np.ndarray, rates: np.ndarray):
+        """Densities of the cluster and of the rest, where these places have these coordinates and rates."""
+        away = (places - self.place) / self.width
+        bump = self.weight * np.exp(-(away**2) / 2) / (self.width * math.sqrt(2 * math.pi))
+        length, decay = self.length, self.decay
+        norm = 1 / length if decay * length < 1e-6 else decay / -math.expm1(-decay * length)
+        return bump, (1 - self.weight) * norm * np.exp(-decay * coordinates) * rates + 1e-300
 
     def _at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        coordinates = self.reference.cumulative(places) - self.origin
-        shape = (self.place, self.width, self.weight, self.decay)
-        return _densities(shape, places, coordinates, self.reference.rate(places), self.length)
+        return self._densities(places, self.reference.cumulative(places) - self.origin, self.reference.rate(places))
 
     def log_likelihood(self) -> float:
-        bump, rest = _densities(
-            (self.place, self.width, self.weight, self.decay), self.values, self.coordinates, self.rates, self.length
-        )
+        bump, rest = self._densities(self.values, self.coordinates, self.rates)
         return float(self.counts @ np.log(bump + rest))
 
-    def found(self) -> Found:
+    def found(self) -> Bump:
         """Where the cluster is the denser of the two, within four and a half of its spreads."""
         low, high = max(self.start, self.place - 4.5 * self.width), min(self.stop, self.place + 4.5 * self.width)
         below, above = np.linspace(low, self.place, 300), np.linspace(self.place, high, 300)
@@ -207,7 +200,7 @@ class Mixture:
         bump, rest = self._at(above)
         lost = np.flatnonzero(bump < rest)
         high = float(above[max(lost[0] - 1, 0)]) if len(lost) else high
-        return Found(self.place, low, float(np.nextafter(high, math.inf)))
+        return Bump(self.place, low, float(np.nextafter(high, math.inf)))
 
     def stands_out(self, dip: float) -> bool:
         """Whether the cluster lies well outside the body, is mostly itself, and is denser than what is before it.
@@ -243,7 +236,7 @@ def around(ordered: np.ndarray, first: int, last: int, reference: Reference) -> 
     for _ in range(4):
         start, stop = max(BEYOND * reference.spread, place - 5 * width), place + 5 * width
         mixture = Mixture(ordered, start, stop, width, reference)
-        mixture.fit(place, width, 0.5, 1.0, turns=15, within=within, wide=(finest, 2 * width), expected=expected)
+        mixture.fit(place, width, 0.5, turns=15, within=within, wide=(finest, 2 * width), expected=expected)
         place, width = mixture.place, mixture.width
     return mixture
 
@@ -267,7 +260,6 @@ def shoulder(ordered: np.ndarray, reference: Reference, least: float) -> Mixture
             place,
             max(0.15 * place, 0.6 * spread),
             0.7 * len(far) / len(ordered),
-            1.0,
             turns=50,
             within=(0, math.inf),
             wide=(0.5 * spread, math.inf),
@@ -308,13 +300,6 @@ def _smooth(times: np.ndarray) -> float:
         rare, usual = weight / slow * np.exp(-times / slow), (1 - weight) / fast * np.exp(-times / fast)
         best = max(best, float(np.log(np.maximum(rare + usual, 1e-300)).sum()))
     return best
-
-
-def _densities(shape: tuple, places, coordinates, rates, length: float) -> tuple[np.ndarray, np.ndarray]:
-    place, width, weight, decay = shape
-    bump = weight * np.exp(-(((places - place) / width) ** 2) / 2) / (width * math.sqrt(2 * math.pi))
-    norm = 1 / length if decay * length < 1e-6 else decay / -math.expm1(-decay * length)
-    return bump, (1 - weight) * norm * np.exp(-decay * coordinates) * rates + 1e-300
 
 
 def _decay(mean: float, length: float) -> float:
@@ -359,15 +344,6 @@ TWO = 6.0
 CLEAR_DIP = 0.5
 
 
-@dataclass(frozen=True)
-class Bump:
-    """A cluster: its place, and the half-open range of its trials, as multiples of the local level."""
-
-    multiplier: float
-    low: float
-    high: float
-
-
 def find_bumps(ratios: np.ndarray, body: np.ndarray | None = None, step: float = 0.0) -> tuple[Bump, ...]:
     """Clusters among multiples of the local level (any order, > 0), from the fastest to the slowest.
 
@@ -382,10 +358,10 @@ def find_bumps(ratios: np.ndarray, body: np.ndarray | None = None, step: float =
     slow = [Bump(1 + found.place, 1 + found.low, 1 + found.high) for found in slow]
     fast = _side(-np.log(ratios), spread, max(LEAST, FAST_SHARE * len(ratios)), shaped)
     fast = [Bump(math.exp(-found.place), math.exp(-found.high), math.exp(-found.low)) for found in fast]
-    return tuple(sorted((*fast, *slow), key=lambda bump: bump.multiplier))
+    return tuple(sorted((*fast, *slow), key=lambda bump: bump.place))
 
 
-def _side(away: np.ndarray, spread: float, least: float, shaped: bool) -> list[Found]:
+def _side(away: np.ndarray, spread: float, least: float, shaped: bool) -> list[Bump]:
     """Clusters on the side where `away`, the distance from the level, is positive."""
     left = np.sort(away[away > BEYOND * spread])
     found: list[tuple[float, np.ndarray]] = []
@@ -401,7 +377,7 @@ def _side(away: np.ndarray, spread: float, least: float, shaped: bool) -> list[F
     whole = [(place, _with_stragglers(members, beyond)) for place, members in found]
     # Ranges are a rounding error wider than their trials, since multiples are computed from them.
     return [
-        Found(_place(place, members), float(members[0]) - 1e-12, float(members[-1]) + 1e-12) for place, members in whole
+        Bump(_place(place, members), float(members[0]) - 1e-12, float(members[-1]) + 1e-12) for place, members in whole
     ]
 
 
@@ -453,7 +429,7 @@ def _gain(one: np.ndarray, other: np.ndarray, both: np.ndarray) -> float:
     )
 
 
-def _largest(ordered: np.ndarray, reference: Reference, least: float, shaped: bool) -> Found | None:
+def _largest(ordered: np.ndarray, reference: Reference, least: float, shaped: bool) -> Bump | None:
     """The cluster that stands out most of an ascending array, None where none does.
 
     `shaped`: whether the body's shape is known well enough to compare tails with it.
@@ -468,7 +444,7 @@ def _largest(ordered: np.ndarray, reference: Reference, least: float, shaped: bo
     return None
 
 
-def _scanned(ordered: np.ndarray, origin: float, reference: Reference, least: float, dip: float | None) -> Found | None:
+def _scanned(ordered: np.ndarray, origin: float, reference: Reference, least: float, dip: float | None) -> Bump | None:
     """The cluster of the scan's largest ratio or, where that is none, of the stretches beyond it.
 
     With a `dip` the hazard is scanned, and the density before a cluster is at most this share of its own.
@@ -485,7 +461,7 @@ def _scanned(ordered: np.ndarray, origin: float, reference: Reference, least: fl
         found, width, core = mixture.found(), mixture.width, ordered[first : last + 1]
         if dip is None and not core[0] <= mixture.place <= core[-1]:
             # Its surroundings are nothing that two curves describe: the dense stretch itself is the answer.
-            found, width = Found(float(np.median(core)), float(core[0]), float(core[-1]) + 1e-12), float(core.std())
+            found, width = Bump(float(np.median(core)), float(core[0]), float(core[-1]) + 1e-12), float(core.std())
         fits = _enough(ordered, found, least) and width <= WIDEST * (1 + found.place)
         if fits and (dip is None or mixture.stands_out(dip)):
             return found
@@ -493,5 +469,5 @@ def _scanned(ordered: np.ndarray, origin: float, reference: Reference, least: fl
     return None
 
 
-def _enough(ordered: np.ndarray, found: Found, least: float) -> bool:
+def _enough(ordered: np.ndarray, found: Bump, least: float) -> bool:
     return int(np.count_nonzero((ordered >= found.low) & (ordered < found.high))) >= least

@@ -37,6 +37,7 @@ from lstm_trt.analysis.quantiles import (
 from lstm_trt.analysis.segments import SAME_LEVEL, find_segments
 from lstm_trt.analysis.text import verdict_line, verdict_text
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import signed_percent
 from lstm_trt.store.foreign import ABSURD_ABOVE_NS, ABSURD_BELOW_NS
 from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Sample
@@ -118,20 +119,6 @@ class Round(JsonFields):
     segments: int
 
 
-def rounds_alone(
-    samples: Sequence[Sample], misses: Sequence[np.ndarray], sizes: Sequence[int], allowed: Fraction, confidence: float
-) -> list[str]:
-    """Rounds that by themselves prove to miss more than allowed (Bonferroni over the rounds)."""
-    if len(samples) == 1:
-        return []
-    each = 1 - (1 - confidence) / len(samples)
-    return [
-        f"round {sample.round} by itself misses more than allowed: {len(late)} of {size}"
-        for sample, late, size in zip(samples, misses, sizes, strict=True)
-        if proves_above(len(late), size, allowed, each)
-    ]
-
-
 def rounds_of(
     samples: Sequence[Sample],
     timed: Sequence[np.ndarray],
@@ -140,18 +127,24 @@ def rounds_of(
     allowed: Fraction,
     confidence: float,
 ) -> tuple[tuple[Round, ...], list[str]]:
-    """What each process contributed, and where a drift carries its tail over the deadline.
+    """What each process contributed, and the reasons to doubt the whole: one process, or the end of one, is too slow.
 
-    It does where a segment after the first proves by itself to miss more than allowed (Bonferroni
-    over these), and where a process ends slower than it began, unsettled, and the latencies of its
-    last segment, at the level of its end and slower once more by the same factor, would miss more
-    than allowed. `timed`: latencies in ns, in order, an array a process; `misses`: ascending
+    That is where one of several rounds, or a segment after the first, proves by itself to miss more than
+    allowed (Bonferroni over these), and where a process ends slower than it began, unsettled, and the
+    latencies of its last segment, at the level of its end and slower once more by the same factor, would
+    miss more than allowed. `timed`: latencies in ns, in order, an array a process; `misses`: ascending
     indices of those above `late_ns`.
     """
     found = [find_segments(latency_ns) for latency_ns in timed]
     later = sum(len(part.segments) - 1 for part in found)
     each = 1 - (1 - confidence) / max(1, later)
-    rounds, reasons = [], []
+    each_round = 1 - (1 - confidence) / len(samples)
+    rounds = []
+    reasons = [
+        f"round {sample.round} by itself misses more than allowed: {len(late)} of {len(latency_ns)}"
+        for sample, latency_ns, late in zip(samples, timed, misses, strict=True)
+        if len(samples) > 1 and proves_above(len(late), len(latency_ns), allowed, each_round)
+    ]
     for sample, latency_ns, late, seen in zip(samples, timed, misses, found, strict=True):
         of = f" of round {sample.round}" if len(timed) > 1 else ""
         for segment in seen.segments[1:]:
@@ -166,8 +159,8 @@ def rounds_of(
             carried = int(np.count_nonzero(last > late_ns))
             if carried > allowed * len(last):
                 reasons.append(
-                    f"the body{of} drifts by {100 * seen.drift:+.1f} %;"
-                    f" as much again, and {carried} of the last {len(last)} trials would miss"
+                    f"drift{of} {signed_percent(seen.drift)}: if it continues,"
+                    f" {carried} of the last {len(last)} trials would miss the deadline"
                 )
         drifts = (seen.steady_state, float(seen.drift), len(seen.segments))
         rounds.append(Round(sample.round, len(latency_ns), len(late), float(latency_ns.max()) / 1e3, *drifts))
@@ -314,9 +307,8 @@ def judge(
     """
     deadline_us, share, confidence = check_question(deadline_us, percentile, confidence)
     allowed = 1 - share
+    samples = [sample for sample in samples if not sample.warmup.all()]
     timed = [sample.timed_ns for sample in samples]
-    samples = [sample for sample, latency_ns in zip(samples, timed, strict=True) if len(latency_ns)]
-    timed = [latency_ns for latency_ns in timed if len(latency_ns)]
     if not timed:
         raise UsageError("there is no trial after warm-up to judge")
     if not all(np.isfinite(latency_ns).all() and latency_ns.min() > 0 for latency_ns in timed):
@@ -330,17 +322,14 @@ def judge(
     dependence = assess(timed, misses, float(allowed))
     effective_n = max(1, math.floor(n * dependence.factor + 1e-9))
     effective_misses = min(effective_n, math.ceil(missed * dependence.factor - 1e-9))
-    if dependence.factor == 1:
-        effective_n, effective_misses = n, missed
     stays = independent != Outcome.MET or proves_below(effective_misses, effective_n, allowed, confidence)
     effective = independent if stays else Outcome.NOT_ENOUGH_EVIDENCE
     reasons = []
     if not stays:
-        reasons.append(f"late answers come in bursts: {dependence.how}; {n} trials are worth {effective_n}")
-    if independent == Outcome.MET:
-        reasons += rounds_alone(samples, misses, sizes, allowed, confidence)
-    rounds, carried = rounds_of(samples, timed, misses, late_ns, allowed, confidence)
-    reasons += carried if independent == Outcome.MET else []
+        bursts = f"late calls come in bursts: {dependence.how}"
+        reasons.append(f"{bursts}; {n} trials, effective sample size {effective_n}")
+    rounds, doubts = rounds_of(samples, timed, misses, late_ns, allowed, confidence)
+    reasons += doubts if independent == Outcome.MET else []
     verdict = Outcome.NOT_ENOUGH_EVIDENCE if independent == Outcome.MET and reasons else independent
 
     needed = trials_for_share(missed, n, allowed, confidence)

@@ -236,10 +236,10 @@ def _find(samples: Sequence[Sample]) -> tuple[Outliers, list[Sample]]:
         low, high = rate_bounds(count, n, 1 - (1 - SHARE_CONFIDENCE) / 2)
         clusters.append(
             Cluster(
-                multiplier=float(bump.multiplier),
-                low=float(bump.low),
-                high=float(bump.high),
-                time_us=float(np.median(pooled[inside])) / 1e3 if count else float(bump.multiplier * median_ns) / 1e3,
+                multiplier=bump.place,
+                low=bump.low,
+                high=bump.high,
+                time_us=float(np.median(pooled[inside]) if count else bump.place * median_ns) / 1e3,
                 count=count,
                 share=count / n,
                 share_low=low,
@@ -322,8 +322,7 @@ def _explain(found: Outliers, samples: list[Sample]) -> Outliers:
     causes = find_causes(samples, labels, kinds, BODY, excess)
 
     def period(kind: int) -> float | None:
-        found_period = find_period(starts, [label == kind for label in labels], found.median_us * 1e3)
-        return None if found_period is None else found_period.period_ms
+        return find_period(starts, [label == kind for label in labels], found.median_us * 1e3)
 
     clusters = tuple(
         replace(cluster, period_ms=period(place), causes=causes[place]) for place, cluster in enumerate(found.clusters)

@@ -8,6 +8,7 @@ repeats between processes, so that disjoint intervals of two recordings alone pr
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from fractions import Fraction
 from functools import cache, lru_cache
 
@@ -80,19 +81,9 @@ def interval_ranks(n: int, share: Fraction, confidence: float = DEFAULT_CONFIDEN
     Order Statistics, 7.1). The interval then holds the percentile with at least `confidence`,
     whatever the distribution.
     """
-    from scipy.stats import binom
-
     half, p = (1 - confidence) / 2, float(share)
-    low = int(binom.ppf(half, n, p))
-    while low > 0 and at_most(low - 1, n, p) > half:
-        low -= 1
-    while at_most(low, n, p) <= half:
-        low += 1
-    high = int(binom.ppf(1 - half, n, p)) + 1
-    while high <= n and 1 - at_most(high - 1, n, p) > half:
-        high += 1
-    while high > 1 and 1 - at_most(high - 2, n, p) <= half:
-        high -= 1
+    low = bisect_right(range(n), half, key=lambda count: at_most(count, n, p))
+    high = 1 + bisect_left(range(n), True, key=lambda count: 1 - at_most(count, n, p) <= half)
     return (low if low >= 1 else None), (high if high <= n else None)
 
 
@@ -129,20 +120,14 @@ def proves_above(count: int, n: int, allowed: Fraction, confidence: float = DEFA
     return count > 0 and float(betainc(count, n - count + 1, float(allowed))) < 1 - confidence
 
 
-@lru_cache(maxsize=4096)
-def trials_for(events: int, allowed: Fraction, confidence: float = DEFAULT_CONFIDENCE) -> int:
-    """The fewest trials in which so many events still prove that the rate is below `allowed`."""
-    low, high = events, max(2 * events, math.ceil(1 / allowed))
-    while not proves_below(events, high, allowed, confidence):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if proves_below(events, middle, allowed, confidence) else (middle, high)
-    return high
-
-
 #: Longer recordings than this are not asked for: at 1 kHz it is eleven days.
 LONGEST = 10**9
+
+
+@lru_cache(maxsize=4096)
+def trials_for(events: int, allowed: Fraction, confidence: float = DEFAULT_CONFIDENCE) -> int:
+    """The fewest trials in which so many events still prove that the rate is below `allowed`; at most 1e9 + 1."""
+    return bisect_left(range(LONGEST + 1), True, key=lambda n: proves_below(events, n, allowed, confidence))
 
 
 def trials_for_share(events: int, n: int, allowed: Fraction, confidence: float = DEFAULT_CONFIDENCE) -> int | None:

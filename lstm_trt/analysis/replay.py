@@ -23,7 +23,7 @@ from lstm_trt.analysis.deadline import limit_ns, longest_run
 from lstm_trt.analysis.quantiles import PERCENTILES, percentile
 from lstm_trt.analysis.text import replay_text
 from lstm_trt.config.errors import UsageError
-from lstm_trt.store.samples import Group, NoTrials, Sample
+from lstm_trt.store.samples import Group, NoTrials
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def replay(runs: Any, period_us: float, deadline_us: float | None = None) -> Rep
     return Replays(runs, tuple(answers), runs.warnings)
 
 
-def replay_group(samples: Sequence[Sample] | Group, period_us: float, deadline_us: float | None = None) -> Replay:
+def replay_group(group: Group, period_us: float, deadline_us: float | None = None) -> Replay:
     """Replay the timed trials of each process by itself, a call due every `period_us`.
 
     The deadline counts from when a call was due; without one it is the period. Rows marked as
@@ -100,9 +100,15 @@ def replay_group(samples: Sequence[Sample] | Group, period_us: float, deadline_u
     not recorded in a closed loop, and where the period is at or below the mean latency of a
     process: its backlog would grow for as long as it runs.
     """
-    if isinstance(samples, Group):
-        samples = _closed(samples)
-    timed = [sample.timed_ns for sample in samples if len(sample.timed_ns)]
+    if group.failure is not None:
+        raise UsageError(f"{group.name} has no trials to replay: {group.failure}")
+    arrival = group.configuration.protocol.arrival if group.configuration is not None else "closed"
+    if arrival != "closed":
+        raise UsageError(
+            f"{group.name} was recorded with {arrival} arrivals: replay needs a closed loop, record with"
+            " --arrival closed"
+        )
+    timed = [sample.timed_ns for sample in group.samples if len(sample.timed_ns)]
     if not timed:
         raise UsageError("there are no trials after warm-up to replay")
     period_ns = _ns("period", period_us)
@@ -116,15 +122,15 @@ def replay_group(samples: Sequence[Sample] | Group, period_us: float, deadline_u
     late_ns = limit_ns(float(period_us if deadline_us is None else deadline_us))
     waits = [waiting_ns(latency_ns, period_ns) for latency_ns in timed]
     answers = [latency_ns + wait for latency_ns, wait in zip(timed, waits, strict=True)]
-    n = sum(map(len, timed))
+    n, mean_of_all_ns = sum(map(len, timed)), float(np.concatenate(timed).mean())
     queued = sum(int(np.count_nonzero(wait)) for wait in waits)
     return Replay(
         n=n,
         period_us=period_ns / 1e3,
         deadline_us=deadline_ns / 1e3,
         rounds=len(timed),
-        mean_us=float(np.concatenate(timed).mean()) / 1e3,
-        utilisation=float(np.concatenate(timed).mean()) / period_ns,
+        mean_us=mean_of_all_ns / 1e3,
+        utilisation=mean_of_all_ns / period_ns,
         queued=queued,
         queued_share=queued / n,
         worst_wait_us=max(float(wait.max()) for wait in waits) / 1e3,
@@ -141,8 +147,7 @@ def waiting_ns(latency_ns: np.ndarray, period_ns: float) -> np.ndarray:
     48, 1952), by its solution: the walk of latency - period, less its lowest point so far. Exact for
     whole ns, as long as the walk stays below 2**53.
     """
-    walk = np.cumsum(np.asarray(latency_ns, dtype=np.float64)[:-1] - period_ns)
-    walk = np.concatenate([[0.0], walk])
+    walk = np.r_[0.0, np.cumsum(latency_ns[:-1] - period_ns)]
     return walk - np.minimum.accumulate(walk)
 
 
@@ -150,7 +155,7 @@ def longest_queue(answer_ns: np.ndarray, period_ns: float) -> int:
     """The most earlier calls that had not ended when a call was due; `answer_ns` from due to end."""
     due = np.arange(len(answer_ns)) * period_ns
     ended = np.searchsorted(due + answer_ns, due, side="right")  # ends ascend: one call at a time
-    return int((np.arange(len(answer_ns)) - np.minimum(ended, np.arange(len(answer_ns)))).max())
+    return max(0, int((np.arange(len(answer_ns)) - ended).max()))
 
 
 def _latencies(parts: Sequence[np.ndarray], late_ns: float) -> Latencies:
@@ -161,18 +166,6 @@ def _latencies(parts: Sequence[np.ndarray], late_ns: float) -> Latencies:
         misses=int(np.count_nonzero(ordered > late_ns)),
         longest_run=max(longest_run(np.flatnonzero(part > late_ns)) for part in parts),
     )
-
-
-def _closed(group: Group) -> Sequence[Sample]:
-    if group.failure is not None:
-        raise UsageError(f"{group.name} has no trials to replay: {group.failure}")
-    arrival = group.configuration.protocol.arrival if group.configuration is not None else "closed"
-    if arrival != "closed":
-        raise UsageError(
-            f"{group.name} was recorded with {arrival} arrivals: replay needs a closed loop, record with"
-            " --arrival closed"
-        )
-    return group.samples
 
 
 def _ns(name: str, value_us: float) -> float:

@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 
 from lstm_trt.analysis.deadline import longest_run
-from lstm_trt.analysis.replay import replay_group as replay
-from lstm_trt.analysis.replay import waiting_ns
+from lstm_trt.analysis.replay import replay_group, waiting_ns
 from lstm_trt.analysis.text import replay_text
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import rate
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.store.samples import Group, NoTrials, Sample
+
+
+def replay(samples, *limits_us):
+    return replay_group(Group("samples", tuple(samples)), *limits_us)
 
 
 def by_hand(latency_ns, period_ns):
@@ -130,11 +133,11 @@ def test_only_a_closed_loop_can_be_replayed():
     configuration = Configuration(LstmShape(1, 8, 4), "onnxruntime", "1.0", "a processor", protocol=protocol)
     group = Group("one", (sample,), configuration=configuration)
     with pytest.raises(UsageError, match="--arrival closed"):
-        replay(group, 10)
-    assert replay(replace(group, configuration=replace(configuration, protocol=Protocol())), 10).n == 10
-    assert replay(replace(group, configuration=None), 10).n == 10
+        replay_group(group, 10)
+    assert replay_group(replace(group, configuration=replace(configuration, protocol=Protocol())), 10).n == 10
+    assert replay_group(replace(group, configuration=None), 10).n == 10
     with pytest.raises(UsageError, match="out of memory"):
-        replay(Group("one", (), failure=NoTrials("memory", "out of memory")), 10)
+        replay_group(Group("one", (), failure=NoTrials("memory", "out of memory")), 10)
     with pytest.raises(UsageError, match="no trials"):
         replay([], 10)
 
