@@ -19,8 +19,8 @@ from lstm_trt.analysis.answers import Answers, JsonFields, runs_to_judge
 from lstm_trt.analysis.causes import holm
 from lstm_trt.analysis.dependence import effective_n
 from lstm_trt.analysis.outcomes import Change, ClusterChange
-from lstm_trt.analysis.outliers import quick
-from lstm_trt.analysis.pairing import Pairs, control_ratio, differences, pair, rounds_command, shared
+from lstm_trt.analysis.outliers import Cluster, quick
+from lstm_trt.analysis.pairing import Pairs, control_ratio, differences, pair, shared
 from lstm_trt.analysis.quantiles import (
     DEFAULT_CONFIDENCE,
     EFFECT,
@@ -34,6 +34,7 @@ from lstm_trt.analysis.quantiles import (
 )
 from lstm_trt.analysis.text import comparison_text
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.labels import record_both_command
 from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Group, Sample
 
@@ -62,17 +63,9 @@ class ClusterPair(JsonFields):
     p_corrected: float
 
 
-@dataclass(frozen=True)
-class Changes:
-    """`gone`: only A has them; `new`: only B; `kept`: both; `unclear`: one side alone, but chance may explain it."""
-
-    gone: tuple[ClusterPair, ...] = ()
-    new: tuple[ClusterPair, ...] = ()
-    kept: tuple[ClusterPair, ...] = ()
-    unclear: tuple[ClusterPair, ...] = ()
-
-
-def changes(a: Sequence[np.ndarray], b: Sequence[np.ndarray], confidence: float) -> Changes:
+def changes(
+    a: Sequence[np.ndarray], b: Sequence[np.ndarray], confidence: float
+) -> dict[ClusterChange, tuple[ClusterPair, ...]]:
     """Clusters of both sides (timed trials of each process, in order), by their multiples of the local median.
 
     A cluster without a counterpart is gone, or new, where the trials in its band are too few on the
@@ -83,8 +76,6 @@ def changes(a: Sequence[np.ndarray], b: Sequence[np.ndarray], confidence: float)
     """
     seen = [quick([Sample.of(latency_ns) for latency_ns in side]) for side in (a, b)]
     found = [outliers.clusters for outliers in seen]
-    if not any(found):
-        return Changes()
     ratios = [
         [latency_ns / level for latency_ns, level in zip(side, outliers.levels_ns, strict=True)]
         for side, outliers in zip((a, b), seen, strict=True)
@@ -95,32 +86,23 @@ def changes(a: Sequence[np.ndarray], b: Sequence[np.ndarray], confidence: float)
             twins = [other for other in others if _near(cluster, other)]
             if twins and mine == 0:
                 continue  # counted once, from B's side
-            band = _Band.of(
-                ratios,
-                min(c.low for c in (cluster, *twins)),
-                max(c.high for c in (cluster, *twins)),
-                cluster.multiplier,
-            )
+            band = _Band.of(ratios, cluster, twins)
             kind = ClusterChange.KEPT if twins else (ClusterChange.GONE, ClusterChange.NEW)[mine]
             looked.append((kind, cluster.multiplier, band))
     p_values = holm([band.p_value() for _, _, band in looked])
-    answer: dict[ClusterChange, list[ClusterPair]] = {kind: [] for kind in ClusterChange}
+    pairs: dict[ClusterChange, list[ClusterPair]] = {kind: [] for kind in ClusterChange}
     for (kind, multiplier, band), p in zip(looked, p_values, strict=True):
-        place, more = kind, {ClusterChange.GONE: 0, ClusterChange.NEW: 1}.get(kind)
-        if more is not None and not (p <= 1 - confidence and band.rounds_agree(more, confidence)):
-            place = ClusterChange.UNCLEAR
-        share_a, share_b = band.share(0), band.share(1)
-        answer[place].append(ClusterPair(multiplier, share_a if more == 0 else share_b, share_a, share_b, p))
-    return Changes(**{kind: tuple(sorted(pairs, key=lambda p: p.multiplier)) for kind, pairs in answer.items()})
+        more = 0 if kind == ClusterChange.GONE else 1
+        shares = band.share(0), band.share(1)
+        sure = kind == ClusterChange.KEPT or (p <= 1 - confidence and band.rounds_agree(more, confidence))
+        pairs[kind if sure else ClusterChange.UNCLEAR].append(ClusterPair(multiplier, shares[more], *shares, p))
+    return {kind: tuple(sorted(found, key=lambda pair: pair.multiplier)) for kind, found in pairs.items()}
 
 
-def _near(one, other) -> bool:
+def _near(a: Cluster, b: Cluster) -> bool:
     """Whether they lie at about the same multiple: within 0.05, or one inside the other's extent."""
-    return (
-        abs(one.multiplier - other.multiplier) <= NEAR
-        or other.low <= one.multiplier <= other.high
-        or one.low <= other.multiplier <= one.high
-    )
+    apart = abs(a.multiplier - b.multiplier)
+    return apart <= NEAR or b.low <= a.multiplier <= b.high or a.low <= b.multiplier <= a.high
 
 
 @dataclass(frozen=True)
@@ -130,12 +112,11 @@ class _Band:
     inside: tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]
 
     @classmethod
-    def of(cls, ratios: Sequence[Sequence[np.ndarray]], low: float, high: float, multiplier: float) -> _Band:
-        low, high = min(low, multiplier - NEAR), max(high, multiplier + NEAR)
-        if multiplier > 1:  # not into the body: at most half the way to it
-            low = max(low, (1 + multiplier) / 2)
-        else:
-            high = min(high, (1 + multiplier) / 2)
+    def of(cls, ratios: Sequence[Sequence[np.ndarray]], cluster: Cluster, twins: Sequence[Cluster]) -> _Band:
+        low = min(cluster.multiplier - NEAR, *(each.low for each in (cluster, *twins)))
+        high = max(cluster.multiplier + NEAR, *(each.high for each in (cluster, *twins)))
+        halfway = (1 + cluster.multiplier) / 2  # to the bulk, and no nearer
+        low, high = (max(low, halfway), high) if cluster.multiplier > 1 else (low, min(high, halfway))
         return cls(tuple(tuple((ratio >= low) & (ratio <= high) for ratio in side) for side in ratios))
 
     def share(self, side: int) -> float:
@@ -178,7 +159,7 @@ class PercentileChange:
     low: float | None
     high: float | None
     values_us: tuple[tuple[float, ...], tuple[float, ...]]
-    reasons: tuple[str, ...]
+    reason: str
     rounds_needed: int
 
 
@@ -188,14 +169,15 @@ def compare_percentile(
     sides: list[list[np.ndarray]],
     effect: float,
     confidence: float,
-    each: float,
-    machine: float = 1.0,
+    machine: float,
 ) -> PercentileChange:
     """Compare the percentile `share` of A's and B's processes (`sides`: trials in ns, in order, an array a process).
 
-    `each` is the confidence of the interval over rounds, `confidence` that within processes, `machine`
-    by how much the machine itself was slower for B, as far as control runs tell.
+    `confidence` is that of the intervals within processes. The interval over rounds is one of two, median and
+    tail, that hold together with it. `machine`: by how much the machine itself was slower for B, as far as
+    control runs tell.
     """
+    each = 1 - (1 - confidence) / 2
     ordered = [[np.sort(latency_ns) for latency_ns in side] for side in sides]
     values = [np.array([percentile(latency_ns, share) for latency_ns in side]) for side in ordered]
     ratios = np.sort(np.divide.outer(values[1], values[0]).ravel())
@@ -204,26 +186,22 @@ def compare_percentile(
     rank = ratio_rank(m, n, each)
     low, high = (float(ratios[rank - 1]), float(ratios[-rank])) if rank else (None, None)
     values_us = tuple(tuple((value / 1e3).tolist()) for value in values)
-    few = min(m, n) < ROUNDS
-    if rank and not few:
-        change, reason = _by_rounds(name, low, high, effect)
-        needed = 2 * max(m, n) if change == Change.AMBIGUOUS else 0
-    elif few:
-        change, reason = _by_processes(name, share, sides, ordered, values, ratio, effect, confidence, machine)
-        needed = _least_rounds(each) if change == Change.AMBIGUOUS else 0
+    needed = next((rounds for rounds in range(ROUNDS, 101) if ratio_rank(rounds, rounds, each)), 100)
+    if min(m, n) < ROUNDS:
+        change, reason = _by_processes(share, sides, ordered, values, ratio, effect, confidence, machine)
+    elif rank:
+        change, reason = _by_rounds(low, high, effect)
+        needed = 2 * max(m, n)
     else:
-        change, needed = Change.AMBIGUOUS, _least_rounds(each)
-        reason = f"{name}: {m} and {n} rounds give no interval at {100 * confidence:g} % confidence, {needed} a side do"
-    return PercentileChange(change, ratio, low, high, values_us, (reason,), needed)
+        change = Change.AMBIGUOUS
+        reason = f"{m} and {n} rounds give no interval at {100 * confidence:g} % confidence; record {needed} per side"
+    needed = needed if change == Change.AMBIGUOUS else 0
+    return PercentileChange(change, ratio, low, high, values_us, f"{name}: {reason}", needed)
 
 
-def _least_rounds(each: float) -> int:
-    return next((m for m in range(ROUNDS, 101) if ratio_rank(m, m, each)), 100)
-
-
-def _by_rounds(name: str, low: float, high: float, effect: float) -> tuple[Change, str]:
+def _by_rounds(low: float, high: float, effect: float) -> tuple[Change, str]:
     least, most = 1 / (1 + effect), 1 + effect
-    bounds = f"{name}: over rounds the ratio lies between {low:.4g} and {high:.4g}"
+    bounds = f"over rounds the ratio lies between {low:.4g} and {high:.4g}"
     if high < least:
         return Change.FASTER, f"{bounds}, beyond the effect of {100 * effect:g} %"
     if low > most:
@@ -234,7 +212,6 @@ def _by_rounds(name: str, low: float, high: float, effect: float) -> tuple[Chang
 
 
 def _by_processes(
-    name: str,
     share: Fraction,
     sides: list[list[np.ndarray]],
     ordered: list[list[np.ndarray]],
@@ -247,51 +224,41 @@ def _by_processes(
     """With fewer than 5 rounds a side."""
     sure = max(ONE_PROCESS_RATIO, 1 + effect)
     m, n = len(values[0]), len(values[1])
-    rounds = "one process a side" if m == n == 1 else f"{m} processes a side" if m == n else f"{m} and {n} processes"
+    rounds = f"{m} processes per side" if m == n else f"{m} and {n} processes"
+    rounds = "one process per side" if m == n == 1 else rounds
     apart = max(ratio, 1 / ratio)
     if apart <= sure:
-        return (
-            Change.AMBIGUOUS,
-            f"{name}: {rounds}: below a ratio of {sure:.2f} that proves nothing, {ROUNDS} a side do",
-        )
+        inconclusive = f"a difference under {100 * (sure - 1):.3g} % is inconclusive; record {ROUNDS} per side"
+        return Change.AMBIGUOUS, f"with {rounds}, {inconclusive}"
     within = max(float(value.max() / value.min()) for value in values)
     if apart <= within:
-        return Change.AMBIGUOUS, f"{name}: rounds of one side differ by a ratio of {within:.2f} themselves"
+        return Change.AMBIGUOUS, f"rounds of one side already differ by a ratio of {within:.2f}"
     slow = 1 if ratio > 1 else 0
     state = max(1.0, machine if slow else 1 / machine)
     if apart <= sure * state:
-        return (
-            Change.AMBIGUOUS,
-            f"{name}: {rounds}, and the control run of an empty step differs by a ratio of {state:.2f} too",
-        )
+        return Change.AMBIGUOUS, f"{rounds}, and the control run of an empty step differs by a ratio of {state:.2f} too"
     part = _effective_share(sides, values, share)
-    fast = 1 - slow
     lows, highs = (
         [
-            (_bounds(one, part, share, confidence)[end], value)
-            for one, value in zip(ordered[side], values[side], strict=True)
+            (_bounds(latency_ns, part, share, confidence)[end], value)
+            for latency_ns, value in zip(ordered[side], values[side], strict=True)
         ]
-        for side, end in ((slow, 0), (fast, 1))
+        for side, end in ((slow, 0), (1 - slow, 1))
     )
     if any(bound is None for bound, _ in lows + highs):
-        return Change.AMBIGUOUS, (
-            f"{name}: {rounds}: there is no interval, since late answers that come together make the trials worth"
-            f" {100 * part:.0f} % of their number"
-        )
+        correlated = f"trials are too correlated for an interval (effective sample size {100 * part:.0f} % of n)"
+        return Change.AMBIGUOUS, f"with {rounds}, {correlated}"
     if max(bound for bound, _ in highs) >= min(bound for bound, _ in lows):
-        return Change.AMBIGUOUS, f"{name}: the exact intervals of the processes overlap"
+        return Change.AMBIGUOUS, "the exact intervals of the processes overlap"
     # Chance within the processes adds to what processes differ by, as squares.
     chance = [max(math.log(value / bound) for bound, value in lows), max(math.log(b / v) for b, v in highs)]
     needed = math.exp(math.hypot(math.log(sure), *chance))
     if apart <= needed:
-        return Change.AMBIGUOUS, (
-            f"{name}: {rounds}: with chance within a process added, that proves nothing below a ratio of {needed:.2f}"
-        )
+        uncertain = f"and the uncertainty within each, a ratio below {needed:.2f} is inconclusive"
+        return Change.AMBIGUOUS, f"with {rounds} {uncertain}"
+    assumed = f"assumes that processes of one configuration differ by less than {100 * (ONE_PROCESS_RATIO - 1):.0f} %"
     change = Change.SLOWER if slow else Change.FASTER
-    return change, (
-        f"{name}: {rounds}, with disjoint intervals and a ratio beyond {needed:.2f}; this holds where processes"
-        f" of one configuration differ by less than {100 * (ONE_PROCESS_RATIO - 1):.0f} %"
-    )
+    return change, f"{rounds}, with disjoint intervals and a ratio beyond {needed:.2f}; {assumed}"
 
 
 def _effective_share(sides: list[list[np.ndarray]], values: list[np.ndarray], share: Fraction) -> float:
@@ -394,18 +361,20 @@ def compare_groups(a: Group, b: Group, effect: float = EFFECT, confidence: float
     check_effect(effect)
     sides = [_timed(side) for side in (a, b)]
     tail = _tail_percentile([len(latency_ns) for side in sides for latency_ns in side], confidence)
-    each = 1 - (1 - confidence) / 2
     machine = control_ratio(a, b)
-    by_median = compare_percentile("median", Fraction(1, 2), sides, effect, confidence, each, machine)
-    by_tail = PercentileChange(Change.AMBIGUOUS, None, None, None, ((), ()), (_no_tail(sides),), 0)
-    if tail is not None:
-        by_tail = compare_percentile(f"p{tail:g}", share_of(tail), sides, effect, confidence, each, machine)
+    by_median = compare_percentile("median", Fraction(1, 2), sides, effect, confidence, machine)
+    if tail is None:
+        least = min(len(latency_ns) for side in sides for latency_ns in side)
+        reason = f"tail: no percentile from p90 on has an upper bound at n = {least}"
+        by_tail = PercentileChange(Change.AMBIGUOUS, None, None, None, ((), ()), reason, 0)
+    else:
+        by_tail = compare_percentile(f"p{tail:g}", share_of(tail), sides, effect, confidence, machine)
     twice = shared(a, b)
-    reasons = list(dict.fromkeys([*by_median.reasons, *by_tail.reasons]))
+    reasons = [by_median.reason, by_tail.reason]
     if twice:
         reasons.insert(0, _twice(twice, sides))
+    known = a.configuration is not None and b.configuration is not None
     rounds = max(by_median.rounds_needed, by_tail.rounds_needed)
-    came_and_went = changes(*sides, confidence)
     return Comparison(
         median=by_median.change,
         tail=by_tail.change,
@@ -416,10 +385,7 @@ def compare_groups(a: Group, b: Group, effect: float = EFFECT, confidence: float
         tail_ratio=by_tail.ratio,
         tail_ratio_low=by_tail.low,
         tail_ratio_high=by_tail.high,
-        clusters_gone=came_and_went.gone,
-        clusters_new=came_and_went.new,
-        clusters_kept=came_and_went.kept,
-        clusters_unclear=came_and_went.unclear,
+        **{f"clusters_{kind}": pairs for kind, pairs in changes(*sides, confidence).items()},
         rounds_a=len(sides[0]),
         rounds_b=len(sides[1]),
         n_a=sum(map(len, sides[0])),
@@ -432,7 +398,7 @@ def compare_groups(a: Group, b: Group, effect: float = EFFECT, confidence: float
         tail_us_rounds_b=by_tail.values_us[1],
         reasons=tuple(reasons),
         differences=tuple(differences(a, b)),
-        command=rounds_command(a, b, rounds) if rounds else None,
+        command=record_both_command(a.configuration, b.configuration, "rounds", rounds) if rounds and known else None,
         rounds_needed=rounds,
         one_configuration=a.configuration is not None and a.configuration == b.configuration,
         effect=effect,
@@ -463,11 +429,6 @@ def _tail_percentile(sizes: Sequence[int], confidence: float) -> float | None:
         if all(interval_ranks(n, share_of(value), confidence)[1] is not None for n in set(sizes)):
             return value
     return None
-
-
-def _no_tail(sides: list[list[np.ndarray]]) -> str:
-    least = min(len(latency_ns) for side in sides for latency_ns in side)
-    return f"tail: no percentile from p90 on has an upper bound at n = {least}"
 
 
 def _twice(count: int, sides: list[list[np.ndarray]]) -> str:

@@ -15,9 +15,9 @@ import numpy as np
 
 from lstm_trt.analysis.quantiles import ONE_PROCESS_RATIO
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.labels import configuration_fields, record_both_command
+from lstm_trt.config.labels import configuration_fields
 from lstm_trt.store.runs import Runs
-from lstm_trt.store.samples import Group, Sample
+from lstm_trt.store.samples import Group
 
 #: These count only where nothing else tells configurations apart.
 _MINOR = ("trials", "warmup", "seed", "for_s", "runtime_version", "device_name", "machine", "config_id")
@@ -78,16 +78,14 @@ def _identity(group: Group) -> dict:
     if configuration is None:
         return group.group
     fields = configuration_fields(configuration)
-    last = ("trials", "warmup", "seed", "for_s", "runtime_version", "device_name")
-    left_out = ("kind", "cores", "block_trials", "block_ms", "settle", *last)
+    left_out = ("kind", "cores", "block_trials", "block_ms", "settle")
     found = {name: value for name, value in fields.items() if name not in left_out}
-    machine = group.samples[0].machine if group.samples else None
-    return {**found, **{name: fields[name] for name in last}, "machine": machine, "config_id": configuration.id}
+    return {**found, "machine": group.samples[0].machine if group.samples else None, "config_id": configuration.id}
 
 
 def _shared_fields(a: Group, b: Group) -> dict:
-    one, other = _identity(a), _identity(b)
-    return {name: value for name, value in one.items() if name in other and other[name] == value}
+    fields_b = _identity(b)
+    return {name: value for name, value in _identity(a).items() if name in fields_b and fields_b[name] == value}
 
 
 def _by(side: Sequence[dict], groups: Sequence[Group], names: Sequence[str]) -> dict[tuple, Group] | None:
@@ -102,37 +100,42 @@ VERSION = "version of "
 
 def differences(a: Group, b: Group) -> list[str]:
     """What is not the same on both sides, `name: A's -> B's`; any of it may be why latencies differ."""
-    one, other = _values_seen(a), _values_seen(b)
+    seen_a, seen_b = _values_seen(a), _values_seen(b)
     found = []
-    for name in dict.fromkeys([*one, *other]):
-        mine, its = one.get(name), other.get(name)
+    for name in dict.fromkeys([*seen_a, *seen_b]):
+        mine, its = seen_a.get(name), seen_b.get(name)
         if mine == its or (name.startswith(VERSION) and None in (mine, its)):
             continue
         found.append(f"{name.replace('_', ' ')}: {_values(mine)} -> {_values(its)}")
-    for side, seen in (("A", one), ("B", other)):
+    for side, seen in (("A", seen_a), ("B", seen_b)):
         found += [f"{name} is not the same in all rounds of {side}" for name, values in seen.items() if len(values) > 1]
     ratio = control_ratio(a, b)
     if not 1 / ONE_PROCESS_RATIO <= ratio <= ONE_PROCESS_RATIO:
         found.append(f"control run of an empty step: B / A {ratio:.2f}, the machine was not in one state")
-    return found + _order(a, b)
+    first = recorded_first(a, b)
+    if first is not None:
+        found.append(f"order: all rounds of {first} were recorded before those of {'B' if first == 'A' else 'A'}")
+    return found
 
 
 def control_ratio(a: Group, b: Group) -> float:
     """Median of B's control runs over that of A's: how much faster or slower the machine itself was; 1 if not known."""
-    runs = [[one.control_ns for one in side.samples if one.control_ns is not None] for side in (a, b)]
+    runs = [[sample.control_ns for sample in side.samples if sample.control_ns is not None] for side in (a, b)]
     if not all(runs):
         return 1.0
-    one, other = (statistics.median_low(float(np.median(run)) for run in side) for side in runs)
-    return other / one if one > 0 and other > 0 else 1.0
+    of_a, of_b = (statistics.median_low(float(np.median(run)) for run in side) for side in runs)
+    return of_b / of_a if of_a > 0 and of_b > 0 else 1.0
 
 
 def shared(a: Group, b: Group) -> int:
     """Recordings that are on both sides."""
-    return sum(any(_same(one, other) for other in b.samples) for one in a.samples)
-
-
-def _same(one: Sample, other: Sample) -> bool:
-    return one.started_unix_ns == other.started_unix_ns and np.array_equal(one.latency_ns, other.latency_ns)
+    return sum(
+        any(
+            mine.started_unix_ns == its.started_unix_ns and np.array_equal(mine.latency_ns, its.latency_ns)
+            for its in b.samples
+        )
+        for mine in a.samples
+    )
 
 
 def _values_seen(side: Group) -> dict[str, frozenset[str]]:
@@ -169,16 +172,3 @@ def recorded_first(a: Group, b: Group) -> str | None:
     if max(started[0]) < min(started[1]):
         return "A"
     return "B" if max(started[1]) < min(started[0]) else None
-
-
-def _order(a: Group, b: Group) -> list[str]:
-    first = recorded_first(a, b)
-    names = (first, "B" if first == "A" else "A")
-    return [f"order: all rounds of {names[0]} were recorded before those of {names[1]}"] if first else []
-
-
-def rounds_command(a: Group, b: Group, rounds: int) -> str | None:
-    """The command that records so many rounds of both sides; None where it is not known how one was recorded."""
-    if a.configuration is None or b.configuration is None:
-        return None
-    return record_both_command(a.configuration, b.configuration, "rounds", rounds)

@@ -15,9 +15,9 @@ from scipy.stats import binom
 
 from lstm_trt.analysis import compare as analysis_compare
 from lstm_trt.analysis.causes import holm
-from lstm_trt.analysis.compare import Changes
 from lstm_trt.analysis.compare import compare_groups as compare
 from lstm_trt.analysis.dependence import effective_n
+from lstm_trt.analysis.outcomes import ClusterChange
 from lstm_trt.analysis.text import comparison_text
 from lstm_trt.cli.main import parse
 from lstm_trt.config.configuration import Configuration, Options, Protocol
@@ -32,7 +32,7 @@ CALLED = ("FASTER", "SLOWER")
 @pytest.fixture
 def no_clusters(monkeypatch):
     """The words do not depend on clusters; looking for those would take most of the time."""
-    monkeypatch.setattr(analysis_compare, "changes", lambda *sides: Changes())
+    monkeypatch.setattr(analysis_compare, "changes", lambda *sides: dict.fromkeys(ClusterChange, ()))
 
 
 def side(*rounds, name="side", **more) -> Group:
@@ -151,7 +151,7 @@ def test_one_process_a_side_proves_nothing_below_ten_per_cent(no_clusters, ratio
     told = compare(side(flat(100)), side(flat(100 * ratio)))
     assert (told.median, told.tail) == ("AMBIGUOUS", "AMBIGUOUS")
     assert told.median_ratio == pytest.approx(ratio) and told.median_ratio_low is None
-    assert any("one process a side" in reason and "1.10" in reason for reason in told.reasons)
+    assert any("one process per side" in reason and "10 %" in reason for reason in told.reasons)
 
 
 def test_one_process_a_side_beyond_ten_per_cent_with_disjoint_intervals(no_clusters):
@@ -169,7 +169,7 @@ def test_fewer_than_five_rounds_must_agree_among_themselves(no_clusters):
     a, b = side(flat(100), flat(101)), side(flat(130), flat(131))
     assert compare(a, b).median == "SLOWER"
     told = compare(side(flat(100), flat(140)), side(flat(141), flat(190)))
-    assert told.median == "AMBIGUOUS" and any("themselves" in reason for reason in told.reasons)
+    assert told.median == "AMBIGUOUS" and any("already differ" in reason for reason in told.reasons)
     assert compare(side(*[flat(100)] * 12), side(*[flat(109)] * 4)).median == "AMBIGUOUS"
 
 
@@ -224,7 +224,7 @@ def test_a_high_confidence_asks_for_more_rounds(no_clusters):
     assert compare(*sides).median == "SLOWER"
     told = compare(*sides, confidence=0.999)
     assert told.median == "AMBIGUOUS" and "99.9 % confidence" in told.reasons[0]
-    needed = int(told.reasons[0].split(", ")[-1].split()[0])
+    needed = told.rounds_needed
     assert compare(*(side(*[flat(100 * ratio)] * needed) for ratio in (1, 1.3)), confidence=0.999).median == "SLOWER"
 
 

@@ -417,7 +417,7 @@ def test_a_drift_that_would_carry_the_tail_over_the_deadline_is_told():
     latency_ns = lognormal(rng, 10_000, 0.01) * np.where(np.arange(10_000) < 6000, 1, 1.1)
     verdict = judge(of(latency_ns), 118)
     assert (verdict.misses, verdict.verdict, verdict.verdict_if_effective) == (0, NOT_ENOUGH, MET)
-    assert "as much again" in verdict.reasons[0] and "fresh trials in a steady state" in verdict_text(verdict)
+    assert "if it continues" in verdict.reasons[0] and "fresh trials in a steady state" in verdict_text(verdict)
     assert judge(of(latency_ns), 140).verdict == MET
     assert judge(of(latency_ns[::-1]), 118).verdict == MET  # it gets faster
 
