@@ -323,7 +323,7 @@ def test_the_extremal_index_of_a_moving_maximum_is_found(k):
     # of nine does so in one of ten thousand.
     rng = np.random.default_rng()
     verdicts = [judge(of(moving_maximum(rng, 200_000, 0.001, k)[0]), 1e9) for _ in range(9)]
-    assert 0.6 / k <= np.median([verdict.extremal_index for verdict in verdicts]) <= 1.15 / k
+    assert 0.6 / k <= np.median([verdict.dependence.extremal_index for verdict in verdicts]) <= 1.15 / k
     for verdict in verdicts:
         assert verdict.effective_n == math.floor(200_000 * verdict.dependence.factor + 1e-9)
 
