@@ -1,10 +1,10 @@
-"""What judging costs: `.venv/bin/python benchmarks/analysis.py`.
+"""Time and memory of the analyses: `.venv/bin/python benchmarks/analysis.py`.
 
-Outliers and verdict of 10 000 and of 1 000 000 trials with drift, a step, two clusters, a beat
+Outliers and verdict of 10 000 and of 1 000 000 trials with drift, a step, two clusters, a period
 of 20 ms and counts of context switches. First the analysis alone, the median of some runs in one
-process; then each command on a Parquet file, in a process of its own with its start and its
-reading. The limits: 1 s and 10 s, for both analyses together and for each command, and 1 GB of
-memory at the peak of a command. Exit status 1 where one fails.
+process; then each command on a Parquet file, in a process of its own, its start and its reading
+included. The limits: 1 s and 10 s, for both analyses together and for each command, and 1 GB of
+memory at the peak of a command. Exit status 1 where one is exceeded.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lstm_trt.analysis import deadline, outliers, text
-from lstm_trt.store.samples import Sample
+import lstm_trt as lab
 
 LIMITS_S = {10_000: 1.0, 1_000_000: 10.0}
 LIMIT_MB = 1000
@@ -50,21 +49,18 @@ def trials(n: int) -> dict[str, np.ndarray]:
     }
 
 
-def alone(columns: dict[str, np.ndarray], runs: int) -> dict[str, float]:
-    """Median seconds of each analysis and its words."""
-    sample = Sample.of(
-        columns["latency_ns"],
-        columns["start_ns"].astype(np.float64),
-        causes={"involuntary_switches": columns["involuntary_switches"]},
-    )
+def alone(path: Path, repeats: int) -> dict[str, float]:
+    """Median seconds of each analysis with its text, in this process."""
+    runs = lab.load(path)
     analyses = {
-        "outliers": lambda: text.outliers_text(outliers.examine([sample])),
-        "verdict": lambda: text.verdict_text(deadline.judge([sample], DEADLINE_US)),
+        "outliers": lambda: str(lab.outliers(runs)),
+        "verdict": lambda: str(lab.verdict(runs, DEADLINE_US)),
     }
     seconds = {}
     for name, analysis in analyses.items():
         times = []
-        for _ in range(runs):
+        analysis()  # imports what it needs
+        for _ in range(repeats):
             began = time.perf_counter()
             analysis()
             times.append(time.perf_counter() - began)
@@ -95,21 +91,21 @@ def command(arguments: list[str]) -> tuple[float, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=3, help="runs of each, of which the median is told (default 3)")
-    runs = parser.parse_args().runs
+    parser.add_argument("--runs", type=int, default=3, help="repetitions, of which the median is printed (default 3)")
+    repeats = parser.parse_args().runs
     holds = True
     with tempfile.TemporaryDirectory() as folder:
         for n, limit_s in LIMITS_S.items():
-            columns, path = trials(n), Path(folder) / f"{n}.parquet"
-            pq.write_table(pa.table(columns), path)
-            seconds = alone(columns, runs)
+            path = Path(folder) / f"{n}.parquet"
+            pq.write_table(pa.table(trials(n)), path)
+            seconds = alone(path, repeats)
             both = sum(seconds.values())
-            told = ", ".join(f"{name} {value:.3f} s" for name, value in seconds.items())
-            print(f"{n} trials, analysis alone: {told}")
+            each = ", ".join(f"{name} {value:.3f} s" for name, value in seconds.items())
+            print(f"{n} trials, analysis alone: {each}")
             verdict_arguments = ["verdict", str(path), "--deadline-us", str(DEADLINE_US)]
             slowest, most = 0.0, 0.0
             for name, arguments in {"outliers": ["outliers", str(path)], "verdict": verdict_arguments}.items():
-                taken, used = zip(*(command([*arguments, "--column", "latency_ns"]) for _ in range(runs)), strict=True)
+                taken, used = zip(*(command(arguments) for _ in range(repeats)), strict=True)
                 print(f"{n} trials, lstm-trt {name}: {statistics.median(taken):.2f} s, peak {max(used):.0f} MB")
                 slowest = max(slowest, statistics.median(taken))
                 most = max(most, *used)
@@ -118,8 +114,8 @@ def main() -> int:
                 f"{slowest:.2f} s for the slower command and its start (at most {limit_s:g})": slowest <= limit_s,
                 f"{most:.0f} MB at the peak (at most {LIMIT_MB})": most <= LIMIT_MB,
             }
-            for words, kept in checks.items():
-                print(("ok    " if kept else "FAILS ") + words)
+            for check, holds_here in checks.items():
+                print(("ok    " if holds_here else "FAILS ") + check)
             holds &= all(checks.values())
     return 0 if holds else 1
 

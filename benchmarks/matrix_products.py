@@ -59,9 +59,9 @@ def main() -> int:
                 for way, product in ways.items():
                     best[way] = min(best[way], seconds(product))
         rates = {way: 2e-9 * rows * inner * columns / found for way, found in best.items()}
-        words = f"{name} ({rows} x {inner} x {columns})"
+        label = f"{name} ({rows} x {inner} x {columns})"
         cells = "".join(f"{rates[way]:9.1f}" for way in ways)
-        print(f"{words:50}{cells}  {rates['oneDNN'] / rates['PyTorch']:.2f}, {rates['numpy'] / rates['PyTorch']:.2f}")
+        print(f"{label:50}{cells}  {rates['oneDNN'] / rates['PyTorch']:.2f}, {rates['numpy'] / rates['PyTorch']:.2f}")
     blas = [
         line.strip(" -") for line in torch.__config__.show().splitlines() if "Math Kernel" in line or "MKL-DNN" in line
     ]

@@ -1,4 +1,4 @@
-"""What recording costs: `.venv/bin/python benchmarks/recorder.py`.
+"""How much recording adds to a call: `.venv/bin/python benchmarks/recorder.py`.
 
 One ONNX Runtime session, one pinned core. Blocks of trials recorded by the lab
 alternate with blocks of a bare loop around the same session (two clock readings and a
@@ -16,9 +16,8 @@ import time
 import numpy as np
 from scipy.stats import quantile_test
 
+import lstm_trt as lab
 from lstm_trt import runtimes
-from lstm_trt.config.configuration import Options, Protocol
-from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import to_onnx
 from lstm_trt.export.network import make_inputs
 from lstm_trt.export.to_onnx import INPUT
@@ -32,7 +31,7 @@ LIMIT = 1.01
 
 
 def bare_loop(session, binding, trials: int, warmup: int) -> np.ndarray:
-    """What anyone would write: latencies in ns after warm-up."""
+    """A loop without a recorder: latencies in ns after warm-up."""
     latencies = []
     for _ in range(warmup + trials):
         start = time.perf_counter_ns()
@@ -44,18 +43,18 @@ def bare_loop(session, binding, trials: int, warmup: int) -> np.ndarray:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=40, help="pairs of blocks (default 40)")
-    parser.add_argument("--trials", type=int, default=1000, help="trials a block (default 1000)")
-    parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--sequence", type=int, default=100)
+    parser.add_argument("--trials", type=int, default=1000, help="trials per block (default 1000)")
+    parser.add_argument("--hidden", type=int, default=64, help="hidden units (default 64)")
+    parser.add_argument("--sequence", type=int, default=100, help="time steps (default 100)")
     arguments = parser.parse_args()
-    shape = LstmShape(2, arguments.hidden, arguments.sequence)
-    options = Options(cores=choose_cores(1))
+    shape = lab.LstmShape(2, arguments.hidden, arguments.sequence)
+    options = lab.Options(cores=choose_cores(1))
     network = to_onnx.export_network(shape)
     pin(options)
     inputs, _, _ = make_inputs(shape, 0)
     prepared = runtimes.load("onnxruntime").prepare(Request(shape, options, {INPUT: inputs}, {}, network.path))
     session, binding = prepared._session, prepared._binding
-    protocol = Protocol(trials=arguments.trials, warmup=10)
+    protocol = lab.Protocol(trials=arguments.trials, warmup=10)
     blocks: dict[str, list[np.ndarray]] = {"recorded": [], "bare": []}
     with counters.Watcher(options.cores, "cpu") as watcher:
 

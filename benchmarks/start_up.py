@@ -54,8 +54,8 @@ def main() -> int:
         f"the help takes {medians['lstm-trt --help']:.1f} ms (at most 300)": medians["lstm-trt --help"] <= 300,
         f"loaded of {', '.join(HEAVY)}: {', '.join(heavy) or 'none'}": not heavy,
     }
-    for words, holds in checks.items():
-        print(("ok    " if holds else "FAILS ") + words)
+    for check, holds in checks.items():
+        print(("ok    " if holds else "FAILS ") + check)
     return 0 if all(checks.values()) else 1
 
 

@@ -1,4 +1,4 @@
-"""What the README shows is run as it stands, in an empty folder."""
+"""The commands and the code of the README and of docs/ run as they stand, in their order, from a folder with data/."""
 
 from __future__ import annotations
 
@@ -7,64 +7,104 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from lstm_trt import registry
 from tests.conftest import ROOT
 
-README = (ROOT / "README.md").read_text()
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "data/README.md", ROOT / "data/published/README.md"]
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(page: Path) -> list[tuple[str, str]]:
+    return re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
-def run(arguments: list[str], folder) -> subprocess.CompletedProcess:
+def run(arguments: list[str], folder: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
+    result = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
+    assert result.returncode == 0, (arguments, result.stderr)
+    return result.stdout
 
 
-def test_commands_and_code_run_in_the_order_in_which_they_are_read(tmp_path):
-    shown = re.findall(r"```(sh|python)\n(.*?)```", README, re.DOTALL)
-    commands = 0
-    for language, block in shown:
+def run_command(line: str, folder: Path) -> str:
+    return run([sys.executable, "-m", "lstm_trt", *shlex.split(line)[1:]], folder)
+
+
+def run_page(page: Path, folder: Path) -> dict[str, int]:
+    """Run all blocks of a page; returns how many commands, programs and shown outputs there were."""
+    (folder / "data").symlink_to(ROOT / "data")
+    counts = {"commands": 0, "programs": 0, "outputs": 0}
+    for language, block in blocks(page):
         if language == "python":
-            result = run([sys.executable, "-c", block], tmp_path)
-            assert result.returncode == 0, (block, result.stderr)
-            continue
-        for command in [line for line in block.splitlines() if line.startswith("lstm-trt ")]:
-            result = run([sys.executable, "-m", "lstm_trt", *shlex.split(command)[1:]], tmp_path)
-            assert result.returncode == 0, (command, result.stderr)
-            assert result.stdout
-            commands += 1
-    assert commands >= 15
-    assert [language for language, _ in shown].count("python") == 3
+            run([sys.executable, "-c", block], folder)
+            counts["programs"] += 1
+        elif language == "console":
+            command, shown = block.removeprefix("$ ").split("\n", 1)
+            assert run_command(command, folder) == shown
+            counts["outputs"] += 1
+        elif language == "sh":
+            commands = [line for line in block.splitlines() if not line.startswith("make ")]
+            assert all(line.startswith("lstm-trt ") for line in commands), block
+            assert all(run_command(line, folder) for line in commands)
+            counts["commands"] += len(commands)
+        else:
+            assert language == "toml", f"nothing here runs {language}"
+    return counts
+
+
+def test_what_the_readme_shows_runs(tmp_path):
+    counts = run_page(README, tmp_path)
+    assert counts["commands"] >= 15 and counts["programs"] == 3 and counts["outputs"] == 1
+
+
+@pytest.mark.parametrize("name", ["measuring", "literature"])
+def test_what_the_other_pages_show_runs(name, tmp_path):
+    counts = run_page(ROOT / f"docs/{name}.md", tmp_path)
+    assert counts["commands"] + counts["programs"] >= 1
 
 
 def test_the_builds_of_engines_run_too(tmp_path):
     pytest.importorskip("tensorrt_rtx")
-    commands = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("lstm-trt build ")]
-    assert len(commands) == 3
-    for command in commands:
-        result = run([sys.executable, "-m", "lstm_trt", *shlex.split(command)[1:]], tmp_path)
-        assert result.returncode == 0, (command, result.stderr)
-    launches = int(re.search(r"\*\*(\d+) launches for one inference\*\*", README)[1])
-    assert f"launches an inference (derived, one a kernel and turn): {launches} " in result.stdout
+    page = ROOT / "docs/gpu.md"
+    counts = run_page(page, tmp_path)
+    assert counts["commands"] == 3 and counts["programs"] == 1
+    launches = int(re.search(r"\*\*(\d+) launches for one inference\*\*", page.read_text())[1])
+    last = [line for language, block in blocks(page) if language == "sh" for line in block.splitlines()][-1]
+    assert f"launches an inference (derived, one a kernel and turn): {launches} " in run_command(last, tmp_path)
 
 
-def test_every_link_and_picture_is_there():
-    links = re.findall(r"\]\(([^)#]+)\)", README)
-    assert len(links) >= 4
-    for link in links:
-        assert (ROOT / link.replace("\\", "")).exists(), link
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_and_picture_is_there(page):
+    for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert (page.parent / link.replace("\\", "")).exists(), link
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *("doctor", "record", "sweep", "summarize", "consolidate", "export", "build", "scaling", "rerun", "cache"),
-        *("verdict", "outliers", "compare", "replay", "watch"),
-    ],
-)
-def test_every_command_is_told(command):
-    assert f"| `{command}` |" in README
+def test_the_readme_links_every_page():
+    links = re.findall(r"\]\(([^)#]+)\)", README.read_text())
+    missing = [page for page in PAGES[1:] if str(page.relative_to(ROOT)) not in links]
+    assert missing == []
+
+
+@pytest.mark.parametrize("command", registry.COMMANDS)
+def test_every_command_is_described(command):
+    assert f"\n| `{command}` | " in README.read_text()
+
+
+def test_every_runtime_is_described():
+    described = re.findall(r"^\| `([\w-]+)` \|", README.read_text().split("## Runtimes")[1], re.MULTILINE)
+    assert sorted(described) == sorted(registry.RUNTIMES)
+
+
+def test_the_files_that_pages_and_modules_name_are_there():
+    """What is written as `loop.py` is a file of this repository."""
+    found = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    paths = found.stdout.splitlines()
+    read = [path for path in paths if path.endswith(".py") and path.startswith(("lstm_trt/", "benchmarks/", "tests/"))]
+    read += [str(page.relative_to(ROOT)) for page in PAGES]
+    assert len(read) > 100
+    for path in read:
+        for name in re.findall(r"`([\w/.]*\w\.py)\b", (ROOT / path).read_text()):
+            assert any(f"/{file}".endswith(f"/{name.lstrip('./')}") for file in paths), (path, name)

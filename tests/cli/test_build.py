@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shlex
 import subprocess
 import sys
 
@@ -126,23 +124,6 @@ def test_the_command_checks_engines(tmp_path, lab, refused):
     answer = lab("build", "--check", path, "--format", "json")
     report = json.loads(answer.stdout)
     assert answer.returncode == 2 and (report["loadable"], report["path"]) == (False, str(path))
-
-
-def test_the_readme_tells_of_the_command_and_its_lines_run(tmp_path):
-    readme = (ROOT / "README.md").read_text()
-    assert "| `build` |" in readme
-    section = readme.split("## TensorRT engines without a GPU")[1].split("\n## ")[0]
-    lines = [line for line in section.splitlines() if line.startswith("lstm-trt build ")]
-    assert len(lines) >= 3
-    for line in lines:
-        result = subprocess.run(
-            [sys.executable, "-m", "lstm_trt", *shlex.split(line)[1:]],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-        )
-        assert result.returncode == 0 and result.stdout, (line, result)
 
 
 def test_the_command_has_help_with_examples(lab):

@@ -1,4 +1,4 @@
-"""The TensorRT runtimes and `cuda.py`: what can be shown without a GPU, and on one all the rest.
+"""The TensorRT runtimes and `runtimes/_cuda.py`: what can be shown without a GPU, and on one all the rest.
 
 Without a GPU `planted_cuda.py` stands for the driver and for what TensorRT needs a GPU
 for: it shows order and book-keeping. That they do what they say is for the tests marked gpu.
@@ -632,7 +632,7 @@ def test_gpu_a_plan_that_does_not_fit_is_refused_with_its_reason(ready, session,
     request = request_of(SMALL)
     built = build.build_engine(SMALL, engine.EngineOptions(ready, "fp32"))
     older = bytearray(built.plan)
-    older[24] -= 1 if older[24] else -1  # the major version in the header, see engine_check.py
+    older[24] -= 1 if older[24] else -1  # the major version in the engine's header
     free_before, _ = session.memory_bytes()
     for plan in (built.plan[: len(built.plan) // 2], bytes(older), b"no plan at all" * 100, b""):
         with pytest.raises((BuildFailed, MemoryExhausted)) as caught:
