@@ -95,9 +95,10 @@ def test_ci_calls_the_readmes_test_command_first():
     ]
 
 
-def test_make_knows_what_the_readme_says():
-    targets = set(re.findall(r"`make ([a-z-]+)`", (ROOT / "README.md").read_text()))
-    assert {"sweep", "test"} <= targets
+def test_make_has_the_targets_that_the_pages_name():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    targets = {name for page in pages for name in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE)}
+    assert {"sweep", "test", "lab", "figures", "hook", "literature", "lint"} <= targets
     for target in targets:
         result = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
         assert result.returncode == 0, result.stderr
