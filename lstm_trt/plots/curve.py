@@ -40,6 +40,9 @@ from lstm_trt.store.runs import Runs
 #: More lines than this in a panel, and each system gets panels of its own.
 LINES_A_PANEL = 8
 
+#: A picture of more panels than this would be too tall to look at, and takes minutes to lay out.
+MOST_PANELS = 150
+
 LEGEND_IN = 1.55
 
 #: Height of one row of failure marks as a share of the panel's, and most for all rows.
@@ -79,7 +82,7 @@ def curves(
     same colour, the roofline bound dotted. Axes that are not drawn are held at one value: that of `fixed`, else one
     that is chosen and stated. Several systems share a panel, told apart by marker and dashes, or get panels of their
     own where that would be more than 8 lines. Failures are marked x at the bottom. Raises `UsageError` for an axis,
-    statistic or value that is not there.
+    statistic or value that is not there, and for more than 150 panels.
     """
     data.check_deadline(deadline_us)
     name = data.check_statistic(statistic)
@@ -92,6 +95,11 @@ def curves(
     looks = system_looks(systems(every))
     points = data.hold_fixed(every, (axis, facet, line), fixed)
     plan = _arrange(points, axis, facet, line, statistic)
+    if len(plan.panels) > MOST_PANELS:
+        raise UsageError(
+            f"curves against {AXIS_NAMES[axis]} would need {len(plan.panels)} panels for {len(plan.systems)} systems,"
+            f" at most {MOST_PANELS} are drawn: choose some of the recordings"
+        )
     shown = [one for one in (axis, facet, line) if len(values(points, one)) > 1]
     with style():
         picture, body = sheet(
@@ -190,8 +198,9 @@ def _draw_panel(ax: Axes, here: Sequence[Point], plan: Plan, looks: dict, lane_h
     """Every line of every system in the panel; returns the latencies drawn."""
     drawn: list[float] = []
     lane: Counter = Counter()
+    colors, present = plan.colors, {point.system for point in here}
     for order, system in enumerate(plan.systems):
-        for size, color in plan.colors.items():
+        for size, color in colors.items() if system in present else ():
             part = [point for point in here if point.system == system and point.sizes[plan.line] == size]
             part.sort(key=lambda point: point.sizes[plan.axis])
             look = {"color": looks[system]["color"] if plan.by_system else color, "linestyle": "-", "marker": "o"}

@@ -129,6 +129,13 @@ def test_curves_swap_lines_and_sizes(sweep):
     assert {tuple(line.get_xdata()) for line in medians(figure)} == {(64, 128)} and len(medians(figure)) == 6
 
 
+def test_curves_of_too_many_systems_are_refused():
+    (group,) = make_runs([LstmShape(1, 64, 32)])
+    several = [replace(group, configuration=replace(group.configuration, runtime=f"r{n:03}")) for n in range(151)]
+    with pytest.raises(UsageError, match="would need 151 panels"):
+        plots.curves(several, "hidden")
+
+
 def test_batches_stand_on_a_log2_axis():
     ax = plots.curves(make_runs([LstmShape(1, 64, 32, batch) for batch in (1, 4, 32)], floor=False), "batch").axes[0]
     assert ax.get_yscale() == "linear"
