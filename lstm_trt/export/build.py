@@ -89,9 +89,8 @@ def _fetch(key: str, name: str, make) -> Engine | None:
     path, digest, _ = cache.fetch("engine", key, ".engine", lambda: make()[0])
     if information["engine"]["sha256"] == digest:
         return Engine(path, digest, make.cache_info().currsize == 0, {"name": name, **information})
-    for entry in cache.entries():
-        if entry.path in (path, beside):
-            cache.remove(entry)
+    cache.remove(path)
+    cache.remove(beside)
     return None
 
 
@@ -227,15 +226,12 @@ def _range(symbol: str, tensor: str, profile: Profile) -> tuple[int, int, int]:
     raise UsageError(f"the input {tensor!r} has a size {symbol!r}: call it sequence or batch, or write a number")
 
 
-def _timing_key(options: EngineOptions, card: dict | None, version: str) -> str:
-    return cache.sha256(canonical_json({"flavour": options.flavour, "version": version, "gpu": card}).encode())
-
-
 def _read_timing_cache(trt, config, options: EngineOptions, card: dict | None) -> tuple[str, bytes] | None:
     """Give the builder what earlier builds on this GPU timed; RTX times nothing, its timing cache is a no-op."""
     if options.flavour != "tensorrt":
         return None
-    key = _timing_key(options, card, trt.__version__)
+    identity = {"flavour": options.flavour, "version": trt.__version__, "gpu": card}
+    key = cache.sha256(canonical_json(identity).encode())
     path, _, _ = cache.fetch("timing", key, ".timing", lambda: b"")
     before = path.read_bytes()
     config.set_timing_cache(config.create_timing_cache(before), ignore_mismatch=False)
@@ -248,9 +244,7 @@ def _write_timing_cache(config, timing: tuple[str, bytes] | None) -> None:
     key, before = timing
     after = bytes(config.get_timing_cache().serialize())
     if after != before:
-        for entry in cache.entries():
-            if entry.path.name == f"{key}.timing":
-                cache.remove(entry)
+        cache.remove(cache.entry_path("timing", key, ".timing"))
         cache.fetch("timing", key, ".timing", lambda: after)
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 
-from lstm_trt.config.errors import RuntimeUnavailable, UsageError
+from lstm_trt.config.errors import RuntimeUnavailable
 from lstm_trt.machine.gpu import Nvml
 
 
@@ -43,11 +43,9 @@ KEPT_MESSAGES = 20_000
 def load_module(flavour: str) -> ModuleType:
     """The Python module of a flavour.
 
-    Raises `UsageError` for an unknown name, `RuntimeUnavailable` where it is not installed, or
-    installed without its libraries: the wheels of `tensorrt` on PyPI are stubs that fetch them.
+    Raises `RuntimeUnavailable` where it is not installed, or installed without its libraries: the wheels of
+    `tensorrt` on PyPI are stubs that fetch them.
     """
-    if flavour not in FLAVOURS:
-        raise UsageError(f"unknown flavour of TensorRT {flavour!r}: choose from {', '.join(FLAVOURS)}")
     package = FLAVOURS[flavour]
     elsewhere = "see NVIDIA's installation guide, or use tensorrt-rtx, which is whole on PyPI"
     try:
@@ -129,9 +127,6 @@ def gpu() -> dict | None:
         handle = session.first()
         if handle is None:
             return None
-        try:
-            major, minor = session.library.nvmlDeviceGetCudaComputeCapability(handle)
-            capability = f"sm{major}{minor}"
-        except Exception:  # NVMLError has a class of its own for every code
-            capability = None
-        return {"name": session.describe(handle)["name"], "compute_capability": capability}
+        capability = session.ask("nvmlDeviceGetCudaComputeCapability", handle)
+        name = session.describe(handle)["name"]
+        return {"name": name, "compute_capability": capability and "sm{}{}".format(*capability)}

@@ -111,6 +111,4 @@ class KernelCache:
             return None
 
     def _forget(self) -> None:
-        for entry in cache.entries():
-            if entry.kind == KERNELS and entry.path.stem == self._key:
-                cache.remove(entry)
+        cache.remove(cache.entry_path(KERNELS, self._key, ".bin"))

@@ -66,15 +66,23 @@ class Entry:
     used_at: float
 
 
+def entry_path(kind: str, key: str, suffix: str) -> Path:
+    """Where the file for `key` is, if it is there."""
+    return folder() / kind / f"{key}{suffix}"
+
+
+def _digest_path(path: Path) -> Path:
+    return path.with_name(path.name + ".sha256")
+
+
 def fetch(kind: str, key: str, suffix: str, make: Callable[[], bytes]) -> tuple[Path, str, bool]:
     """The file for `key`, made by `make` where it is missing or damaged.
 
     Returns (path, SHA-256 of the content, whether it was there). Raises `UsageError`
     where the cache cannot be written.
     """
-    directory = folder() / kind
-    path = directory / f"{key}{suffix}"
-    digest_path = directory / f"{key}{suffix}.sha256"
+    path = entry_path(kind, key, suffix)
+    digest_path = _digest_path(path)
     try:
         digest = digest_path.read_text().strip()
         if sha256(path.read_bytes()) == digest:
@@ -85,13 +93,13 @@ def fetch(kind: str, key: str, suffix: str, make: Callable[[], bytes]) -> tuple[
     content = make()
     digest = sha256(content)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         digest_path.unlink(missing_ok=True)  # the digest comes last: without it the entry does not count
         write_whole(path, content)
         write_whole(digest_path, digest.encode())
     except OSError as error:
         raise UsageError(
-            f"cannot write the cache {directory}: {error.strerror or error}; set XDG_CACHE_HOME to a folder with room"
+            f"cannot write the cache {path.parent}: {error.strerror or error}; set XDG_CACHE_HOME to a folder with room"
         ) from None
     trim(keep=path)
     return path, digest, False
@@ -108,10 +116,10 @@ def entries() -> list[Entry]:
     return sorted(found, key=lambda entry: entry.used_at)
 
 
-def remove(entry: Entry) -> None:
-    """Delete a cached file and its digest."""
-    entry.path.with_name(entry.path.name + ".sha256").unlink(missing_ok=True)
-    entry.path.unlink(missing_ok=True)
+def remove(path: Path) -> None:
+    """Delete a cached file and its digest, where they are there."""
+    _digest_path(path).unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
 
 
 def trim(keep: Path | None = None) -> None:
@@ -122,7 +130,7 @@ def trim(keep: Path | None = None) -> None:
         if total <= limit_bytes():
             return
         if entry.path != keep:
-            remove(entry)
+            remove(entry.path)
             total -= entry.size_bytes
 
 
@@ -130,7 +138,7 @@ def clear() -> tuple[int, int]:
     """Remove everything; returns (entries, bytes) removed."""
     present = entries()
     for entry in present:
-        remove(entry)
+        remove(entry.path)
     for leftover in folder().glob("*/.*.tmp"):
         leftover.unlink(missing_ok=True)
     return len(present), sum(entry.size_bytes for entry in present)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -87,17 +88,17 @@ class Runs(Sequence[Group]):
         """
         fields = [group_fields(group) for group in self.groups]
         for name in wanted:
-            if not any(name in one for one in fields):
-                known = ", ".join(dict.fromkeys(known for one in fields for known in one)) or "nothing"
-                raise UsageError(f"{self.source or 'the runs'}: nothing is told by {name!r}; choose from {known}")
+            if not any(name in of_group for of_group in fields):
+                known = ", ".join(dict.fromkeys(itertools.chain(*fields))) or "nothing"
+                raise UsageError(f"{self.source or 'the runs'}: no group has a field {name!r}; choose from {known}")
         values = {
             name: list(value) if isinstance(value, list | tuple | set | frozenset | range) else [value]
             for name, value in wanted.items()
         }
         found = tuple(
             group
-            for group, one in zip(self.groups, fields, strict=True)
-            if all(one.get(name) in several for name, several in values.items())
+            for group, of_group in zip(self.groups, fields, strict=True)
+            if all(of_group.get(name) in several for name, several in values.items())
         )
         if not found:
             asked = ", ".join(f"{name} {' or '.join(map(str, several))}" for name, several in values.items())

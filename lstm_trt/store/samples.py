@@ -127,10 +127,6 @@ def of_recording(recording: Recording) -> Sample:
     )
 
 
-def _place(mark: tuple[int, int | None]) -> tuple[int, int]:
-    return mark[0], mark[1] or 0
-
-
 def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
     """Recordings by configuration and machine, sorted by shape and runtime; a round is a sample.
 
@@ -149,26 +145,30 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
             failures.setdefault(key, item)
         else:
             sample = of_recording(item)
-            samples.setdefault(key, {})[sample.round, sample.started_unix_ns] = sample
+            samples.setdefault(key, {})[sample.round, sample.started_unix_ns or 0] = sample
     measured = {key[0] for key in samples}
     machines = {key[1] for key in samples}
     groups = []
     for key, configuration in configurations.items():
         if key not in samples and key[0] in measured:
             continue
-        words = configuration.workload.group_fields(configuration.mode)
-        words |= {**configuration.workload.axes, "runtime": configuration.runtime, "config_id": configuration.id}
-        words |= {"runtime_version": configuration.runtime_version, "device_name": configuration.device_name}
-        words |= {"precision": configuration.options.precision, "threads": configuration.options.threads}
-        words |= {"machine": key[1]} if len(machines) > 1 else {}
+        fields = {
+            **configuration.workload.group_fields(configuration.mode),
+            **configuration.workload.axes,
+            "runtime": configuration.runtime,
+            "config_id": configuration.id,
+            "runtime_version": configuration.runtime_version,
+            "device_name": configuration.device_name,
+            "precision": configuration.options.precision,
+            "threads": configuration.options.threads,
+        }
+        fields |= {"machine": key[1]} if len(machines) > 1 else {}
         failure = failures.get(key)
         groups.append(
             Group(
                 name=f"{configuration.name} on {configuration.runtime}",
-                samples=tuple(samples[key][mark] for mark in sorted(samples[key], key=_place))
-                if key in samples
-                else (),
-                group=words,
+                samples=tuple(samples[key][mark] for mark in sorted(samples[key])) if key in samples else (),
+                group=fields,
                 configuration=configuration,
                 failure=None if key in samples else NoTrials(failure.stage, failure.reason),
             )

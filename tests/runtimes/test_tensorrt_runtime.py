@@ -293,7 +293,7 @@ def planted(door, monkeypatch):
     monkeypatch.setattr(build, "build_engine", lambda onnx, options, *, name: built)
     for kept in cache.entries():
         if kept.kind == tensorrt_rtx.KERNELS:
-            cache.remove(kept)
+            cache.remove(kept.path)
 
     def prepare(name="tensorrt", **options):
         return runtimes.load(name).prepare(request_of(SMALL, **options))
