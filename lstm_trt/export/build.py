@@ -96,10 +96,10 @@ def _fetch(key: str, name: str, make) -> Engine | None:
 
 def _build(onnx: bytes, options: EngineOptions, name: str, card: dict | None) -> tuple[bytes, bytes]:
     """(plan, information as JSON) of a build done now."""
-    given = onnx_checks.read(onnx, name)
-    onnx_checks.check(given, options.precision, name)
-    model = to_half(given, name) if options.precision == "fp16" else given
-    plan, facts = build_plan(model, options, name, card)
+    model = onnx_checks.read(onnx, name)
+    onnx_checks.check(model, options.precision, name)
+    computed = to_half(model, name) if options.precision == "fp16" else model
+    plan, facts = build_plan(computed, options, name, card)
     version = load_module(options.flavour).__version__
     targets = [options.compute_capability] if options.compute_capability else []
     information = {
@@ -112,9 +112,9 @@ def _build(onnx: bytes, options: EngineOptions, name: str, card: dict | None) ->
         "onnx": {
             "sha256": cache.sha256(onnx),
             "bytes": len(onnx),
-            "ir_version": given.ir_version,
-            "opset": next((o.version for o in given.opset_import if o.domain in ("", "ai.onnx")), None),
-            "lstms": [onnx_checks.label(node) for node in onnx_checks.lstms(given)],
+            "ir_version": model.ir_version,
+            "opset": next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), None),
+            "lstms": [onnx_checks.label(node) for node in onnx_checks.lstms(model)],
         },
         "engine": {"sha256": cache.sha256(plan), "bytes": len(plan), "version": version},
         "options": options.as_dict(),

@@ -135,13 +135,13 @@ class _Program:
             return None
         if maker.kind == "memset":
             return 0
-        given = [self.value(used, depth + 1) for used in maker.inputs]
-        if None in given or not given:
+        operands = [self.value(used, depth + 1) for used in maker.inputs]
+        if None in operands or not operands:
             return None
         if maker.kind in ("copy", "cast"):
-            return given[0]
-        if maker.kind in ("mul", "div") and len(given) == 2 and given[1]:
-            return given[0] * given[1] if maker.kind == "mul" else given[0] // given[1]
+            return operands[0]
+        if maker.kind in ("mul", "div") and len(operands) == 2 and operands[1]:
+            return operands[0] * operands[1] if maker.kind == "mul" else operands[0] // operands[1]
         return None
 
     def loops(self) -> list[dict]:

@@ -188,9 +188,9 @@ def _fault_in_types(node: onnx.NodeProto, values: dict[str, Value], precision: s
     from onnx import TensorProto
 
     types = {
-        name: values[given].type
-        for name, given in zip(INPUT_NAMES, node.input, strict=False)
-        if given in values and values[given].type and name != "sequence_lens"
+        name: values[tensor].type
+        for name, tensor in zip(INPUT_NAMES, node.input, strict=False)
+        if tensor in values and values[tensor].type and name != "sequence_lens"
     }
     if TensorProto.BFLOAT16 in types.values():
         return "bfloat16 is no type of ONNX's LSTM: write it in float32 or float16 (--precision fp16)"
@@ -219,14 +219,14 @@ def _fault_in_sizes(node: onnx.NodeProto, values: dict[str, Value], hidden: int 
         "initial_c": (directions, batch, hidden),
         "P": (directions, 3 * hidden),
     }
-    for name, sizes in expected.items():
-        given = values.get(inputs.get(name, ""), Value(0, None)).sizes
-        if given is None:
+    for name, needed in expected.items():
+        sizes = values.get(inputs.get(name, ""), Value(0, None)).sizes
+        if sizes is None:
             continue
-        same = len(given) == len(sizes)
-        if not same or any(a != b for a, b in zip(given, sizes, strict=True) if a is not None and b is not None):
-            fault = f"{name} is {list(given)} where {[size or '?' for size in sizes]} is needed"
-            if name == "R" and same and given[2] is not None and given[2] < hidden:
+        same = len(sizes) == len(needed)
+        if not same or any(a != b for a, b in zip(sizes, needed, strict=True) if a is not None and b is not None):
+            fault = f"{name} is {list(sizes)} where {[size or '?' for size in needed]} is needed"
+            if name == "R" and same and sizes[2] is not None and sizes[2] < hidden:
                 fault += "; a projection (PyTorch's proj_size) is no ONNX LSTM: multiply its output instead"
             return fault + ": export it again"
     return ""

@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from lstm_trt.machine import linux
-from lstm_trt.machine.gpu import Nvml, gpus
+from lstm_trt.machine.gpu import Nvml
 from lstm_trt.machine.linux import ROOT, read_int, read_text
 
 #: (implementer, part) of Arm cores that have no "model name" in /proc/cpuinfo.
@@ -144,8 +144,8 @@ def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, object]:
         "preemption": linux.preemption(root),
     }
     if device != "cpu":
-        found, driver = gpus()
-        description |= {"gpus": found, **driver}
+        with Nvml() as session:
+            description |= {"gpus": [session.describe(handle) for handle in session.devices], **session.versions()}
     return description
 
 

@@ -136,9 +136,3 @@ class Nvml:
             **readings,
             "throttled_by": throttle_reasons(readings["gpu_throttle_reasons"]),
         }
-
-
-def gpus() -> tuple[list[dict], dict[str, str | None]]:
-    """Descriptions of all GPUs, and the versions of the driver; ([], Nones) without one."""
-    with Nvml() as session:
-        return [session.describe(handle) for handle in session.devices], session.versions()

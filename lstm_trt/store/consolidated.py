@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +31,7 @@ LSTM_FIELDS = ("layers", "hidden", "sequence", "batch", "features", "directions"
 def read_pair(
     folder: Path,
     known: set[tuple[str, int]],
-    columns: Iterable[str] | None = None,
+    columns: Collection[str] | None = None,
     skipped: list[UnknownConfiguration] | None = None,
 ) -> Iterator[Recording | Failure]:
     """What a pair holds and `known` does not; raises `StoreError` for a damaged one, or halves of two.
@@ -46,9 +46,7 @@ def read_pair(
     stamps.append(described_by(trials.schema_arrow.metadata, folder / TRIALS_FILE).get("pair"))
     if stamps[0] != stamps[1]:
         raise StoreError(f"{folder}: {TRIALS_FILE} and {CONFIGS_FILE} are not of one consolidation; consolidate again")
-    names = wanted(columns)
-    if names is not None:
-        names = [name for name in names if name in trials.schema_arrow.names]
+    names = wanted(columns, trials.schema_arrow.names)
     current, table = -1, None
     for row in configs.to_pylist():
         key = (row["config_id"], row["round"])

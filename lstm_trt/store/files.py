@@ -6,12 +6,12 @@ A configuration that failed is a small JSON file beside the recordings.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from lstm_trt.config.configuration import Configuration, canonical_json
-from lstm_trt.config.errors import STAGES, StoreError, UnknownConfiguration, UsageError, first_line
+from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError, first_line
 from lstm_trt.store.cache import write_whole
 from lstm_trt.store.schema import (
     COLUMNS,
@@ -55,8 +55,6 @@ def write(recording: Recording, folder: Path) -> Path:
 
 def write_failure(failure: Failure, folder: Path) -> Path:
     """Write `<id>-r<round>.failure.json`; raises `StoreError` as `write` does."""
-    if failure.stage not in STAGES:
-        raise ValueError(f"unknown stage {failure.stage!r}")
     described = {
         "schema_version": SCHEMA_VERSION,
         "status": "failed",
@@ -91,18 +89,16 @@ def make_folder(folder: Path) -> Path:
     return folder
 
 
-def read(path: Path, columns: Iterable[str] | None = None) -> Recording:
+def read(path: Path, columns: Collection[str] | None = None) -> Recording:
     """One recording, or one part of a long one; of its columns only `columns`, where they are named.
 
     Raises `StoreError` for a damaged or foreign file, `UnknownConfiguration` for one of a newer version.
     """
     import pyarrow.parquet as pq
 
-    names = wanted(columns)
-
     def load(path: Path):
         file = pq.ParquetFile(path, page_checksum_verification=True)
-        return file.read(None if names is None else [name for name in names if name in file.schema_arrow.names])
+        return file.read(wanted(columns, file.schema_arrow.names))
 
     table = opened(path, load)
     described = described_by(table.schema.metadata, path)
@@ -119,14 +115,13 @@ def read(path: Path, columns: Iterable[str] | None = None) -> Recording:
         raise StoreError(f"{path}: its metadata lacks {error}") from None
 
 
-def wanted(columns: Iterable[str] | None) -> list[str] | None:
-    """The columns to load from a file: those that were named, and the control run's; None for all."""
+def wanted(columns: Collection[str] | None, present: Sequence[str]) -> list[str] | None:
+    """The columns to load of those `present` in a file: those that were named, and the control run's; None for all."""
     if columns is None:
         return None
-    names = list(dict.fromkeys(columns))
-    if unknown := [name for name in names if name not in COLUMNS]:
+    if unknown := [name for name in columns if name not in COLUMNS]:
         raise UsageError(f"a recording has no column {unknown[0]!r}: choose from {', '.join(COLUMNS)}")
-    return [*names, *CONTROL_COLUMNS]
+    return [name for name in present if name in columns or name in CONTROL_COLUMNS]
 
 
 def read_failure(path: Path) -> Failure:

@@ -7,7 +7,7 @@ parts on one clock.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -70,7 +70,7 @@ def contents(folder: Path) -> Contents:
 
 
 def read_many(
-    path: Path, columns: Iterable[str] | None = None, skipped: list[UnknownConfiguration] | None = None
+    path: Path, columns: Collection[str] | None = None, skipped: list[UnknownConfiguration] | None = None
 ) -> Iterator[Recording | Failure]:
     """Everything under a file, a folder, or a consolidated pair (its folder or either file).
 
@@ -85,7 +85,7 @@ def read_many(
     path = Path(path)
     if not path.exists():
         raise StoreError(f"there is no file or folder {path}")
-    wanted(columns)  # refuses unknown names
+    wanted(columns, ())  # refuses unknown names
     if path.is_file():
         if path.name in (TRIALS_FILE, CONFIGS_FILE):
             yield from read_pair(path.parent, set(), columns, skipped)
@@ -146,7 +146,7 @@ def consolidate_folder(path: Path, out: Path | None = None) -> Consolidated:
 
 
 def read_parts(
-    numbered: dict[int, Path], columns: Iterable[str] | None = None, failure: Path | None = None
+    numbered: dict[int, Path], columns: Collection[str] | None = None, failure: Path | None = None
 ) -> Recording:
     """The parts of one long recording as one: number of the part -> its file, ascending.
 
