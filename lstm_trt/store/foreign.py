@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import count
 from lstm_trt.config.shape import AXES
 from lstm_trt.store.samples import BLOCK_CAUSES, TRIAL_CAUSES, Group, Sample
 from lstm_trt.store.tables import STARTS, UNIT_NS, Table, is_start, normal_name, split_unit, times
@@ -87,7 +88,7 @@ def groups_of_table(
         group = Group(label, tuple(sample for sample in samples if not sample.warmup.all()), fields)
         if group.n < 2:
             which = f"{table.where}: {label}" if fields else table.where
-            few = f"{group.n} time{'s' * (group.n != 1)}" + " after warm-up" * bool(warmup.any())
+            few = count(group.n, "time") + " after warm-up" * bool(warmup.any())
             raise UsageError(f"{which} has {few}, at least 2 are needed, and 1000 to say something of the tail")
         groups.append(group)
     warnings += _absurd(table.where, groups, unit)
@@ -102,9 +103,8 @@ def are_averages(name: str) -> bool:
 def columns_of(table: Table, names: Iterable[str], option: str) -> list[str]:
     """The table's columns of names that `option` gives; raises `UsageError` for a name that is given twice."""
     found = [table.column(name, option) for name in names]
-    for name, count in Counter(found).items():
-        if count > 1:
-            raise UsageError(f"{option} names {name} twice")
+    if len(set(found)) < len(found):
+        raise UsageError(f"{option} names {Counter(found).most_common(1)[0][0]} twice")
     return found
 
 
@@ -212,17 +212,17 @@ def _refuse_mixtures(table: Table, read: set, keys: Sequence[str], parts: Parts,
         if name in read or is_start(name) or kind not in ("number", "text", "bool"):
             continue
         array = table.array(name)
-        count = pc.count_distinct(array, mode="all").as_py()
-        repeats = kind == "text" and 2 * count <= rows and not array.null_count
-        if count > 1 and (repeats or _says_what_was_measured(name)):
-            mixed[name] = count
-        elif not keys and 2 <= count <= rows / 10 and pa.types.is_integer(array.type):
+        values = pc.count_distinct(array, mode="all").as_py()
+        repeats = kind == "text" and 2 * values <= rows and not array.null_count
+        if values > 1 and (repeats or _says_what_was_measured(name)):
+            mixed[name] = values
+        elif not keys and 2 <= values <= rows / 10 and pa.types.is_integer(array.type):
             balanced = len(set(Counter(table.cells(name)).values())) == 1
             if balanced:  # as in a planned experiment, and not as what happens to a trial
-                what = f"{count} values of {name}, equally often"
+                what = f"{values} values of {name}, equally often"
                 warnings.append(f"{table.where} has {what}: say --group-by {name} if they are configurations")
     if mixed and not keys:
-        what = " and ".join(f"{count} values of {name}" for name, count in mixed.items())
+        what = " and ".join(f"{values} values of {name}" for name, values in mixed.items())
         flags = " ".join(f'"{name}"' if " " in name else name for name in mixed)
         raise UsageError(
             f"{table.where} mixes {what}: say --group-by {flags}, or --one-group if all rows are of one configuration"

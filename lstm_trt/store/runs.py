@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from lstm_trt.config.errors import UnknownConfiguration, UsageError
+from lstm_trt.config.format import count
 from lstm_trt.config.labels import configuration_fields
 from lstm_trt.store import consolidated, folders
 from lstm_trt.store.foreign import columns_of, groups_of_table
@@ -66,7 +67,7 @@ class Runs(Sequence[Group]):
         return "\n".join(
             f"{group.name}: {group.failure}"
             if group.failure is not None
-            else f"{group.name}: {group.n} trials in {len(group.samples)} round{'s' * (len(group.samples) != 1)}"
+            else f"{group.name}: {count(group.n, 'trial')} in {count(len(group.samples), 'round')}"
             for group in self.groups
         )
 
@@ -185,8 +186,7 @@ def _recorded(path: Path) -> Runs:
     skipped: list[UnknownConfiguration] = []
     items = tuple(folders.read_many(path, _COLUMNS, skipped))
     if skipped:
-        several = "s" * (len(skipped) > 1)
-        newer = f"{len(skipped)} recording{several} of a newer version skipped, the first one is {skipped[0]}"
+        newer = f"{count(len(skipped), 'recording')} of a newer version skipped, the first one is {skipped[0]}"
         if not items:
             raise UnknownConfiguration(f"{path} holds nothing else: {newer}")
     soaks = [item.provenance["soak"] for item in items if "soak" in item.provenance]  # only these can lack a part

@@ -506,7 +506,7 @@ BAD = {
     "no header": (b"1,2\n3,4\n", "must hold the names of the columns"),
     "spaces": (b"trial latency_us\n1 500\n2 501\n", "line 2: trial latency_us is '1 500', not a number"),
     "wide row": (b"latency_us\n1\n2,3\n", "line 3: 2 cells under 1 name"),
-    "all warm-up": (b"warmup,latency_us\n1,5\n1,6\n", "0 times after warm-up"),
+    "all warm-up": (b"warmup,latency_us\n1,5\n1,6\n", "no times after warm-up"),
     "one timed": (b"warmup,latency_us\n1,5\n0,6\n", "1 time after warm-up"),
     "zeros": (b"\0" * 100, "no text in UTF-8, Parquet or JSON"),
     "latin-1": ("Latency (µs)\n5\n6\n".encode("latin-1"), "no text in UTF-8"),
