@@ -124,8 +124,9 @@ class Engine:
 
     def write(self, folder: Path) -> list[Path]:
         """Write the engine and the JSON file about it into `folder`; raises `UsageError` where that cannot be."""
-        folder = make_folder(folder)
-        return [put(folder / name, content) for name, content in files(self)]
+        folder, stem, plan = make_folder(folder), file_stem(self), self.plan
+        information = json.dumps(self.information, indent=1) + "\n"
+        return [put(folder / f"{stem}.json", information.encode()), put(folder / f"{stem}.engine", plan)]
 
     def __str__(self) -> str:
         """One line: what it is, for which GPU, how it computes, how long the build took."""
@@ -159,15 +160,6 @@ def file_stem(engine: Engine) -> str:
         target = "all" if flavour == "tensorrt-rtx" else information["target"]["gpu"]["name"]
     parts = (information["name"], options["precision"], flavour.removeprefix("tensorrt-"), target)
     return "-".join(re.sub(r"[^\w.]+", "-", part).strip("-") for part in parts)
-
-
-def files(engine: Engine) -> list[tuple[str, bytes]]:
-    """(name, content) of the two files of an engine: its information as JSON, and the plan."""
-    stem = file_stem(engine)
-    return [
-        (f"{stem}.json", (json.dumps(engine.information, indent=1) + "\n").encode()),
-        (f"{stem}.engine", engine.plan),
-    ]
 
 
 def read_file(path: Path) -> bytes:

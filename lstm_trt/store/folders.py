@@ -217,19 +217,14 @@ def missing(numbered: dict[int, Path], soak: dict, failure: str | None) -> Itera
 
 
 def tidy(folder: Path) -> list[Path]:
-    """Remove what killed writers left, and set damaged files aside, of which the old paths are returned."""
-    for leftover in folder.glob(".*.tmp"):
-        leftover.unlink(missing_ok=True)
-    return set_aside_damaged(folder)
+    """Remove what killed writers left, and rename recordings that are no whole Parquet files to `*.damaged`.
 
-
-def set_aside_damaged(folder: Path) -> list[Path]:
-    """Rename recordings that are no whole Parquet files to `*.damaged`; returns their old paths.
-
-    The lab itself never leaves one; a copy that broke off does.
+    The lab itself never leaves one; a copy that broke off does. Returns their old paths.
     """
     import pyarrow.parquet as pq
 
+    for leftover in folder.glob(".*.tmp"):
+        leftover.unlink(missing_ok=True)
     moved = []
     for path in contents(folder).recorded:
         try:

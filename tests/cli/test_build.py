@@ -11,7 +11,6 @@ import pytest
 
 from lstm_trt.config.errors import RuntimeUnavailable
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.export import engine as export_engine
 from lstm_trt.export import trt
 from lstm_trt.export.build import build_engine
 from lstm_trt.export.engine import EngineOptions
@@ -71,9 +70,9 @@ def test_the_command_shows_the_layer_table(lab):
     [
         (("--compute-capability", "sm90"), "unknown compute capability 'sm90'"),
         (("--compute-capability", "sm75"), "no float32 matrix products for sm75"),
-        (("--optimization-level", 9), "optimization_level must be from 0 to 5, not 9"),
+        (("--optimization-level", 9), "optimization_level must be a whole number from 0 to 5, not 9"),
         (("--precision", "bf16"), "bf16: ONNX's LSTM has no bfloat16"),
-        (("--workspace-mb", -1), "workspace_bytes must be from 1"),
+        (("--workspace-mb", -1), "workspace_bytes must be a whole number from 1"),
         (("--runtime", "onnxruntime"), "invalid choice: 'onnxruntime'"),
         (("--sequence-range", 4, 2, 8), "1 <= min <= opt <= max, not 4 2 8"),
         (("--onnx", "bad.onnx"), "bad is no ONNX file, or is cut short"),
@@ -103,7 +102,7 @@ def test_what_is_missing_is_said(refused, tmp_path):
 
 def test_the_command_checks_engines(tmp_path, lab, refused):
     engine = build_engine(LstmShape(1, 8, 4), EngineOptions(RTX, compute_capability="sm86"))
-    files = {name.rpartition(".")[2]: content for name, content in export_engine.files(engine)}
+    files = {written.suffix[1:]: written.read_bytes() for written in engine.write(tmp_path / "written")}
     path = tmp_path / "some.engine"
     path.write_bytes(files["engine"])
     if trt.gpu() is None:

@@ -132,17 +132,15 @@ def test_every_option_has_an_engine_of_its_own_in_the_cache():
 
 
 @everywhere
-def test_without_a_target_the_engine_is_for_all_of_them():
+def test_without_a_target_the_engine_is_for_all_of_them(tmp_path):
     engine = build_engine(LstmShape(1, 8, 4), options(compute_capability=None))
     assert engine.information["target"]["compute_capabilities"] == []  # the builder does not say which
     assert ", for the builder's default GPUs, " in str(engine)
     hopper = {"name": "NVIDIA H200", "compute_capability": "sm90"}
     origin = Origin.of(engine.information)
     assert export_engine._mismatch(origin, trt.__version__, hopper) == ("", "")  # TensorRT has to say
-    assert [name for name, _ in export_engine.files(engine)] == [
-        "1x8-s4-b1-fp32-rtx-all.json",
-        "1x8-s4-b1-fp32-rtx-all.engine",
-    ]
+    names = ["1x8-s4-b1-fp32-rtx-all.json", "1x8-s4-b1-fp32-rtx-all.engine"]
+    assert [path.name for path in engine.write(tmp_path)] == names
 
 
 def test_tf32_is_decided_and_not_left_to_the_builder():

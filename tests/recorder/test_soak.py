@@ -217,7 +217,7 @@ def test_what_is_missing_is_told(tmp_path, record_parts):
     files[0].write_bytes(files[0].read_bytes()[:-50])
     with pytest.raises(StoreError, match="not a whole Parquet file"):
         list(folders.read_many(tmp_path))
-    assert folders.set_aside_damaged(tmp_path) == [files[0]]
+    assert folders.tidy(tmp_path) == [files[0]]
     (cut,) = folders.read_many(tmp_path)
     assert "soak with holes: part 0 missing" in cut.provenance["warnings"]
     schema.validate(cut, "what is left")
