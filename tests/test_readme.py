@@ -73,7 +73,7 @@ def test_the_builds_of_engines_run_too(tmp_path):
     assert counts["commands"] == 3 and counts["programs"] == 1
     launches = int(re.search(r"\*\*(\d+) launches for one inference\*\*", page.read_text())[1])
     last = [line for language, block in blocks(page) if language == "sh" for line in block.splitlines()][-1]
-    assert f"launches an inference (derived, one a kernel and turn): {launches} " in run_command(last, tmp_path)
+    assert f"launches per inference (derived, one per kernel and turn): {launches} " in run_command(last, tmp_path)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lstm_trt.config.format import table_lines
+from lstm_trt.config.format import count, table_lines
 
 LOG_MARK = "Layers:\n"
 
@@ -210,13 +210,14 @@ def render(table: dict | None) -> list[str]:
         return ["no layer table: the builder's log has none (another logger came first?), and no GPU to inspect it on"]
     network, loops = table["network"], table["loops"]
     lines = [
-        f"network as parsed (read): {network['loops']} loops, {network['recurrences']} recurrences,"
-        f" {network['matrix_products']} matrix products, {network['layers']} layers",
-        f"engine (read from {table['source']}): {len(table['kernels'])} kernels among {table['rows']} rows,"
-        f" {len(loops)} loops" + ("" if loops else ": all time steps are unrolled"),
+        f"network as parsed (read): {count(network['loops'], 'loop')}, {count(network['recurrences'], 'recurrence')},"
+        f" {count(network['matrix_products'], 'matrix product')}, {count(network['layers'], 'layer')}",
+        f"engine (read from {table['source']}): {count(len(table['kernels']), 'kernel')} among"
+        f" {count(table['rows'], 'row')}, {count(len(loops), 'loop')}"
+        + ("" if loops else ": all time steps are unrolled"),
     ]
     if loops:
-        header = ("loop", "steps", "a turn", "turns", "kernels a turn", "a step", "operator")
+        header = ("loop", "steps", "steps/turn", "turns", "kernels/turn", "kernels/step", "operator")
         rows = []
         for number, loop in enumerate(loops, 1):
             cells = [loop[name] for name in ("steps", "steps_a_turn", "turns", "kernels_a_turn", "kernels_a_step")]
@@ -230,12 +231,12 @@ def render(table: dict | None) -> list[str]:
         rows.append((loop, str(len(list(same))), kernel["kind"], kernel["what"][:76], " ".join(kernel["onnx"])))
     lines += table_lines(header, rows, left=("loop",), indent=2)
     if table["launches"] is None:
-        lines.append("launches an inference: not to be derived, a loop's turns are known only when it runs")
+        lines.append("launches per inference: not to be derived, a loop's turns are known only when it runs")
     else:
         counted = f", counted for {table['sequence']} time steps" if table["sequence"] else ""
         sums = "".join(f" + {loop['turns']} x {loop['kernels_a_turn']}" for loop in loops)
         lines.append(
-            f"launches an inference (derived{counted}, one a kernel and turn): {table['launches']}"
+            f"launches per inference (derived{counted}, one per kernel and turn): {table['launches']}"
             f" = {table['kernels_outside_loops']}{sums}"
         )
     if table["copies_of_sizes"]:

@@ -62,7 +62,7 @@ def test_the_command_shows_the_layer_table(lab):
     text = lab("build", *shape, "--layers-table").stdout
     assert "network as parsed (read): 2 loops, 4 recurrences, 5 matrix products" in text
     assert "engine (read from the builder's log)" in text and "/lstm/LSTM_1" in text
-    assert "launches an inference (derived, one a kernel and turn): " in text
+    assert "launches per inference (derived, one per kernel and turn): " in text
 
 
 @pytest.mark.parametrize(

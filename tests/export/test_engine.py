@@ -317,7 +317,7 @@ def test_short_sequences_are_unrolled_and_steps_left_over_too(sequence, turns, l
     assert [loop["turns"] for loop in table["loops"]] == ([] if turns is None else [turns])
     assert table["launches"] == launches
     text = "\n".join(export_layers.render(table))
-    assert f"launches an inference (derived, one a kernel and turn): {launches} = " in text
+    assert f"launches per inference (derived, one per kernel and turn): {launches} = " in text
     assert ("all time steps are unrolled" in text) == (turns is None)
 
 
