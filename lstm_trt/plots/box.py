@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import THIN_SPACE
@@ -27,6 +26,7 @@ from lstm_trt.plots.style import (
     guide,
     multiple,
     number,
+    set_ticks,
     sheet,
     style,
     system_looks,
@@ -167,9 +167,7 @@ def _value_axis(ax: Axes, width: float, lowest: float, highest: float) -> None:
         if bottom <= place <= top and all(abs(place - bend(other)) >= apart for other in kept):
             kept.append(value)
     ax.set_ylim(width * np.sinh(bottom), width * np.sinh(top))
-    ax.yaxis.set_major_locator(FixedLocator(sorted(kept)))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _percent_tick(value)))
+    set_ticks(ax.yaxis, kept, *ax.get_ylim(), _percent_tick)
     ax.set_ylabel(f"latency / median − 1\n(asinh, linear within ±{100 * width:.2g} %)")
     for ratio in GUIDES:
         if bottom <= bend(ratio - 1) <= top:

@@ -6,7 +6,6 @@ round is a small mark of its own.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -22,13 +21,16 @@ from lstm_trt.plots.style import (
     DASHES,
     DEADLINE,
     GREY,
-    WIDTH_IN,
     Picture,
+    columns_of,
     folded,
     heading,
     latency_axis,
+    name_axes,
     number,
+    panels,
     sheet,
+    side_legend,
     size_axis,
     size_colors,
     size_handles,
@@ -42,8 +44,6 @@ LINES_A_PANEL = 8
 
 #: A picture of more panels than this would be too tall to look at, and takes minutes to lay out.
 MOST_PANELS = 150
-
-LEGEND_IN = 1.55
 
 #: Height of one row of failure marks as a share of the panel's, and most for all rows.
 LANE, LANES = 0.045, 0.22
@@ -100,7 +100,7 @@ def curves(
             f"curves against {AXIS_NAMES[axis]} would need {len(plan.panels)} panels for {len(plan.systems)} systems,"
             f" at most {MOST_PANELS} are drawn: choose some of the recordings"
         )
-    shown = [one for one in (axis, facet, line) if len(values(points, one)) > 1]
+    shown = [name for name in (axis, facet, line) if len(values(points, name)) > 1]
     with style():
         picture, body = sheet(
             f"Latency against {AXIS_NAMES[axis]}: {name if name == 'maximum' else f'{name} and maximum'}",
@@ -111,7 +111,7 @@ def curves(
             ],
             max(plan.height_in, 0.3 + 0.17 * (len(plan.lines) + 2 * len(plan.systems) + 9)),
         )
-        axes = _panels(body, plan)
+        axes = panels(body, len(plan.panels), plan.columns, block=plan.a_block)
         lanes = _most_failures(points, plan)
         strip = min(LANE * lanes, LANES)
         drawn: list[float] = [deadline_us] if deadline_us else []
@@ -124,9 +124,13 @@ def curves(
             if plan.apart and value == plan.facets[0]:  # above a row of panels, or of its one panel
                 title.insert(0, folded(group[0], 95 if len(plan.facets) > 1 else 95 // plan.columns))
             ax.set_title("\n".join(title), loc="left")
-        _scales(axes, plan, drawn, strip)
-        handles = _handles(points, plan, looks, deadline_us)
-        body.legend(handles=handles, loc="outside right upper", handlelength=2.9, labelspacing=0.35)
+        logarithmic = latency_axis(axes, drawn, room_below=strip)
+        log2 = axis == "batch" or (logarithmic and plan.sizes[-1] / plan.sizes[0] >= 4)
+        for ax in axes:
+            size_axis(ax, plan.sizes, log2, plan.columns)
+        across = AXIS_NAMES[axis] + (" (log2)" if log2 else "")
+        name_axes(axes, across, "latency [µs]" + (" (log)" if logarithmic else ""))
+        side_legend(body, _handles(points, plan, looks, deadline_us))
     return picture
 
 
@@ -157,12 +161,9 @@ class Plan:
         return len(self.lines) == 1 and len(self.systems) > 1
 
     @property
-    def rows(self) -> int:
-        return math.ceil(self.a_block / self.columns) * (len(self.panels) // self.a_block)
-
-    @property
     def height_in(self) -> float:
-        return self.row_in * self.rows if self.rows > 1 else 3.6
+        rows = math.ceil(self.a_block / self.columns) * (len(self.panels) // self.a_block)
+        return self.row_in * rows if rows > 1 else 3.6
 
     @property
     def colors(self) -> dict[int, tuple]:
@@ -173,25 +174,13 @@ def _arrange(points: Sequence[Point], axis: str, facet: str, line: str, statisti
     names, sizes = systems(points), values(points, axis)
     lines, facets = values(points, line), values(points, facet)
     apart = len(names) > 1 and len(lines) * len(names) > LINES_A_PANEL
-    panels = [(group, value) for group in ([[one] for one in names] if apart else [names]) for value in facets]
+    panels = [(group, value) for group in ([[name] for name in names] if apart else [names]) for value in facets]
     a_block = len(facets) if len(facets) > 1 else len(panels)
     if apart and 1 < len(facets) <= 5:  # a row a system, a column a facet
         columns, row_in = len(facets), 2.1
     else:
-        columns, row_in = min(a_block, 2 if a_block in (2, 4) or len(facets) == 1 else 3), 2.5
+        columns, row_in = columns_of(a_block) if len(facets) > 1 else min(a_block, 2), 2.5
     return Plan(axis, facet, line, statistic, names, lines, facets, sizes, apart, panels, columns, a_block, row_in)
-
-
-def _panels(body, plan: Plan) -> list[Axes]:
-    """Axes that share both scales, in the order of `plan.panels`."""
-    grid = body.subplots(plan.rows, plan.columns, sharex=True, sharey=True, squeeze=False)
-    block_rows = math.ceil(plan.a_block / plan.columns)
-    for row, column in itertools.product(range(plan.rows), range(plan.columns)):
-        place = (row % block_rows) * plan.columns + column
-        grid[row][column].set_visible(place < plan.a_block)
-        if place < plan.a_block <= place + plan.columns:  # nothing below it in its block
-            grid[row][column].tick_params(labelbottom=True)
-    return [ax for ax in grid.flat if ax.get_visible()]
 
 
 def _draw_panel(ax: Axes, here: Sequence[Point], plan: Plan, looks: dict, lane_height: float) -> list[float]:
@@ -243,17 +232,6 @@ def _most_failures(points: Sequence[Point], plan: Plan) -> int:
         if point.failed
     )
     return 1 + max(places.values()) if places else 0
-
-
-def _scales(axes: Sequence[Axes], plan: Plan, drawn: Sequence[float], strip: float) -> None:
-    logarithmic = latency_axis(axes, drawn, room_below=strip)
-    log2 = plan.axis == "batch" or (logarithmic and plan.sizes[-1] / plan.sizes[0] >= 4)
-    for ax in axes:
-        size_axis(ax, plan.sizes, log2, (WIDTH_IN - LEGEND_IN - 0.6) / plan.columns - 0.25)
-        if ax.xaxis.get_tick_params()["labelbottom"]:
-            ax.set_xlabel(AXIS_NAMES[plan.axis] + (" (log2)" if log2 else ""))
-        if ax.yaxis.get_tick_params()["labelleft"]:
-            ax.set_ylabel("latency [µs]" + (" (log)" if logarithmic else ""))
 
 
 def _handles(points: Sequence[Point], plan: Plan, looks: dict, deadline_us: float | None) -> list[Line2D]:

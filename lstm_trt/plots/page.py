@@ -20,7 +20,6 @@ from matplotlib.patches import Rectangle
 from lstm_trt.analysis.deadline import evidence_percentile
 from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.analysis.outliers import quick
-from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
 from lstm_trt.analysis.text import causes_text, sentence
 from lstm_trt.config.format import THIN_SPACE, percent_certified, percent_number, short_number
 from lstm_trt.plots import points as data
@@ -37,8 +36,8 @@ from lstm_trt.plots.style import (
     whole,
     write_pictures,
 )
-from lstm_trt.plots.tail import Requirement, draw_tail
-from lstm_trt.plots.trials import cluster_looks, draw_order, series_of
+from lstm_trt.plots.tail import draw_tail
+from lstm_trt.plots.trials import draw_order, series_of
 from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group
 
@@ -47,6 +46,9 @@ if TYPE_CHECKING:
     from lstm_trt.analysis.outliers import Cluster, Outliers, Tail
 
 TABLE_LINE_IN = 0.182
+
+#: Height of the trials in order.
+ORDER_IN = 3.4
 
 #: Share of the width that the tail has beside the table.
 TAIL_TO_TABLE = (2.75, 1)
@@ -76,25 +78,7 @@ def verdict_page(runs: Runs, verdict: Verdict, outliers: Outliers | None = None)
     """
     group = data.one_group(runs)
     title = f"Does {group.name or 'this recording'} meet a deadline of {number(verdict.deadline_us)} µs?"
-    lines = textwrap.wrap(re.sub(r"\bus\b", "µs", sentence(verdict)), SENTENCE_WIDTH)
-    band_in = max(0.68, 0.185 * len(lines) + 0.2)
-    with style():
-        if not group.n:
-            picture, body = sheet(title, facts(group), band_in)
-            _band(body, verdict.verdict, lines, band_in)
-            return picture
-        rows = verdict_rows(verdict)
-        middle_in, low_in = max(3.55, table_height_in(rows)), 3.3
-        picture, body = sheet(title, facts(group), band_in + middle_in + low_in)
-        band, middle, low = body.subfigures(3, 1, height_ratios=(band_in, middle_in, low_in))
-        _band(band, verdict.verdict, lines, band_in)
-        left, right = middle.subfigures(1, 2, width_ratios=TAIL_TO_TABLE)
-        required = Requirement(verdict.deadline_us, 1 - verdict.percentile / 100)
-        effective_share = min(1.0, verdict.effective_n / verdict.n)
-        _tail(left, group, outliers, verdict.confidence, required, effective_share)
-        draw_table(right, rows, middle_in)
-        draw_order(low, series_of(group, outliers), verdict.deadline_us, outliers)
-    return picture
+    return _page(group, title, verdict_rows(verdict), outliers, verdict)
 
 
 def outliers_page(runs: Runs, outliers: Outliers) -> Picture:
@@ -104,17 +88,27 @@ def outliers_page(runs: Runs, outliers: Outliers) -> Picture:
     `UsageError` where there are no trials after warm-up.
     """
     group = data.one_group(runs)
-    series = series_of(group, outliers)
-    rows = outlier_rows(outliers)
-    middle_in, low_in = max(3.55, table_height_in(rows)), 3.5
+    title = f"Latency tail of {group.name}" if group.name else "Latency tail"
+    return _page(group, title, outlier_rows(outliers), outliers)
+
+
+def _page(group: Group, title: str, rows: Rows, outliers: Outliers | None, verdict: Verdict | None = None) -> Picture:
+    """The verdict, if any, on a band across the page; below it the tail beside its table, and the trials in order."""
+    reasons = textwrap.wrap(re.sub(r"\bus\b", "µs", sentence(verdict)), SENTENCE_WIDTH) if verdict else []
+    heights_in = [max(0.68, 0.185 * len(reasons) + 0.2)] if verdict else []
+    series = series_of(group, outliers) if group.n or not verdict else []
+    if series:
+        heights_in += [max(3.55, table_height_in(rows)), ORDER_IN]
     with style():
-        title = f"Latency tail of {group.name}" if group.name else "Latency tail"
-        picture, body = sheet(title, facts(group), middle_in + low_in)
-        middle, low = body.subfigures(2, 1, height_ratios=(middle_in, low_in))
-        left, right = middle.subfigures(1, 2, width_ratios=TAIL_TO_TABLE)
-        _tail(left, group, outliers, DEFAULT_CONFIDENCE)
-        draw_table(right, rows, middle_in)
-        draw_order(low, series, None, outliers)
+        picture, body = sheet(title, facts(group), sum(heights_in))
+        parts = body.subfigures(len(heights_in), 1, squeeze=False, height_ratios=heights_in)[:, 0]
+        if verdict:
+            _band(parts[0], verdict.verdict, reasons, heights_in[0])
+        if series:
+            left, right = parts[-2].subfigures(1, 2, width_ratios=TAIL_TO_TABLE)
+            draw_tail(left, group, outliers, verdict)
+            draw_table(right, rows, heights_in[-2])
+            draw_order(parts[-1], series, verdict.deadline_us if verdict else None, outliers)
     return picture
 
 
@@ -142,30 +136,6 @@ def facts(group: Group) -> list[str]:
         versions = [f"{name} {version}" for name, version in first.versions.items() if name != runtime]
         notes.append(", ".join(([f"machine {first.machine}"] if first.machine else []) + versions))
     return notes
-
-
-def _tail(
-    part,
-    group: Group,
-    outliers: Outliers | None,
-    confidence: float,
-    required: Requirement | None = None,
-    effective_share: float = 1.0,
-) -> None:
-    """The tail of all rounds with its legend below."""
-    ax = part.subplots()
-    clusters = () if outliers is None else outliers.clusters
-    draw_tail(
-        ax,
-        group,
-        confidence=confidence,
-        required=required,
-        clusters=clusters,
-        looks=cluster_looks(len(clusters)),
-        effective_share=effective_share,
-    )
-    handles, labels = ax.get_legend_handles_labels()
-    part.legend(handles, labels, loc="outside lower left", ncols=2, columnspacing=1.2, labelspacing=0.3)
 
 
 def _band(part, verdict: str, lines: Sequence[str], height_in: float) -> None:
@@ -293,10 +263,10 @@ def draw_verdicts(runs: Runs, verdicts: Sequence[Verdict], folder: str | Path) -
         return lambda: verdict_page(group, verdict, quick(group.samples) if group.n else None)
 
     pairs = sorted(zip(runs, verdicts, strict=True), key=lambda pair: _urgency(pair[1]))[:PAGES]
-    paths = _write_pages("verdict", [(group.name, page(group, verdict)) for group, verdict in pairs], folder)
+    pages = [(group.name, page(group, verdict)) for group, verdict in pairs]
     recorded = replace(runs, groups=tuple(group for group in runs if group.configuration is not None))
     if len({group.configuration.workload for group in recorded}) < 2:
-        return paths
+        return _write_pages("verdict", pages, folder)
     first, axes = verdicts[0], map_axes(recorded)
 
     def margins(percentile: str | None) -> Callable[[], Picture]:
@@ -304,11 +274,11 @@ def draw_verdicts(runs: Runs, verdicts: Sequence[Verdict], folder: str | Path) -
         return lambda: heat_map(recorded, *axes, value=BOUND, **asked)
 
     asked = short_number(first.percentile)
-    maps = [(f"margin-p{asked}", margins(asked))]
+    pages.append((f"margin-p{asked}", margins(asked)))
     provable = {evidence_percentile(group.n, first.confidence) for group in recorded if group.n}
     if provable - {asked, None}:
-        maps.append(("margin-proven", margins(None)))
-    return paths + _write_pages("verdict", maps, folder)
+        pages.append(("margin-proven", margins(None)))
+    return _write_pages("verdict", pages, folder)
 
 
 def _urgency(verdict: Verdict) -> tuple:
@@ -322,9 +292,6 @@ def _write_pages(kind: str, pages: Sequence[tuple[str, Callable[[], Picture]]], 
     for name, draw in pages:
         slug = re.sub(r"[^A-Za-z0-9._]+", "-", name.replace("µ", "u")).strip("-.")[:80]
         stem = "-".join(filter(None, (kind, slug)))
-        file, place = f"{stem}.png", 1
-        while file in files:
-            place += 1
-            file = f"{stem}-{place}.png"
-        files[file] = draw
+        numbered = (f"{stem}{suffix}.png" for suffix in ["", *(f"-{place}" for place in range(2, len(pages) + 2))])
+        files[next(file for file in numbered if file not in files)] = draw
     return write_pictures(files, folder)

@@ -18,7 +18,7 @@ from lstm_trt.analysis.quantiles import PERCENTILES, percentile
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import listed
 from lstm_trt.config.workload import AXES
-from lstm_trt.plots.style import count, whole
+from lstm_trt.plots.style import count, whole_range
 from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group, NoTrials
 from lstm_trt.store.schema import Failure
@@ -339,9 +339,9 @@ def describe_counts(points: Iterable[Point]) -> str:
     rounds = [point.rounds for point in points if point.ok]
     if not rounds:
         return "no configuration succeeded"
-    counts = [one.n for several in rounds for one in several]
-    least, most = min(counts), max(counts)
-    text = f"n = {'' if least == most else f'{whole(least)} to '}{count(most, 'trial')} per configuration after warm-up"
+    lengths = [each.n for several in rounds for each in several]
+    noun = "trial" if max(lengths) == 1 else "trials"
+    text = f"n = {whole_range(lengths)} {noun} per configuration after warm-up"
     most_rounds = max(map(len, rounds))
     return text + (f" in each of {most_rounds} rounds" if most_rounds > 1 else "")
 

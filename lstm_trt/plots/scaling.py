@@ -20,7 +20,6 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from lstm_trt.analysis.scaling import Batching, Findings, Inversion, Line, fit, lines
 from lstm_trt.config.errors import UsageError
@@ -29,21 +28,22 @@ from lstm_trt.plots.style import (
     GREY,
     WIDTH_IN,
     Picture,
+    columns_of,
+    even_ticks,
     folded,
     latency_axis,
+    name_axes,
     panels,
-    plain,
+    set_ticks,
     sheet,
+    side_legend,
     size_axis,
     size_colors,
     size_handles,
     style,
-    whole,
+    whole_range,
     write_pictures,
 )
-
-LEGEND_IN = 1.5
-
 
 #: Axis of the pairs -> (across, up) in a panel.
 INVERSIONS_ARRANGEMENT = {
@@ -112,9 +112,7 @@ def _notes(findings: Findings, system: str, held: Mapping[str, int], *more: str)
     rounds = [cell.rounds for cell in findings.times.cells[system].values() if cell.rounds]
     counted = f"times from {Path(findings.times.where).name}"
     if rounds:
-        trials = [one.n for several in rounds for one in several]
-        least, most = min(trials), max(trials)
-        counted = f"medians of n = {whole(least)}{f' to {whole(most)}' if most > least else ''} trials after warm-up"
+        counted = f"medians of n = {whole_range(each.n for several in rounds for each in several)} trials after warm-up"
         processes = max(len(several) for several in rounds)
         counted += f", the middle one of up to {processes} rounds" if processes > 1 else ""
     fixed = f" Fixed: {', '.join(axis_value(axis, size) for axis, size in held.items())}." if held else ""
@@ -133,8 +131,7 @@ class Layout:
 
     @property
     def columns(self) -> int:
-        total = len(self.facets)
-        return min(total, 2 if total in (2, 4) else 3)
+        return columns_of(len(self.facets))
 
     def height_in(self, row_in: float) -> float:
         rows = math.ceil(len(self.facets) / self.columns)
@@ -154,14 +151,11 @@ def _layout(axis: str, rows: Sequence[Mapping[str, int]]) -> Layout:
 def _label(axes: Sequence[Axes], layout: Layout, findings: Findings, sizes: Sequence[int], ylabel: str) -> None:
     """Titles of the panels, and names at the outer axes."""
     log2 = layout.axis == "batch"
-    for place, (ax, value) in enumerate(zip(axes, layout.facets, strict=True)):
-        size_axis(ax, sizes, log2, (WIDTH_IN - LEGEND_IN - 0.6) / layout.columns - 0.4)
+    for ax, value in zip(axes, layout.facets, strict=True):
+        size_axis(ax, sizes, log2, layout.columns)
         if layout.facet in findings.times.axes:
             ax.set_title(axis_value(layout.facet, value), loc="left")
-        if place + layout.columns >= len(axes):
-            ax.set_xlabel(AXIS_NAMES[layout.axis] + (" (log2)" if log2 else ""))
-        if place % layout.columns == 0:
-            ax.set_ylabel(ylabel)
+    name_axes(axes, AXIS_NAMES[layout.axis] + (" (log2)" if log2 else ""), ylabel)
 
 
 def _size_handles(layout: Layout, findings: Findings) -> list[Line2D]:
@@ -200,9 +194,9 @@ def fits(findings: Findings, axis: str, system: str | None = None, fixed: dict[s
             for line in drawn:
                 _draw_fit(ax, line, layout.color(line.fixed))
             if axis != "batch":
-                ax.set_ylim(0, 1.08 * max(time_us for line in drawn for time_us in line.times_us))
-                ax.yaxis.set_major_locator(MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)))
-                ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
+                top = 1.08 * max(time_us for line in drawn for time_us in line.times_us)
+                ax.set_ylim(0, top)
+                set_ticks(ax.yaxis, even_ticks(0, top), 0, top)
         sizes = sorted({size for line in here for size in line.sizes})
         _label(axes, layout, findings, sizes, "latency [µs]" + (" (log)" if log else ""))
         handles = _size_handles(layout, findings)
@@ -211,7 +205,7 @@ def fits(findings: Findings, axis: str, system: str | None = None, fixed: dict[s
         if broken:
             handles.append(Line2D([], [], label="leaves the line", **RING))
             handles.append(Line2D([], [], color=GREY, linestyle=":", label="line of the\npoints before"))
-        body.legend(handles=handles, loc="outside right upper", handlelength=2.2, labelspacing=0.4)
+        side_legend(body, handles)
     return picture
 
 
@@ -269,7 +263,7 @@ def batching(findings: Findings, system: str | None = None, fixed: dict[str, int
         handles.append(Line2D([], [], color=GREY, label="almost free\nup to here", **KNEE))
         handles.append(Line2D([], [], color=GREY, label="cheapest", **STAR))
         handles.append(Line2D([], [], label="if batching\nwere free", **FREE))
-        body.legend(handles=handles, loc="outside right upper", handlelength=2.2, labelspacing=0.5)
+        side_legend(body, handles)
     return picture
 
 
@@ -332,24 +326,17 @@ def inversions(
             max(rows * (len(ys) * CELL_IN[1] + 0.3) + 0.6, 1.9),
         )
         axes = panels(body, len(steps), columns)
-        for place, (ax, step) in enumerate(zip(axes, steps, strict=True)):
+        for ax, step in zip(axes, steps, strict=True):
             for (x, one), (y, other) in itertools.product(enumerate(xs), enumerate(ys)):
                 key = (step, one, other)
                 _draw_pair(ax, x, y, key in compared, wrong.get(key), norm)
             ax.set_xlim(-0.5, len(xs) - 0.5)
             ax.set_ylim(-0.5, len(ys) - 0.5)
-            ax.set_xticks(range(len(xs)), xs)
-            ax.set_yticks(range(len(ys)), ys)
+            ax.set_xticks(range(len(xs)), xs if across in findings.times.axes else [""])
+            ax.set_yticks(range(len(ys)), ys if up in findings.times.axes else [""])
             ax.grid(False)
             ax.set_title(f"{step[0]} → {step[1]}", loc="left")
-            if across not in findings.times.axes:
-                ax.set_xticks([])
-            elif place + columns >= len(steps):
-                ax.set_xlabel(AXIS_NAMES[across])
-            if up not in findings.times.axes:
-                ax.set_yticks([])
-            elif place % columns == 0:
-                ax.set_ylabel(AXIS_NAMES[up])
+        name_axes(axes, *(AXIS_NAMES[name] if name in findings.times.axes else "" for name in (across, up)))
         if here:
             mappable = ScalarMappable(norm, matplotlib.colormaps["OrRd_r"])
             bar = body.colorbar(mappable, ax=axes, aspect=14, fraction=0.05, shrink=min(1.0, 2.0 / rows))

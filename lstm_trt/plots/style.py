@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from io import BytesIO
@@ -17,11 +17,13 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import seaborn
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from lstm_trt.config import format as text
 from lstm_trt.config.errors import UsageError
@@ -35,6 +37,9 @@ percent = partial(text.percent, separator=text.THIN_SPACE)
 multiple = partial(text.multiple, sign="×", separator=text.THIN_SPACE)
 
 WIDTH_IN = 9.2
+
+#: Width of a legend beside the panels.
+LEGEND_IN = 1.55
 
 DPI = 130
 
@@ -146,6 +151,12 @@ def sheet(
     return picture, body
 
 
+def whole_range(numbers: Iterable[int]) -> str:
+    """The least and the most of some counts: 1 000, or 400 to 1 000."""
+    numbers = list(numbers)
+    return " to ".join(map(whole, sorted({min(numbers), max(numbers)})))
+
+
 def plain(value: float) -> str:
     """A tick's number without a needless fraction."""
     shown = f"{value:,.3f}".rstrip("0").rstrip(".") if abs(value) < 1000 else f"{value:,.0f}"
@@ -175,14 +186,41 @@ def system_looks(labels: Sequence[str]) -> dict[str, dict]:
     return {label: {"color": colors[i], "marker": MARKERS[i % len(MARKERS)]} for i, label in enumerate(labels)}
 
 
-def panels(body: SubFigure, total: int, columns: int, share_y: bool = True) -> list[Axes]:
-    """`total` axes in rows of `columns`, with tick labels below each one that has none beneath it."""
-    grid = body.subplots(math.ceil(total / columns), columns, sharex=True, sharey=share_y, squeeze=False)
-    for place, ax in enumerate(grid.flat):
-        ax.set_visible(place < total)
-        if place < total <= place + columns:
+def panels(body: SubFigure, total: int, columns: int, *, share_y: bool = True, block: int | None = None) -> list[Axes]:
+    """`total` axes in rows of `columns`, with tick labels below each one that has none beneath it.
+
+    Each `block` of them begins a row of its own.
+    """
+    block = block or total
+    rows = math.ceil(block / columns)
+    grid = body.subplots(rows * total // block, columns, sharex=True, sharey=share_y, squeeze=False)
+    for index, ax in enumerate(grid.flat):
+        place = index % (rows * columns)
+        ax.set_visible(place < block)
+        if place < block <= place + columns:
             ax.tick_params(labelbottom=True)
-    return list(grid.flat)[:total]
+    return [ax for ax in grid.flat if ax.get_visible()]
+
+
+def name_axes(axes: Iterable[Axes], x: str, y: str) -> None:
+    """Names below and beside those of `panels` that have tick labels there."""
+    for ax in axes:
+        if ax.xaxis.get_tick_params().get("labelbottom", True):
+            ax.set_xlabel(x, labelpad=2)
+        if ax.get_subplotspec().is_first_col():
+            ax.set_ylabel(y, labelpad=2)
+
+
+def side_legend(body: SubFigure, handles: Sequence[Artist]) -> None:
+    """A legend in a column of its own, right of the panels."""
+    body.legend(handles=handles, loc="outside right upper", handlelength=2.6, labelspacing=0.4)
+
+
+def legend_below(body: SubFigure, ax: Axes, **layout) -> None:
+    """What is drawn in `ax`, each label once, in a legend below all panels."""
+    handles, labels = ax.get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    body.legend(unique.values(), unique.keys(), loc="outside lower left", **{"labelspacing": 0.3, **layout})
 
 
 def heading(label: str) -> Line2D:
@@ -215,25 +253,35 @@ def latency_axis(axes: Sequence[Axes], numbers: Sequence[float], room_below: flo
         else:
             top = high * 1.08
             ax.set_ylim(-top * room_below / (1 - room_below), top)
-            ticks = MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)).tick_values(0, top)
-            ax.yaxis.set_major_locator(FixedLocator([tick for tick in ticks if 0 <= tick <= top]))
-            ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
+            set_ticks(ax.yaxis, even_ticks(0, top), 0, top)
         if room_below:
             band = Rectangle((0, 0), 1, room_below, transform=ax.transAxes, color="0.94", zorder=0.5, linewidth=0)
             ax.add_patch(band)
     return logarithmic
 
 
-def log_ticks(axis, low: float, high: float, few: int = 4) -> None:
-    """Plain numbers at 1, 2, 5 of each decade where there are few of them, else fewer; none outside."""
-    decades = np.log10(high / low)
-    choices = {0.6: (1, 1.5, 2, 3, 4, 5, 6, 8), few * 0.75: (1, 2, 5), few: (1, 3), math.inf: (1,)}
-    subs = next(subs for most, subs in choices.items() if decades <= most)
-    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-    ticks = [sub * 10.0**power for power in powers for sub in subs]
-    axis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
-    axis.set_minor_locator(NullLocator())
+def set_ticks(
+    axis: Axis, ticks: Iterable[float], low: float, high: float, write: Callable[[float], str] = plain
+) -> None:
+    """Ticks from `low` to `high`, their text as `write` gives it; none between them."""
+    axis.set_ticks(sorted(tick for tick in ticks if low <= tick <= high))
+    axis.set_ticks([], minor=True)
+    axis.set_major_formatter(lambda value, _: write(value))
+
+
+def even_ticks(low: float, high: float) -> np.ndarray:
+    """About six round numbers at equal distances."""
+    return MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)).tick_values(low, high)
+
+
+def log_ticks(axis: Axis, low: float, high: float) -> None:
+    """Plain numbers, about eight: at 1, 2, 5 of each decade, fewer of many decades, even ones below a factor of 2.5."""
+    ratio = high / low
+    choices = {12: (1, 1.5, 2, 3, 4, 5, 7), 1e3: (1, 2, 5), 1e4: (1, 3), math.inf: (1,)}
+    subs = next(subs for most, subs in choices.items() if ratio <= most)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = even_ticks(low, high) if ratio <= 2.5 else [sub * 10.0**power for power in powers for sub in subs]
+    set_ticks(axis, ticks, low, high)
 
 
 def guide(axes: Sequence[Axes], level: float, name: str) -> None:
@@ -244,8 +292,14 @@ def guide(axes: Sequence[Axes], level: float, name: str) -> None:
     axes[-1].annotate(name, (1, level), (3, 0), size=9, color="0.3", **place)
 
 
-def size_axis(ax: Axes, sizes: Sequence[int], log2: bool, width_in: float) -> None:
-    """A tick at every size that was measured; labels only where they do not touch."""
+def columns_of(total: int) -> int:
+    """How many of so many panels stand side by side."""
+    return min(total, 2 if total in (2, 4) else 3)
+
+
+def size_axis(ax: Axes, sizes: Sequence[int], log2: bool, columns: int) -> None:
+    """A tick at every size that was measured; labels only where they do not touch, in one of so many columns."""
+    width_in = (WIDTH_IN - LEGEND_IN - 0.6) / columns - 0.3
     if log2:
         ax.set_xscale("log", base=2)
     places = np.log2(sizes) if log2 else np.asarray(sizes, dtype=float)
@@ -259,8 +313,7 @@ def size_axis(ax: Axes, sizes: Sequence[int], log2: bool, width_in: float) -> No
         needed = 6.0 * (len(str(sizes[index])) + len(str(sizes[kept[-1]]))) / 2 + 5
         if points[kept[-1]] - points[index] >= needed:
             kept.append(index)
-    ax.xaxis.set_major_locator(FixedLocator([sizes[index] for index in sorted(kept)]))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
-    ax.xaxis.set_minor_locator(FixedLocator([size for index, size in enumerate(sizes) if index not in kept]))
-    ax.xaxis.set_minor_formatter(NullFormatter())
+    shown = [sizes[index] for index in sorted(kept)]
+    ax.set_xticks(shown, [str(size) for size in shown])
+    ax.set_xticks([size for size in sizes if size not in shown], [], minor=True)
     ax.tick_params(axis="x", which="minor", length=2, bottom=True)

@@ -8,13 +8,15 @@ have that share, at the confidence asked for.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.axis import Axis
+from matplotlib.ticker import MaxNLocator
 
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
+from lstm_trt.analysis.replay import replay_group, waiting_ns
 from lstm_trt.config.configuration import ARRIVALS, WAITS
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import short_number
@@ -27,17 +29,27 @@ from lstm_trt.plots.style import (
     MARKERS,
     Picture,
     kind_colors,
+    legend_below,
     log_ticks,
     multiple,
     number,
     percent,
     plain,
+    set_ticks,
     sheet,
     style,
     whole,
+    whole_range,
 )
+from lstm_trt.plots.trials import cluster_looks
 from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group, Sample
+
+if TYPE_CHECKING:
+    from matplotlib.figure import SubFigure
+
+    from lstm_trt.analysis.deadline import Verdict
+    from lstm_trt.analysis.outliers import Outliers
 
 TAIL_COLOR = "#0173b2"
 
@@ -52,14 +64,6 @@ FAR = 30
 
 #: Tails that `choose_tails` picks out of a sweep.
 TAILS = 6
-
-
-@dataclass(frozen=True)
-class Requirement:
-    """What is asked of the tail: a share of at most `allowed` above `deadline_us`."""
-
-    deadline_us: float
-    allowed: float
 
 
 def exceedance(latency: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -92,9 +96,8 @@ def share_axis(ax: Axes, least: float) -> None:
     """The share of trials on y, logarithmic, down to about `least`."""
     ax.set_yscale("log")
     ax.set_ylim(0.5 * least, 1.5)
-    ax.yaxis.set_major_locator(LogLocator(base=10, numticks=20))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.10f}".rstrip("0").rstrip(".")))
-    ax.yaxis.set_minor_locator(NullLocator())
+    set_ticks(ax.yaxis, 10.0 ** np.arange(-15, 1), 0.5 * least, 1.5, short_number)
+    ax.set_ylabel("share of trials that take longer (log)")
 
 
 def latency_axis(ax: Axes, numbers_us: Sequence[float], deadline_us: float | None = None, far: float = FAR) -> None:
@@ -106,24 +109,11 @@ def latency_axis(ax: Axes, numbers_us: Sequence[float], deadline_us: float | Non
     low, high = (low / room**0.5, high * room) if high / low > 1.02 else (low / 1.1, high * 1.1)
     ax.set_xscale("log")
     ax.set_xlim(low, high)
-    latency_ticks(ax.xaxis, low, high)
+    log_ticks(ax.xaxis, low, high)
     ax.set_xlabel("latency [µs] (log)", labelpad=2)
 
 
-def latency_ticks(axis, low: float, high: float) -> None:
-    """Plain numbers of a log axis, about eight, also where the whole axis is less than a factor of 2."""
-    if high / low > 12:
-        log_ticks(axis, low, high)
-        return
-    ticks = MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)).tick_values(low, high)
-    if high / low > 2.5:
-        ticks = [sub * 10.0**power for power in range(-9, 13) for sub in (1, 1.5, 2, 3, 4, 5, 7)]
-    axis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
-    axis.set_minor_locator(NullLocator())
-
-
-def multiple_ticks(axis, low: float, high: float, apart: float = 0.05) -> None:
+def multiple_ticks(axis: Axis, low: float, high: float, apart: float = 0.05) -> None:
     """Multiples of the median, those first that people ask for, `apart` by this share of the axis or more."""
     steps = (0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000)
     if high / low < 1.35:
@@ -132,9 +122,7 @@ def multiple_ticks(axis, low: float, high: float, apart: float = 0.05) -> None:
     for value in sorted(steps, key=lambda value: value not in (1, 1.25, 2, 10, 100)):
         if low <= value <= high and all(abs(np.log(value / other)) > apart * np.log(high / low) for other in kept):
             kept.append(value)
-    axis.set_major_locator(FixedLocator(sorted(kept)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{plain(value)}×"))
-    axis.set_minor_locator(NullLocator())
+    set_ticks(axis, kept, low, high, lambda value: f"{plain(value)}×")
 
 
 def tails(
@@ -161,9 +149,10 @@ def tails(
     controls = [control_us(group) for group, _ in shown]
     alone = any(control is not None for control in controls)
     several = any(len(data.rounds_of(group)) > 1 for group, _ in shown)
+    lengths = {each.n for group, _ in shown for each in data.rounds_of(group)}
     notes = [
-        f"{_describe_counts([group for group, _ in shown])}. A cliff is a cluster of slow trials, the plateau above it"
-        " their share.",
+        f"n = {whole_range(lengths)} trials per line, after warm-up. A cliff is a cluster of slow trials, the plateau"
+        " above it their share.",
         "Below the dotted line n trials are no evidence: what never happened may still have this share, at 95 %"
         " confidence." + (" One line per round." if several else ""),
         "Right: an empty step with the same arrivals, what the machine adds by itself." if alone else "",
@@ -174,16 +163,14 @@ def tails(
         heading = title or ("Latency tails, as multiples of the median" if relative else "Latency tails")
         picture, body = sheet(heading, notes, 4.1 + 0.19 * len(shown))
         axes = np.atleast_1d(body.subplots(1, 2 if alone else 1, sharey=True, width_ratios=(1.7, 1) if alone else None))
-        lengths, drawn = set(), []
+        drawn = []
         for place, ((group, name), control) in enumerate(zip(shown, controls, strict=True)):
             look = {"color": kind_colors(len(shown))[place], "marker": MARKERS[place % len(MARKERS)]}
             look["linestyle"] = "-" if relative else DASHES[place % len(DASHES)]
             drawn += _draw_group(axes[0], group, name, deadline_us, relative, look)
-            lengths |= {one.n for one in data.rounds_of(group)}
             if control is not None:
                 draw_line(axes[1], control, "_", look | {"linewidth": 1.2})
         share_axis(axes[0], 1 / max(lengths))
-        axes[0].set_ylabel("share of trials that take longer (log)")
         _evidence_lines(axes[0], lengths)
         if relative:
             _multiples_axis(axes[0], drawn, 0.08 if alone else 0.05)
@@ -194,9 +181,8 @@ def tails(
         if alone:
             axes[0].set_title("the network", loc="left")
             axes[1].set_title("an empty step (control run)", loc="left")
-            latency_axis(axes[1], [edge for one in controls if one is not None for edge in (one.min(), one.max())])
-        handles, labels = axes[0].get_legend_handles_labels()
-        body.legend(handles, labels, loc="outside lower left", ncols=1, labelspacing=0.3)
+            latency_axis(axes[1], np.concatenate([control for control in controls if control is not None]))
+        legend_below(body, axes[0])
     return picture
 
 
@@ -251,23 +237,13 @@ def _names(groups: Sequence[Group]) -> list[str]:
     return [group.name or "all trials" for group in groups]
 
 
-def _describe_counts(groups: Sequence[Group]) -> str:
-    lengths = [one.n for group in groups for one in data.rounds_of(group)]
-    least, most = min(lengths), max(lengths)
-    return f"n = {whole(least)}{f' to {whole(most)}' if most > least else ''} trials per line, after warm-up"
-
-
-def by_arrival(groups: Sequence[Group]) -> list[Group]:
+def _arrival_order(group: Group) -> tuple:
     """Closed, periodic, paused; the most exact wait first; recordings from elsewhere before them."""
+    if group.configuration is None:
+        return (0,)
+    protocol = group.configuration.protocol
     waits = [wait for several in WAITS.values() for wait in several]
-
-    def place(group: Group) -> tuple:
-        if group.configuration is None:
-            return (0,)
-        protocol = group.configuration.protocol
-        return (1, ARRIVALS.index(protocol.arrival), protocol.gap_s, waits.index(protocol.wait))
-
-    return sorted(groups, key=place)
+    return (1, ARRIVALS.index(protocol.arrival), protocol.gap_s, waits.index(protocol.wait))
 
 
 def arrival_tails(runs: Runs, *, deadline_us: float | None = None) -> Picture:
@@ -276,7 +252,7 @@ def arrival_tails(runs: Runs, *, deadline_us: float | None = None) -> Picture:
     At a fixed rate latency counts from when a call was due, so that a late call makes the next ones late; after a
     pause a runtime may answer slower. The control runs show what of that is the machine's.
     """
-    groups = by_arrival(list(as_runs(runs)))
+    groups = sorted(as_runs(runs), key=_arrival_order)
     network = _network(groups[0]) if groups else ""
     return tails(groups, deadline_us=deadline_us, relative=False, title=f"How calls arrive: {network}")
 
@@ -286,8 +262,6 @@ def replay_tails(group: Group, period_us: float, *, deadline_us: float | None = 
 
     Raises `UsageError` where it cannot be replayed at that rate.
     """
-    from lstm_trt.analysis.replay import replay_group, waiting_ns
-
     replay_group(group, period_us, deadline_us)  # refuses what cannot be replayed
     timed = [sample.timed_ns for sample in group.samples if len(sample.timed_ns)]
     due = tuple(Sample.of(latency_ns + waiting_ns(latency_ns, 1000 * period_us)) for latency_ns in timed)
@@ -297,7 +271,7 @@ def replay_tails(group: Group, period_us: float, *, deadline_us: float | None = 
     return tails(groups, deadline_us=deadline_us, relative=False, names=names, title=title)
 
 
-def choose_tails(runs: Runs, most: int = TAILS) -> Runs:
+def choose_tails(runs: Runs) -> Runs:
     """Of a sweep the configuration with the largest maximum / median, then others evenly by their median."""
     runs = as_runs(runs)
     timed = {place: data.rounds_of(group) for place, group in enumerate(runs) if group.n}
@@ -307,7 +281,7 @@ def choose_tails(runs: Runs, most: int = TAILS) -> Runs:
         return runs
     worst = max(reach, key=reach.get)
     rest = sorted(timed.keys() - {worst}, key=lambda place: (median_us[place], place))
-    places = np.unique(np.linspace(0, len(rest) - 1, min(most - 1, len(rest))).round().astype(int)) if rest else []
+    places = np.unique(np.linspace(0, len(rest) - 1, min(TAILS - 1, len(rest))).round().astype(int)) if rest else []
     return as_runs([runs[place] for place in (worst, *(rest[place] for place in places))])
 
 
@@ -322,27 +296,21 @@ def control_us(group: Group) -> np.ndarray | None:
     return np.maximum(np.concatenate(found), 1) / 1000 if found else None
 
 
-def draw_tail(
-    ax: Axes,
-    group: Group,
-    *,
-    confidence: float = DEFAULT_CONFIDENCE,
-    required: Requirement | None = None,
-    clusters: Sequence = (),
-    looks: Sequence[dict] = (),
-    effective_share: float = 1.0,
-) -> None:
+def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict: Verdict | None = None) -> None:
     """The tail of one configuration for a review: all rounds pooled, a thin line a round, and what they prove.
 
     The lower axis is latency in µs, where the deadline stands, the upper one multiples of the median, where clusters
     stand. The band is the exact interval of the true share. The control run is drawn by its excess: since an empty
-    step has another median, its excess over its own median is put on that of the group. `effective_share`: effective
-    sample size / trials, which widens the band upwards.
+    step has another median, its excess over its own median is put on that of the group. A `verdict` gives deadline,
+    allowed share and confidence, and its effective sample size widens the band upwards.
     """
-    rounds = data.rounds_of(group)
+    ax, rounds = part.subplots(), data.rounds_of(group)
     pooled = data.Round(np.concatenate([one.latency_us for one in rounds]))
     n, edges = pooled.n, [float(pooled.ordered_us[0]), pooled.max_us]
-    evidence = evidence_share(n * effective_share, confidence)
+    confidence = verdict.confidence if verdict else DEFAULT_CONFIDENCE
+    effective_share = min(1.0, verdict.effective_n / verdict.n) if verdict else 1.0
+    allowed = 1 - verdict.percentile / 100 if verdict else None
+    evidence = min(evidence_share(n * effective_share, confidence), 1.0)
     control = control_us(group)
     draw_line(
         ax,
@@ -354,22 +322,32 @@ def draw_tail(
         for place, one in enumerate(rounds):
             label = "_" if place else f"each of {len(rounds)} rounds"
             draw_line(ax, one.latency_us, label, {"color": TAIL_COLOR, "linewidth": 0.7, "alpha": 0.55})
-    share_axis(ax, min([1 / n, evidence / 2] + ([required.allowed / 2] if required else [])))
-    ax.set_ylabel("share of trials that take longer (log)")
+    share_axis(ax, min(1 / n, evidence / 2, allowed / 2 if verdict else 1))
     if control is not None:
         moved = pooled.median_us + control - np.median(control)
         edges.append(float(moved.max()))
-    latency_axis(ax, edges, required.deadline_us if required else None)
+    latency_axis(ax, edges, verdict.deadline_us if verdict else None)
     _band(ax, pooled.latency_us, confidence, effective_share)
-    _evidence(ax, pooled.latency_us, evidence, required, effective_share)
-    if required:
-        _requirement(ax, required, pooled.latency_us, evidence)
+    ax.axhline(evidence, color=GREY, linewidth=1.1, linestyle=(0, (1, 1.5)), zorder=1.4)
+    text = f"no evidence below this line at n = {whole(n)}"
+    if effective_share < 0.995:
+        text += f" (effective {whole(round(n * effective_share))})"
+    above = verdict is not None and allowed < evidence < 0.4  # at the top edge there is no room above
+    _beside_line(ax, text, evidence, above, pooled.latency_us)
+    if verdict:
+        ax.axhline(allowed, color="black", linewidth=1.1, zorder=1.5)
+        # On the other side of its line than the text of the evidence line is of that.
+        text = f"allowed: {short_number(100 * allowed)} %"
+        _beside_line(ax, text, allowed, allowed >= evidence, pooled.latency_us)
+        _deadline(ax, verdict.deadline_us, allowed)
     if control is not None:
         draw_line(ax, moved, "control run: excess of an empty step in µs", CONTROL)
-    for cluster, look in zip(clusters, looks, strict=True):
+    clusters = outliers.clusters if outliers else ()
+    for cluster, look in zip(clusters, cluster_looks(len(clusters)), strict=True):
         edges = (cluster.low * pooled.median_us, cluster.high * pooled.median_us)
         ax.axvspan(*edges, 0.97, 1, color=look["color"], linewidth=0, zorder=3)
     _multiples(ax, pooled.median_us)
+    legend_below(part, ax, ncols=2, columnspacing=1.2)
 
 
 def _band(ax: Axes, pooled_us: np.ndarray, confidence: float, effective_share: float) -> None:
@@ -394,39 +372,21 @@ def _band(ax: Axes, pooled_us: np.ndarray, confidence: float, effective_share: f
     ax.fill_between(value, np.maximum(low, 1e-12), high, step="post", **look)
 
 
-def _evidence(
-    ax: Axes, pooled_us: np.ndarray, evidence: float, required: Requirement | None, effective_share: float
-) -> None:
-    """The share that is still possible where nothing was seen."""
-    n, level = len(pooled_us), min(evidence, 1.0)
-    ax.axhline(level, color=GREY, linewidth=1.1, linestyle=(0, (1, 1.5)), zorder=1.4)
-    above = bool(required) and required.allowed < level < 0.4  # at the top edge there is no room above
-    text = f"no evidence below this line at n = {whole(n)}"
-    if effective_share < 0.995:
-        text += f" (effective {whole(round(n * effective_share))})"
-    _beside_line(ax, text, level, above, pooled_us)
-
-
-def _requirement(ax: Axes, required: Requirement, pooled_us: np.ndarray, evidence: float) -> None:
+def _deadline(ax: Axes, deadline_us: float, allowed: float) -> None:
     """The corner that the line must stay out of: later than the deadline, more often than allowed."""
     low, high = ax.get_xlim()
-    ax.axhline(required.allowed, color="black", linewidth=1.1, zorder=1.5)
-    # On the other side of its line than the text of the evidence line is of that.
-    text = f"allowed: {short_number(100 * required.allowed)} %"
-    _beside_line(ax, text, required.allowed, required.allowed >= min(evidence, 1.0), pooled_us)
-    deadline = f"{number(required.deadline_us)} µs"
+    deadline = f"{number(deadline_us)} µs"
     look = {"textcoords": "offset points", "va": "top", "size": 9, "color": "black", "bbox": BACKGROUND}
-    if low < required.deadline_us < high:
-        ax.axvline(required.deadline_us, **DEADLINE)
+    if low < deadline_us < high:
+        ax.axvline(deadline_us, **DEADLINE)
+        top = ax.get_ylim()[1]
         corner = {"color": "#d55e00", "alpha": 0.13, "zorder": 0.3, "linewidth": 0}
-        late = [required.deadline_us, high], required.allowed, ax.get_ylim()[1]
-        ax.fill_between(*late, label="late more often than allowed", **corner)
-        right = np.log(required.deadline_us / low) < 0.5 * np.log(high / low)
+        ax.fill_between([deadline_us, high], allowed, top, label="late more often than allowed", **corner)
+        right = np.log(deadline_us / low) < 0.5 * np.log(high / low)
         look |= {"ha": "left" if right else "right"}
-        place = required.deadline_us, ax.get_ylim()[1]
-        ax.annotate(f"deadline\n{deadline}", place, (4 if right else -4, -5), **look)
+        ax.annotate(f"deadline\n{deadline}", (deadline_us, top), (4 if right else -4, -5), **look)
     else:
-        late = required.deadline_us <= low
+        late = deadline_us <= low
         look |= {"xycoords": "axes fraction", "ha": "left" if late else "right"}
         text = f"◀ deadline {deadline}" if late else f"deadline {deadline} ▶"
         ax.annotate(text, (0 if late else 1, 1), (5 if late else -5, -5), **look)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import points as data
@@ -25,6 +24,7 @@ from lstm_trt.plots.style import (
     count,
     guide,
     kind_colors,
+    legend_below,
     log_ticks,
     multiple,
     number,
@@ -189,11 +189,10 @@ def draw_order(body, series: Sequence[Series], deadline_us: float | None, outlie
     _shade(ax, series)
     for kind in kinds_of(outliers, series):
         _dots(ax, series, kind)
-    label = "level of each segment"
+    level = {"color": "black", "linewidth": 1.2, "label": "level of each segment", "zorder": 4}
     for one in series:
         if one.levels:  # a step or a slope a segment: what clusters are multiples of
-            ax.plot(*zip(*one.levels, strict=True), color="black", linewidth=1.2, label=label, zorder=4)
-            label = "_"
+            ax.plot(*zip(*one.levels, strict=True), **level)
     _latency_axis(ax, series, timed, deadline_us)
     _histogram(side, timed, ax)
     low, high = ax.get_ylim()
@@ -204,8 +203,7 @@ def draw_order(body, series: Sequence[Series], deadline_us: float | None, outlie
         for part in (ax, side):
             part.axhline(deadline_us, label=f"deadline {number(deadline_us)} µs", **DEADLINE)
     _order_axis(ax, series)
-    handles, labels = ax.get_legend_handles_labels()
-    body.legend(handles, labels, loc="outside lower left", ncols=4, markerscale=1.8, columnspacing=1.5)
+    legend_below(body, ax, ncols=4, markerscale=1.8, columnspacing=1.5)
 
 
 def _order_axis(ax: Axes, series: Sequence[Series]) -> None:
@@ -213,24 +211,22 @@ def _order_axis(ax: Axes, series: Sequence[Series]) -> None:
     span = max(last - first, 1)
     ax.set_xlim(first - 0.01 * span - 0.5, last + 0.01 * span + 0.5)
     if len(series) == 1:
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
+        ax.xaxis.set_major_formatter(lambda value, _: plain(value))
         ax.set_xlabel("trial")
         return
-    ax.xaxis.set_major_locator(FixedLocator([one.place.mean() for one in series]))
-    ax.set_xticklabels([one.name if len(series) <= 8 else one.name.split()[-1] for one in series])
+    names = [one.name if len(series) <= 8 else one.name.split()[-1] for one in series]
+    ax.set_xticks([one.place.mean() for one in series], names)
     ax.grid(False, axis="x")
     ax.set_xlabel("trials of each round, in order" + (", by round" if len(series) > 8 else ""))
 
 
 def _shade(ax: Axes, series: Sequence[Series]) -> None:
     """Warm-up, wherever it stands."""
-    label = "warm-up"
     for one in series:
         edges = np.flatnonzero(np.diff(np.r_[0, one.warm.astype(int), 0]))
         for first, last in zip(edges[::2], edges[1::2], strict=True):
             span = one.place[first] - 0.5, one.place[last - 1] + 0.5
-            ax.axvspan(*span, label=label, color="0.88", zorder=0, linewidth=0)
-            label = "_"
+            ax.axvspan(*span, label="warm-up", color="0.88", zorder=0, linewidth=0)
     place = np.concatenate([one.place[one.warm] for one in series])
     value = np.concatenate([one.latency_us[one.warm] for one in series])
     ax.plot(place, value, **_dot(_mark_size(series) + 2), color="0.4")
@@ -285,7 +281,7 @@ def _latency_axis(ax: Axes, series: Sequence[Series], timed: Round, deadline_us:
     else:
         bottom = max(0.0, low - 0.12 * (high - low))
         top = high + 0.1 * (high - bottom)
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
+        ax.yaxis.set_major_formatter(lambda value, _: plain(value))
     ax.set_ylim(bottom, top)
     ax.set_ylabel("latency [µs]" + (" (log)" if logarithmic else ""))
     warm_us = np.concatenate([one.latency_us[one.warm] for one in series])
@@ -309,6 +305,6 @@ def _histogram(side: Axes, timed: Round, ax: Axes) -> None:
     side.barh(bins[:-1], counts, np.diff(bins), align="edge", color=BULK_COLOR, alpha=0.8, linewidth=0)
     side.set_xscale("log")
     side.set_xlim(0.5, max(counts.max(), 2) * 2)
-    side.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
-    side.xaxis.set_minor_locator(NullLocator())
+    side.xaxis.set_major_formatter(lambda value, _: plain(value))
+    side.set_xticks([], minor=True)
     side.set_xlabel("trials (log)")
