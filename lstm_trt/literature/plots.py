@@ -8,9 +8,9 @@ differ. What failed is drawn as such, with its reason. `draw` writes all that re
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -25,14 +25,17 @@ from lstm_trt.literature.implementations import load
 from lstm_trt.literature.metrics import Row
 from lstm_trt.literature.workloads import VARIANTS, LiteratureWorkload
 from lstm_trt.plots.style import (
+    BACKGROUND,
     DASHES,
     MARKERS,
     Picture,
     kind_colors,
+    legend_below,
     log_ticks,
     multiple,
     number,
     sheet,
+    size_axis,
     style,
     write_pictures,
 )
@@ -107,54 +110,63 @@ def costs(rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> Picture
                 places = [titles.index(row.title) for row in mine]
                 look = {"color": color, "marker": marker, "linestyle": "none", "markersize": 6, "alpha": 0.8}
                 ax.plot([row.value for row in mine], places, label=kind.replace("_", " "), **look)
-        ax.set_xscale("log")
-        ax.set_xlim(low, high)
-        log_ticks(ax.xaxis, low, high)
+        _rows(ax, titles, low, high)
         ax.set_xlabel("time [s] (log)")
-        ax.set_yticks(range(len(titles)), titles)
-        ax.set_ylim(len(titles) - 0.4, -0.6)
-        body.legend(loc="outside lower left", ncols=len(kinds))
+        legend_below(body, ax, ncols=len(kinds))
     return picture
+
+
+def _rows(ax: Axes, names: Sequence[str], low: float, high: float) -> None:
+    """A row a name from the top down, over a log axis of times."""
+    ax.set_xscale("log")
+    ax.set_xlim(low, high)
+    log_ticks(ax.xaxis, low, high)
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.4, -0.6)
 
 
 def _panel(ax: Axes, side: Side) -> None:
     ranked = side.ranked
-    rest = [one for one in side.entries if one.seconds is None]
-    entries = [*ranked, *sorted(rest, key=lambda one: (one.status == "empty", one.title))]
-    times = [1e3 * one.seconds for one in ranked] or [1.0]
-    low, high = min(times) / 2.2, max(times) * 1.15
-    reach = high * (high / low) ** 0.32  # room for the words behind the longest bar
-    ax.set_xscale("log")
-    ax.set_xlim(low, reach)
-    for place, one in enumerate(entries):
-        if one.seconds is None:
-            _missing(ax, place, one, low)
+    rest = [entry for entry in side.entries if entry.seconds is None]
+    entries = [*ranked, *sorted(rest, key=lambda entry: (entry.status == "empty", entry.title))]
+    times_ms = _times_ms([side])
+    low, high = min(times_ms) / 2.2, max(times_ms) * 1.15
+    reach = high * (high / low) ** 0.32  # room for the text behind the longest bar
+    _rows(ax, [entry.title for entry in entries], low, reach)
+    for place, entry in enumerate(entries):
+        if entry.seconds is None:
+            _missing(ax, place, entry, low)
             continue
-        time_ms = 1e3 * one.seconds
-        ax.barh(place, time_ms - low, left=low, height=0.72, color=color_of(one.implementation))
-        words = f"{number(time_ms)} ms   {multiple(side.ratio(one))}"
-        ax.annotate(words, (time_ms, place), (4, 0), textcoords="offset points", va="center", size=8.5)
-    ax.set_yticks(range(len(entries)), [one.title for one in entries])
-    ax.set_ylim(len(entries) - 0.4, -0.6)
+        time_ms = 1e3 * entry.seconds
+        ax.barh(place, time_ms - low, left=low, height=0.72, color=color_of(entry.implementation))
+        text = f"{number(time_ms)} ms   {multiple(side.ratio(entry))}"
+        ax.annotate(text, (time_ms, place), (4, 0), textcoords="offset points", va="center", size=8.5)
     ax.grid(visible=False, axis="y")
     ax.tick_params(axis="y", length=0)
-    log_ticks(ax.xaxis, low, reach)
     if not ranked:
         ax.set_xticks([])
     ax.set_title(side.name, loc="left")
 
 
-def _missing(ax: Axes, place: int, one: Entry, low: float) -> None:
-    """A failure is a hatched stub with its words, an empty cell of the document only words."""
-    failed = one.status == "failed"
-    words = one.reason if failed else f"no figure ({one.reason})" if one.reason else "no figure"
+def _times_ms(sides: Iterable[Side]) -> list[float]:
+    """Every time of the sides; a number in any case, for the limits of an axis."""
+    return [1e3 * entry.seconds for side in sides for entry in side.ranked] or [1.0]
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _missing(ax: Axes, place: int, entry: Entry, low: float) -> None:
+    """A failure is a hatched stub with its reason, an empty cell of the document only text."""
+    failed = entry.status == "failed"
+    text = entry.reason if failed else f"no figure ({entry.reason})" if entry.reason else "no figure"
     edge = low
     if failed:
         edge = low * (ax.get_xlim()[1] / low) ** 0.04
         ax.barh(place, edge - low, left=low, height=0.72, color="white", edgecolor="#c44", hatch="////")
-    shown = words if len(words) <= 75 else words[:74] + "…"
     look = {"color": "#a22" if failed else "0.45", "size": 8.5, "va": "center"}
-    ax.annotate(shown, (edge, place), (4, 0), textcoords="offset points", **look)
+    ax.annotate(_cut(text, 75), (edge, place), (4, 0), textcoords="offset points", **look)
 
 
 #: Families that are drawn over a size as well: workload -> (field, its name on the axis).
@@ -173,49 +185,46 @@ def draw(rows: Iterable[metrics.Row], folder: str | Path) -> list[Path]:
     for name in dict.fromkeys(row.workload for row in rows):
         printed = published.load(VARIANTS[name][0].document)
         for mode in dict.fromkeys(row.mode for row in rows if row.workload == name):
-            found = [(one, *_sides(rows, printed, one, mode)) for one in VARIANTS[name]]
-            stem = f"literature-{name}-{mode}"
+            title = "a training step" if mode == "training" else "a forward run"
+            found = [(workload, compare.printed(printed, workload, mode)) for workload in VARIANTS[name]]
+            found = [(workload, then, _today(rows, workload, mode)) for workload, then in found]
             if name == "layer":
-                table = [(one.label + _at(now), then, now[0] if now else None) for one, then, now in found]
-                pictures[f"{stem}.png"] = lambda table=table: table_of(table, "layer: batch x sequence x units")
+                table = [(workload.label + _scale(now), *_first(then), *_first(now)) for workload, then, now in found]
+                picture = partial(table_of, table, "layer: batch x sequence x units")
             elif name in SIZES:
-                pictures[f"{stem}.png"] = _over(name, mode, found)
+                field, axis = SIZES[name]
+                # Over the size that most variants differ in; at the smallest scale, which has all of them.
+                size = found[0][0].batch, found[0][0].sequence
+                found = [each for each in found if (each[0].batch, each[0].sequence) == size]
+                before = {getattr(workload, field): then[0] for workload, then, _ in found if then}
+                today = {getattr(workload, field): now[-1] for workload, _, now in found if now}
+                picture = partial(over_size, before, today, axis, f"{name} by {axis}: {title}")
             else:
-                ((_, _, now),) = found
-                sides = [*compare.printed(printed, found[0][0], mode), *now]
-                title = f"{name}: {'a training step' if mode == 'training' else 'a forward run'}"
-                pictures[f"{stem}.png"] = lambda sides=sides, title=title: bars(sides, title)
+                ((_, then, now),) = found
+                picture = partial(bars, [*then, *now], f"{name}: {title}")
+            pictures[f"literature-{name}-{mode}.png"] = picture
     for document in dict.fromkeys(row.source for row in rows):
-        mine = [row for row in rows if row.source == document]
-        if any(f"{row.statistic}_s" in COSTS for row in mine):
-            title = f"Document {document}: what it took before the first answer"
-            told = (mine, title, ["A mark a recording: the document's workloads, modes and sizes together."])
-            pictures[f"literature-costs-{document}.png"] = lambda told=told: costs(*told)
+        own = [row for row in rows if row.source == document]
+        if any(f"{row.statistic}_s" in COSTS for row in own):
+            title = f"Document {document}: time spent before the first answer"
+            notes = ["A mark a recording: the document's workloads, modes and sizes together."]
+            pictures[f"literature-costs-{document}.png"] = partial(costs, own, title, notes)
     return write_pictures(pictures, folder)
 
 
-def _sides(rows, printed, workload: LiteratureWorkload, mode: str) -> tuple[compare.Side | None, list[compare.Side]]:
-    then = compare.printed(printed, workload, mode)
+def _today(rows: Sequence[Row], workload: LiteratureWorkload, mode: str) -> list[Side]:
     try:
-        now = compare.today(rows, workload, mode)
-    except UsageError:
-        now = []
-    return (then[0] if then else None), now
+        return compare.today(rows, workload, mode)
+    except UsageError:  # not recorded
+        return []
 
 
-def _at(now: list[compare.Side]) -> str:
+def _first(sides: list[Side]) -> list[Side | None]:
+    return sides[:1] or [None]
+
+
+def _scale(now: list[Side]) -> str:
     return f" ({now[0].name})" if now and now[0].name != "today" else ""
-
-
-def _over(name: str, mode: str, found: list) -> Callable[[], Picture]:
-    """Over the size that most of the family's variants differ in; at the smallest scale, which has all of them."""
-    field, axis = SIZES[name]
-    alike = [one for one, _, _ in found if (one.batch, one.sequence) == (found[0][0].batch, found[0][0].sequence)]
-    mine = [(one, then, now) for one, then, now in found if one in alike]
-    before = {getattr(one, field): then for one, then, _ in mine if then}
-    today = {getattr(one, field): now[-1] for one, _, now in mine if now}
-    words = "a training step" if mode == "training" else "a forward run"
-    return lambda: over_size(before, today, axis, f"{name} by {axis}: {words}")
 
 
 #: Share of a panel's height for the words of failures.
@@ -244,7 +253,7 @@ def over_size(
         for ax, sides in zip(axes, panels, strict=True):
             _size_panel(ax, sides, sizes)
             ax.set_title(next(iter(sides.values())).name, loc="left")
-            ax.set_xlabel(f"{axis} (log)")
+            ax.set_xlabel(f"{axis} (log2)")
             ax.legend(loc="upper left", bbox_to_anchor=(-0.12, -0.17), borderaxespad=0, labelspacing=0.3, fontsize=8.5)
         axes[0].set_ylabel("time of a batch [ms] (log)")
     return picture
@@ -252,7 +261,7 @@ def over_size(
 
 def _size_panel(ax: Axes, sides: Mapping[int, Side], sizes: Sequence[int]) -> None:
     titles = {one.title: one.implementation for side in sides.values() for one in side.entries}
-    times = [1e3 * one.seconds for side in sides.values() for one in side.ranked] or [1.0]
+    times_ms = _times_ms(sides.values())
     looks = _looks(titles)
     failed: dict[int, list[str]] = {}
     for title in titles:
@@ -265,23 +274,17 @@ def _size_panel(ax: Axes, sides: Mapping[int, Side], sizes: Sequence[int]) -> No
         grows = grows or (f": {number(good[0][1])} ms" if good else ": failed")
         x, y = zip(*good, strict=True) if good else ((), ())
         ax.plot(x, y, label=title + grows, markersize=4.5, linewidth=1.3, **looks[title])
-    low, high = min(times) / 1.3, max(times) * 1.3
+    low, high = min(times_ms) / 1.3, max(times_ms) * 1.3
     ax.set_yscale("log")
-    ax.set_xscale("log")
     ax.set_ylim(low, high * (high / low) ** (STRIP / (1 - STRIP) if failed else 0))
     log_ticks(ax.yaxis, low, high)
-    ax.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
-    shown = [sizes[-1]]  # from the largest down, what does not touch
-    for size in reversed(sizes[:-1]):
-        if math.log(shown[-1] / size) > 0.055 * math.log(sizes[-1] / sizes[0] * 1.6):
-            shown.append(size)
-    ax.set_xticks(shown, [str(size) for size in shown])
-    ax.set_xticks([], minor=True)
+    size_axis(ax, sizes, True, 2)
+    ax.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)  # room for the text of failures at the largest
     if failed:
         strip = Rectangle((0, 1 - STRIP), 1, STRIP, transform=ax.transAxes, color="#fbeaea", zorder=0.5, linewidth=0)
         ax.add_patch(strip)
-        for size, words in failed.items():
-            text = "\n".join(f"{word} {words.count(word)}" for word in dict.fromkeys(words))
+        for size, reasons in failed.items():
+            text = "\n".join(f"{reason} {count}" for reason, count in Counter(reasons).items())
             place = {"xycoords": ax.get_xaxis_transform(), "ha": "center", "va": "top", "size": 7.5, "color": "#a22"}
             ax.annotate("✕ " + text, (size, 0.99), **place)
 
@@ -295,10 +298,9 @@ def _looks(implementations: Mapping[str, str]) -> dict[str, dict]:
     others = [title for title, color in own.items() if color == OTHER]
     free = [color for color in kind_colors(10) if color not in own.values()]
     colors = own | {title: free[place % len(free)] for place, title in enumerate(others)}
-    counts: dict[tuple, int] = {}
     looks = {}
     for title, color in colors.items():
-        place = counts[color] = counts.get(color, -1) + 1
+        place = sum(look["color"] == color for look in looks.values())
         marker = MARKERS[place % len(MARKERS)]
         looks[title] = {"color": color, "marker": marker, "linestyle": DASHES[place % len(DASHES)]}
     return looks
@@ -316,14 +318,12 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
     both = [side for row in rows for side in row[1:] if side]
     titles = {one.title: one.implementation for side in both for one in side.entries}
     looks = {title: look | {"linestyle": "none"} for title, look in _looks(titles).items()}
-    times = [1e3 * one.seconds for side in both for one in side.ranked] or [1.0]
-    low, high = min(times) / 1.4, max(times) * 1.4
+    times_ms = _times_ms(both)
     lines = [said(sides) for place in (1, 2) if (sides := [row[place] for row in rows if row[place]])]
     with style():
         picture, body = sheet(title, [*lines, *notes], 1.2 + 0.22 * len(rows) + 0.19 * ((len(titles) * 2 + 2) // 3))
         ax = body.subplots()
-        ax.set_xscale("log")
-        ax.set_xlim(low, high)
+        _rows(ax, [name for name, *_ in rows], min(times_ms) / 1.4, max(times_ms) * 1.4)
         for place, (_, then, now) in enumerate(rows):
             for side, fill in ((then, "white"), (now, None)):
                 for one in side.ranked if side else ():
@@ -337,21 +337,10 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
                 if one.status in ("failed", "no figure")
             ]
             if failed:
-                words = "✕ " + (failed[0] if len(failed) == 1 else f"{len(failed)} failed, {failed[0]}")
-                words = words if len(words) < 62 else words[:61] + "…"
-                ax.annotate(
-                    words, (0, place), (3, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
-                    ha="left", va="center", size=7.5, color="#a22",
-                    bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6},
-                )  # fmt: skip
-        ax.set_yticks(range(len(rows)), [name for name, *_ in rows])
-        ax.set_ylim(len(rows) - 0.4, -0.6)
-        log_ticks(ax.xaxis, low, high)
+                text = _cut("✕ " + (failed[0] if len(failed) == 1 else f"{len(failed)} failed, {failed[0]}"), 62)
+                look = {"va": "center", "size": 7.5, "color": "#a22", "bbox": BACKGROUND}
+                edge = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points"}
+                ax.annotate(text, (0, place), (3, 0), **edge, **look)
         ax.set_xlabel("time of a run [ms] (log)")
-        handles, labels = ax.get_legend_handles_labels()
-        unique = dict(zip(labels, handles, strict=True))
-        body.legend(
-            unique.values(), unique.keys(), loc="outside lower left", ncols=3, labelspacing=0.3, fontsize=8,
-            columnspacing=1.0, handletextpad=0.3,
-        )  # fmt: skip
+        legend_below(body, ax, ncols=3, fontsize=8, columnspacing=1.0, handletextpad=0.3)
     return picture

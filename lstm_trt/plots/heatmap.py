@@ -7,14 +7,14 @@ was measured, or the upper bound that the trials prove. A failure is a hatched c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import LogNorm, Normalize, to_rgb
+from matplotlib.colors import LogNorm
+from matplotlib.figure import SubFigure
 from matplotlib.patches import Patch, Rectangle
 
 from lstm_trt.analysis.deadline import evidence_percentile, judge
@@ -24,7 +24,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import short_number
 from lstm_trt.plots import points as data
 from lstm_trt.plots.points import AXIS_NAMES, Point, axis_value, systems, values
-from lstm_trt.plots.style import WIDTH_IN, Picture, folded, log_ticks, number, sheet, style, whole
+from lstm_trt.plots.style import WIDTH_IN, Picture, folded, log_ticks, name_axes, number, panels, sheet, style, whole
 from lstm_trt.store.runs import Runs
 
 #: The value that is no statistic of what was measured but what it proves.
@@ -56,16 +56,6 @@ class Cell:
     text: str
     bold: bool = False
     hatch: str | None = None
-
-
-@dataclass(frozen=True)
-class Colors:
-    """Latency in µs -> colour, and what the colour bar shows (None where there is no number)."""
-
-    of: Callable[[float], tuple]
-    mappable: ScalarMappable | None
-    ticks: tuple[int, ...] = ()
-    extend: str = "neither"
 
 
 #: Points with their cells; None where nothing was timed.
@@ -219,10 +209,10 @@ def _draw(
     """Panels of cells. `name` is that of the value, `marks` stand in the legend beside failures and gaps."""
     points = [point for point, _ in cells]
     sizes = values(points, axes[0]), values(points, axes[1])
-    panels, columns = _arrange(cells, facets, int(PANELS_IN / max(len(sizes[0]) * CELL_WIDTH_IN + 0.12, 1.85)))
-    rows = math.ceil(len(panels) / columns)
+    parts, columns = _arrange(cells, facets, int(PANELS_IN / max(len(sizes[0]) * CELL_WIDTH_IN + 0.12, 1.85)))
+    rows = math.ceil(len(parts) / columns)
     fit_characters = int((PANELS_IN / columns - 0.12) / 0.078)
-    titles = [folded(text, fit_characters) for text, _ in panels]
+    titles = [folded(text, fit_characters) for text, _ in parts]
     head_in = 0.2 + 0.16 * max(text.count("\n") for text in titles)
     thousands = any(cell and cell.value_us >= THOUSANDS_FROM for _, cell in cells)
     with style():
@@ -235,17 +225,16 @@ def _draw(
             ],
             max(rows * (max(len(sizes[1]) * CELL_HEIGHT_IN, 1.05) + head_in + 0.15) + 0.6, 2.9),
         )
-        grid = body.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-        for place in range(len(panels), rows * columns):
-            grid.flat[place].set_visible(False)
-            grid.flat[place - columns].tick_params(labelbottom=True)
-        colors = _colors([cell.value_us for _, cell in cells if cell], deadline_us)
-        for ax, (_, part), text in zip(grid.flat, panels, titles, strict=False):
+        grid = panels(body, len(parts), columns)
+        timed_us = [cell.value_us for _, cell in cells if cell]
+        colors = _colors(timed_us, deadline_us)
+        for ax, (_, part), text in zip(grid, parts, titles, strict=True):
             ax.set_title(text, loc="left")
             _panel(ax, part, axes, sizes, colors)
-        if colors.mappable is not None:
-            _color_bar(body, list(grid.flat), colors, name)
-        holes = len(cells) < len(panels) * len(sizes[0]) * len(sizes[1])
+        name_axes(grid, *(AXIS_NAMES[axis] for axis in axes))
+        if timed_us:
+            _color_bar(body, grid, colors, name, deadline_us)
+        holes = len(cells) < len(parts) * len(sizes[0]) * len(sizes[1])
         handles = [Patch(facecolor=EMPTY, edgecolor="white", label="not measured")] if holes else []
         if any(point.failed for point in points):
             handles.append(Patch(facecolor="white", edgecolor="0.55", hatch=HATCH, label="failed, at the stage named"))
@@ -272,44 +261,45 @@ def _arrange(cells: Cells, facets: Sequence[str], fit: int) -> tuple[list[tuple[
     if 0 < len(across) <= fit:
         order = [(*key, size) for key in dict.fromkeys(key[:-1] for key in order) for size in across]
         columns = len(across)
-    panels = []
+    parts = []
     for key in order:
         sizes = [axis_value(axis, size) for axis, size in zip(facets, key[by_system:], strict=True)]
         title = ", ".join([*(key[:1] if len(systems(points)) > 1 else ()), *sizes])
-        panels.append((title, groups.get(key, [])))
-    return panels, columns
+        parts.append((title, groups.get(key, [])))
+    return parts, columns
 
 
-def _colors(numbers_us: Sequence[float], deadline_us: float | None) -> Colors:
-    numbers_us = np.array([value_us for value_us in numbers_us if value_us > 0])
-    if not len(numbers_us):
-        return Colors(lambda _: to_rgb("white"), None)
+def _colors(timed_us: Sequence[float], deadline_us: float | None) -> ScalarMappable:
+    """Latency in µs -> colour: its margin to the deadline within a factor of at most 16, else itself."""
+    low, high = min(timed_us, default=1.0), max(timed_us, default=1.0)
     if deadline_us:
-        farthest = np.abs(np.log2(deadline_us / numbers_us)).max()
-        reach = min(4, max(1, math.ceil(farthest)))
-        norm, scale = Normalize(-reach, reach), matplotlib.colormaps["RdBu"]
-        ticks, extend = tuple(range(-reach, reach + 1)), "both" if farthest > reach else "neither"
-        return Colors(lambda us: scale(norm(math.log2(deadline_us / us))), ScalarMappable(norm, scale), ticks, extend)
-    low, high = float(numbers_us.min()), float(numbers_us.max())
-    log_norm, scale = LogNorm(low, max(high, low * 1.1)), matplotlib.colormaps["viridis_r"]
-    return Colors(lambda us: scale(log_norm(us)), ScalarMappable(log_norm, scale))
+        reach = 2 ** min(4, max(1, math.ceil(math.log2(max(deadline_us / low, high / deadline_us)))))
+        return ScalarMappable(LogNorm(deadline_us / reach, deadline_us * reach), "RdBu_r")
+    return ScalarMappable(LogNorm(low, max(high, low * 1.1)), "viridis_r")
 
 
-def _color_bar(body, axes: list[Axes], colors: Colors, name: str) -> None:
-    bar = body.colorbar(colors.mappable, ax=axes, shrink=0.9, pad=0.02, aspect=25, extend=colors.extend)
+def _color_bar(body: SubFigure, axes: list[Axes], colors: ScalarMappable, name: str, deadline_us: float | None) -> None:
+    bar = body.colorbar(colors, ax=axes, shrink=0.9, pad=0.02, aspect=25)
     bar.outline.set_visible(False)
-    if colors.ticks:
-        labels = ["1" if t == 0 else f"{2**t}×" if t > 0 else f"1/{2**-t}" for t in colors.ticks]
-        bar.set_ticks(list(colors.ticks), labels=labels)
+    low, high = colors.get_clim()
+    if deadline_us:
+        bar.ax.invert_yaxis()
+        reach = round(math.log2(high / deadline_us))
+        labels = {2.0**-power: f"{2**power}×" if power > 0 else f"1/{2**-power}" for power in range(-reach, reach + 1)}
+        labels[1.0] = "1"
+        bar.set_ticks([deadline_us * ratio for ratio in labels], labels=labels.values(), minor=False)
+        bar.set_ticks([], minor=True)
         bar.set_label(f"late  ←  deadline / {name}  →  in time")
     else:
-        log_ticks(bar.ax.yaxis, *colors.mappable.get_clim())
+        log_ticks(bar.ax.yaxis, low, high)
         bar.set_label(f"{name} [µs] (log)")
 
 
-def _panel(ax: Axes, part: Cells, axes: tuple[str, str], sizes: tuple[list[int], list[int]], colors: Colors) -> None:
+def _panel(
+    ax: Axes, part: Cells, axes: tuple[str, str], sizes: tuple[list[int], list[int]], colors: ScalarMappable
+) -> None:
     found = {(point.sizes[axes[0]], point.sizes[axes[1]]): (point, cell) for point, cell in part}
-    (x, xs), (y, ys) = zip(axes, sizes, strict=True)
+    xs, ys = sizes
     ax.set_xlim(0, len(xs))
     ax.set_ylim(0, len(ys))
     for i, column in enumerate(xs):
@@ -319,21 +309,17 @@ def _panel(ax: Axes, part: Cells, axes: tuple[str, str], sizes: tuple[list[int],
     ax.set_yticks([j + 0.5 for j in range(len(ys))], [str(size) for size in ys])
     ax.grid(False)
     ax.tick_params(length=0, pad=2)
-    if ax.xaxis.get_tick_params()["labelbottom"]:
-        ax.set_xlabel(AXIS_NAMES[x], labelpad=2)
-    if ax.yaxis.get_tick_params()["labelleft"]:
-        ax.set_ylabel(AXIS_NAMES[y], labelpad=2)
     for spine in ax.spines.values():
         spine.set_visible(False)
 
 
-def _draw_cell(ax: Axes, i: int, j: int, point: Point | None, cell: Cell | None, colors: Colors) -> None:
+def _draw_cell(ax: Axes, i: int, j: int, point: Point | None, cell: Cell | None, colors: ScalarMappable) -> None:
     look = {"facecolor": EMPTY, "edgecolor": "white", "linewidth": 1.2}
     lines = []
     ink = {"color": "0.1", "ha": "center", "va": "center", "size": 8, "linespacing": 0.95}
     if cell is not None:
-        color = colors.of(cell.value_us)
-        light = float(np.dot(to_rgb(color), (0.2126, 0.7152, 0.0722)))
+        color = colors.to_rgba(cell.value_us)
+        light = np.dot(color[:3], (0.2126, 0.7152, 0.0722))
         look |= {"facecolor": color}
         ink |= {"color": "black" if light > 0.42 else "white", "weight": "bold" if cell.bold else "normal"}
         lines.append(cell.text)

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import matplotlib
@@ -89,11 +90,11 @@ def _plan(findings: Findings, system: str) -> dict[str, Callable[[], Picture]]:
     plan: dict[str, Callable[[], Picture]] = {}
     for axis in findings.times.axes:
         if any((line.system, line.axis) == (system, axis) for line in findings.linearity):
-            plan[f"by-{axis}"] = lambda axis=axis: fits(findings, axis, system)
+            plan[f"by-{axis}"] = partial(fits, findings, axis, system)
         if any((pair.system, pair.axis) == (system, axis) for pair in findings.inversions):
-            plan[f"inversions-{axis}"] = lambda axis=axis: inversions(findings, axis, system)
+            plan[f"inversions-{axis}"] = partial(inversions, findings, axis, system)
     if any(one.system == system for one in findings.batching):
-        plan["batching"] = lambda: batching(findings, system)
+        plan["batching"] = partial(batching, findings, system)
     return plan
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from lstm_trt.plots import points as data
@@ -37,21 +38,21 @@ def _plan(runs: Runs, deadline_us: float | None) -> dict[str, Callable[[], Pictu
     """Name of each picture -> how to draw it."""
     points = data.points_of(runs)
     if not any(point.ok for point in points):
-        return {"failures": lambda: failures(runs)}
+        return {"failures": partial(failures, runs)}
     axes = data.varied(points)
     plan: dict[str, Callable[[], Picture]] = {}
     for axis in axes:
-        plan[f"latency-by-{axis}"] = lambda axis=axis: curves(runs, axis, deadline_us=deadline_us)
+        plan[f"latency-by-{axis}"] = partial(curves, runs, axis, deadline_us=deadline_us)
     if len(axes) > 1:
-        plan["heat-map"] = lambda: heat_map(runs, *map_axes(runs), deadline_us=deadline_us)
+        plan["heat-map"] = partial(heat_map, runs, *map_axes(runs), deadline_us=deadline_us)
     if len(data.systems(points)) > 1:
-        plan["runtimes"] = lambda: runtimes(runs, deadline_us=deadline_us)
+        plan["runtimes"] = partial(runtimes, runs, deadline_us=deadline_us)
     for axis in axes:
         if any(point.ok for point in data.hold_fixed(points, (axis,))):
-            plan[f"boxes-by-{axis}"] = lambda axis=axis: box_plots(runs, axis)
+            plan[f"boxes-by-{axis}"] = partial(box_plots, runs, axis)
     chosen = choose_tails(runs)
-    plan["tails"] = lambda: tails(chosen, deadline_us=deadline_us)
-    plan["trials"] = lambda: trials_in_order(chosen[0], deadline_us=deadline_us)
+    plan["tails"] = partial(tails, chosen, deadline_us=deadline_us)
+    plan["trials"] = partial(trials_in_order, chosen[0], deadline_us=deadline_us)
     return plan
 
 
