@@ -60,16 +60,16 @@ def largest_that_meets(
 
     Among equals the one with the smallest maximum.
     """
-    best: tuple[int, float] | None = None
-    found = None
+    sizes: dict[int | None, list[Group]] = {}
     for group in as_runs(runs):
-        size = size_of(group.configuration.workload, by) if group.configuration is not None and group.n else None
-        if size is None or (best is not None and size < best[0]):
-            continue
-        verdict = judge(group.samples, deadline_us, percentile, confidence)
-        if verdict.verdict == Outcome.MET and (best is None or (size, -verdict.max_us) > best):
-            best, found = (size, -verdict.max_us), group
-    return found
+        if group.configuration is not None and group.n:
+            sizes.setdefault(size_of(group.configuration.workload, by), []).append(group)
+    for size in sorted(sizes.keys() - {None}, reverse=True):
+        verdicts = [(group, judge(group.samples, deadline_us, percentile, confidence)) for group in sizes[size]]
+        met = [(group, verdict) for group, verdict in verdicts if verdict.verdict == Outcome.MET]
+        if met:
+            return min(met, key=lambda pair: pair[1].max_us)[0]
+    return None
 
 
 @dataclass(frozen=True)
@@ -134,10 +134,7 @@ def confirm(
 
 def _question(configuration: Configuration) -> dict:
     """What two recordings must have in common; their lengths may differ."""
-    plain = configuration.as_dict()
-    return plain | {
-        "protocol": {name: value for name, value in plain["protocol"].items() if name not in ("trials", "for_s")}
-    }
+    return replace(configuration, protocol=replace(configuration.protocol, trials=1, for_s=None)).as_dict()
 
 
 def _first_fresh(group: Group, folder: Path | None) -> Group | None:
@@ -283,28 +280,29 @@ def load_literature(
     (the document's if None), in every mode of the document; `most` takes only the first so many sizes of each. Raises
     `UsageError` for unknown names and where there is nothing.
     """
-    variants = tuple(one for name in workloads for one in VARIANTS[find(name).name][:most])
-    documents = dict.fromkeys(one.document for one in variants)
+    variants = tuple(variant for name in workloads for variant in VARIANTS[find(name).name][:most])
+    documents = dict.fromkeys(variant.document for variant in variants)
     printed = tuple(row for document in documents for row in published.load(document))
     if record:
         names = implementations or [name for name in registry.table("IMPLEMENTATIONS") if availability(name).ready]
         wanted = [
-            describe_benchmark(one, name, mode, scale=scale, batches=batches, options=options or Options())
-            for one in variants
-            for mode in one.modes
+            describe_benchmark(variant, name, mode, scale=scale, batches=batches, options=options or Options())
+            for variant in variants
+            for mode in variant.modes
             for name in names
-            if reason(name, one.scaled(scale), mode) is None
+            if reason(name, variant.scaled(scale), mode) is None
         ]
         runs = _record_missing(wanted, out, show_progress=show_progress)
     else:
         source = find_folder(data)
-        items = [item for item in folders.read_many(source) if _is_of(item.configuration.workload, workloads)]
+        items = [
+            item
+            for item in folders.read_many(source)
+            if isinstance(item.configuration.workload, LiteratureWorkload)
+            and item.configuration.workload.name in workloads
+        ]
         runs = replace(as_runs(items), source=str(source))
     if not runs:
         known = listed(workloads)
         raise UsageError(f"{runs.source} holds no recording of {known}: set record = True to record here")
     return Literature(runs, tuple(metrics.rows(runs.recordings)), printed, variants)
-
-
-def _is_of(workload: Workload, names: Sequence[str]) -> bool:
-    return isinstance(workload, LiteratureWorkload) and workload.name in names

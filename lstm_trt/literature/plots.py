@@ -245,7 +245,7 @@ def over_size(
     if not panels:
         raise UsageError("there is nothing to draw: neither published figures nor recordings")
     sizes = sorted({size for sides in panels for size in sides})
-    most = max(len({one.implementation for side in sides.values() for one in side.entries}) for sides in panels)
+    most = max(len({entry.implementation for side in sides.values() for entry in side.entries}) for sides in panels)
     lines = [said(list(sides.values())) for sides in panels]
     with style():
         picture, body = sheet(title, [*lines, *notes], 3.3 + 0.19 * most)
@@ -260,16 +260,16 @@ def over_size(
 
 
 def _size_panel(ax: Axes, sides: Mapping[int, Side], sizes: Sequence[int]) -> None:
-    titles = {one.title: one.implementation for side in sides.values() for one in side.entries}
+    titles = {entry.title: entry.implementation for side in sides.values() for entry in side.entries}
     times_ms = _times_ms(sides.values())
     looks = _looks(titles)
     failed: dict[int, list[str]] = {}
     for title in titles:
-        found = {size: one for size, side in sides.items() for one in side.entries if one.title == title}
-        good = sorted((size, 1e3 * one.seconds) for size, one in found.items() if one.seconds is not None)
-        for size, one in found.items():
-            if one.status == "failed":
-                failed.setdefault(size, []).append(SHORT.get(one.reason, "failed"))
+        found = {size: entry for size, side in sides.items() for entry in side.entries if entry.title == title}
+        good = sorted((size, 1e3 * entry.seconds) for size, entry in found.items() if entry.seconds is not None)
+        for size, entry in found.items():
+            if entry.status == "failed":
+                failed.setdefault(size, []).append(SHORT.get(entry.reason, "failed"))
         grows = f": {multiple(good[-1][1] / good[0][1])} from {good[0][0]} to {good[-1][0]}" if len(good) > 1 else ""
         grows = grows or (f": {number(good[0][1])} ms" if good else ": failed")
         x, y = zip(*good, strict=True) if good else ((), ())
@@ -316,7 +316,7 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
     if not rows:
         raise UsageError("there is nothing to draw: neither published figures nor recordings")
     both = [side for row in rows for side in row[1:] if side]
-    titles = {one.title: one.implementation for side in both for one in side.entries}
+    titles = {entry.title: entry.implementation for side in both for entry in side.entries}
     looks = {title: look | {"linestyle": "none"} for title, look in _looks(titles).items()}
     times_ms = _times_ms(both)
     lines = [said(sides) for place in (1, 2) if (sides := [row[place] for row in rows if row[place]])]
@@ -326,15 +326,15 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
         _rows(ax, [name for name, *_ in rows], min(times_ms) / 1.4, max(times_ms) * 1.4)
         for place, (_, then, now) in enumerate(rows):
             for side, fill in ((then, "white"), (now, None)):
-                for one in side.ranked if side else ():
-                    name = f"{'document: ' if fill else 'today: '}{one.title}"
-                    look = looks[one.title] | ({"markerfacecolor": fill} if fill else {})
-                    ax.plot([1e3 * one.seconds], [place], label=name, markersize=5.5, **look)
+                for entry in side.ranked if side else ():
+                    name = f"{'document: ' if fill else 'today: '}{entry.title}"
+                    look = looks[entry.title] | ({"markerfacecolor": fill} if fill else {})
+                    ax.plot([1e3 * entry.seconds], [place], label=name, markersize=5.5, **look)
             failed = [
-                f"{one.title.removesuffix(', eager')}{' (document)' if side is then else ''}: {one.reason}"
+                f"{entry.title.removesuffix(', eager')}{' (document)' if side is then else ''}: {entry.reason}"
                 for side in (then, now)
-                for one in (side.entries if side else ())
-                if one.status in ("failed", "no figure")
+                for entry in (side.entries if side else ())
+                if entry.status in ("failed", "no figure")
             ]
             if failed:
                 text = _cut("✕ " + (failed[0] if len(failed) == 1 else f"{len(failed)} failed, {failed[0]}"), 62)

@@ -101,7 +101,7 @@ def _panel(ax: Axes, points: dict[int, Point], sizes: Sequence[int], color, slot
     ax.set_yscale("asinh", linear_width=width)
     extremes = [0.0]
     for size, (first, *others) in good.items():
-        extremes += _draw_box(ax, sizes.index(size), first, [one.max_us for one in others], color, slot_in)
+        extremes += _draw_box(ax, sizes.index(size), first, [each.max_us for each in others], color, slot_in)
     _value_axis(ax, width, min(extremes), max(extremes))
     ax.set_xlim(-0.5, len(sizes) - 1 + max(0.55, (0.8 if slot_in < ROOMY_IN else 1.05) / slot_in))
     unit = " µs" if slot_in > 0.7 else ""  # where there is no room for it the axis' name says so

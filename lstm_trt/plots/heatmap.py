@@ -120,7 +120,7 @@ def _choose(
 ) -> tuple[list[Point], list[str]]:
     """The points of at most `MOST_PANELS` panels, and the facets that vary between them."""
     facets = [axis for axis in facets if axis not in (*axes, *(fixed or {})) and values(points, axis)]
-    while facets and len({(point.system, *(point.sizes[one] for one in facets)) for point in points}) > MOST_PANELS:
+    while facets and len({(point.system, *(point.sizes[axis] for axis in facets)) for point in points}) > MOST_PANELS:
         facets.pop()
     points = data.hold_fixed(points, (*axes, *facets), fixed)
     return points, [axis for axis in facets if len(values(points, axis)) > 1]
@@ -153,7 +153,7 @@ def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence:
         if not point.ok:
             cells.append((point, None))
             continue
-        ordered_us = np.sort(np.concatenate([one.latency_us for one in point.rounds]))
+        ordered_us = np.sort(np.concatenate([each.latency_us for each in point.rounds]))
         n = len(ordered_us)
         chosen = percentile if percentile is not None else evidence_percentile(n, confidence) or "99"
         verdict = judge(point.group.samples, deadline_us, chosen, confidence)

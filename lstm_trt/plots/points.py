@@ -138,10 +138,10 @@ class Point:
 
     @property
     def floor_us(self) -> float | None:
-        return next((one.floor_us for one in self.rounds if one.floor_us is not None), None)
+        return next((each.floor_us for each in self.rounds if each.floor_us is not None), None)
 
     def each_round(self, statistic: str) -> list[float]:
-        return [one.statistic(statistic) for one in self.rounds]
+        return [each.statistic(statistic) for each in self.rounds]
 
     def statistic(self, name: str) -> float:
         """The largest maximum of all rounds, the middle round of any other statistic; NaN where all failed."""
@@ -153,7 +153,7 @@ class Point:
 
 def rounds_of(group: Group) -> tuple[Round, ...]:
     """The rounds of a group that have trials after warm-up."""
-    return tuple(Round(one.timed_ns / 1000, one.floor_us) for one in group.samples if len(one.timed_ns))
+    return tuple(Round(sample.timed_ns / 1000, sample.floor_us) for sample in group.samples if len(sample.timed_ns))
 
 
 def points_of(runs: Runs) -> list[Point]:
@@ -172,7 +172,7 @@ def points_of(runs: Runs) -> list[Point]:
             system=system,
             sizes=group.configuration.workload.axes,
             rounds=rounds_of(group),
-            failures=tuple(one for one in failures if _is_of(one, group)) or _alone(group),
+            failures=tuple(failure for failure in failures if _is_of(failure, group)) or _alone(group),
         )
         for group, system in zip(groups, system_labels(groups), strict=True)
     ]
@@ -207,16 +207,17 @@ def system_labels(groups: Sequence[Group]) -> list[str]:
     The version is given only where one runtime has several.
     """
     fields = [_system(group) for group in groups]
-    shown = [name for name in fields[0] if name != "runtime" and len({one[name] for one in fields} - {None}) > 1]
-    versions = {(one["runtime"], one["version"]) for one in fields}
-    if "version" in shown and len(versions) == len({one["runtime"] for one in fields}):
+    shown = [name for name in fields[0] if name != "runtime" and len({system[name] for system in fields} - {None}) > 1]
+    versions = {(system["runtime"], system["version"]) for system in fields}
+    if "version" in shown and len(versions) == len({system["runtime"] for system in fields}):
         shown.remove("version")
     labels = []
-    for one in fields:
-        runtime = f"{one['runtime']} {one['version']}" if "version" in shown else one["runtime"]
-        rest = [one[name] for name in shown if name not in ("version", "device_name")]
+    for system in fields:
+        runtime = f"{system['runtime']} {system['version']}" if "version" in shown else system["runtime"]
+        rest = [system[name] for name in shown if name not in ("version", "device_name")]
         labels.append(
-            ", ".join(filter(None, [runtime, *rest])) + (f" on {one['device_name']}" if "device_name" in shown else "")
+            ", ".join(filter(None, [runtime, *rest]))
+            + (f" on {system['device_name']}" if "device_name" in shown else "")
         )
     return labels
 
@@ -286,7 +287,7 @@ def hold(
         drawn: dict[int, set[tuple]] = {}
         for row in rows:
             if row.get(axis) is not None:
-                drawn.setdefault(row[axis], set()).add((row.get("system"), *(row.get(one) for one in free)))
+                drawn.setdefault(row[axis], set()).add((row.get("system"), *(row.get(name) for name in free)))
         if axis in fixed and fixed[axis] not in drawn:
             raise UsageError(f"nothing was measured at {axis} = {fixed[axis]}: there is {listed(sorted(drawn))}")
         if not drawn:
@@ -318,12 +319,12 @@ def hold_fixed(points: Sequence[Point], free: Sequence[str], fixed: Mapping[str,
 def describe_systems(points: Iterable[Point]) -> str:
     """Runtimes with version and options, a device at a time; runtimes of equal options together."""
     fields = list({point.system: _system(point.group) for point in points}.values())
-    differing = [name for name in fields[0] if len({one[name] for one in fields} - {None}) > 1]
+    differing = [name for name in fields[0] if len({each[name] for each in fields} - {None}) > 1]
     options: dict[tuple[str, str], list[str]] = {}
-    for one in fields:
+    for each in fields:
         names = dict.fromkeys(("precision", "threads", *differing))
-        shown = [one[name] for name in names if name not in ("runtime", "version", "device_name")]
-        system = one["device_name"], f"{one['runtime']} {one['version']}"
+        shown = [each[name] for name in names if name not in ("runtime", "version", "device_name")]
+        system = each["device_name"], f"{each['runtime']} {each['version']}"
         options.setdefault(system, []).append(", ".join(filter(None, shown)))
     devices: dict[str, dict[str, list[str]]] = {}
     for (device, runtime), texts in options.items():

@@ -93,7 +93,7 @@ def _plan(findings: Findings, system: str) -> dict[str, Callable[[], Picture]]:
             plan[f"by-{axis}"] = partial(fits, findings, axis, system)
         if any((pair.system, pair.axis) == (system, axis) for pair in findings.inversions):
             plan[f"inversions-{axis}"] = partial(inversions, findings, axis, system)
-    if any(one.system == system for one in findings.batching):
+    if any(network.system == system for network in findings.batching):
         plan["batching"] = partial(batching, findings, system)
     return plan
 
@@ -236,12 +236,12 @@ def batching(findings: Findings, system: str | None = None, fixed: dict[str, int
     batch sizes.
     """
     system = _choose_system(findings, system)
-    here = [one for one in findings.batching if one.system == system]
+    here = [network for network in findings.batching if network.system == system]
     if not here:
         raise UsageError("no network has two batch sizes: nothing to draw")
-    held = hold([one.fixed for one in here], ARRANGEMENT["batch"], fixed)
-    costs = [(one, _per_sample_us(findings, system, one)) for one in here if at(one.fixed, held)]
-    layout = _layout("batch", [one.fixed for one, _ in costs])
+    held = hold([network.fixed for network in here], ARRANGEMENT["batch"], fixed)
+    costs = [(network, _per_sample_us(findings, system, network)) for network in here if at(network.fixed, held)]
+    layout = _layout("batch", [network.fixed for network, _ in costs])
     with style():
         reading = "Almost free: doubling the batch takes less than 10 % longer."
         picture, body = sheet(
@@ -250,14 +250,14 @@ def batching(findings: Findings, system: str | None = None, fixed: dict[str, int
         axes = panels(body, len(layout.facets), layout.columns)
         logarithmic = latency_axis(axes, [cost for _, cost_us in costs for cost in cost_us.values()])
         for ax, value in zip(axes, layout.facets, strict=True):
-            drawn = [(one, cost_us) for one, cost_us in costs if one.fixed.get(layout.facet, 0) == value]
+            drawn = [(network, cost_us) for network, cost_us in costs if network.fixed.get(layout.facet, 0) == value]
             _draw_guide(ax, [cost_us for _, cost_us in drawn])
-            for one, cost_us in drawn:
-                color = layout.color(one.fixed)
+            for network, cost_us in drawn:
+                color = layout.color(network.fixed)
                 ax.plot(cost_us.keys(), cost_us.values(), color=color, marker="o", markersize=3.2)
-                if one.stops_at is not None:
-                    ax.plot([one.free_up_to], [cost_us[one.free_up_to]], color=color, zorder=4, **KNEE)
-                ax.plot([one.cheapest], [cost_us[one.cheapest]], color=color, zorder=5, **STAR)
+                if network.stops_at is not None:
+                    ax.plot([network.free_up_to], [cost_us[network.free_up_to]], color=color, zorder=4, **KNEE)
+                ax.plot([network.cheapest], [cost_us[network.cheapest]], color=color, zorder=5, **STAR)
         sizes = sorted({size for _, cost_us in costs for size in cost_us})
         _label(axes, layout, findings, sizes, "latency / batch [µs]" + (" (log)" if logarithmic else ""))
         handles = _size_handles(layout, findings)
@@ -268,21 +268,21 @@ def batching(findings: Findings, system: str | None = None, fixed: dict[str, int
     return picture
 
 
-def _per_sample_us(findings: Findings, system: str, one: Batching) -> dict[int, float]:
+def _per_sample_us(findings: Findings, system: str, network: Batching) -> dict[int, float]:
     """Batch -> µs per sample, of one network."""
     shapes = ((dict(zip(findings.times.axes, shape, strict=True)), shape) for shape in findings.times.cells[system])
     return {
         row["batch"]: findings.times.cells[system][shape].latency_us / row["batch"]
         for row, shape in shapes
-        if at(row, one.fixed)
+        if at(row, network.fixed)
     }
 
 
 def _draw_guide(ax: Axes, costs_us: Sequence[dict[int, float]]) -> None:
     """From the dearest first point of the panel; the limits of the axis stay."""
-    cost_us = max(costs_us, key=lambda one: next(iter(one.values())))
+    cost_us = max(costs_us, key=lambda each: next(iter(each.values())))
     first = next(iter(cost_us))
-    xs = np.geomspace(first, max(size for one in costs_us for size in one), 50)
+    xs = np.geomspace(first, max(size for each in costs_us for size in each), 50)
     limits = ax.get_ylim()
     ax.plot(xs, cost_us[first] * first / xs, zorder=1, **FREE)
     ax.set_ylim(limits)
@@ -300,26 +300,29 @@ def inversions(
     """
     system = _choose_system(findings, system)
     measured = [
-        ({**fixed_here, axis: one}, other)
+        ({**fixed_here, axis: size}, larger)
         for label, name, fixed_here, line in lines(findings.times)
         if (label, name) == (system, axis)
-        for one, other in itertools.pairwise(line)
+        for size, larger in itertools.pairwise(line)
     ]
     if not measured:
         raise UsageError(f"no two sizes along {axis} on one line: no pair to draw")
-    found = [one for one in findings.inversions if (one.system, one.axis) == (system, axis)]
+    found = [pair for pair in findings.inversions if (pair.system, pair.axis) == (system, axis)]
     across, up = INVERSIONS_ARRANGEMENT[axis]
-    held = hold([one.smaller for one in found] or [one for one, _ in measured], (axis, across, up), fixed)
-    here = [one for one in found if at(one.smaller, held)]
-    steps = _steps(axis, [(one, other) for one, other in measured if at(one, held)], here)
-    xs = sorted({one.get(across, 0) for one, _ in measured if at(one, held)})
-    ys = sorted({one.get(up, 0) for one, _ in measured if at(one, held)})
-    compared = {((one[axis], other), one.get(across, 0), one.get(up, 0)) for one, other in measured if at(one, held)}
-    wrong = {_key(axis, across, up, one): one for one in here}
-    left_out = len(here) - sum(key[0] in steps for key in wrong)
+    held = hold([pair.smaller for pair in found] or [smaller for smaller, _ in measured], (axis, across, up), fixed)
+    here = [pair for pair in found if at(pair.smaller, held)]
+
+    def key(smaller: Mapping[str, int], larger: int) -> tuple:
+        return (smaller[axis], larger), smaller.get(across, 0), smaller.get(up, 0)
+
+    compared = {key(smaller, larger) for smaller, larger in measured if at(smaller, held)}
+    inverted = {key(pair.smaller, pair.larger[axis]): pair for pair in here}
+    steps = _steps({step for step, _, _ in compared}, Counter(step for step, _, _ in inverted))
+    xs, ys = sorted({x for _, x, _ in compared}), sorted({y for _, _, y in compared})
+    left_out = sum(step not in steps for step, _, _ in inverted)
     columns = max(1, min(4, int((WIDTH_IN - 1.6) / (len(xs) * CELL_IN[0] + 0.15))))
     rows = math.ceil(len(steps) / columns)
-    norm = Normalize(min([one.ratio for one in here] + [0.95]), 1.0)
+    norm = Normalize(min([pair.ratio for pair in here] + [0.95]), 1.0)
     with style():
         picture, body = sheet(
             f"Where {'more layers are' if axis == 'layers' else f'a larger {AXIS_NAMES[axis]} is'} faster",
@@ -328,9 +331,9 @@ def inversions(
         )
         axes = panels(body, len(steps), columns)
         for ax, step in zip(axes, steps, strict=True):
-            for (x, one), (y, other) in itertools.product(enumerate(xs), enumerate(ys)):
-                key = (step, one, other)
-                _draw_pair(ax, x, y, key in compared, wrong.get(key), norm)
+            for x, y in itertools.product(range(len(xs)), range(len(ys))):
+                cell = step, xs[x], ys[y]
+                _draw_pair(ax, x, y, cell in compared, inverted.get(cell), norm)
             ax.set_xlim(-0.5, len(xs) - 0.5)
             ax.set_ylim(-0.5, len(ys) - 0.5)
             ax.set_xticks(range(len(xs)), xs if across in findings.times.axes else [""])
@@ -345,23 +348,17 @@ def inversions(
     return picture
 
 
-def _key(axis: str, across: str, up: str, one: Inversion) -> tuple:
-    step = (one.smaller[axis], one.larger[axis])
-    return step, one.smaller.get(across, 0), one.smaller.get(up, 0)
-
-
-def _steps(axis: str, measured: list[tuple[dict, int]], here: list[Inversion]) -> list[tuple[int, int]]:
+def _steps(compared: set[tuple[int, int]], inverted: Counter[tuple[int, int]]) -> list[tuple[int, int]]:
     """Pairs that get a panel: those inverted somewhere; where none is, all next to each other on the whole axis."""
-    weight = Counter((one.smaller[axis], one.larger[axis]) for one in here)
-    sizes = sorted({size for one, other in measured for size in (one[axis], other)})
-    steps = sorted(weight or {*itertools.pairwise(sizes)} & {(one[axis], other) for one, other in measured})
-    return sorted(sorted(steps, key=lambda step: -weight[step])[:MOST_PANELS])
+    sizes = sorted({size for step in compared for size in step})
+    steps = sorted(inverted or {*itertools.pairwise(sizes)} & compared)
+    return sorted(sorted(steps, key=lambda step: -inverted[step])[:MOST_PANELS])
 
 
 def _counted(findings: Findings, here: list[Inversion], found: list[Inversion], compared: int, left_out: int) -> str:
     text = f"{len(here)} of {compared} pairs of neighbours are inverted"
     if here and findings.times.raw:
-        text += f", {sum(bool(one.certain) for one in here)} of them with certainty (bold)"
+        text += f", {sum(bool(pair.certain) for pair in here)} of them with certainty (bold)"
     if findings.min_ratio > 1:
         text += f"; only those by {findings.min_ratio:g} or more"
     if len(found) > len(here):

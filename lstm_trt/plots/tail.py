@@ -191,17 +191,17 @@ def _draw_group(
 ) -> list[float]:
     """A line a round, and the deadline on the group's own scale; returns the ends of the lines."""
     rounds = data.rounds_of(group)
-    median_us = data.middle(one.median_us for one in rounds)
-    unit_us, largest = (median_us if relative else 1.0), max(one.max_us for one in rounds)
+    median_us = data.middle(each.median_us for each in rounds)
+    unit_us, largest = (median_us if relative else 1.0), max(each.max_us for each in rounds)
     label = f"{name}: median {number(median_us)} µs, max {number(largest)} µs ({multiple(largest / median_us)})"
     if deadline_us:
-        late, n = sum(int((one.latency_us > deadline_us).sum()) for one in rounds), group.n
+        late, n = sum(int((each.latency_us > deadline_us).sum()) for each in rounds), group.n
         label += f", late {whole(late)} of {whole(n)} ({percent(late / n)})"
         if relative:
             ax.axvline(deadline_us / median_us, **{**DEADLINE, "color": look["color"]})
-    for place, one in enumerate(rounds):
-        draw_line(ax, one.latency_us / unit_us, "_" if place else label, look)
-    return [edge / unit_us for one in rounds for edge in (float(one.ordered_us[0]), one.max_us)]
+    for place, each in enumerate(rounds):
+        draw_line(ax, each.latency_us / unit_us, "_" if place else label, look)
+    return [edge / unit_us for each in rounds for edge in (float(each.ordered_us[0]), each.max_us)]
 
 
 def _multiples_axis(ax: Axes, drawn: Sequence[float], apart: float) -> None:
@@ -230,8 +230,8 @@ def _evidence_lines(ax: Axes, lengths: set[int]) -> None:
 def _names(groups: Sequence[Group]) -> list[str]:
     """How the calls arrive where one network was recorded with several arrivals, else the groups' own names."""
     configurations = [group.configuration for group in groups]
-    if None not in configurations and len({(one.workload, one.runtime) for one in configurations}) == 1:
-        arrivals = [one.protocol.arrival_words for one in configurations]
+    if None not in configurations and len({(each.workload, each.runtime) for each in configurations}) == 1:
+        arrivals = [each.protocol.arrival_words for each in configurations]
         if 1 < len(set(arrivals)) == len(groups):
             return arrivals
     return [group.name or "all trials" for group in groups]
@@ -275,8 +275,8 @@ def choose_tails(runs: Runs) -> Runs:
     """Of a sweep the configuration with the largest maximum / median, then others evenly by their median."""
     runs = as_runs(runs)
     timed = {place: data.rounds_of(group) for place, group in enumerate(runs) if group.n}
-    median_us = {place: min(one.median_us for one in rounds) for place, rounds in timed.items()}
-    reach = {place: max(one.max_us for one in rounds) / median_us[place] for place, rounds in timed.items()}
+    median_us = {place: min(each.median_us for each in rounds) for place, rounds in timed.items()}
+    reach = {place: max(each.max_us for each in rounds) / median_us[place] for place, rounds in timed.items()}
     if not timed:
         return runs
     worst = max(reach, key=reach.get)
@@ -305,7 +305,7 @@ def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict:
     allowed share and confidence, and its effective sample size widens the band upwards.
     """
     ax, rounds = part.subplots(), data.rounds_of(group)
-    pooled = data.Round(np.concatenate([one.latency_us for one in rounds]))
+    pooled = data.Round(np.concatenate([each.latency_us for each in rounds]))
     n, edges = pooled.n, [float(pooled.ordered_us[0]), pooled.max_us]
     confidence = verdict.confidence if verdict else DEFAULT_CONFIDENCE
     effective_share = min(1.0, verdict.effective_n / verdict.n) if verdict else 1.0
@@ -319,9 +319,9 @@ def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict:
         {"color": TAIL_COLOR, "linewidth": 1.8, "marker": "o"},
     )
     if len(rounds) > 1:
-        for place, one in enumerate(rounds):
+        for place, each in enumerate(rounds):
             label = "_" if place else f"each of {len(rounds)} rounds"
-            draw_line(ax, one.latency_us, label, {"color": TAIL_COLOR, "linewidth": 0.7, "alpha": 0.55})
+            draw_line(ax, each.latency_us, label, {"color": TAIL_COLOR, "linewidth": 0.7, "alpha": 0.55})
     share_axis(ax, min(1 / n, evidence / 2, allowed / 2 if verdict else 1))
     if control is not None:
         moved = pooled.median_us + control - np.median(control)

@@ -97,7 +97,7 @@ def trials_in_order(
     group = data.one_group(runs)
     series = series_of(group, outliers, round_number)
     bulk = pooled(series)
-    warm = sum(int(one.warm.sum()) for one in series)
+    warm = sum(int(each.warm.sum()) for each in series)
     notes = [
         f"n = {whole(bulk.n)} after {whole(warm)} warm-up trials; median {number(bulk.median_us)} µs, maximum"
         f" {number(bulk.max_us)} µs ({multiple(bulk.max_us / bulk.median_us)}); {whole(bulk.outliers)} of"
@@ -125,11 +125,11 @@ def series_of(group: Group, outliers: Outliers | None = None, round_number: int 
         raise UsageError(f"{group.name or 'the recording'}: no trials after warm-up")
     if outliers is not None and len(outliers.labels) != len(kept):
         raise UsageError(f"the findings are of {len(outliers.labels)} rounds, {group.name} has {len(kept)}")
-    found = [(index, one) for index, one in enumerate(kept) if round_number in (None, one.round)]
+    found = [(index, sample) for index, sample in enumerate(kept) if round_number in (None, sample.round)]
     if not found:
-        numbers = ", ".join(str(one.round) for one in kept)
+        numbers = ", ".join(str(sample.round) for sample in kept)
         raise UsageError(f"no round {round_number} of {group.name}: there is {numbers}")
-    rows = sum(len(one.latency_ns) for _, one in found)
+    rows = sum(len(sample.latency_ns) for _, sample in found)
     series, offset = [], 0
     for index, sample in found:
         series.append(_series(sample, offset, outliers, index))
@@ -158,12 +158,12 @@ def _series(sample: Sample, offset: int, outliers: Outliers | None, index: int) 
 
 def pooled(series: Sequence[Series]) -> Round:
     """All trials after warm-up."""
-    return Round(np.concatenate([one.latency_us[~one.warm] for one in series]))
+    return Round(np.concatenate([each.latency_us[~each.warm] for each in series]))
 
 
 def kinds_of(outliers: Outliers | None, series: Sequence[Series]) -> list[Kind]:
     """Bulk, clusters and other outliers, as the legend names them; what has no trial is left out."""
-    labels = np.concatenate([one.labels[~one.warm] for one in series])
+    labels = np.concatenate([each.labels[~each.warm] for each in series])
     counts = dict(zip(*(part.tolist() for part in np.unique(labels, return_counts=True)), strict=True))
     if outliers is None:
         kinds = [Kind(BULK, "trial", {"color": BULK_COLOR}), Kind(OTHER, "outlier", {"color": OUTLIER_COLOR})]
@@ -190,9 +190,9 @@ def draw_order(body, series: Sequence[Series], deadline_us: float | None, outlie
     for kind in kinds_of(outliers, series):
         _dots(ax, series, kind)
     level = {"color": "black", "linewidth": 1.2, "label": "level of each segment", "zorder": 4}
-    for one in series:
-        if one.levels:  # a step or a slope a segment: what clusters are multiples of
-            ax.plot(*zip(*one.levels, strict=True), **level)
+    for each in series:
+        if each.levels:  # a step or a slope a segment: what clusters are multiples of
+            ax.plot(*zip(*each.levels, strict=True), **level)
     _latency_axis(ax, series, timed, deadline_us)
     _histogram(side, timed, ax)
     low, high = ax.get_ylim()
@@ -214,26 +214,26 @@ def _order_axis(ax: Axes, series: Sequence[Series]) -> None:
         ax.xaxis.set_major_formatter(lambda value, _: plain(value))
         ax.set_xlabel("trial")
         return
-    names = [one.name if len(series) <= 8 else one.name.split()[-1] for one in series]
-    ax.set_xticks([one.place.mean() for one in series], names)
+    names = [each.name if len(series) <= 8 else each.name.split()[-1] for each in series]
+    ax.set_xticks([each.place.mean() for each in series], names)
     ax.grid(False, axis="x")
     ax.set_xlabel("trials of each round, in order" + (", by round" if len(series) > 8 else ""))
 
 
 def _shade(ax: Axes, series: Sequence[Series]) -> None:
     """Warm-up, wherever it stands."""
-    for one in series:
-        edges = np.flatnonzero(np.diff(np.r_[0, one.warm.astype(int), 0]))
+    for each in series:
+        edges = np.flatnonzero(np.diff(np.r_[0, each.warm.astype(int), 0]))
         for first, last in zip(edges[::2], edges[1::2], strict=True):
-            span = one.place[first] - 0.5, one.place[last - 1] + 0.5
+            span = each.place[first] - 0.5, each.place[last - 1] + 0.5
             ax.axvspan(*span, label="warm-up", color="0.88", zorder=0, linewidth=0)
-    place = np.concatenate([one.place[one.warm] for one in series])
-    value = np.concatenate([one.latency_us[one.warm] for one in series])
+    place = np.concatenate([each.place[each.warm] for each in series])
+    value = np.concatenate([each.latency_us[each.warm] for each in series])
     ax.plot(place, value, **_dot(_mark_size(series) + 2), color="0.4")
 
 
 def _mark_size(series: Sequence[Series]) -> float:
-    rows = sum(len(one.place) for one in series)
+    rows = sum(len(each.place) for each in series)
     return 7.0 if rows < 100 else 3.0 if rows < 20_000 else 1.5
 
 
@@ -242,9 +242,9 @@ def _dot(size: float) -> dict:
 
 
 def _dots(ax: Axes, series: Sequence[Series], kind: Kind) -> None:
-    chosen = [(one.labels == kind.label) & ~one.warm for one in series]
-    place = np.concatenate([one.place[mask] for one, mask in zip(series, chosen, strict=True)])
-    value = np.concatenate([one.latency_us[mask] for one, mask in zip(series, chosen, strict=True)])
+    chosen = [(each.labels == kind.label) & ~each.warm for each in series]
+    place = np.concatenate([each.place[mask] for each, mask in zip(series, chosen, strict=True)])
+    value = np.concatenate([each.latency_us[mask] for each, mask in zip(series, chosen, strict=True)])
     size = _mark_size(series)
     if kind.label == BULK:
         kept = thinned(value)
@@ -284,7 +284,7 @@ def _latency_axis(ax: Axes, series: Sequence[Series], timed: Round, deadline_us:
         ax.yaxis.set_major_formatter(lambda value, _: plain(value))
     ax.set_ylim(bottom, top)
     ax.set_ylabel("latency [µs]" + (" (log)" if logarithmic else ""))
-    warm_us = np.concatenate([one.latency_us[one.warm] for one in series])
+    warm_us = np.concatenate([each.latency_us[each.warm] for each in series])
     above, below = warm_us[warm_us > top], warm_us[warm_us < bottom]
     outside = []
     if len(above):
