@@ -412,20 +412,19 @@ def _joined(found: list[tuple[float, np.ndarray]], place: float, members: np.nda
     return [*others, (place, members)]
 
 
-def _beside(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether one is much the smaller and lies at the edge of the other."""
-    gap = max(other[0] - one[-1], one[0] - other[-1])
-    return 4 * len(one) < len(other) and max(gap, np.ptp(one) / 3) < np.ptp(other) / 8
+def _beside(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether `a` is much the smaller and lies at the edge of `b`."""
+    gap = max(b[0] - a[-1], a[0] - b[-1])
+    return 4 * len(a) < len(b) and max(gap, np.ptp(a) / 3) < np.ptp(b) / 8
 
 
-def _gain(one: np.ndarray, other: np.ndarray, both: np.ndarray) -> float:
+def _gain(a: np.ndarray, b: np.ndarray, both: np.ndarray) -> float:
     """Log likelihood ratio of two normal clusters over one, each trial of the cluster it is in."""
-    if one[0] < other[-1] and other[0] < one[-1]:
+    if a[0] < b[-1] and b[0] < a[-1]:
         return 0.0
     whole = max(float(both.std()), 1e-12)
     return sum(
-        len(part) * math.log(len(part) / len(both) * whole / max(float(part.std()), 1e-3 * whole))
-        for part in (one, other)
+        len(part) * math.log(len(part) / len(both) * whole / max(float(part.std()), 1e-3 * whole)) for part in (a, b)
     )
 
 

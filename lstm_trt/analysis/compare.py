@@ -136,7 +136,7 @@ class _Band:
     def rounds_agree(self, more: int, confidence: float) -> bool:
         """Whether the rounds of side `more` have the larger share, as a whole."""
         above, below = ([float(inside.mean()) for inside in self.inside[side]] for side in (more, 1 - more))
-        against = sum(one <= other for one in above for other in below)
+        against = sum(higher <= lower for higher in above for lower in below)
         rank = ratio_rank(len(above), len(below), confidence) if min(len(above), len(below)) >= ROUNDS else 1
         return against < rank
 

@@ -181,9 +181,9 @@ class Verdict(JsonFields):
     the effective number; drift is left out of both. `reasons` says what holds MET back and what is to be known besides.
     """
 
-    verdict: Outcome
-    n: int
-    misses: int
+    verdict: Outcome = Outcome.NOT_ENOUGH_EVIDENCE
+    n: int = 0
+    misses: int = 0
     deadline_us: float
     percentile: float
     confidence: float
@@ -195,10 +195,10 @@ class Verdict(JsonFields):
     miss_rate_high: float | None = None
     trials_needed: int | None
     trials_needed_if_independent: int | None
-    verdict_if_independent: Outcome
-    verdict_if_effective: Outcome
-    effective_n: int
-    effective_misses: int
+    verdict_if_independent: Outcome = Outcome.NOT_ENOUGH_EVIDENCE
+    verdict_if_effective: Outcome = Outcome.NOT_ENOUGH_EVIDENCE
+    effective_n: int = 0
+    effective_misses: int = 0
     dependence: Dependence = field(default_factory=Dependence)
     card: FirmStatistics | None = None
     rounds: tuple[Round, ...] = ()
@@ -373,18 +373,11 @@ def failed(
     deadline_us, share, confidence = check_question(deadline_us, percentile, confidence)
     clean = trials_for_share(0, 1, 1 - share, confidence)
     return Verdict(
-        verdict=Outcome.NOT_ENOUGH_EVIDENCE,
-        n=0,
-        misses=0,
         deadline_us=deadline_us,
         percentile=float(100 * share),
         confidence=confidence,
         trials_needed=clean,
         trials_needed_if_independent=clean,
-        verdict_if_independent=Outcome.NOT_ENOUGH_EVIDENCE,
-        verdict_if_effective=Outcome.NOT_ENOUGH_EVIDENCE,
-        effective_n=0,
-        effective_misses=0,
         reasons=(str(reason),),
     )
 

@@ -17,7 +17,7 @@ from lstm_trt.analysis.answers import Answers, JsonFields, json_value, runs_to_j
 from lstm_trt.analysis.causes import CONTROL, Cause, find_causes, find_period
 from lstm_trt.analysis.clusters import find_bumps
 from lstm_trt.analysis.outcomes import SteadyState, TimesBy
-from lstm_trt.analysis.quantiles import PERCENTILES, at_most, count_outliers, percentile, rate_bounds
+from lstm_trt.analysis.quantiles import at_most, count_outliers, median, rate_bounds
 from lstm_trt.analysis.segments import Segment, clock_step, find_segments, spread_ties
 from lstm_trt.analysis.text import causes_text, clusters_line, outliers_line, outliers_text
 from lstm_trt.config.errors import UsageError
@@ -227,7 +227,7 @@ def _find(samples: Sequence[Sample]) -> tuple[Outliers, list[Sample]]:
         labels[(labels == BODY) & (ratios >= bump.low) & (ratios < bump.high)] = place
     tail = _tail(ratios, labels)
     pooled = np.concatenate(timed)
-    n, median_ns = len(pooled), percentile(np.sort(pooled), PERCENTILES["median_us"])
+    n, median_ns = len(pooled), median(pooled)
     parts = np.split(labels, sizes)
     clusters = []
     for place, bump in enumerate(bumps):
@@ -252,7 +252,7 @@ def _find(samples: Sequence[Sample]) -> tuple[Outliers, list[Sample]]:
             round=sample.round,
             n=len(latency),
             outliers=count_outliers(latency),
-            median_us=percentile(np.sort(latency), PERCENTILES["median_us"]) / 1e3,
+            median_us=median(latency) / 1e3,
             steady_state=course.steady_state,
             drift=course.drift,
             segments=course.segments,

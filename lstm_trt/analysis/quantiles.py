@@ -39,6 +39,11 @@ def percentile(sorted_values: np.ndarray, share: Fraction) -> float:
     return float(sorted_values[max(rank, 1) - 1])
 
 
+def median(values: np.ndarray) -> float:
+    """The order statistic in the middle, the lower of two; `values` in any order."""
+    return percentile(np.sort(values), PERCENTILES["median_us"])
+
+
 def count_outliers(values: np.ndarray) -> int:
     """Values outside 1.5 x IQR of the quartiles, both sides, numpy's linear quartiles."""
     low, high = np.percentile(values, [25, 75])

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lstm_trt.analysis.outcomes import SteadyState
-from lstm_trt.analysis.quantiles import PERCENTILES, percentile
+from lstm_trt.analysis.quantiles import median
 
 #: Levels this near count as one: half of the 2 % below which no comparison speaks of a difference.
 SAME_LEVEL = 0.01
@@ -83,7 +83,6 @@ def find_segments(latency_ns: np.ndarray) -> Segments:
     places = [0, *(_place(logs, edges, *triple) for triple in zip(bounds, bounds[1:], bounds[2:], strict=False))]
     segments, levels = [], np.empty(len(logs))
     for start, stop, slope in zip(places, [*places[1:], len(logs)], sloped, strict=True):
-        median = _median(latency_ns[start:stop])
         levels[start:stop] = np.median(logs[start:stop])
         change = 0.0
         if slope:
@@ -94,7 +93,7 @@ def find_segments(latency_ns: np.ndarray) -> Segments:
             trials = np.arange(start, stop)
             levels[start:stop] += per_trial * (trials - trials.mean())
             change = math.expm1(per_trial * (stop - start - 1))
-        segments.append(Segment(start, stop, median, change))
+        segments.append(Segment(start, stop, median(latency_ns[start:stop]), change))
     levels = np.exp(levels)
     drift = float(levels[-1] / levels[0] - 1)
     return Segments(tuple(segments), _steady_state(levels), drift, levels)
@@ -124,10 +123,6 @@ def spread_ties(values: np.ndarray) -> np.ndarray:
     # Multiples of the golden ratio fill an interval evenly in any series of trials.
     places = np.arange(1, len(values) + 1) * 0.6180339887498949 % 1.0 - 0.5
     return np.maximum(values + step * places, values / 2)
-
-
-def _median(values: np.ndarray) -> float:
-    return percentile(np.sort(values), PERCENTILES["median_us"])
 
 
 def _block_medians(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:

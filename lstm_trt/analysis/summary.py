@@ -19,7 +19,7 @@ import numpy as np
 from lstm_trt.analysis.answers import Answers, JsonFields
 from lstm_trt.analysis.outcomes import SteadyState
 from lstm_trt.analysis.outliers import Cluster, quick
-from lstm_trt.analysis.quantiles import PERCENTILES, count_outliers, interval, percentile
+from lstm_trt.analysis.quantiles import PERCENTILES, count_outliers, interval, median, percentile
 from lstm_trt.analysis.text import summary_table
 from lstm_trt.config.labels import configuration_fields
 from lstm_trt.store.runs import as_runs
@@ -235,7 +235,7 @@ def _recorded(group: Group, samples: Sequence[Sample], number: int | None, look:
         floor_us=min(floors) if floors else None,
         rounds=len(samples),
         round=number,
-        median_us_rounds=tuple(percentile(np.sort(part), PERCENTILES["median_us"]) / 1e3 for part in timed),
+        median_us_rounds=tuple(median(part) / 1e3 for part in timed),
         max_us_rounds=tuple(float(part.max()) / 1e3 for part in timed),
         machine=samples[0].machine,
         group=group.group,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT
+from lstm_trt.cli.main import EXIT_STOPPED
 from lstm_trt.config.configuration import ARRIVALS, PRECISIONS, TIERS, WAITS, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import AXES, LstmShape
@@ -24,7 +25,7 @@ from lstm_trt.store.tables import UNIT_NS
 if TYPE_CHECKING:
     from lstm_trt.recorder.sweep import Report
 
-EXIT_FAILED, EXIT_STOPPED = 1, 130
+EXIT_FAILED = 1
 
 PATH_HELP = "recordings (file, folder or consolidated pair), or a table of times (CSV, Parquet, JSON, plain text)"
 
@@ -94,6 +95,22 @@ def runtime_arguments(parser: argparse.ArgumentParser) -> None:
     seed = "seed of weights, inputs and order (default %(default)s)"
     add("--seed", type=int, default=Protocol.seed, metavar="N", help=seed)
     parser.add_argument("--time-limit", type=float, metavar="S", help="seconds that a configuration may take")
+
+
+def sweep_arguments(parser: argparse.ArgumentParser) -> None:
+    """How several configurations are recorded, beside their protocol."""
+    parser.add_argument("--retry-failed", action="store_true", help="try again what failed before")
+    parser.add_argument("--quiet", action="store_true", help="no progress line")
+
+
+def sweep_options(arguments: argparse.Namespace) -> dict:
+    """The keyword arguments of `run_sweep` that were given, but for the seed."""
+    return {
+        "rounds": arguments.rounds,
+        "time_limit_s": arguments.time_limit,
+        "retry_failed": arguments.retry_failed,
+        "show_progress": not arguments.quiet,
+    }
 
 
 def protocol_of(arguments: argparse.Namespace) -> Protocol:

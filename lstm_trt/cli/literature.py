@@ -6,7 +6,16 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from lstm_trt.cli.common import AXIS_HELP, exit_status, print_answer, print_files, print_progress, stopped
+from lstm_trt.cli.common import (
+    AXIS_HELP,
+    exit_status,
+    print_answer,
+    print_files,
+    print_progress,
+    stopped,
+    sweep_arguments,
+    sweep_options,
+)
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.literature import metrics, plan
@@ -58,8 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     seed = "seed of weights, batches and order (default %(default)s)"
     add("--seed", type=int, default=Protocol.seed, metavar="N", help=seed)
     add("--time-limit", type=float, metavar="S", help="seconds that a recording may take")
-    add("--retry-failed", action="store_true", help="try again what failed before")
-    add("--quiet", action="store_true", help="no progress line")
+    sweep_arguments(parser)
     add("--out", type=Path, metavar="DIR", help="folder for the recordings")
     add("--figures", type=Path, metavar="DIR", help="draw them beside the documents' figures, into this folder")
 
@@ -117,15 +125,7 @@ def _own_implementations(arguments: argparse.Namespace) -> list[str]:
 
 
 def _record(arguments: argparse.Namespace, wanted: list[Configuration]) -> int:
-    report = run_sweep(
-        wanted,
-        arguments.out,
-        rounds=arguments.rounds,
-        seed=arguments.seed,
-        time_limit_s=arguments.time_limit,
-        retry_failed=arguments.retry_failed,
-        show_progress=not arguments.quiet,
-    )
+    report = run_sweep(wanted, arguments.out, seed=arguments.seed, **sweep_options(arguments))
     print_progress(str(report))
     if report.stopped:
         return stopped(arguments.given)
@@ -137,8 +137,7 @@ def _record(arguments: argparse.Namespace, wanted: list[Configuration]) -> int:
 def _asked(arguments: argparse.Namespace) -> Callable[[Configuration], bool]:
     """Whether --table shows a configuration: of the workloads, implementations and mode, if they were given."""
     workloads = {find(name).name for name in arguments.workload}
-    given = arguments.implementation or ["all"]
-    names = set() if given == ["all"] else set(given)
+    names = set(arguments.implementation or ()) - {"all"}
     return lambda configuration: (
         (not workloads or configuration.workload.name in workloads)
         and (not names or configuration.runtime in names)

@@ -24,6 +24,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import duration, latency
 from lstm_trt.recorder import pool, soak
 from lstm_trt.store import files
+from lstm_trt.store.schema import Recording
 
 EXAMPLE = (
     "lstm-trt record --layers 2 --hidden 200 --sequence 128 --runtime onnxruntime --trials 1000 --out recordings\n"
@@ -47,25 +48,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `record`; returns the exit status."""
-    return _record(arguments) if arguments.for_time is None else _soak(arguments)
+    shape = shape_of(arguments)
+    asked = {
+        "runtime": arguments.runtime,
+        "protocol": protocol_of(arguments),
+        "options": options_of(arguments),
+        "control": arguments.control,
+        "out": arguments.out,
+    }
+    progress = _Progress(f"{shape.label} on {arguments.runtime}")
+    if arguments.format != "json":
+        asked["listener"] = progress
+    if arguments.for_time is None:
+        return _record(arguments, pool.record(shape, time_limit_s=arguments.time_limit, **asked))
+    for name in ("trials", "tier", "time_limit"):
+        if getattr(arguments, name) is not None:
+            flag = name.replace("_", "-")
+            raise UsageError(f"--for sets how long it records, --{flag} when it ends: give one of them")
+    try:
+        done = soak.soak(shape, soak.seconds_of(arguments.for_time), **asked)
+    except KeyboardInterrupt:
+        progress.end_line()
+        return stopped(arguments.given, "the parts written stay; ")
+    print_answer(done, arguments.format, done.warnings)
+    return 0
 
 
-def _record(arguments: argparse.Namespace) -> int:
-    as_json, shape = arguments.format == "json", shape_of(arguments)
-    recording = pool.record(
-        shape,
-        arguments.runtime,
-        protocol_of(arguments),
-        options_of(arguments),
-        control=arguments.control,
-        out=arguments.out,
-        time_limit_s=arguments.time_limit,
-        listener=_ignore if as_json else _Progress(f"{shape.label} on {arguments.runtime}"),
-    )
+def _record(arguments: argparse.Namespace, recording: Recording) -> int:
+    """Print the summary of one recording, its control run and its path."""
     warn(recording.provenance["warnings"])
     path = files.make_folder(arguments.out) / recording.file_name
     answers, control = summarize([recording]), recording.provenance["control"]
-    if as_json:
+    if arguments.format == "json":
         print_json({"path": str(path), "summary": answers[0].as_dict(), "control": control})
         return 0
     print(answers)
@@ -75,51 +89,29 @@ def _record(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _soak(arguments: argparse.Namespace) -> int:
-    for name in ("trials", "tier", "time_limit"):
-        if getattr(arguments, name) is not None:
-            flag = name.replace("_", "-")
-            raise UsageError(f"--for sets how long it records, --{flag} when it ends: give one of them")
-    as_json, shape = arguments.format == "json", shape_of(arguments)
-    progress = _Progress(f"{shape.label} on {arguments.runtime}")
-    try:
-        done = soak.soak(
-            shape,
-            soak.seconds_of(arguments.for_time),
-            arguments.runtime,
-            protocol_of(arguments),
-            options_of(arguments),
-            out=arguments.out,
-            control=arguments.control,
-            listener=_ignore if as_json else progress,
-        )
-    except KeyboardInterrupt:
-        progress.end_line()
-        return stopped(arguments.given, "the parts written stay; ")
-    print_answer(done, arguments.format, done.warnings)
-    return 0
-
-
-def _ignore(event: dict) -> None:
-    pass
-
-
 class _Progress:
     """Prints what the recorder reports, on standard error; what changes by the second only on a terminal."""
 
     def __init__(self, name: str) -> None:
         self._name, self._terminal, self._open = name, sys.stderr.isatty(), False
-        self._handlers = {
-            "floor": self._show_floor,
-            "progress": self._show_trials,
-            "rest": self._show_rest,
-            "soak": self._show_parts,
-            "stage": self._show_stage,
-        }
 
     def __call__(self, event: dict) -> None:
-        if event["event"] in self._handlers:
-            self._handlers[event["event"]](event)
+        match event["event"]:
+            case "floor":
+                print_progress(f"{self._name}: roofline bound {latency(event['floor_ns'] / 1e3, 3)}")
+            case "progress":
+                self._rewrite(f"{event['done']}/{event['total']} trials")
+                if event["done"] >= event["total"]:
+                    self.end_line()
+            case "rest":
+                elapsed, left = duration(event["elapsed_s"]), duration(event["asked_s"])
+                interrupted = f"round {event['continues']} was interrupted after {elapsed}"
+                print_progress(f"{interrupted}: recording the remaining {left} as round {event['round']}")
+            case "soak":
+                left = duration(event["asked_s"] - event["elapsed_s"])
+                self._rewrite(f"{event['trials']} trials, {event['parts']} parts written, {left} left")
+            case "stage" if event["stage"] == "store":
+                self.end_line()
 
     def end_line(self) -> None:
         """End the line that is being rewritten, if any."""
@@ -131,24 +123,3 @@ class _Progress:
         if self._terminal:
             print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
             self._open = True
-
-    def _show_floor(self, event: dict) -> None:
-        print_progress(f"{self._name}: roofline bound {latency(event['floor_ns'] / 1e3, 3)}")
-
-    def _show_trials(self, event: dict) -> None:
-        self._rewrite(f"{event['done']}/{event['total']} trials")
-        if event["done"] >= event["total"]:
-            self.end_line()
-
-    def _show_rest(self, event: dict) -> None:
-        elapsed, left = duration(event["elapsed_s"]), duration(event["asked_s"])
-        stopped_round = f"round {event['continues']} was interrupted after {elapsed}"
-        print_progress(f"{stopped_round}: recording the remaining {left} as round {event['round']}")
-
-    def _show_parts(self, event: dict) -> None:
-        left = duration(event["asked_s"] - event["elapsed_s"])
-        self._rewrite(f"{event['trials']} trials, {event['parts']} parts written, {left} left")
-
-    def _show_stage(self, event: dict) -> None:
-        if event["stage"] == "store":
-            self.end_line()

@@ -18,6 +18,8 @@ from lstm_trt.cli.common import (
     shape_arguments,
     sizes_of,
     stopped,
+    sweep_arguments,
+    sweep_options,
 )
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import AXES, GRIDS, Grid
@@ -42,11 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rounds = "repeat everything in new processes (default 3 from 10000 trials on, else 1)"
     add("--rounds", type=int, metavar="N", help=rounds)
     add("--control", action="store_true", help=CONTROL_HELP)
-    add("--retry-failed", action="store_true", help="try again what failed before")
+    sweep_arguments(parser)
     add("--memory-limit-gb", type=float, metavar="GB", help="memory that a worker process may use")
     add("--figures", type=Path, metavar="DIR", help="draw the figures of the sweep into this folder")
     add("--deadline-us", type=float, metavar="US", help="deadline to show in the figures")
-    add("--quiet", action="store_true", help="no progress line")
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the recordings")
 
 
@@ -63,13 +64,10 @@ def run(arguments: argparse.Namespace) -> int:
             for runtime in dict.fromkeys(arguments.runtime)
         ],
         arguments.out,
-        rounds=arguments.rounds,
+        **sweep_options(arguments),
         seed=arguments.seed,
         control=arguments.control,
-        time_limit_s=arguments.time_limit,
         memory_limit=None if limit is None else int(limit * 1e9),
-        retry_failed=arguments.retry_failed,
-        show_progress=not arguments.quiet,
     )
     print_answer(report, arguments.format)
     if report.stopped:

@@ -18,6 +18,8 @@ from lstm_trt.cli.common import (
     shape_arguments,
     shape_of,
     stopped,
+    sweep_arguments,
+    sweep_options,
 )
 from lstm_trt.recorder.versions import record_versions
 
@@ -40,8 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rounds", type=int, default=ROUNDS, metavar="N", help="rounds, each in new processes (default %(default)s)")
     add("--control", action="store_true", help=CONTROL_HELP)
     comparison_arguments(parser)
-    add("--retry-failed", action="store_true", help="try again what failed before")
-    add("--quiet", action="store_true", help="no progress line")
+    sweep_arguments(parser)
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the recordings")
 
 
@@ -53,15 +54,12 @@ def run(arguments: argparse.Namespace) -> int:
         shape_of(arguments),
         out=arguments.out,
         runtime=arguments.runtime,
-        rounds=arguments.rounds,
+        **sweep_options(arguments),
         protocol=protocol_of(arguments),
         options=options_of(arguments),
         control=arguments.control,
-        time_limit_s=arguments.time_limit,
-        retry_failed=arguments.retry_failed,
         effect=arguments.effect,
         confidence=arguments.confidence,
-        show_progress=not arguments.quiet,
         tell=(lambda line: None) if arguments.quiet else print_progress,
     )
     print_progress(str(answer.report))
