@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -184,6 +184,10 @@ class Cause(JsonFields):
     by: CountedBy
 
 
+#: Trials of a cluster with the cause and without, and those of the bulk.
+Table = tuple[int, int, int, int]
+
+
 def fisher_greater(a: int, b: int, c: int, d: int) -> float:
     """P(A >= a) with the margins of the table [[a, b], [c, d]] fixed: Fisher's exact test, one-sided."""
     from scipy.stats import fisher_exact
@@ -223,21 +227,20 @@ def find_causes(
     `excess_ns`: how much later than the level the trials of a kind are, from and to; below 0 for
     fast ones.
     """
-    asked: list[tuple[int, str, tuple, float, tuple, CountedBy]] = []
+    asked: list[tuple[int, Cause]] = []
     for place, kind in enumerate(kinds):
         for name in sorted({name for sample in samples for name in sample.causes}):
             table = _by_trial(samples, labels, name, kind, body)
             if table is not None:
-                asked.append((place, name, table, fisher_greater(*table), odds(*table), CountedBy.TRIAL))
+                asked.append((place, _cause(name, table, table, CountedBy.TRIAL)))
         for name in sorted({name for sample in samples for name in sample.block_causes}):
             table, blocks = _by_block(samples, labels, name, kind, body)
             if blocks is not None:
-                asked.append((place, name, table, fisher_greater(*blocks), odds(*table), CountedBy.BLOCK))
-    corrected = holm([p for _, _, _, p, _, _ in asked])
+                asked.append((place, _cause(name, table, blocks, CountedBy.BLOCK)))
     found: list[list[Cause]] = [[] for _ in kinds]
-    for (place, name, (a, b, c, d), _, ratios, by), p in zip(asked, corrected, strict=True):
-        if p <= CAUSE_ALPHA and ratios[0] > 1:
-            found[place].append(Cause(name, *ratios, p, a / (a + b), c / max(c + d, 1), by))
+    for (place, cause), p in zip(asked, holm([cause.p for _, cause in asked]), strict=True):
+        if p <= CAUSE_ALPHA and cause.odds_ratio > 1:
+            found[place].append(replace(cause, p=p))
     for place, causes in enumerate(found):
         causes.sort(key=lambda cause: (cause.p, -cause.odds_ratio))
         control = _control(samples, labels, kinds[place], excess_ns[place])
@@ -246,21 +249,27 @@ def find_causes(
     return [tuple(causes) for causes in found]
 
 
+def _cause(name: str, table: Table, tested: Table, by: CountedBy) -> Cause:
+    """A cause with its uncorrected p-value: of `tested`, which counts trials as `table` does, or blocks."""
+    a, b, c, d = table
+    return Cause(name, *odds(*table), fisher_greater(*tested), a / (a + b), c / max(c + d, 1), by)
+
+
 def _present(counts: np.ndarray) -> np.ndarray:
     """Whether a trial, or its block, counted more than is usual."""
     return counts > max(float(np.median(counts)), 0)
 
 
-def _by_trial(samples, labels, name: str, kind: int, body: int) -> tuple[int, int, int, int] | None:
-    tables = []
+def _by_trial(samples, labels, name: str, kind: int, body: int) -> Table | None:
+    tables = [(0, 0, 0, 0)]
     for sample, label in zip(samples, labels, strict=True):
         if name in sample.causes and len(label):
             tables.append(_table(_present(sample.timed(sample.causes[name])), label, kind, body))
-    a, b, c, d = _summed(tables)
+    a, b, c, d = map(sum, zip(*tables, strict=True))
     return (a, b, c, d) if a + b and c + d and a + c else None
 
 
-def _table(present: np.ndarray, label: np.ndarray, kind: int, body: int) -> tuple[int, int, int, int]:
+def _table(present: np.ndarray, label: np.ndarray, kind: int, body: int) -> Table:
     """Trials of the kind with the cause and without, and those of the body."""
     inside, outside = label == kind, label == body
     return tuple(
@@ -268,13 +277,9 @@ def _table(present: np.ndarray, label: np.ndarray, kind: int, body: int) -> tupl
     )
 
 
-def _summed(tables: Sequence[tuple[int, int, int, int]]) -> tuple[int, int, int, int]:
-    return tuple(map(sum, zip(*tables, strict=True))) if tables else (0, 0, 0, 0)
-
-
 def _by_block(samples, labels, name: str, kind: int, body: int):
     """The table by trials, and that of blocks: with the cause or not, by holding the kind more often than usual."""
-    shares, present, tables = [], [], []
+    shares, present, tables = [], [], [(0, 0, 0, 0)]
     for sample, label in zip(samples, labels, strict=True):
         if name not in sample.block_causes or not len(label):
             continue
@@ -284,7 +289,7 @@ def _by_block(samples, labels, name: str, kind: int, body: int):
         for start, stop in _blocks(sample):
             shares.append(int(np.count_nonzero(inside[start:stop])) / (stop - start))
             present.append(bool(marked[start]))
-    a, b, c, d = _summed(tables)
+    a, b, c, d = map(sum, zip(*tables, strict=True))
     if not a + b or not c + d or not any(present) or all(present):
         return (a, b, c, d), None
     many, marked = np.array(shares) > np.median(shares), np.array(present)

@@ -434,7 +434,7 @@ def _largest(ordered: np.ndarray, reference: Reference, least: float, shaped: bo
     `shaped`: whether the body's shape is known well enough to compare tails with it.
     """
     for dip in (DIP if shaped else CLEAR_DIP, None):
-        found = _scanned(ordered, BEYOND * reference.spread, reference, least, dip)
+        found = _scanned(ordered, reference, least, dip)
         if found is not None:
             return found
     mixture = shoulder(ordered, reference, least) if shaped and len(ordered) <= FEW else None
@@ -443,11 +443,12 @@ def _largest(ordered: np.ndarray, reference: Reference, least: float, shaped: bo
     return None
 
 
-def _scanned(ordered: np.ndarray, origin: float, reference: Reference, least: float, dip: float | None) -> Bump | None:
+def _scanned(ordered: np.ndarray, reference: Reference, least: float, dip: float | None) -> Bump | None:
     """The cluster of the scan's largest ratio or, where that is none, of the stretches beyond it.
 
     With a `dip` the hazard is scanned, and the density before a cluster is at most this share of its own.
     """
+    origin = BEYOND * reference.spread
     while len(ordered) >= LEAST:
         if dip is not None:
             spacings = np.diff(reference.cumulative(np.r_[origin, ordered])) * np.arange(len(ordered), 0, -1)

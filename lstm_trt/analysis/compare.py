@@ -27,6 +27,7 @@ from lstm_trt.analysis.quantiles import (
     ONE_PROCESS_RATIO,
     ROUNDS,
     check_confidence,
+    interval,
     interval_ranks,
     percentile,
     ratio_rank,
@@ -240,7 +241,7 @@ def _by_processes(
     part = _effective_share(sides, values, share)
     lows, highs = (
         [
-            (_bounds(latency_ns, part, share, confidence)[end], value)
+            (interval(latency_ns, share, confidence, part)[end], value)
             for latency_ns, value in zip(ordered[side], values[side], strict=True)
         ]
         for side, end in ((slow, 0), (1 - slow, 1))
@@ -277,17 +278,6 @@ def _effective_share(sides: list[list[np.ndarray]], values: list[np.ndarray], sh
             if beyond.mean() <= TAIL * (1 - share):
                 looks.append(effective_n(beyond) / len(latency_ns))
     return min(looks)
-
-
-def _bounds(ordered: np.ndarray, part: float, share: Fraction, confidence: float) -> tuple[float | None, float | None]:
-    """The order-statistic interval, its ranks those of the effective number of trials."""
-    n = len(ordered)
-    trials = max(1, math.floor(n * part))
-    low, high = interval_ranks(trials, share, confidence)
-    return (
-        None if low is None else float(ordered[max(1, low * n // trials) - 1]),
-        None if high is None else float(ordered[min(n, -(-high * n // trials)) - 1]),
-    )
 
 
 #: The tail is compared at the highest of these that every process has an exact upper bound of.

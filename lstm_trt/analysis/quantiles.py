@@ -93,11 +93,19 @@ def interval_ranks(n: int, share: Fraction, confidence: float = DEFAULT_CONFIDEN
 
 
 def interval(
-    ordered: np.ndarray, share: Fraction, confidence: float = DEFAULT_CONFIDENCE
+    ordered: np.ndarray, share: Fraction, confidence: float = DEFAULT_CONFIDENCE, effective: float = 1.0
 ) -> tuple[float | None, float | None]:
-    """The values at `interval_ranks` of an ascending array; None where a bound does not exist at this n."""
-    low, high = interval_ranks(len(ordered), share, confidence)
-    return (None if low is None else float(ordered[low - 1])), (None if high is None else float(ordered[high - 1]))
+    """The values at `interval_ranks` of an ascending array; None where a bound does not exist at this n.
+
+    `effective`: effective number of trials over their number; the ranks are those of the former, spread over all.
+    """
+    n = len(ordered)
+    trials = max(1, math.floor(n * effective))
+    low, high = interval_ranks(trials, share, confidence)
+    return (
+        None if low is None else float(ordered[max(1, low * n // trials) - 1]),
+        None if high is None else float(ordered[min(n, -(-high * n // trials)) - 1]),
+    )
 
 
 def rate_bounds(count: int, n: int, confidence: float = DEFAULT_CONFIDENCE) -> tuple[float, float]:

@@ -34,12 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     target = f"target GPU of tensorrt-rtx: {', '.join(COMPUTE_CAPABILITIES)} (default: all)"
     add("--compute-capability", type=str.lower, metavar="SM", help=target)
     add("--optimization-level", type=int, metavar="N", help="0 to 5 (default: the builder's choice)")
-    add(
-        "--aux-streams",
-        type=int,
-        metavar="N",
-        help="maximum number of auxiliary streams (default: the builder's choice)",
-    )
+    streams = "maximum number of auxiliary streams (default: the builder's choice)"
+    add("--aux-streams", type=int, metavar="N", help=streams)
     add("--workspace-mb", type=int, metavar="MB", help="limit of the workspace memory, in 10**6 bytes")
     for axis, meaning in _RANGES.items():
         sizes = ("MIN", "OPT", "MAX")

@@ -24,13 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-y", "--yaml", action="append", default=[], metavar="YAML", help="set parameters, as in 'hidden: [64, 128]'")
     add("-k", "--kernel", metavar="NAME", help="kernel to use instead of the notebook's own")
     add("--cell-limit", type=int, metavar="S", help="seconds that a cell may take")
-    add(
-        "--out",
-        type=Path,
-        default=Path("runs"),
-        metavar="DIR",
-        help="folder for the notebooks that ran (default %(default)s)",
-    )
+    folder = "folder for the notebooks that ran (default %(default)s)"
+    add("--out", type=Path, default=Path("runs"), metavar="DIR", help=folder)
     add("--quiet", action="store_true", help="no progress line")
 
 
