@@ -120,7 +120,7 @@ def test_what_is_there_is_used_again_and_a_path_of_ones_own_does_not_hide_it(rec
     assert (new["version"], new["rounds"], new["against"]) == (here, "6", OLD)
     assert new["median"] in ("SAME", "FASTER", "SLOWER", "AMBIGUOUS") and float(new["median_ratio"]) > 0
     words = lab("versions", LIBRARY, OLD, here, *SIZES, "--trials", 60, "--rounds", 6, "--out", folder)
-    assert f"median {new['median']}, tail {new['tail']}: B ({LIBRARY} {here}) against A ({LIBRARY} {OLD})" in (
+    assert f"median {new['median']}, tail {new['tail']}: B ({LIBRARY} {here}) compared with A ({LIBRARY} {OLD})" in (
         words.stdout
     )
     assert f"{float(new['median_ratio']):.3f} ({float(new['median_ratio_low']):.3f} to " in words.stdout
