@@ -159,6 +159,9 @@ ODDS_CONFIDENCE = 0.95
 #: Stalls of the control run explain a cluster where they are at least this share of it.
 EXPLAINS, SURELY = 0.5, 0.25
 
+#: Label of the trials of the bulk.
+BODY = -1
+
 CONTROL = "machine noise (control run)"
 
 
@@ -166,10 +169,10 @@ CONTROL = "machine noise (control run)"
 class Cause(JsonFields):
     """What coincides with a cluster.
 
-    `odds_ratio`: odds of the cause within the cluster over those within the body (Haldane and
+    `odds_ratio`: odds of the cause within the cluster over those within the bulk (Haldane and
     Anscombe's, with one half added to each count), with its 95 % interval (Woolf's).
     `p`: corrected by Holm's method, over all causes and clusters asked about. `share`: of the cluster's
-    trials that have the cause, `share_body`: of the body's. `by`: "trial" or "block", what
+    trials that have the cause, `share_body`: of the bulk's. `by`: "trial" or "block", what
     was counted in the test, or "control": then `odds_ratio` is the rate of stalls of the
     control run over the cluster's share, with its exact interval.
     """
@@ -218,23 +221,22 @@ def find_causes(
     samples: Sequence[Sample],
     labels: Sequence[np.ndarray],
     kinds: Sequence[int],
-    body: int,
     excess_ns: Sequence[tuple[float, float]],
 ) -> list[tuple[Cause, ...]]:
     """For each kind of label, the causes that coincide with its trials, the most telling first.
 
-    `labels`: of the timed trials of each sample, `body` marks those to compare with.
+    `labels`: of the timed trials of each sample, `BODY` marks those to compare with.
     `excess_ns`: how much later than the level the trials of a kind are, from and to; below 0 for
     fast ones.
     """
     asked: list[tuple[int, Cause]] = []
     for place, kind in enumerate(kinds):
         for name in sorted({name for sample in samples for name in sample.causes}):
-            table = _by_trial(samples, labels, name, kind, body)
+            table = _by_trial(samples, labels, name, kind)
             if table is not None:
                 asked.append((place, _cause(name, table, table, CountedBy.TRIAL)))
         for name in sorted({name for sample in samples for name in sample.block_causes}):
-            table, blocks = _by_block(samples, labels, name, kind, body)
+            table, blocks = _by_block(samples, labels, name, kind)
             if blocks is not None:
                 asked.append((place, _cause(name, table, blocks, CountedBy.BLOCK)))
     found: list[list[Cause]] = [[] for _ in kinds]
@@ -260,24 +262,24 @@ def _present(counts: np.ndarray) -> np.ndarray:
     return counts > max(float(np.median(counts)), 0)
 
 
-def _by_trial(samples, labels, name: str, kind: int, body: int) -> Table | None:
+def _by_trial(samples, labels, name: str, kind: int) -> Table | None:
     tables = [(0, 0, 0, 0)]
     for sample, label in zip(samples, labels, strict=True):
         if name in sample.causes and len(label):
-            tables.append(_table(_present(sample.timed(sample.causes[name])), label, kind, body))
+            tables.append(_table(_present(sample.timed(sample.causes[name])), label, kind))
     a, b, c, d = map(sum, zip(*tables, strict=True))
     return (a, b, c, d) if a + b and c + d and a + c else None
 
 
-def _table(present: np.ndarray, label: np.ndarray, kind: int, body: int) -> Table:
-    """Trials of the kind with the cause and without, and those of the body."""
-    inside, outside = label == kind, label == body
+def _table(present: np.ndarray, label: np.ndarray, kind: int) -> Table:
+    """Trials of the kind with the cause and without, and those of the bulk."""
+    inside, outside = label == kind, label == BODY
     return tuple(
         int(np.count_nonzero(has & of)) for of, has in itertools.product((inside, outside), (present, ~present))
     )
 
 
-def _by_block(samples, labels, name: str, kind: int, body: int):
+def _by_block(samples, labels, name: str, kind: int):
     """The table by trials, and that of blocks: with the cause or not, by holding the kind more often than usual."""
     shares, present, tables = [], [], [(0, 0, 0, 0)]
     for sample, label in zip(samples, labels, strict=True):
@@ -285,7 +287,7 @@ def _by_block(samples, labels, name: str, kind: int, body: int):
             continue
         values = sample.timed(sample.block_causes[name])
         inside, marked = label == kind, _present(values)
-        tables.append(_table(marked, label, kind, body))
+        tables.append(_table(marked, label, kind))
         for start, stop in _blocks(sample):
             shares.append(int(np.count_nonzero(inside[start:stop])) / (stop - start))
             present.append(bool(marked[start]))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from lstm_trt.analysis.answers import Answers, JsonFields, json_value, runs_to_judge
-from lstm_trt.analysis.causes import CONTROL, Cause, find_causes, find_period
+from lstm_trt.analysis.causes import BODY, CONTROL, Cause, find_causes, find_period
 from lstm_trt.analysis.clusters import find_bumps
 from lstm_trt.analysis.outcomes import SteadyState, TimesBy
 from lstm_trt.analysis.quantiles import at_most, count_outliers, median, rate_bounds
@@ -124,8 +124,8 @@ class Outliers:
         return {**found, "steady_state": self.steady_state, "segments": segments}
 
 
-#: Labels of trials that are of no cluster.
-BODY, TAIL = -1, -2
+#: Label of trials that are of no cluster and not of the bulk.
+TAIL = -2
 
 #: Of the interval of a cluster's share, both bounds at once.
 SHARE_CONFIDENCE = 0.95
@@ -319,7 +319,7 @@ def _explain(found: Outliers, samples: list[Sample]) -> Outliers:
         np.where((label == TAIL) & (sample.timed_ns < level), TAIL - 1, label)
         for label, sample, level in zip(found.labels, samples, found.levels_ns, strict=True)
     ]
-    causes = find_causes(samples, labels, kinds, BODY, excess)
+    causes = find_causes(samples, labels, kinds, excess)
 
     def period(kind: int) -> float | None:
         return find_period(starts, [label == kind for label in labels], found.median_us * 1e3)

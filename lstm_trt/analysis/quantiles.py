@@ -185,7 +185,7 @@ def _or_none(trials: int) -> int | None:
     return trials if trials <= LONGEST else None
 
 
-#: One process a side proves nothing below this ratio: medians of processes differ by 3 % and more.
+#: One process per side is inconclusive below this ratio: medians of processes differ by 3 % and more.
 ONE_PROCESS_RATIO = 1.10
 
 #: With this many rounds a side the ratio's interval over rounds decides, beyond this effect.
