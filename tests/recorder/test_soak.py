@@ -455,9 +455,11 @@ def test_watching_a_sweep_tells_of_the_last_configuration(tmp_path, record_parts
 def test_a_recorder_that_is_gone_is_told(tmp_path, record_parts, monkeypatch):
     record_parts(configuration_of(for_s=1.0))
     parts_of(tmp_path)[-1].unlink()
-    monkeypatch.setattr("lstm_trt.recorder.watch.GONE_S", 0.3)
-    states = [sight.state for sight in follow(tmp_path, poll_s=0.1)]
-    assert states[0] == "idle" and states[-1] == "recorder gone" and len(states) < 20
+    sights = follow(tmp_path, poll_s=0.1)
+    assert next(sights).state == "idle"
+    monkeypatch.setattr("lstm_trt.recorder.watch.GONE_S", 0.3)  # only now: a busy machine may take longer to look
+    *before, last = (sight.state for sight in sights)
+    assert last == "recorder gone" and set(before) <= {"idle"} and len(before) < 20
 
 
 def test_the_command_that_watches(tmp_path, record_parts, lab, refused):
