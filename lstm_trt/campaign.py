@@ -229,7 +229,7 @@ def _record_missing(configurations: Sequence[Configuration], out: str | Path, **
     """Record what `out` does not hold yet; `how` goes to `run_sweep`. Raises `UsageError` where it was stopped."""
     source = project_folder(out)
     report = run_sweep(configurations, source, **how)
-    print("\n".join(report.lines()))
+    print(report)
     if report.stopped:
         raise UsageError("stopped; run the cell again to resume")
     ids = {configuration.id for configuration in configurations}

@@ -12,15 +12,15 @@ import importlib
 from collections.abc import Callable
 from functools import lru_cache
 
-#: What users type as `--runtime` -> module with the contract of `runtimes/__init__.py`.
+#: What users type as `--runtime` -> module or object with the contract of `runtimes/__init__.py`.
 RUNTIMES = {
     "onnxruntime": "lstm_trt.runtimes.onnxruntime",
-    "pytorch": "lstm_trt.runtimes.pytorch",
-    "pytorch-cudagraph": "lstm_trt.runtimes.pytorch_cudagraph",
-    "tensorrt": "lstm_trt.runtimes.tensorrt",
-    "tensorrt-rtx": "lstm_trt.runtimes.tensorrt_rtx",
-    "torch-compile": "lstm_trt.runtimes.torch_compile",
-    "torchscript": "lstm_trt.runtimes.torchscript",
+    "pytorch": "lstm_trt.runtimes.pytorch:RUNTIME",
+    "pytorch-cudagraph": "lstm_trt.runtimes.pytorch_cudagraph:RUNTIME",
+    "tensorrt": "lstm_trt.runtimes.tensorrt:RUNTIME",
+    "tensorrt-rtx": "lstm_trt.runtimes.tensorrt_rtx:RUNTIME",
+    "torch-compile": "lstm_trt.runtimes.torch_compile:RUNTIME",
+    "torchscript": "lstm_trt.runtimes.torchscript:RUNTIME",
 }
 
 #: Workload kind, as recordings store it -> the class (`config.workload.Workload`).
@@ -63,43 +63,26 @@ IMPLEMENTATIONS = {
     "tvm-tuned": f"{_IMPLEMENTATIONS}.tvm:TUNED",
 }
 
-#: Command -> (its module, the line that `lstm-trt --help` shows); the module is imported when the command is run.
+#: Command -> the line that `lstm-trt --help` shows. Its module is `lstm_trt.cli.<command>`, imported when it is run.
 COMMANDS = {
-    "doctor": ("lstm_trt.cli.doctor", "show which runtimes work here, what is missing, and how the host is set up"),
-    "cache": ("lstm_trt.cli.cache", "show or clear the cache of exported networks and engines"),
-    "export": ("lstm_trt.cli.export", "write a network of given sizes as an ONNX file"),
-    "build": ("lstm_trt.cli.build", "build a TensorRT engine, also for a GPU that is not here, and count its launches"),
-    "record": ("lstm_trt.cli.record", "record the latencies of one network on one runtime"),
-    "sweep": ("lstm_trt.cli.sweep", "record a grid of networks on one or more runtimes; resumes if interrupted"),
-    "watch": ("lstm_trt.cli.watch", "follow a running recording in one live line; no verdict before the end"),
-    "consolidate": ("lstm_trt.cli.consolidate", "merge many recordings into trials.parquet and configs.parquet"),
-    "summarize": (
-        "lstm_trt.cli.summarize",
-        "print one row per configuration: n, maximum, percentiles with exact intervals, outliers, clusters",
-    ),
-    "verdict": ("lstm_trt.cli.verdict", "test whether a latency percentile meets a deadline, with stated confidence"),
-    "outliers": (
-        "lstm_trt.cli.outliers",
-        "explain the latency tail: outliers, their clusters and periods, and the events that coincide with them",
-    ),
-    "compare": (
-        "lstm_trt.cli.compare",
-        "test whether B is faster than A, slower or the same, in median and tail",
-    ),
-    "replay": ("lstm_trt.cli.replay", "estimate what a closed-loop recording would have shown at a fixed call rate"),
-    "scaling": (
-        "lstm_trt.cli.scaling",
-        "show how latency grows with each network size: linearity, breaks, inversions, batching",
-    ),
-    "literature": (
-        "lstm_trt.cli.literature",
-        "record published LSTM benchmarks with current implementations, in the metrics of their documents",
-    ),
-    "versions": (
-        "lstm_trt.cli.versions",
-        "compare versions of a library on one network, recorded in interleaved rounds",
-    ),
-    "rerun": ("lstm_trt.cli.rerun", "run notebooks with other parameters; fails if any cell fails"),
+    "doctor": "show which runtimes work here, what is missing, and how the host is set up",
+    "cache": "show or clear the cache of exported networks and engines",
+    "export": "write a network of given sizes as an ONNX file",
+    "build": "build a TensorRT engine, also for a GPU that is not here, and count its launches",
+    "record": "record the latencies of one network on one runtime",
+    "sweep": "record a grid of networks on one or more runtimes; resumes if interrupted",
+    "watch": "follow a running recording in one live line; no verdict before the end",
+    "consolidate": "merge many recordings into trials.parquet and configs.parquet",
+    "summarize": "print one row per configuration: n, maximum, percentiles with exact intervals, outliers, clusters",
+    "verdict": "test whether a latency percentile meets a deadline, with stated confidence",
+    "outliers": "explain the latency tail: outliers, their clusters and periods,"
+    " and the events that coincide with them",
+    "compare": "test whether B is faster than A, slower or the same, in median and tail",
+    "replay": "estimate what a closed-loop recording would have shown at a fixed call rate",
+    "scaling": "show how latency grows with each network size: linearity, breaks, inversions, batching",
+    "literature": "record published LSTM benchmarks with current implementations, in the metrics of their documents",
+    "versions": "compare versions of a library on one network, recorded in interleaved rounds",
+    "rerun": "run notebooks with other parameters; fails if any cell fails",
 }
 
 #: Name in `import lstm_trt as lab` -> where it lives. None of them is the name of a top-level module, which Python

@@ -49,12 +49,17 @@ FAILED = ".failed.ipynb"
 
 @dataclass(frozen=True)
 class Checked:
-    """A notebook that can run: how many cells it has, its kernel, and its parameters' values."""
+    """A notebook that can run: its content, the number of its `parameters` cell, that cell's values, its kernel."""
 
     path: Path
-    cells: int
-    kernel: str
+    notebook: NotebookNode
+    tagged: int
     defaults: dict[str, object]
+    kernel: str
+
+    @property
+    def cells(self) -> int:
+        return len(self.notebook.cells)
 
 
 @dataclass(frozen=True)
@@ -180,25 +185,19 @@ def _check(path: Path, parameters: Mapping[str, object], raw: Mapping[str, str],
         wrong = _wrong_kind(name, value, defaults[name]) if name not in raw else None
         if wrong:
             raise UsageError(f"{path}: {wrong}")
-    return Checked(path, len(notebook.cells), kernel, defaults)
+    return Checked(path, notebook, number, defaults, kernel)
 
 
 def _read(path: Path) -> NotebookNode:
     import nbformat
 
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder: name its notebooks, as in {path}/*.ipynb")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UsageError(f"there is no notebook {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # cells without an id are fine
-            notebook = nbformat.reads(text, as_version=4)
+            notebook = nbformat.read(path, as_version=4)
             nbformat.validate(notebook)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
     except Exception as error:  # nbformat raises many kinds for what is no notebook
         raise UsageError(f"{path} is not a valid notebook: {_first_line(error)}") from None
     return notebook
@@ -244,11 +243,10 @@ def _defaults(place: str, cell: NotebookNode) -> dict[str, object]:
 
 def _wrong_kind(name: str, value: object, default: object) -> str | None:
     """Why a value cannot be meant, by the kind of its default; None where nothing speaks against it."""
-    given = repr(value)
     if isinstance(default, bool):
-        return f"{name} is True or False there, not {given}" if isinstance(value, str) else None
+        return f"{name} is True or False there, not {value!r}" if isinstance(value, str) else None
     if isinstance(default, int | float) and isinstance(value, str | bool | list | dict):
-        return f"{name} is a number there ({default}), not {given}; -r passes text all the same"
+        return f"{name} is a number there ({default}), not {value!r}; -r passes text all the same"
     if isinstance(default, list | tuple | dict | set) and isinstance(value, str | int | float):
         kind, example = ("dictionary", "{...}") if isinstance(default, dict) else ("list", "[...]")
         return f"{name} is a {kind} there: -y '{name}: {example}' gives one"
@@ -331,7 +329,7 @@ def _run(notebook: Checked, output: Path, values: Mapping, cell_limit_s: int | N
             raise KeyboardInterrupt
         kernel_errors.seek(0)
         complaints = kernel_errors.read().decode(errors="replace")
-    cell, failure = _judge(_written(output), replies, error, complaints, cell_limit_s)
+    cell, failure = _judge(_cells_run(notebook, bool(values)), replies, error, complaints, cell_limit_s)
     if failure is not None:
         output = output.rename(output.with_suffix(FAILED))
     return Run(notebook.path, output, time.monotonic() - began, notebook.cells, failure, cell)
@@ -368,18 +366,19 @@ def _quiet():
             logger.setLevel(level)
 
 
-def _written(output: Path) -> NotebookNode | None:
-    """What papermill left, or None where it did not come that far."""
-    import nbformat
-
-    try:
-        return nbformat.read(output, as_version=4)
-    except Exception:  # an empty or broken-off file is the failure's consequence, not its cause
-        return None
+def _cells_run(notebook: Checked, injected: bool) -> list[tuple[int, str, str]]:
+    """(number, source, title for people) of each cell that papermill runs; "" as source of what has no code."""
+    cells = [
+        (number, cell.source.strip() if cell.cell_type == "code" else "", f'"{_first_line(cell.source)}"')
+        for number, cell in enumerate(notebook.notebook.cells, 1)
+    ]
+    if injected:
+        cells.insert(notebook.tagged, (notebook.tagged, INJECTED, "the injected parameters"))
+    return cells
 
 
 def _judge(
-    notebook: NotebookNode | None,
+    cells: Sequence[tuple[int, str, str]],
     replies: Mapping[int, dict],
     error: Exception | None,
     complaints: str,
@@ -388,44 +387,30 @@ def _judge(
     """(number of the cell to blame, what it did), or (None, None) where every cell with code completed."""
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
-    begun = None
-    number = place = 0
-    too_long = f"took longer than {cell_limit_s} s"
-    for cell in notebook.cells if notebook is not None else ():
-        tags = cell.metadata.get("tags", [])
-        if "papermill-error-cell-tag" in tags:
-            continue  # papermill's own marks are not in the notebook that was given
-        index, place = place, place + 1
-        number += INJECTED not in tags
-        if cell.cell_type != "code" or not cell.source.strip():
+    message = f"{type(error).__name__}: {_first_line(error)}"
+    for index, (number, source, title) in enumerate(cells):
+        if not source:
             continue
-        title = "the injected parameters" if INJECTED in tags else f'"{_first_line(cell.source)}"'
-        for output in cell.outputs:
-            if output.output_type == "error":
-                if output.ename == "SystemExit" and output.evalue in ("", "0", "None"):
-                    return number, f"{title} ended the notebook by SystemExit, which papermill takes for success"
-                if output.ename == "KeyboardInterrupt" and cell_limit_s is not None:
-                    return number, f"{title} {too_long}"
-                return number, f"{title} raised {output.ename}: {_first_line(output.evalue)}".rstrip(": ")
-        reply = replies.get(index, {})
+        if index not in replies:
+            break
+        reply = replies[index]
+        if reply.get("status") != "ok":
+            name, text = reply.get("ename", ""), reply.get("evalue", "")
+            if name == "SystemExit" and text in ("", "0", "None"):
+                return number, f"{title} ended the notebook by SystemExit, which papermill takes for success"
+            return number, f"{title} raised {name}: {_first_line(text)}".rstrip(": ")
         if any(part.get("source") == "ask_exit" for part in reply.get("payload", [])):
             return number, f"{title} called exit()"
-        if error is None and (cell.execution_count is None or reply.get("status") != "ok"):
-            return number, f"{title} did not complete"
-        if cell.metadata.get("papermill", {}).get("start_time"):
-            begun = number, title
+    else:
+        return None, message if error else None
     if error is None:
-        return (None, None) if notebook is not None else (None, "papermill wrote no notebook")
-    message = f"{type(error).__name__}: {_first_line(error)}"
-    if begun is None:
-        return None, f"the kernel did not start: {message}"
-    number, title = begun
+        return number, f"{title} did not complete"
     if isinstance(error, CellTimeoutError):
-        return number, f"{title} {too_long}"
+        return number, f"{title} took longer than {cell_limit_s} s"
     if isinstance(error, DeadKernelError):
-        said = [line for line in complaints.splitlines() if line.strip() and "IPKernelApp] WARNING" not in line]
-        return number, f"{title}: the kernel died" + (f" ({_first_line(said[-1])})" if said else "")
-    return number, f"{title}: {message}"
+        lines = [line for line in complaints.splitlines() if line.strip() and "IPKernelApp] WARNING" not in line]
+        return number, f"{title}: the kernel died" + (f" ({_first_line(lines[-1])})" if lines else "")
+    return (number, f"{title}: {message}") if replies else (None, f"the kernel did not start: {message}")
 
 
 def _first_line(text: object) -> str:

@@ -240,8 +240,8 @@ def test_every_notebook_that_cannot_run_is_named(tmp_path, monkeypatch):
         other: "is not a valid notebook",
         wrong: "cell 2, tagged 'parameters', is not Python",
         prose: "cell 1, tagged 'parameters', is not code",
-        tmp_path / "nowhere.ipynb": "there is no notebook",
-        tmp_path: "is a folder",
+        tmp_path / "nowhere.ipynb": "No such file",
+        tmp_path: "Is a directory",
     }
     with pytest.raises(UsageError) as caught:
         command.run(parse(good, *cases, "-p", "trials", 1, "--out", tmp_path / "runs"))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT
 from lstm_trt.cli.main import EXIT_STOPPED
-from lstm_trt.config.configuration import ARRIVALS, PRECISIONS, TIERS, WAITS, Options, Protocol
+from lstm_trt.config.configuration import ARRIVALS, DEVICE_CLOCKS, PRECISIONS, TIERS, WAITS, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import AXES, LstmShape
 from lstm_trt.store.runs import Runs, load
@@ -78,7 +78,7 @@ def runtime_arguments(parser: argparse.ArgumentParser) -> None:
     add("--device", metavar="NAME", help="cpu or cuda (default: the first that the runtime supports)")
     add("--graph", action="store_true", help="launch a CUDA graph, on runtimes where that is optional")
     clocks = "also record device times: of the computation, or of the copies as well (default %(default)s)"
-    add("--device-clocks", choices=("off", "compute", "all"), default=Options.device_clocks, help=clocks)
+    add("--device-clocks", choices=DEVICE_CLOCKS, default=Options.device_clocks, help=clocks)
     protocol = parser.add_argument_group("protocol")
     add = protocol.add_argument
     add("--trials", type=int, metavar="N", help=f"timed trials (default {Protocol.trials})")

@@ -40,10 +40,10 @@ def build_parser(asked: str | None = None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"lstm-trt {__version__}")
     subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (module, summary) in COMMANDS.items():
+    for name, summary in COMMANDS.items():
         subparser = subcommands.add_parser(name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
         if name == asked:
-            _add_command(subparser, importlib.import_module(module), summary)
+            _add_command(subparser, importlib.import_module(f"lstm_trt.cli.{name}"), summary)
     return parser
 
 

@@ -14,9 +14,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.workload import Workload, identity_fields, known_fields, workload_from_dict
+from lstm_trt.config.workload import Workload, check_whole, identity_fields, known_fields, workload_from_dict
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8")
+
+#: What is timed on the device's own clock: nothing, the computation, the copies around it too.
+DEVICE_CLOCKS = ("off", "compute", "all")
 
 #: How the calls arrive, and how each kind may wait for the next one; the first is the default.
 WAITS = {"closed": ("none",), "periodic": ("spin", "sleep", "os"), "paused": ("os",)}
@@ -25,6 +28,8 @@ ARRIVALS = tuple(WAITS)
 
 #: A tier is named by its trials: 30 000 are enough for p99.99 at 95 % with no miss.
 TIERS = {"look": 1_000, "compare": 10_000, "certify": 30_000}
+
+MOST_TRIALS = 100_000_000
 
 LONGEST_GAP_S = 3600.0
 
@@ -56,10 +61,11 @@ class Options:
         object.__setattr__(self, "cores", tuple(self.cores))
         if self.precision not in PRECISIONS:
             raise UsageError(f"unknown precision {self.precision!r}: choose from {', '.join(PRECISIONS)}")
-        if not isinstance(self.threads, int) or self.threads < 1:
-            raise UsageError(f"threads must be a whole number of at least 1, not {self.threads!r}")
+        check_whole("threads", self.threads, 1)
         if self.device not in (None, "cpu", "cuda"):
             raise UsageError(f"unknown device {self.device!r}: choose cpu or cuda")
+        if self.device_clocks not in DEVICE_CLOCKS:
+            raise UsageError(f"unknown device clocks {self.device_clocks!r}: choose from {', '.join(DEVICE_CLOCKS)}")
 
     def as_dict(self) -> dict:
         """Plain JSON values, without fields that were added later and have their default (`identity_fields`)."""
@@ -94,23 +100,15 @@ class Protocol:
     for_s: float | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("trials", 1),
-            ("warmup", 0),
-            ("seed", 0),
-            ("block_trials", 1),
-            ("block_ms", 1),
-            ("settle", 0),
+        for name, least, most in (
+            ("trials", 1, MOST_TRIALS),
+            ("warmup", 0, MOST_TRIALS),
+            ("seed", 0, 2**63 - 1),
+            ("block_trials", 1, None),
+            ("block_ms", 1, None),
+            ("settle", 0, None),
         ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise UsageError(f"{name} must be a whole number, not {value!r}")
-            if value < least:
-                raise UsageError(f"{name} must be at least {least}, not {value}")
-        if self.trials > 100_000_000 or self.warmup > 100_000_000:
-            raise UsageError("trials and warmup are at most 100000000")
-        if self.seed >= 2**63:
-            raise UsageError("seed must be below 2**63")
+            check_whole(name, getattr(self, name), least, most)
         if self.arrival not in ARRIVALS:
             raise UsageError(f"unknown arrival {self.arrival!r}: choose from {', '.join(ARRIVALS)}")
         self._check_arrival()
@@ -155,11 +153,11 @@ class Protocol:
     @property
     def arrival_words(self) -> str:
         """How the calls come, for people: closed, periodic every 1000 µs (spin), paused 100 ms."""
-        words = self.arrival
-        words += f" every {self.period_us:g} µs" if self.period_us else ""
-        words += f" {self.pause_ms:g} ms" if self.pause_ms else ""
-        words += f" ({self.wait})" if self.wait != "none" else ""
-        return words + (f" for {self.for_s:g} s" if self.for_s else "")
+        text = self.arrival
+        text += f" every {self.period_us:g} µs" if self.period_us else ""
+        text += f" {self.pause_ms:g} ms" if self.pause_ms else ""
+        text += f" ({self.wait})" if self.wait != "none" else ""
+        return text + (f" for {self.for_s:g} s" if self.for_s else "")
 
     def as_dict(self) -> dict:
         """Plain JSON values; what does not apply is left out, and so is what was added later (`identity_fields`)."""
@@ -235,15 +233,15 @@ OUTSIDE_SHARE_LIMIT = 0.20
 
 def warnings_of(protocol: Protocol, rows: int, inside_ns: float, wall_ns: float) -> list[str]:
     """What a reader of a loop of `rows` trials should know: `inside_ns` of its `wall_ns` were inside them."""
-    outside, mean_us, told = 1 - inside_ns / wall_ns, inside_ns / rows / 1e3, []
+    outside, mean_us, warnings = 1 - inside_ns / wall_ns, inside_ns / rows / 1e3, []
     if protocol.arrival == "closed" and outside > OUTSIDE_SHARE_LIMIT:
-        told.append(
+        warnings.append(
             f"{100 * outside:.0f} % of the loop lies outside the trials:"
             " the step is short beside the recorder's own work"
         )
     if protocol.arrival == "periodic" and mean_us > protocol.period_us:
-        told.append(
+        warnings.append(
             f"the calls took {mean_us:.1f} us in the mean, longer than the period of {protocol.period_us:g} us:"
             " they fell ever further behind, and latencies tell the length of the recording"
         )
-    return told
+    return warnings

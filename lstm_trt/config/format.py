@@ -157,18 +157,9 @@ def listed(items: Iterable[object], most: int = MOST_LISTED) -> str:
     return ", ".join(items[:most]) + more or "none"
 
 
-def table(
-    header: Sequence[str] | None,
-    rows: Sequence[Sequence[str]],
-    *,
-    left: Collection[str] = (),
-    right: Collection[str] = (),
-    width: int | None = None,
-    wrap: bool = False,
-    indent: int = 0,
-) -> str:
-    """Aligned columns with two spaces between them, one line a row; `table_lines` gives the lines and says the rest."""
-    return "\n".join(table_lines(header, rows, left=left, right=right, width=width, wrap=wrap, indent=indent))
+def table(header: Sequence[str] | None, rows: Sequence[Sequence[str]], **layout: object) -> str:
+    """Aligned columns with two spaces between them, one line a row; `table_lines` says the rest."""
+    return "\n".join(table_lines(header, rows, **layout))
 
 
 def table_lines(

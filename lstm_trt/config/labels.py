@@ -79,12 +79,12 @@ def record_both_command(a: Configuration, b: Configuration, out: str | Path, rou
         return None
     if any(side.workload.command(side, out, rounds) is not None for side in (a, b)):
         return " && ".join(lines)
-    one, other, defaults = _flags(a), _flags(b), _defaults()
-    differ = [flag for flag in one.keys() | other.keys() if one.get(flag) != other.get(flag)]
+    first, second, defaults = _flags(a), _flags(b), _defaults()
+    differ = [flag for flag in first.keys() | second.keys() if first.get(flag) != second.get(flag)]
     if len(differ) == 1 and differ[0] in SWEPT_FLAGS:
         flag = differ[0]
-        both = [values for flags in (one, other) for values in flags.get(flag, (defaults.get(flag),))]
-        return _command("sweep", {**one, flag: tuple(both)}, out, rounds)
+        both = [values for flags in (first, second) for values in flags.get(flag, (defaults.get(flag),))]
+        return _command("sweep", {**first, flag: tuple(both)}, out, rounds)
     return " && ".join(lines)
 
 
@@ -104,13 +104,13 @@ def _flags(configuration: Configuration) -> dict[str, tuple[str, ...]]:
 
 def _flag_texts(configuration: Configuration) -> dict[str, str]:
     options, protocol = configuration.options, configuration.protocol
-    given = {**configuration.workload.axes, "runtime": configuration.runtime}
-    given |= {name: getattr(options, name) for name in ("precision", "threads", "device", "device_clocks")}
+    values = {**configuration.workload.axes, "runtime": configuration.runtime}
+    values |= {name: getattr(options, name) for name in ("precision", "threads", "device", "device_clocks")}
     names = ("trials", "warmup", "seed", "arrival", "period_us", "pause_ms", "wait")
-    given |= {name: getattr(protocol, name) for name in names}
+    values |= {name: getattr(protocol, name) for name in names}
     return {
         f"--{name.replace('_', '-')}": f"{value:.15g}" if isinstance(value, float) else str(value)
-        for name, value in given.items()
+        for name, value in values.items()
         if value is not None
     }
 
@@ -125,6 +125,6 @@ def _defaults() -> dict[str, str]:
 def _command(
     name: str, flags: Mapping[str, tuple[str, ...]], out: str | Path, rounds: int | None, names: Sequence[str] = ()
 ) -> str:
-    words = [word for flag, values in flags.items() for word in (flag, *values)]
-    words += ["--rounds", str(rounds)] if rounds else []
-    return shlex.join(["lstm-trt", name, *names, *words, "--out", str(out)])
+    arguments = [text for flag, values in flags.items() for text in (flag, *values)]
+    arguments += ["--rounds", str(rounds)] if rounds else []
+    return shlex.join(["lstm-trt", name, *names, *arguments, "--out", str(out)])

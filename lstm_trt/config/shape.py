@@ -9,23 +9,14 @@ at each step. Arrays are time-major: inputs (sequence, batch, features), outputs
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from lstm_trt.config.errors import UnknownConfiguration, UsageError
-from lstm_trt.config.workload import AXES, Workload, identity_fields
+from lstm_trt.config.workload import AXES, Workload, check_whole, identity_fields
 
 FLOAT32_BYTES = 4
-
-
-def _positive(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise UsageError(f"{name} must be a whole number, not {value!r}")
-    if value < 1:
-        raise UsageError(f"{name} must be at least 1, not {value}")
-    if value > 1_000_000:
-        raise UsageError(f"{name} is at most 1000000, not {value}")
-    return value
 
 
 @dataclass(frozen=True, order=True)
@@ -43,7 +34,7 @@ class LstmShape(Workload):
 
     def __post_init__(self) -> None:
         for axis in AXES:
-            _positive(axis, getattr(self, axis))
+            check_whole(axis, getattr(self, axis), 1, 1_000_000)
         if self.directions > 2:
             raise UsageError(f"directions must be 1 or 2, not {self.directions}")
 
@@ -135,10 +126,7 @@ class Grid:
         return itertools.starmap(LstmShape, itertools.product(*(getattr(self, axis) for axis in AXES)))
 
     def __len__(self) -> int:
-        size = 1
-        for axis in AXES:
-            size *= len(getattr(self, axis))
-        return size
+        return math.prod(len(getattr(self, axis)) for axis in AXES)
 
 
 #: The whole grid of the founding document: 5 x 8 x 5 x 10 = 2000 shapes.

@@ -50,6 +50,16 @@ def known_fields(kind: type, plain: Mapping) -> object:
     return kind(**plain)
 
 
+def check_whole(name: str, value: object, least: int, most: int | None = None) -> None:
+    """Raises `UsageError` for what is no whole number from `least` to `most`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UsageError(f"{name} must be a whole number, not {value!r}")
+    if value < least:
+        raise UsageError(f"{name} must be at least {least}, not {value}")
+    if most is not None and value > most:
+        raise UsageError(f"{name} must be at most {most}, not {value}")
+
+
 class Workload(ABC):
     """One workload: what is computed, apart from the runtime that computes it."""
 

@@ -244,8 +244,7 @@ def _write_timing_cache(config, timing: tuple[str, bytes] | None) -> None:
     key, before = timing
     after = bytes(config.get_timing_cache().serialize())
     if after != before:
-        cache.remove(cache.entry_path("timing", key, ".timing"))
-        cache.fetch("timing", key, ".timing", lambda: after)
+        cache.keep("timing", key, ".timing", after)
 
 
 def _inspect(trt, plan: bytes, options: EngineOptions) -> list[layers.Row] | None:

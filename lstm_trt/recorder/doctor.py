@@ -11,8 +11,10 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import lstm_trt
 from lstm_trt import registry, runtimes
@@ -22,6 +24,7 @@ from lstm_trt.machine import checks as machine_checks
 from lstm_trt.machine import facts
 from lstm_trt.machine.checks import KERNEL_LINE, Check
 from lstm_trt.machine.linux import ROOT
+from lstm_trt.runtimes.base import Availability
 
 #: What the package itself uses, beside the runtimes' own distributions.
 PACKAGES = ("numpy", "torch", "onnx", "pyarrow", "pandas", "scipy", "matplotlib", "psutil", "nvidia-ml-py")
@@ -86,60 +89,49 @@ def _missing_module(error: BaseException | None) -> str:
     return ""
 
 
-def _broken(name: str, device: str | None, error: BaseException) -> Row:
+def _broken(error: BaseException) -> Availability:
+    """What is reported of a runtime that raises, against its contract."""
     if isinstance(error, RuntimeUnavailable):
-        return Row(name, device, None, None, False, error.reason, error.remedy)
+        return Availability(False, reason=error.reason, remedy=error.remedy)
     reason = first_line(error)
     if type(error).__module__ == "builtins":  # "KeyError: 'cpu'" tells more than "'cpu'"
         reason = f"{type(error).__name__}: {reason}"
-    return Row(name, device, None, None, False, reason, _missing_module(error))
+    return Availability(False, reason=reason, remedy=_missing_module(error))
+
+
+def _availability(runtime: Any, device: str) -> Availability:
+    try:
+        return runtime.availability(device)
+    except (Exception, SystemExit) as error:
+        return _broken(error)
 
 
 def _rows(name: str) -> list[Row]:
     """One row for each device of a runtime; a runtime that breaks is a row too."""
     try:
-        module = runtimes.load(name)
-        devices = tuple(module.DEVICES)
+        runtime = runtimes.load(name)
     except (Exception, SystemExit) as error:
-        return [_broken(name, None, error)]
-    rows = []
-    for device in devices:
-        try:
-            state = module.availability(device)
-            row = Row(name, device, state.version, state.device_name, bool(state.ready), state.reason, state.remedy)
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # against its contract; the others must be reported
-            row = _broken(name, device, error)
-        rows.append(row)
-    return rows
+        return [Row(name, None, **asdict(_broken(error)))]
+    return [Row(name, device, **asdict(_availability(runtime, device))) for device in runtime.DEVICES]
 
 
 def _implementation(name: str) -> ImplementationRow:
     """One row for an implementation; one that breaks is a row too."""
+    framework = extra = None
     try:
-        module = runtimes.load(name, "IMPLEMENTATIONS")
-        state = module.availability(module.DEVICES[0])
+        implementation = runtimes.load(name, "IMPLEMENTATIONS")
+        framework, extra = implementation.FRAMEWORK, implementation.EXTRA
+        state = implementation.availability(implementation.DEVICES[0])
     except (Exception, SystemExit) as error:
-        row = _broken(name, None, error)
-        return ImplementationRow(name, None, None, None, False, row.reason, row.remedy)
-    return ImplementationRow(
-        name, module.FRAMEWORK, module.EXTRA, state.version, bool(state.ready), state.reason, state.remedy
-    )
-
-
-def _literature() -> list[ImplementationRow]:
-    return [_implementation(name) for name in registry.table("IMPLEMENTATIONS")]
+        state = _broken(error)
+    return ImplementationRow(name, framework, extra, state.version, state.ready, state.reason, state.remedy)
 
 
 def _distributions(names: Iterable[str]) -> list[str]:
     found = dict.fromkeys(PACKAGES)
     for name in names:
-        try:
+        with suppress(Exception, SystemExit):  # it has its row already
             found[runtimes.load(name).DISTRIBUTION] = None
-        except (Exception, SystemExit):  # it has its row already
-            continue
     return list(found)
 
 
@@ -151,7 +143,7 @@ def examine(names: Iterable[str] | None = None, root: Path = ROOT) -> Report:
         versions={"lstm_trt": lstm_trt.__version__, **facts.versions(_distributions(names))},
         machine=facts.describe("cuda", root),
         checks=machine_checks.host_checks(root),
-        implementations=_literature(),
+        implementations=[_implementation(name) for name in registry.table("IMPLEMENTATIONS")],
     )
 
 

@@ -9,7 +9,6 @@ Which version an environment loads is found out by a process that imports it the
 from __future__ import annotations
 
 import hashlib
-import importlib
 import importlib.metadata
 import importlib.util
 import json
@@ -22,16 +21,16 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from lstm_trt.config.configuration import Configuration
-from lstm_trt.config.errors import LabError, UsageError
+from lstm_trt.config.errors import ConfigurationFailed, UsageError
 from lstm_trt.config.format import bytes_text, count
-from lstm_trt.recorder.process import Interpreter
+from lstm_trt.recorder.process import Interpreter, Process
 from lstm_trt.store import cache
 
 #: Written last: an environment without it is half made.
@@ -225,14 +224,6 @@ def present() -> list[tuple[Path, int]]:
     return [(path, sum(_size(item) for item in path.rglob("*"))) for path in found]
 
 
-def clear() -> tuple[int, int]:
-    """Remove all environments; returns (environments, bytes) removed."""
-    found = present()
-    for path, _ in found:
-        shutil.rmtree(path, ignore_errors=True)
-    return len(found), sum(size for _, size in found)
-
-
 @dataclass(frozen=True)
 class CacheContents:
     """Bytes of what the cache on disk holds: of the files of each kind, and of each environment of a version.
@@ -292,7 +283,8 @@ def clear_cache() -> CacheContents:
     """Remove everything in the cache; returns what it held."""
     held = replace(cache_contents(), removed=True)
     cache.clear()
-    clear()
+    for path, _ in present():
+        shutil.rmtree(path, ignore_errors=True)
     return held
 
 
@@ -304,11 +296,9 @@ def environment(library: str, version: str, tell: Tell = lambda line: None, anew
     """
     name = f"{library}-{version}-{surroundings()}"
     path = folder() / name
-    if not anew and (packages := made(path)) is not None:
-        return Environment(library, version, path, packages, reused=True)
     try:
         folder().mkdir(parents=True, exist_ok=True)
-        with _alone(tell):
+        with _lock(tell):
             if not anew and (packages := made(path)) is not None:
                 return Environment(library, version, path, packages, reused=True)
             tell(f"installing {library} {version} into an environment of its own")
@@ -328,25 +318,20 @@ def describe_there(place: Environment, asked: dict) -> Configuration:
     another version or lies elsewhere, and `UsageError` where the configuration cannot be described.
     """
     which = f"{place.library} {place.asked}"
-    command = place.interpreter.command("from lstm_trt.recorder.environments import print_loaded; print_loaded()")
-    job = json.dumps({"library": place.library, **asked})
-    try:
-        child = subprocess.run(
-            [*command, job],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=place.interpreter.environment(),
-            timeout=EXAMINE_LIMIT_S,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise EnvironmentBroken(f"{which}: its environment does not start: {plain(str(error))}") from None
-    lines = child.stdout.strip().splitlines()
-    if child.returncode or not lines:
-        last = (child.stderr.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
-        raise EnvironmentBroken(f"{which} cannot be imported beside the other packages here: {plain(last)}")
-    loaded = json.loads(lines[-1])
+    with tempfile.TemporaryDirectory(prefix="lstm_trt-") as logs:
+        try:
+            child = Process(None, Path(logs), "describe", place.interpreter)
+        except OSError as error:
+            raise EnvironmentBroken(f"{which}: its environment does not start: {plain(str(error))}") from None
+        try:
+            job = {"kind": "describe", "library": place.library, **asked}
+            loaded = child.call(job, time_limit_s=EXAMINE_LIMIT_S, memory_limit=None, listener=lambda answer: None)
+        except ConfigurationFailed as error:
+            raise EnvironmentBroken(
+                f"{which} cannot be imported beside the other packages here: {plain(str(error))}"
+            ) from None
+        finally:
+            child.close()
     if "error" in loaded:
         raise UsageError(f"{which}: {loaded['error']}")
     inside = str(loaded["file"]).startswith(str(place.folder) + os.sep)
@@ -366,42 +351,14 @@ def describe_there(place: Environment, asked: dict) -> Configuration:
     return configuration
 
 
-def print_loaded() -> None:
-    """In the child: print what is loaded, as a line of JSON; the job is the first argument."""
-    job = json.loads(sys.argv[1])
-    library = job["library"]
-    module = importlib.import_module(library.replace("-", "_"))
-    loaded: dict = {
-        "metadata": importlib.metadata.version(library),
-        "module": getattr(module, "__version__", None),
-        "file": getattr(module, "__file__", None),
-    }
-    from lstm_trt.config.configuration import Options, Protocol
-    from lstm_trt.config.workload import workload_from_dict
-    from lstm_trt.recorder.session import describe
-
-    workload = workload_from_dict(job["workload"])
-    try:
-        configuration = describe(workload, job["runtime"], Protocol(**job["protocol"]), Options(**job["options"]))
-        loaded["configuration"] = configuration.as_dict()
-    except LabError as error:
-        loaded["error"] = str(error)
-    print("\n" + json.dumps(loaded))
-
-
-@contextmanager
-def _alone(tell: Tell) -> Iterator[None]:
-    """Wait until no other process makes an environment."""
+def _lock(tell: Tell) -> AcquireReturnProxy:
+    """A context in which no other process makes an environment."""
     lock = FileLock(folder() / ".lock")
     try:
-        lock.acquire(timeout=0)
+        return lock.acquire(timeout=0)
     except Timeout:
         tell("waiting for another process that installs a version")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+        return lock.acquire()
 
 
 def _size(path: Path) -> int:

@@ -53,13 +53,21 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one configuration: a file, or a failure row that was written; `told` is the worker's answer."""
+    """What became of one configuration: a file, or a failure row that was written; `answer` is the worker's last."""
 
     path: Path
     failure: Failure | None
     seconds: Seconds
-    warnings: list[str] = field(default_factory=list)
-    told: dict = field(default_factory=dict)
+    answer: dict = field(default_factory=dict)
+
+    @property
+    def warnings(self) -> list[str]:
+        return self.answer.get("warnings", [])
+
+    def check(self) -> None:
+        """Raises `WorkerLost` where it failed."""
+        if self.failure:
+            raise WorkerLost(self.failure.stage, f"{self.failure.stage}: {self.failure.reason}")
 
 
 class WorkerPool:
@@ -86,13 +94,9 @@ class WorkerPool:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         self.end_workers()
         if self._preparer:
             self._preparer.kill()
-        self._preparer = None
         self._logs.cleanup()
 
     def end_workers(self) -> None:
@@ -131,11 +135,12 @@ class WorkerPool:
         Raises `Refused` where neither can be written.
         """
         began = time.monotonic()
-        marks: dict[str, float] = {}
+        loop_began: float | None = None
 
         def listen(answer: dict) -> None:
-            if answer["event"] == "stage":
-                marks[answer["stage"]] = time.monotonic()
+            nonlocal loop_began
+            if answer == {"event": "stage", "stage": "run"}:
+                loop_began = time.monotonic()
             listener(answer)
 
         limits = {
@@ -166,26 +171,21 @@ class WorkerPool:
             if not preparer.SHARED_REFERENCE:
                 Path(job["reference"]["answers_path"]).unlink()
         except ConfigurationFailed as error:
-            detail = _without_paths(getattr(error, "detail", None) or "")
+            detail = _without_paths(getattr(error, "detail", ""))
             failure = Failure(configuration, round, error.stage, str(error), {"detail": detail} if detail else {})
         ended = time.monotonic()
         if answer.get("event") == "refused":
             raise Refused(answer["reason"])
         path = files.write_failure(failure, folder) if failure else Path(answer["path"])
         # What failed counts as preparing up to the loop and as timing from there. Of what was recorded
-        # the worker knows it better: on a busy machine its marks are read late.
-        run, stored = marks.get("run", ended), marks.get("store", ended)
-        timed = marks.get("control", stored)
-        told = answer.get("seconds", {})
-        timing = told.get("timing", timed - run)
-        seconds = Seconds(
-            preparing=timed - timing - began,
-            timing=timing,
-            control=stored - timed,
-            inside_trials=told.get("inside_trials", 0.0),
-            storing=time.monotonic() - stored,
-        )
-        return Outcome(path, failure, seconds, answer.get("warnings", []), answer)
+        # the worker knows it better: on a busy machine its answers are read late.
+        known = answer.get("seconds", {})
+        timing = known.get("timing", ended - (loop_began or ended))
+        control_s = known.get("control", 0.0) if control else 0.0
+        storing = known.get("store", time.monotonic() - ended)
+        preparing = ended - began - timing - control_s - known.get("store", 0.0)
+        seconds = Seconds(preparing, timing, known.get("inside_trials", 0.0), control_s, storing)
+        return Outcome(path, failure, seconds, answer)
 
     def _reference(self, configuration: Configuration, limits: dict) -> dict:
         """What the preparing process answers for a configuration, with the gate's seed and the file of its answers."""
@@ -209,8 +209,10 @@ class WorkerPool:
         return found
 
 
-def check_time_limit(time_limit_s: float | None) -> None:
-    """Raises `UsageError` where there would be no time."""
+def check_limits(time_limit_s: float | None, rounds: int = 1) -> None:
+    """Raises `UsageError` where there would be no round, or no time for one."""
+    if rounds < 1:
+        raise UsageError(f"rounds must be at least 1, not {rounds}")
     if time_limit_s is not None and not time_limit_s > 0:
         raise UsageError(f"the time limit must be above 0 s, not {time_limit_s:g}")
 
@@ -264,16 +266,15 @@ def record_configuration(
     listener: Listener = lambda answer: None,
 ) -> Recording:
     """Record one configuration in a fresh, pinned process; `out`, `listener` and what is raised as with `record`."""
-    check_time_limit(time_limit_s)
+    check_limits(time_limit_s)
     with ExitStack() as stack:
         if out is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lstm_trt-")))
         else:
             folder = files.make_folder(Path(out))
             stack.enter_context(folder_lock(folder))
-        crew = stack.enter_context(WorkerPool(time_limit_s))
+        pool = stack.enter_context(WorkerPool(time_limit_s))
         number = next_round(configuration, folder)
-        outcome = crew.record(configuration, number, folder, listener, control=control)
-        if outcome.failure:
-            raise WorkerLost(outcome.failure.stage, f"{outcome.failure.stage}: {outcome.failure.reason}")
+        outcome = pool.record(configuration, number, folder, listener, control=control)
+        outcome.check()
         return files.read(outcome.path)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from multiprocessing import Pipe
 from pathlib import Path
 
 import psutil
@@ -52,11 +52,11 @@ def memory_limit_bytes() -> int:
 
 
 class WorkerLost(ConfigurationFailed):
-    """A process died, hung or grew too large; `stage` says where."""
+    """A process died, hung or grew too large; `stage` says where, `detail` is its traceback, if any."""
 
-    def __init__(self, stage: str, reason: str) -> None:
+    def __init__(self, stage: str, reason: str, detail: str = "") -> None:
         super().__init__(reason)
-        self.stage = stage
+        self.stage, self.detail = stage, detail
 
 
 @dataclass(frozen=True)
@@ -87,28 +87,23 @@ class Process:
     ) -> None:
         threads = options.threads if options else 1
         interpreter = interpreter or Interpreter()
-        environment = interpreter.environment()
-        environment.update(dict.fromkeys(THREAD_ENVIRONMENT, str(threads)))
+        environment = interpreter.environment() | dict.fromkeys(THREAD_ENVIRONMENT, str(threads))
         self._log = log_folder / f"{name}.log"
-        reading, writing = os.pipe()
-        command = [*interpreter.command("from lstm_trt.recorder.worker import main; sys.exit(main())"), str(writing)]
+        self._connection, theirs = Pipe()
+        command = interpreter.command("from lstm_trt.recorder.worker import main; sys.exit(main())")
+        command.append(str(theirs.fileno()))
         if options is not None:
             command.append(json.dumps(asdict(options)))
-        with self._log.open("ab") as log:
+        with theirs, self._log.open("ab") as log:
             self._child = subprocess.Popen(
                 command,
-                stdin=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=(writing,),
+                pass_fds=(theirs.fileno(),),
                 start_new_session=True,  # Ctrl-C reaches the parent alone
                 env=environment,
             )
-        os.close(writing)
-        self._answers = reading
-        self._buffer = b""
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(reading, selectors.EVENT_READ)
         self.stage = "build"
 
     @property
@@ -133,24 +128,17 @@ class Process:
         """
         began = heard = time.monotonic()
         self.stage = "build"
-        try:
-            self._child.stdin.write(json.dumps(job).encode() + b"\n")
-            self._child.stdin.flush()
-        except OSError:
-            pass  # it is dead already: told below
+        with suppress(OSError):  # it is dead already: receiving tells how it died
+            self._connection.send(job)
         while True:
-            if self._selector.select(POLL_S):
-                chunk = os.read(self._answers, 1 << 20)
-                if not chunk:
-                    raise self._death()
-                self._buffer += chunk
+            if self._connection.poll(POLL_S):
+                try:
+                    answer = self._connection.recv()
+                except (EOFError, OSError):
+                    raise self._death() from None
                 heard = time.monotonic()
-                while b"\n" in self._buffer:
-                    line, self._buffer = self._buffer.split(b"\n", 1)
-                    answer = json.loads(line)
-                    final = self._take(answer, listener)
-                    if final:
-                        return answer
+                if self._take(answer, listener):
+                    return answer
             now = time.monotonic()
             if time_limit_s is not None and now - began > time_limit_s:
                 self.kill()
@@ -170,9 +158,7 @@ class Process:
         if answer["event"] == "failed":
             if answer["spent"]:
                 self.close()
-            failure = WorkerLost(answer["stage"] or self._known_stage(), answer["reason"])
-            failure.detail = answer.get("detail")
-            raise failure
+            raise WorkerLost(answer["stage"] or self._known_stage(), answer["reason"], answer.get("detail", ""))
         return answer["event"] in ("done", "refused")
 
     def _known_stage(self) -> str:
@@ -210,16 +196,12 @@ class Process:
 
     def close(self) -> None:
         """End the process, whatever it does; may be called twice."""
-        if self._answers is None:
+        if self._connection.closed:
             return
-        with suppress(OSError):
-            self._child.stdin.close()
+        self._connection.close()
         try:
             self._child.wait(timeout=0.5)
         except subprocess.TimeoutExpired:
             with suppress(OSError):
                 os.killpg(self._child.pid, signal.SIGKILL)
             self._child.wait()
-        self._selector.close()
-        os.close(self._answers)
-        self._answers = None

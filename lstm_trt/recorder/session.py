@@ -29,7 +29,7 @@ from lstm_trt.recorder.control import run_control
 from lstm_trt.recorder.loop import Trials, ends, pilot, quiet_collector, run_trials
 from lstm_trt.recorder.parity import check_parity
 from lstm_trt.recorder.process import THREAD_ENVIRONMENT
-from lstm_trt.runtimes.base import Availability, PreparedStep, preparer_of
+from lstm_trt.runtimes.base import Availability, PreparedStep, check_options, preparer_of
 from lstm_trt.store.schema import Recording
 
 #: How much of a training loop may lie between its batches before the recording carries a warning:
@@ -59,15 +59,7 @@ def describe(
     options = options or Options()
     device = options.device or module.DEVICES[0]
     options = replace(options, device=device, cores=options.cores or choose_cores(options.threads))
-    if device not in module.DEVICES:
-        raise UsageError(f"{runtime} has no device {device!r}: choose from {', '.join(module.DEVICES)}")
-    if options.precision not in module.PRECISIONS[device]:
-        offered = ", ".join(module.PRECISIONS[device])
-        raise UsageError(f"{runtime} on {device} offers no {options.precision}: choose from {offered}")
-    if options.graph and device == "cpu":
-        raise UsageError(f"{runtime} runs on the CPU, where there is no CUDA graph: leave --graph out")
-    if options.device_clocks != "off" and device == "cpu":
-        raise UsageError(f"{runtime} runs on the CPU, which has no device clocks: leave --device-clocks off")
+    check_options(runtime, module, options)
     state = availability(preparer.RUNTIMES, runtime, device).require(runtime)
     return Configuration(
         workload=workload,
@@ -132,7 +124,7 @@ class PreparedRun:
             "threads": {
                 "asked": self.configuration.options.threads,
                 "pinned_to": sorted(os.sched_getaffinity(0)),
-                "process_tasks": _count_tasks(),
+                "process_tasks": len(os.listdir("/proc/self/task")),
             },
             "runtime": self.step.facts(),
             "self_check": trials.self_check,
@@ -163,8 +155,6 @@ def prepare(
     options, protocol, preparer = configuration.options, configuration.protocol, preparer_of(configuration.workload)
     runtime = preparer.runtime(configuration.runtime)
     stage("build")
-    if hasattr(runtime, "configure"):
-        runtime.configure(options)
     request = preparer.request(configuration, reference)
     step = runtime.prepare(request)
     try:
@@ -174,48 +164,41 @@ def prepare(
         step.load_inputs(request.inputs)
         step.reset()
         step.device_times()  # what the gate's own steps left behind
-        with surroundings(options, runtime.DISTRIBUTION) as (machine, loop, gpu_state):
+        description = facts.describe(options.device)
+        clock = facts.clock_cost()
+        # The collector is off from here on: collecting takes longer than many a loop, so it counts
+        # as preparing, and the loop's own collection finds everything frozen already.
+        with quiet_collector(), counters.Watcher(options.cores, options.device) as watcher:
             piloted = pilot(step.step, protocol) if protocol.period_us else None
             step.reset()
             step.device_times()
+            distributions = ("lstm_trt", "numpy", "torch", "onnx", "pyarrow", runtime.DISTRIBUTION)
             provenance = {
-                **machine,
+                "machine": description,
+                "machine_fingerprint": facts.fingerprint(description),
+                "versions": facts.versions(distributions),
+                "clock": clock,
+                "garbage_collector": "frozen and off",
                 "parity": parity,
                 "pilot": piloted,
                 "floor_ns": None,
                 "floor_limited_by": None,
-                "gpu_before": gpu_state(),
+                "gpu_before": watcher.gpu_state(),
                 **({"costs_s": dict(step.costs)} if step.costs else {}),
                 **preparer.provenance(configuration, reference),
             }
-            loop["device_times"] = step.device_times if options.device_clocks != "off" else None
+            loop = {
+                "threads": options.threads,
+                "read_machine": watcher.read,
+                "difference": watcher.difference,
+                "device_times": step.device_times if options.device_clocks != "off" else None,
+            }
             stage("run")
             seconds = {"build": built - began, "parity": time.perf_counter() - built}
-            yield PreparedRun(configuration, step, loop, provenance, seconds, gpu_state)
+            yield PreparedRun(configuration, step, loop, provenance, seconds, watcher.gpu_state)
     finally:
         with suppress(Exception):  # what went wrong before is what must be told
             step.close()
-
-
-@contextmanager
-def surroundings(options: Options, distribution: str) -> Iterator[tuple[dict, dict, Callable[[], dict | None]]]:
-    """`(provenance, loop, gpu_state)`: what a recording tells of the machine, and what reads it while trials run.
-
-    The garbage collector is off inside: collecting takes longer than many a loop, so it counts
-    as preparing, and the loop's own collection finds everything frozen already.
-    """
-    description = facts.describe(options.device)
-    clock = facts.clock_cost()
-    with quiet_collector(), counters.Watcher(options.cores, options.device) as watcher:
-        provenance = {
-            "machine": description,
-            "machine_fingerprint": facts.fingerprint(description),
-            "versions": facts.versions(("lstm_trt", "numpy", "torch", "onnx", "pyarrow", distribution)),
-            "clock": clock,
-            "garbage_collector": "frozen and off",
-        }
-        loop = {"threads": options.threads, "read_machine": watcher.read, "difference": watcher.difference}
-        yield provenance, loop, watcher.gpu_state
 
 
 def record_here(
@@ -232,17 +215,27 @@ def record_here(
     `stage(name)` is called on entering "build", "parity", "run" and "control", and "store" when all is
     over. Raises `RunFailed` where the losses of a training loop or the clocks contradict, and what `prepare` raises.
     """
-    training = configuration.mode == "training"
+    losses: list[float] = []
     with prepare(configuration, reference, stage) as run:
-        losses = _Losses(run.step, training, progress)
+
+        def listen(done: int, total: int) -> None:
+            """In training, keeps the loss of the last batch of each block."""
+            if losses and done:
+                losses.append(float(run.step.loss()))
+            if progress:
+                progress(done, total)
+
+        if configuration.mode == "training":
+            run.step.step()
+            losses.append(float(run.step.loss()))
         began = time.perf_counter()
-        trials = run_trials(run.step.step, configuration.protocol, **run.loop, progress=losses.listen)
+        trials = run_trials(run.step.step, configuration.protocol, **run.loop, progress=listen)
         ended = time.perf_counter()
         more = {"gpu_after": run.gpu_state()}
         trials.self_check.update(loop_against_batches(trials))
-        if training:
-            more["losses"] = losses.kept
-            check_losses(losses.kept)
+        if losses:
+            more["losses"] = losses
+            check_losses(losses)
             trials.warnings.extend(check_between_batches(trials))
         controlled = None
         if control:
@@ -251,23 +244,6 @@ def record_here(
         control_s = time.perf_counter() - ended
         stage("store")
         return run.recording(trials, round, ended - began, controlled, control_s, **more)
-
-
-class _Losses:
-    """In training, the loss of one step before the loop and of the last batch of each block; `kept` is None else."""
-
-    def __init__(self, step: PreparedStep, training: bool, progress: Callable[[int, int], None] | None) -> None:
-        self._step, self._progress = step, progress
-        self.kept: list[float] | None = None
-        if training:
-            step.step()
-            self.kept = [float(step.loss())]
-
-    def listen(self, done: int, total: int) -> None:
-        if self.kept is not None and done:
-            self.kept.append(float(self._step.loss()))
-        if self._progress:
-            self._progress(done, total)
 
 
 def loop_against_batches(trials: Trials) -> dict[str, float]:
@@ -318,10 +294,3 @@ def control_of(trials: Trials, protocol: Protocol) -> tuple[dict[str, np.ndarray
     timed = ~trials.columns["warmup"]
     median_ns = float(np.median((ends(trials.columns) - trials.columns["start_ns"])[timed]))
     return run_control(protocol, int(np.count_nonzero(timed)), median_ns)
-
-
-def _count_tasks() -> int | None:
-    try:
-        return len(os.listdir("/proc/self/task"))
-    except OSError:
-        return None

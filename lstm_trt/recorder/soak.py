@@ -27,7 +27,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.workload import Workload
 from lstm_trt.recorder.loop import Loop
 from lstm_trt.recorder.pool import WorkerPool, next_round
-from lstm_trt.recorder.process import Listener, WorkerLost
+from lstm_trt.recorder.process import Listener
 from lstm_trt.recorder.session import control_of, describe, prepare
 from lstm_trt.recorder.watch import LatencyHistogram, Snapshot, State, snapshot_of, verdict_command
 from lstm_trt.store import files, folders
@@ -75,12 +75,11 @@ def soak_here(
     `progress(elapsed_s, asked_s, trials, parts)` is called after each block. Raises what
     `record_here` and `store.write` raise; the parts that were written stay.
     """
-
     import pyarrow.parquet  # noqa: F401  before the time runs, not with the first part
 
     protocol = configuration.protocol
-    told = {"path": "", "parts": 0, "trials": 0, "warnings": []}
-    totals = {"inside_trials": 0.0, "store": 0.0, "control": 0.0}
+    done = {"path": "", "parts": 0, "trials": 0, "warnings": []}
+    totals = dict.fromkeys(("timing", "inside_trials", "control", "store"), 0.0)
     rows = wall_ns = 0
     with prepare(configuration, reference, stage) as run:
         loop = Loop(run.step.step, protocol, **run.loop)
@@ -95,32 +94,33 @@ def soak_here(
                 timed += loop.run(marked, protocol.trials - timed, max(0, part_end - clock()))
                 marked, now = protocol.settle, clock()
                 elapsed_s = asked_s - (end - now) / 1e9
-                progress(elapsed_s=elapsed_s, asked_s=asked_s, trials=told["trials"] + timed, parts=told["parts"])
+                progress(elapsed_s=elapsed_s, asked_s=asked_s, trials=done["trials"] + timed, parts=done["parts"])
                 if now >= part_end or timed >= protocol.trials:
                     break
-            told["trials"] += timed
+            done["trials"] += timed
             trials = loop.trials(origin)
             gpu_after, controlled, control_s = run.gpu_state(), None, 0.0
-            if control and told["parts"] == 0:
+            if control and done["parts"] == 0:
                 controlled = control_of(trials, protocol)
                 control_s = (clock() - now) / 1e9
                 end += int(1e9 * control_s)
             last = clock() >= end
-            soak = {"part": told["parts"], "last": last, "asked_s": asked_s, "elapsed_s": elapsed_s}
+            soak = {"part": done["parts"], "last": last, "asked_s": asked_s, "elapsed_s": elapsed_s}
             recording = run.recording(
                 trials,
                 round,
                 (now - began) / 1e9,
                 controlled,
                 control_s,
-                told["parts"],
+                done["parts"],
                 gpu_after=gpu_after,
                 soak=soak,
             )
             writing = clock()
-            told["path"] = str(files.write(recording, folder))
-            told["parts"] += 1
+            done["path"] = str(files.write(recording, folder))
+            done["parts"] += 1
             rows, wall_ns = rows + loop.rows, wall_ns + trials.wall_ns
+            totals["timing"] += (now - began) / 1e9
             totals["inside_trials"] += trials.inside_ns / 1e9
             totals["store"] += (clock() - writing) / 1e9
             totals["control"] += control_s
@@ -129,8 +129,8 @@ def soak_here(
             if not last:
                 loop.restart()
         stage("store")
-    told["warnings"] = warnings_of(protocol, rows, 1e9 * totals["inside_trials"], wall_ns)
-    return {**told, "seconds": totals}
+    done["warnings"] = warnings_of(protocol, rows, 1e9 * totals["inside_trials"], wall_ns)
+    return {**done, "seconds": totals}
 
 
 @dataclass(frozen=True)
@@ -200,10 +200,10 @@ def rest_of(configuration: Configuration, folder: Path) -> Rest:
     if not rounds:
         return Rest(number, whole_s)
     latest = max(rounds)
-    told = files.read(list(rounds[latest].values())[-1], ()).provenance["soak"]
-    if told["last"]:
+    part = files.read(list(rounds[latest].values())[-1], ()).provenance["soak"]
+    if part["last"]:
         return Rest(number, whole_s)
-    return Rest(number, max(LEAST_S, told["asked_s"] - told["elapsed_s"]), latest, told["elapsed_s"])
+    return Rest(number, max(LEAST_S, part["asked_s"] - part["elapsed_s"]), latest, part["elapsed_s"])
 
 
 def soak(
@@ -226,23 +226,22 @@ def soak(
     """
     configuration = describe(workload, runtime, soak_protocol(for_s, protocol), options, mode)
     folder = files.make_folder(Path(out))
-    with folder_lock(folder), WorkerPool() as crew:
+    with folder_lock(folder), WorkerPool() as pool:
         damaged = [f"{path.name} was damaged: moved aside" for path in folders.tidy(folder)]
         rest = rest_of(configuration, folder)
         if rest.continues is not None:
             listener({"event": "rest", **rest.__dict__})
-        outcome = crew.record(configuration, rest.round, folder, listener, control=control, asked_s=rest.asked_s)
-        if outcome.failure:
-            raise WorkerLost(outcome.failure.stage, f"{outcome.failure.stage}: {outcome.failure.reason}")
+        outcome = pool.record(configuration, rest.round, folder, listener, control=control, asked_s=rest.asked_s)
+        outcome.check()
         parts = list(folders.contents(folder).parts[configuration.id, rest.round].values())
-        control_told = files.read(parts[0], ()).provenance["control"]
+        control_run = files.read(parts[0], ()).provenance["control"]
     return Soak(
         configuration,
         folder,
         rest.round,
         len(parts),
-        outcome.told["trials"],
+        outcome.answer["trials"],
         rest.continues,
-        control_told,
+        control_run,
         [*damaged, *outcome.warnings],
     )

@@ -1,6 +1,4 @@
-"""The line that a sweep shows while it runs: what runs, how much is done, how long is left.
-
-A grid of shapes x runtimes -> recordings in a folder: random order, rounds, resume, progress.
+"""A grid of shapes x runtimes -> recordings in a folder: random order, rounds, resume, progress.
 
 A round records every configuration once, in new processes and in a new random order,
 the runtimes mixed, so that a drift of the machine does not fall on one of them. What
@@ -15,66 +13,59 @@ import os
 import random
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tqdm import tqdm
+
 from lstm_trt.config.configuration import TIERS, Configuration, Options, Protocol
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import duration
 from lstm_trt.config.workload import Workload
-from lstm_trt.recorder.pool import Outcome, Seconds, WorkerPool, check_time_limit
+from lstm_trt.recorder.pool import Outcome, Seconds, WorkerPool, check_limits
 from lstm_trt.recorder.process import Interpreter
 from lstm_trt.recorder.session import describe
 from lstm_trt.store import files, folders, schema
 from lstm_trt.store.locks import folder_lock
 
 
-def duration(seconds: float) -> str:
-    """`75` -> `1 min 15 s`."""
-    seconds = max(0, round(seconds))
-    hours, minutes = seconds // 3600, seconds // 60 % 60
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {seconds % 60:02d} s" if minutes else f"{seconds} s"
+@dataclass
+class _Load:
+    """Of one runtime: configurations and operations that are left, and for its rate what was done."""
+
+    left: int = 0
+    work_left: int = 0
+    spent_s: float = 0.0
+    work_done: int = 0
+    versions: set[str] = field(default_factory=set)
 
 
 class Progress:
     """One line: what runs, how much is done, how long is left. Also keeps the report."""
 
     def __init__(self, plan: list[list[Configuration]], report: Report, show: bool) -> None:
-        self._left: Counter[str] = Counter()  # configurations and operations, a runtime
-        self._work_left: Counter[str] = Counter()
+        self._loads: dict[str, _Load] = {}
         self._scheduled_left = 0.0
-        versions: dict[str, set[str]] = {}
         for configuration in itertools.chain.from_iterable(plan):
-            self._left[configuration.runtime] += 1
-            self._work_left[configuration.runtime] += _work(configuration)
+            load = self._loads.setdefault(configuration.runtime, _Load())
+            load.left += 1
+            load.work_left += _work(configuration)
+            load.versions.add(configuration.runtime_version)
             self._scheduled_left += configuration.protocol.scheduled_s
-            versions.setdefault(configuration.runtime, set()).add(configuration.runtime_version)
-        self._in_versions = {runtime for runtime, found in versions.items() if len(found) > 1}
         self._report = report
-        self._show = show and self._left.total() > 0
-        self._terminal = self._show and sys.stderr.isatty()
+        self._show = show and report.left > 0
         self._bar = None
-        self._said = 0.0
-        # For the time left: seconds and operations of what was done, a runtime.
-        self._spent: dict[str, tuple[float, float]] = {}
+        self._shown_at = 0.0
         self._overhead: list[float] = []
 
     def __enter__(self) -> Progress:
-        if self._terminal:
-            with suppress(ImportError):
-                from tqdm import tqdm
-
-                self._bar = tqdm(
-                    total=self._report.total,
-                    initial=self._report.done_before + self._report.failed_before,
-                    bar_format="{n_fmt}/{total_fmt} |{bar:20}| {elapsed}{postfix}",
-                    dynamic_ncols=True,
-                    leave=True,
-                )
+        if self._show and sys.stderr.isatty():
+            self._bar = tqdm(
+                total=self._report.total,
+                initial=self._report.done_before + self._report.failed_before,
+                bar_format="{n_fmt}/{total_fmt} |{bar:20}| {elapsed}{postfix}",
+                dynamic_ncols=True,
+            )
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -83,13 +74,14 @@ class Progress:
             self._bar.close()
 
     def begin(self, configuration: Configuration, number: int) -> None:
-        version = f" {configuration.runtime_version}" if configuration.runtime in self._in_versions else ""
+        several = len(self._loads[configuration.runtime].versions) > 1
+        version = f" {configuration.runtime_version}" if several else ""
         self._running = f"{configuration.name} {configuration.runtime}{version}" + (f" r{number}" if number else "")
-        self._tell(self._running)
+        self._show_line(self._running)
 
     def listen(self, answer: dict) -> None:
         if answer["event"] == "progress" and answer["done"] and answer["total"] > answer["done"]:
-            self._tell(f"{self._running} {100 * answer['done'] // answer['total']} %", quiet=True)
+            self._show_line(f"{self._running} {100 * answer['done'] // answer['total']} %", quiet=True)
 
     def end(self, configuration: Configuration, outcome: Outcome) -> None:
         report, seconds = self._report, outcome.seconds
@@ -99,19 +91,19 @@ class Progress:
         else:
             report.recorded += 1
         report.warnings.extend(f"{configuration.name}: {text}" for text in outcome.warnings)
-        self._left[configuration.runtime] -= 1
-        self._work_left[configuration.runtime] -= _work(configuration)
-        scheduled = configuration.protocol.scheduled_s
-        self._scheduled_left -= scheduled
+        load, work = self._loads[configuration.runtime], _work(configuration)
+        scheduled_s = configuration.protocol.scheduled_s
+        load.left -= 1
+        load.work_left -= work
+        self._scheduled_left -= scheduled_s
         self._overhead.append(seconds.preparing + seconds.control + seconds.storing)
         if not outcome.failure:
-            spent, work = self._spent.get(configuration.runtime, (0.0, 0.0))
-            spent += max(0.0, seconds.timing - scheduled)
-            self._spent[configuration.runtime] = (spent, work + _work(configuration))
+            load.spent_s += max(0.0, seconds.timing - scheduled_s)
+            load.work_done += work
         if self._bar is not None:
             self._bar.update()
         else:
-            self._tell("", quiet=self._left.total() > 0)
+            self._show_line("", quiet=report.left > 0)
 
     def seconds_left(self) -> float | None:
         """From the gaps that are to come, and the rate of operations that each runtime reached so far.
@@ -121,32 +113,31 @@ class Progress:
         if not self._overhead:
             return None
         overhead = sum(self._overhead) / len(self._overhead)
-        spent, work = (sum(values) for values in zip(*self._spent.values(), strict=True)) if self._spent else (0.0, 1.0)
-        total = self._scheduled_left
-        for runtime, count in self._left.items():
-            runtime_spent, runtime_work = self._spent.get(runtime, (spent, work))
-            total += count * overhead
-            if runtime_work:  # none where a period says how long calls take
-                total += self._work_left[runtime] * runtime_spent / runtime_work
-        return total
+        loads = self._loads.values()
+        # Of all runtimes; no work was done where periods say how long calls take.
+        rate = sum(load.spent_s for load in loads) / (sum(load.work_done for load in loads) or 1)
+        return self._scheduled_left + sum(
+            load.left * overhead + load.work_left * (load.spent_s / load.work_done if load.work_done else rate)
+            for load in loads
+        )
 
-    def _tell(self, running: str, quiet: bool = False) -> None:
+    def _show_line(self, running: str, quiet: bool = False) -> None:
         if not self._show:
             return
         left = self.seconds_left()
         failed = f"{len(self._report.failures)} failed" if self._report.failures else ""
         time_left = f"about {duration(left)} left" if left is not None else "time left not known yet"
-        words = ", ".join(filter(None, [running, failed, time_left]))
+        text = ", ".join(filter(None, [running, failed, time_left]))
         if self._bar is not None:
-            self._bar.set_postfix_str(words)
+            self._bar.set_postfix_str(text)
             return
         now = time.monotonic()
-        if now - self._said < 10 and (quiet or self._said):
+        if now - self._shown_at < 10 and (quiet or self._shown_at):
             return
-        self._said = now
+        self._shown_at = now
         report = self._report
         done = report.total - report.left
-        print(f"{done}/{report.total}  {words}", file=sys.stderr, flush=True)
+        print(f"{done}/{report.total}  {text}", file=sys.stderr, flush=True)
 
 
 def _work(configuration: Configuration) -> int:
@@ -160,7 +151,7 @@ def _work(configuration: Configuration) -> int:
 
 
 #: The rest of them are in the folder.
-FAILURES_TOLD = 10
+FAILURES_LISTED = 10
 
 
 @dataclass
@@ -225,18 +216,14 @@ class Report:
         }
 
     def __str__(self) -> str:
-        return "\n".join(self.lines())
-
-    def lines(self) -> list[str]:
-        """The report as lines of text."""
-        words = [f"{self.recorded} recorded", f"{len(self.failures)} failed"]
+        counts = [f"{self.recorded} recorded", f"{len(self.failures)} failed"]
         if self.done_before:
-            words.append(f"{self.done_before} were there already")
+            counts.append(f"{self.done_before} were there already")
         if self.failed_before:
-            words.append(f"{self.failed_before} had failed before (--retry-failed repeats them)")
+            counts.append(f"{self.failed_before} had failed before (--retry-failed repeats them)")
         if self.left:
-            words.append(f"{self.left} left")
-        lines = [f"{', '.join(words)}, of {self.total}; {duration(self.wall_s)} in all"]
+            counts.append(f"{self.left} left")
+        lines = [f"{', '.join(counts)}, of {self.total}; {duration(self.wall_s)} in all"]
         if self.efficiency is not None:
             lines.append(
                 f"preparing {self.seconds.preparing:.1f} s ({self.preparing_s_each:.2f} s a configuration, starting"
@@ -245,15 +232,15 @@ class Report:
                 + (f"control runs {self.seconds.control:.1f} s, " if self.seconds.control else "")
                 + f"storing {self.seconds.storing:.1f} s"
             )
-        for failure in self.failures[:FAILURES_TOLD]:
+        for failure in self.failures[:FAILURES_LISTED]:
             lines.append(
                 f"failed: {failure.configuration.name} on {failure.configuration.runtime}"
                 f" at {failure.stage}: {failure.reason}"
             )
-        more = len(self.failures) - FAILURES_TOLD
+        more = len(self.failures) - FAILURES_LISTED
         if more > 0:
             lines.append(f"and {more} more; lstm-trt summarize shows them all")
-        return lines + [f"warning: {warning}" for warning in self.warnings]
+        return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
 
 
 def default_rounds(trials: int) -> int:
@@ -267,13 +254,6 @@ def order(configurations: Sequence[Configuration], rounds: int, seed: int) -> It
         shuffled = list(configurations)
         random.Random(f"{seed}/{number}").shuffle(shuffled)
         yield shuffled
-
-
-def check_limits(rounds: int, time_limit_s: float | None) -> None:
-    """Raises `UsageError` where there would be no round, or no time for one."""
-    if rounds < 1:
-        raise UsageError(f"rounds must be at least 1, not {rounds}")
-    check_time_limit(time_limit_s)
 
 
 def run_sweep(
@@ -300,7 +280,7 @@ def run_sweep(
     """
     if rounds is None:
         rounds = default_rounds(max((item.protocol.trials for item in configurations), default=1))
-    check_limits(rounds, time_limit_s)
+    check_limits(time_limit_s, rounds)
     configurations = list(dict.fromkeys(configurations))
     folder = files.make_folder(Path(out))
     began = time.monotonic()
@@ -323,17 +303,17 @@ def run_sweep(
             plan.append(todo)
         with (
             Progress(plan, report, show_progress) as progress,
-            WorkerPool(time_limit_s, memory_limit, interpreters) as crew,
+            WorkerPool(time_limit_s, memory_limit, interpreters) as pool,
         ):
             try:
                 for number, todo in enumerate(plan):
                     for configuration in todo:
                         progress.begin(configuration, number)
-                        outcome = crew.record(configuration, number, folder, progress.listen, control=control)
+                        outcome = pool.record(configuration, number, folder, progress.listen, control=control)
                         if outcome.failure is None:
                             (folder / f"{configuration.id}-r{number}.failure.json").unlink(missing_ok=True)
                         progress.end(configuration, outcome)
-                    crew.end_workers()
+                    pool.end_workers()
             except KeyboardInterrupt:
                 report.stopped = True
         report.wall_s = time.monotonic() - began

@@ -34,8 +34,9 @@ from lstm_trt.config.labels import versions_command
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.recorder.environments import Environment, EnvironmentBroken, Tell, describe_there, environment, normal
+from lstm_trt.recorder.pool import check_limits
 from lstm_trt.recorder.session import describe
-from lstm_trt.recorder.sweep import Report, check_limits, run_sweep
+from lstm_trt.recorder.sweep import Report, run_sweep
 from lstm_trt.store import files, folders
 from lstm_trt.store.samples import Group, groups_of
 
@@ -248,7 +249,7 @@ def record_versions(
     module = runtime_of(library, runtime)
     check_confidence(confidence)  # what would be refused later anyway, before anything is installed
     check_effect(effect)
-    check_limits(rounds, time_limit_s)
+    check_limits(time_limit_s, rounds)
     protocol = protocol or Protocol()
     options = options or Options()
     name = module.NAME if runtime is None else runtime

@@ -1,30 +1,33 @@
 """What runs in the processes that `process.py` starts.
 
-Jobs come as JSON lines on standard input, answers go as JSON lines to the file
-descriptor FD; what libraries print goes to standard output and error, which the
-parent keeps in a file. Kinds of job: "reference" asks the workload's preparer for what the
-parity gate expects (the preparing process); "record" records one configuration (a worker).
+Jobs come, and answers go, over the connection FD; what libraries print goes to standard output and error, which the
+parent keeps in a file. Kinds of job: "reference" asks the workload's preparer for what the parity gate expects (the
+preparing process); "record" records one configuration (a worker); "describe" tells which version of a library is
+loaded, and what a configuration is with it (an environment's Python).
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
+import importlib.metadata
 import json
-import os
 import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
+
+from lstm_trt.config.errors import ConfigurationFailed, LabError, StoreError
 
 
 def die_with_parent() -> None:
     """Ask Linux to kill this process when the one that started it dies."""
-    with_prctl = getattr(ctypes.CDLL(None, use_errno=True), "prctl", None)
-    if with_prctl is not None:
-        with_prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def volunteer_for_oom() -> None:
@@ -33,111 +36,119 @@ def volunteer_for_oom() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-class Answers:
-    """The way back to the parent; nothing but JSON lines goes there."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._file = os.fdopen(descriptor, "w", buffering=1)
-
-    def send(self, event: str, **values: object) -> None:
-        self._file.write(json.dumps({"event": event, **values}) + "\n")
+#: `send(event, **values)`: an answer to the parent.
+Send = Callable[..., None]
 
 
-def answer_reference(job: dict, answers: Answers) -> None:
+def answer_reference(job: dict, send: Send) -> None:
     """What the workload's kind needs before it can be prepared and gated, made outside the pinned worker."""
     from lstm_trt.config.configuration import Configuration
     from lstm_trt.runtimes.base import preparer_of
 
     configuration = Configuration.from_dict(job["configuration"])
-    reference = preparer_of(configuration.workload).reference(
-        configuration, job["gate_seed"], Path(job["answers_path"]), answers.send
-    )
     same = {name: job[name] for name in ("gate_seed", "answers_path")}
-    answers.send("done", reference={**reference, **same})
+    preparer = preparer_of(configuration.workload)
+    reference = preparer.reference(configuration, job["gate_seed"], Path(job["answers_path"]), send)
+    send("done", reference={**reference, **same})
 
 
-def answer_record(job: dict, answers: Answers) -> None:
+def answer_record(job: dict, send: Send) -> None:
     """Record one configuration and write its file, or its parts."""
     from lstm_trt.config.configuration import Configuration
     from lstm_trt.recorder.session import record_here
     from lstm_trt.recorder.soak import soak_here
+    from lstm_trt.store import files
 
-    configuration = Configuration.from_dict(job["configuration"])
+    configuration, folder = Configuration.from_dict(job["configuration"]), Path(job["folder"])
     common = {
         "round": job["round"],
         "control": job["control"],
-        "stage": lambda name: answers.send("stage", stage=name),
+        "stage": lambda name: send("stage", stage=name),
     }
     if configuration.protocol.for_s is not None:
-        done = soak_here(
-            configuration,
-            job["reference"],
-            folder=Path(job["folder"]),
-            asked_s=job["asked_s"],
-            progress=lambda **values: answers.send("soak", **values),
-            **common,
-        )
-        answers.send("done", **done)
+        common |= {"asked_s": job["asked_s"], "progress": lambda **values: send("soak", **values)}
+        send("done", **soak_here(configuration, job["reference"], folder=folder, **common))
         return
-    recording = record_here(
-        configuration,
-        job["reference"],
-        progress=lambda done, total: answers.send("progress", done=done, total=total),
-        **common,
-    )
-    _put(recording, job, answers)
-
-
-def _put(recording, job: dict, answers: Answers) -> None:
-    from lstm_trt.store import files
-
+    common["progress"] = lambda done, total: send("progress", done=done, total=total)
+    recording = record_here(configuration, job["reference"], **common)
     began = time.perf_counter()
-    path = files.write(recording, Path(job["folder"]))
+    path = files.write(recording, folder)
     seconds = {**recording.provenance["seconds"], "store": time.perf_counter() - began}
-    answers.send("done", path=str(path), seconds=seconds, warnings=recording.provenance["warnings"])
+    send("done", path=str(path), seconds=seconds, warnings=recording.provenance["warnings"])
+
+
+def answer_describe(job: dict, send: Send) -> None:
+    """The library's version by its metadata and by itself, where it lies, and the configuration or why there is none.
+
+    The job has `library` and the arguments of `recorder.session.describe` as JSON values.
+    """
+    module = importlib.import_module(job["library"].replace("-", "_"))
+
+    from lstm_trt.config.configuration import Options, Protocol
+    from lstm_trt.config.workload import workload_from_dict
+    from lstm_trt.recorder.session import describe
+
+    loaded = {
+        "metadata": importlib.metadata.version(job["library"]),
+        "module": getattr(module, "__version__", None),
+        "file": getattr(module, "__file__", None),
+    }
+    workload = workload_from_dict(job["workload"])
+    try:
+        configuration = describe(workload, job["runtime"], Protocol(**job["protocol"]), Options(**job["options"]))
+    except LabError as error:
+        send("done", **loaded, error=str(error))
+    else:
+        send("done", **loaded, configuration=configuration.as_dict())
+
+
+ANSWERS = {"reference": answer_reference, "record": answer_record, "describe": answer_describe}
 
 
 def main() -> int:
-    """Answer jobs until standard input ends; arguments: the descriptor FD, and a worker's options as JSON."""
+    """Answer jobs until the parent closes the connection; arguments: its descriptor, and a worker's options as JSON."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     volunteer_for_oom()
-    answers = Answers(int(sys.argv[1]))
+    connection = Connection(int(sys.argv[1]))
+
+    def send(event: str, **values: object) -> None:
+        connection.send({"event": event, **values})
+
     if len(sys.argv) > 2:
         from lstm_trt.config.configuration import Options
-        from lstm_trt.config.errors import ConfigurationFailed, LabError, StoreError
         from lstm_trt.recorder.session import pin
 
         pin(Options(**json.loads(sys.argv[2])))
-
-    kinds = {"reference": answer_reference, "record": answer_record}
-    answers.send("ready")
-    for number, line in enumerate(sys.stdin):
-        job = json.loads(line)
-        if number == 1:  # what is alive between two jobs are modules, and stays
+    send("ready")
+    done = 0
+    while True:
+        try:
+            job = connection.recv()
+        except (EOFError, OSError):
+            return 0
+        if done == 1:  # what is alive between two jobs are modules, and stays
             gc.collect()
             gc.freeze()
+        done += 1
         try:
-            kinds[job["kind"]](job, answers)
+            ANSWERS[job["kind"]](job, send)
         except MemoryError as error:
-            answers.send(
-                "failed", stage="memory", reason=f"host memory did not suffice: {error}".rstrip(": "), spent=True
-            )
+            send("failed", stage="memory", reason=f"host memory did not suffice: {error}".rstrip(": "), spent=True)
             return 1  # what is left of the heap is not to be trusted
         except ConfigurationFailed as error:
             # A device may be left in any state; and a refused capture leaves an allocator in it.
-            on_device = job.get("configuration", {}).get("options", {}).get("device", "cpu") != "cpu"
+            on_device = job["configuration"]["options"]["device"] != "cpu"
             spent = error.stage in ("memory", "run", "time") or (on_device and error.stage == "build")
-            answers.send("failed", stage=error.stage, reason=str(error), spent=spent)
+            send("failed", stage=error.stage, reason=str(error), spent=spent)
             if spent:
                 return 1
         except StoreError as error:
-            answers.send("refused", reason=str(error))
+            send("refused", reason=str(error))
         except LabError as error:
-            answers.send("failed", stage=None, reason=str(error), spent=False)
+            send("failed", stage=None, reason=str(error), spent=False)
         except Exception as error:
             text = str(error).strip().splitlines()
             reason = f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-            answers.send("failed", stage=None, reason=reason, detail=traceback.format_exc(), spent=True)
+            send("failed", stage=None, reason=reason, detail=traceback.format_exc(), spent=True)
             return 1
-    return 0

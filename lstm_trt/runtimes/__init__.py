@@ -12,7 +12,6 @@ A runtime is a module, or an object in one, with these names:
 and, where it needs them,
 
     NEEDS_ONNX   True where it reads the exported ONNX file
-    configure(options)                       called in the fresh process after pinning, before `prepare`
     supports(workload, mode, device) -> str | None     why it does not do that; None where it can
 
 Importing it must not import the runtime's own libraries. What ships stands in `registry.RUNTIMES`; an

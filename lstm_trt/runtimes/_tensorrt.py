@@ -9,7 +9,7 @@ a stream that is not the default one.
 Where a graph was asked for and capture is refused, the engine is enqueued instead and
 `graph_fallback` in the facts says why; `graph_captured` says what was timed.
 
-A runtime of this family gives an `open_context(trt, engine, plan_sha256)` that makes an
+A runtime of this family is a `TensorRtRuntime`: its `open_context(trt, engine, plan_sha256)` makes an
 execution context as its flavour does.
 """
 
@@ -23,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import ModuleType
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,7 +32,6 @@ from lstm_trt.config.errors import (
     MemoryExhausted,
     RunFailed,
     RuntimeUnavailable,
-    UsageError,
     building,
     is_memory_message,
 )
@@ -42,12 +42,7 @@ from lstm_trt.export.to_onnx import INPUT, OUTPUT, static_model
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.runtimes import _cuda
 from lstm_trt.runtimes._cuda import EventClocks
-from lstm_trt.runtimes._torch import checked
-from lstm_trt.runtimes.base import Availability, PreparedStep, Request
-
-DEVICES = ("cuda",)
-
-PRECISIONS = {"cuda": ("fp32", "tf32", "fp16")}
+from lstm_trt.runtimes.base import Availability, BufferedStep, PreparedStep, Request, check_options
 
 
 @dataclass(frozen=True)
@@ -68,52 +63,68 @@ class Opened:
 OpenContext = Callable[[ModuleType, object, str], Opened]
 
 
-def availability(name: str, device: str) -> Availability:
-    """What is missing, all in one line; loads TensorRT only where there are a GPU and all packages. Never raises."""
-    flavour = export_trt.FLAVOURS[name]
-    version = installed_version(flavour.distribution)
-    if device not in DEVICES:
-        return Availability(False, version, reason=f"it runs on {' and '.join(DEVICES)} only, not on {device}")
-    reason, remedies = "", []
-    try:
-        lacks = _cuda.missing()
-        if find_spec(flavour.module) is None:
-            # The extra brings cuda-bindings as well, so that need not be typed.
-            lacks = [lack if lack.remedy != _cuda.BINDINGS_REMEDY else lack._replace(remedy="") for lack in lacks]
-            lacks.insert(0, _cuda.Missing(flavour.distribution, f"pip install -e '.[{flavour.extra}]'"))
-        if not lacks:
-            trt = export_trt.load_module(name)
-            return Availability(True, version or trt.__version__, _cuda.gpu_name())
-        reason, remedies = "no " + ", ".join(lack.what for lack in lacks), [lack.remedy for lack in lacks]
-    except RuntimeUnavailable as error:
-        reason, remedies = error.reason, [error.remedy]
-    except Exception as error:  # a broken install
-        reason = f"{flavour.distribution} does not load: {export_trt.one_line(error)}"
-    return Availability(False, version, reason=reason, remedy="; ".join(dict.fromkeys(filter(None, remedies))))
+@dataclass(frozen=True)
+class TensorRtRuntime:
+    """A runtime of this family; `NAME` is its flavour as well."""
+
+    NAME: str
+    open_context: OpenContext
+
+    DEVICES: ClassVar[tuple[str, ...]] = ("cuda",)
+    PRECISIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("fp32", "tf32", "fp16")}
+    NEEDS_ONNX: ClassVar[bool] = True
+
+    @property
+    def DISTRIBUTION(self) -> str:
+        return export_trt.FLAVOURS[self.NAME].distribution
+
+    def availability(self, device: str) -> Availability:
+        """What is missing, in one line; loads TensorRT only where there are a GPU and all packages. Never raises."""
+        flavour = export_trt.FLAVOURS[self.NAME]
+        version = installed_version(flavour.distribution)
+        if device not in self.DEVICES:
+            return Availability(False, version, reason=f"it runs on cuda only, not on {device}")
+        reason, remedies = "", []
+        try:
+            lacks = _cuda.missing()
+            if find_spec(flavour.module) is None:
+                # The extra brings cuda-bindings as well, so that need not be typed.
+                lacks = [lack if lack.remedy != _cuda.BINDINGS_REMEDY else lack._replace(remedy="") for lack in lacks]
+                lacks.insert(0, _cuda.Missing(flavour.distribution, f"pip install -e '.[{flavour.extra}]'"))
+            if not lacks:
+                trt = export_trt.load_module(self.NAME)
+                return Availability(True, version or trt.__version__, _cuda.gpu_name())
+            reason, remedies = "no " + ", ".join(lack.what for lack in lacks), [lack.remedy for lack in lacks]
+        except RuntimeUnavailable as error:
+            reason, remedies = error.reason, [error.remedy]
+        except Exception as error:  # a broken install
+            reason = f"{flavour.distribution} does not load: {export_trt.one_line(error)}"
+        return Availability(False, version, reason=reason, remedy="; ".join(dict.fromkeys(filter(None, remedies))))
+
+    def prepare(self, request: Request) -> PreparedStep:
+        """The prepared step, having answered once.
+
+        Raises `UsageError` for options that it does not have, `RuntimeUnavailable`,
+        `ExportFailed`, `MemoryExhausted`, and `BuildFailed` for whatever else goes wrong.
+        """
+        options = request.options
+        self.availability(options.device).require(self.NAME)
+        check_options(self.NAME, self, options)
+        if options.precision == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+            raise BuildFailed("tf32 is switched off by NVIDIA_TF32_OVERRIDE=0 in the environment: unset it")
+        with building(self.NAME, request.label):
+            onnx = static_model(request.onnx_path, request.workload)
+            began = time.perf_counter()
+            # Detailed, for the launches of an inference; the markers that this brings are switched off again.
+            wanted = export_engine.EngineOptions(self.NAME, options.precision, detailed=True, capturable=options.graph)
+            built = build.build_engine(onnx, wanted, name=request.workload.label)
+            ready = time.perf_counter()
+            step = TensorRtStep(self.NAME, request, built, self.open_context)
+            step.described |= {"build_s": ready - began, "load_s": time.perf_counter() - ready}
+            return step
 
 
-def prepare(name: str, request: Request, open_context: OpenContext) -> PreparedStep:
-    """The prepared step of the runtime `name`, having answered once.
-
-    Raises `UsageError` for options that it does not have, `RuntimeUnavailable`,
-    `ExportFailed`, `MemoryExhausted`, and `BuildFailed` for whatever else goes wrong.
-    """
-    options = checked(name, request)
-    if options.precision == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
-        raise BuildFailed("tf32 is switched off by NVIDIA_TF32_OVERRIDE=0 in the environment: unset it")
-    with building(name, request.label):
-        onnx = static_model(request.onnx_path, request.workload)
-        began = time.perf_counter()
-        # Detailed, for the launches of an inference; the markers that this brings are switched off again.
-        wanted = export_engine.EngineOptions(name, options.precision, detailed=True, capturable=options.graph)
-        built = build.build_engine(onnx, wanted, name=request.workload.label)
-        ready = time.perf_counter()
-        step = TensorRtStep(name, request, built, open_context)
-        step.described |= {"build_s": ready - began, "load_s": time.perf_counter() - ready}
-        return step
-
-
-class TensorRtStep(PreparedStep):
+class TensorRtStep(BufferedStep):
     """An engine on its own stream, with its buffers; `described` are its facts.
 
     Raises `MemoryExhausted` or `BuildFailed`; what was acquired until then is freed.
@@ -128,7 +139,7 @@ class TensorRtStep(PreparedStep):
     ) -> None:
         self._name, self._options = name, request.options
         self._sizes = {**request.workload.input_shapes, **request.workload.output_shapes}
-        self._runtime = self._engine = self._opened = self._enqueue = self._clocks = self._graph = None
+        self._runtime = self._engine = self._opened = self._enqueue = self._graph = None
         self._arrays: dict[str, np.ndarray] = {}
         self._copies: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {}
         self.described: dict = {"graph_fallback": None}
@@ -136,6 +147,7 @@ class TensorRtStep(PreparedStep):
         try:
             self._load(built, open_context)
             self._bind()
+            super().__init__(self._arrays[INPUT])
             self.load_inputs(request.inputs)
             self._first_run()
             if self._options.device_clocks != "off":
@@ -156,40 +168,22 @@ class TensorRtStep(PreparedStep):
                 self.close()
             raise
 
-    def step(self) -> None:
-        """Replaced by a closure while the step is open."""
-        raise RunFailed("the step is closed")
-
-    def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
-        array, given = self._open_array(INPUT), inputs[INPUT]
-        if given.shape != array.shape:
-            raise UsageError(f"inputs must be {array.shape}, not {given.shape}")
-        np.copyto(array, given, casting="same_kind")
-        if self._clocks:
-            self._clocks.restart()  # what the parity gate ran is no trial
-
     def outputs(self) -> dict[str, np.ndarray]:
-        return {OUTPUT: self._open_array(OUTPUT).astype(np.float32)}
-
-    def device_times(self) -> dict[str, np.ndarray]:
-        return self._clocks.read() if self._clocks else {}
+        if not self._arrays:
+            raise RunFailed("the step is closed")
+        return {OUTPUT: self._arrays[OUTPUT].astype(np.float32)}
 
     def facts(self) -> dict:
         return {**self.described, **({"event_pool": self._clocks.size} if self._clocks else {})}
 
     def close(self) -> None:
-        self.__dict__.pop("step", None)  # what is left is the method above
+        super().close()
         self._graph = self._clocks = None
         self._copies.clear()
         self._arrays.clear()  # their memory is freed with the session
         session, self._session = self._session, None
         if session is not None:
             session.close()
-
-    def _open_array(self, tensor: str) -> np.ndarray:
-        if tensor not in self._arrays:
-            raise RunFailed("the step is closed")
-        return self._arrays[tensor]
 
     def _load(self, built: export_engine.Engine, open_context: OpenContext) -> None:
         """The engine on the GPU and its execution context."""

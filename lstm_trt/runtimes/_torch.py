@@ -7,7 +7,7 @@ host spins. Everything goes to the thread's current stream, which becomes one of
 process's own, never the default one, so a step belongs to the thread that called
 `prepare` or `load_inputs` last.
 
-A runtime of this family gives a `bind(module, inputs)` that ties the network to its
+A runtime of this family is a `TorchRuntime`: its `bind(module, inputs)` ties the network to its
 input tensor once and for all; `prepare` does the rest. `facts` and `operators` say for
 the provenance what was really used. Precision switches, thread counts and Dynamo's
 caches belong to the process, so one prepared step at a time: where two are alive, the
@@ -24,11 +24,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from lstm_trt import runtimes
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, RunFailed, UsageError, building, first_line
 from lstm_trt.export.network import build_module
@@ -36,7 +35,7 @@ from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.machine.facts import cpu_name, installed_version
 from lstm_trt.runtimes import _cuda
 from lstm_trt.runtimes._cuda import EventClocks
-from lstm_trt.runtimes.base import Availability, PreparedStep, Request
+from lstm_trt.runtimes.base import Availability, BufferedStep, PreparedStep, Request, check_options
 
 if TYPE_CHECKING:
     import torch
@@ -46,9 +45,6 @@ DISTRIBUTION = "torch"
 
 #: On the CPU fp16 is a loop of small operators wherever oneDNN lacks it; `facts` show it.
 PRECISIONS = {"cpu": ("fp32", "bf16", "fp16"), "cuda": ("fp32", "tf32", "fp16", "bf16")}
-
-#: Device clocks that a prepared step knows.
-DEVICE_CLOCKS = {"cpu": ("off",), "cuda": ("off", "compute", "all")}
 
 CUDA_WHEEL = (
     "on a machine with an NVIDIA GPU: pip uninstall torch, then pip install torch (PyPI has it with CUDA for Linux)"
@@ -92,6 +88,41 @@ def availability(device: str, devices: tuple[str, ...] = ("cpu", "cuda")) -> Ava
         )
 
 
+@dataclass(frozen=True)
+class TorchRuntime:
+    """A runtime of this family; `bind(module, inputs)` ties the network to its input tensor."""
+
+    NAME: str
+    DEVICES: tuple[str, ...]
+    PRECISIONS: Mapping[str, tuple[str, ...]]
+    bind: Callable[[torch.nn.Module, torch.Tensor], Bound]
+
+    DISTRIBUTION: ClassVar[str] = DISTRIBUTION
+
+    def availability(self, device: str) -> Availability:
+        """Ready where PyTorch is installed, and for "cuda" sees a GPU."""
+        return availability(device, self.DEVICES)
+
+    def prepare(self, request: Request) -> PreparedStep:
+        """The prepared step, having answered once.
+
+        Raises `UsageError` for options that the runtime does not have, `RuntimeUnavailable`,
+        `MemoryExhausted`, and `BuildFailed` for whatever else goes wrong.
+        """
+        options = request.options
+        self.availability(options.device).require(self.NAME)
+        check_options(self.NAME, self, options)
+        if options.graph and self.NAME != "pytorch-cudagraph":
+            raise UsageError(f"{self.NAME} captures no CUDA graph: use the runtime pytorch-cudagraph")
+        with building(self.NAME, request.label):
+            configure(options)
+            set_precision(options)
+            step = (CudaStep if options.device == "cuda" else CpuStep)(request, load_module(request), self.bind)
+            step.step()
+            step.device_times()  # forget the clocks of this call
+            return step
+
+
 def configure(options: Options) -> None:
     """Thread counts of this process; harmless when called again."""
     import torch
@@ -100,37 +131,6 @@ def configure(options: Options) -> None:
     if torch.get_num_interop_threads() != 1:
         with suppress(RuntimeError):  # PyTorch allows it once, before any parallel work; `facts` tell what holds
             torch.set_num_interop_threads(1)
-
-
-def prepare(name: str, request: Request, bind: Callable[[torch.nn.Module, torch.Tensor], Bound]) -> PreparedStep:
-    """The prepared step of the runtime `name`, having answered once.
-
-    Raises `UsageError` for options that it does not have, `RuntimeUnavailable`,
-    `MemoryExhausted`, and `BuildFailed` for whatever else goes wrong.
-    """
-    options = checked(name, request)
-    if options.graph and name != "pytorch-cudagraph":
-        raise UsageError(f"{name} captures no CUDA graph: use the runtime pytorch-cudagraph")
-    with building(name, request.label):
-        configure(options)
-        set_precision(options)
-        step = (CudaStep if options.device == "cuda" else CpuStep)(request, load_module(request), bind)
-        step.step()
-        step.device_times()  # forget the clocks of this call
-        return step
-
-
-def checked(name: str, request: Request) -> Options:
-    """The options, where the runtime `name` is ready and has them; raises `RuntimeUnavailable` and `UsageError`."""
-    options, runtime = request.options, runtimes.load(name)
-    runtime.availability(options.device).require(name)
-    where = f"{name} on {options.device}"
-    offered, clocks = runtime.PRECISIONS[options.device], DEVICE_CLOCKS[options.device]
-    if options.precision not in offered:
-        raise UsageError(f"{where} offers no {options.precision}: choose from {', '.join(offered)}")
-    if options.device_clocks not in clocks:
-        raise UsageError(f"{where} has no device clocks {options.device_clocks!r}: choose from {', '.join(clocks)}")
-    return options
 
 
 def load_module(request: Request) -> torch.nn.Module:
@@ -301,33 +301,23 @@ def own_stream() -> torch.cuda.Stream:
     return torch.cuda.Stream()
 
 
-class _TorchStep(PreparedStep):
+class _TorchStep(BufferedStep):
     """Buffers, inputs and the end of life, alike on both devices."""
 
     def __init__(self, request: Request, host_inputs: torch.Tensor) -> None:
+        super().__init__(host_inputs.numpy())
         self._options = request.options
         self._output_shape = request.workload.output_shapes[OUTPUT]
         self._host_inputs = host_inputs
-        self._input_array = host_inputs.numpy()
         self._bound: Bound | None = None
         self.load_inputs(request.inputs)
-
-    def step(self) -> None:
-        """Replaced by a closure while the step is open."""
-        raise RunFailed("the step is closed")
-
-    def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
-        array = inputs[INPUT]
-        if array.shape != self._input_array.shape:
-            raise UsageError(f"inputs must be {self._input_array.shape}, not {array.shape}")
-        np.copyto(self._input_array, array, casting="same_kind")
 
     def facts(self) -> dict:
         bound = self._bound.facts() if self._bound else {}
         return {**facts(self._options), **bound}
 
     def close(self) -> None:
-        self.__dict__.pop("step", None)  # what is left is the method above
+        super().close()
         if self._bound is not None:
             self._bound.release()
             self._bound = None
@@ -368,7 +358,7 @@ class CudaStep(_TorchStep):
     def __init__(self, request: Request, module: torch.nn.Module, bind: Callable[..., Bound]) -> None:
         import torch
 
-        self._stream, self._clocks = own_stream(), None
+        self._stream = own_stream()
         super().__init__(request, torch.empty(request.workload.input_shapes[INPUT], pin_memory=True))
         self._module = module
         self._device_inputs = self._host_inputs.to("cuda")
@@ -388,14 +378,9 @@ class CudaStep(_TorchStep):
 
         torch.cuda.set_stream(self._stream)  # of this thread, which is the one that will run the trials
         super().load_inputs(inputs)
-        if self._clocks:
-            self._clocks.restart()  # what the parity gate ran is no trial
 
     def outputs(self) -> dict[str, np.ndarray]:
         return {OUTPUT: self._host_outputs.numpy().copy()}
-
-    def device_times(self) -> dict[str, np.ndarray]:
-        return self._clocks.read() if self._clocks else {}
 
     def facts(self) -> dict:
         found = super().facts()

@@ -10,13 +10,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Configuration, Options
-from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError
+from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.workload import Workload
+from lstm_trt.export.to_onnx import INPUT
+from lstm_trt.runtimes._cuda import EventClocks
 
 #: Keys that `PreparedStep.costs` may have, all in seconds.
 COSTS = ("export_s", "schedule_s", "tuning_s", "build_s", "first_call_s")
@@ -115,6 +118,52 @@ class PreparedStep(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Free everything; may be called twice."""
+
+
+class BufferedStep(PreparedStep):
+    """A step whose inputs stand in one host array, and which is an instance attribute `step` while it is open.
+
+    `device_times` are those of `_clocks`, where a constructor sets them.
+    """
+
+    _clocks: EventClocks | None = None
+
+    def __init__(self, inputs: np.ndarray) -> None:
+        self._inputs: np.ndarray | None = inputs
+
+    def step(self) -> None:
+        raise RunFailed("the step is closed")
+
+    def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+        if self._inputs is None:
+            raise RunFailed("the step is closed")
+        array = inputs[INPUT]
+        if array.shape != self._inputs.shape:
+            raise UsageError(f"inputs must be {self._inputs.shape}, not {array.shape}")
+        np.copyto(self._inputs, array, casting="same_kind")
+        if self._clocks:
+            self._clocks.restart()  # what the parity gate ran is no trial
+
+    def device_times(self) -> dict[str, np.ndarray]:
+        return self._clocks.read() if self._clocks else {}
+
+    def close(self) -> None:
+        self._inputs = None
+        self.__dict__.pop("step", None)  # what is left is the method above
+
+
+def check_options(name: str, runtime: Any, options: Options) -> None:
+    """Raises `UsageError` for what `runtime`, which users call `name`, does not have on the device of the options."""
+    device = options.device
+    if device not in runtime.DEVICES:
+        raise UsageError(f"{name} has no device {device!r}: choose from {', '.join(runtime.DEVICES)}")
+    if options.precision not in runtime.PRECISIONS[device]:
+        offered = ", ".join(runtime.PRECISIONS[device])
+        raise UsageError(f"{name} on {device} offers no {options.precision}: choose from {offered}")
+    if options.graph and device == "cpu":
+        raise UsageError(f"{name} runs on the CPU, where there is no CUDA graph: leave --graph out")
+    if options.device_clocks != "off" and device == "cpu":
+        raise UsageError(f"{name} runs on the CPU, which has no device clocks: leave --device-clocks off")
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,15 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, UsageError, first_line
+from lstm_trt.config.errors import BuildFailed, building
 from lstm_trt.export.to_onnx import INPUT, OUTPUT, static_model
 from lstm_trt.machine.facts import cpu_name, gpu_name, installed_version
-from lstm_trt.runtimes.base import Availability, PreparedStep, Request
+from lstm_trt.runtimes.base import Availability, BufferedStep, PreparedStep, Request
 
 NAME = "onnxruntime"
 
@@ -33,13 +32,9 @@ NEEDS_ONNX = True
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
-def _version() -> str | None:
-    return installed_version("onnxruntime") or installed_version("onnxruntime-gpu")
-
-
 def availability(device: str = "cpu") -> Availability:
     """Ready where the package is installed and carries the device's provider."""
-    version = _version()
+    version = installed_version("onnxruntime") or installed_version("onnxruntime-gpu")
     if version is None:
         return Availability(False, reason="not installed", remedy="pip install onnxruntime")
     if device == "cpu":
@@ -65,15 +60,16 @@ def availability(device: str = "cpu") -> Availability:
 def prepare(request: Request) -> PreparedStep:
     """A bound session on static sizes. Raises `BuildFailed`, `MemoryExhausted`, `RuntimeUnavailable`."""
     availability(request.options.device).require(NAME)
-    model = static_model(request.onnx_path, request.workload)
-    return bound_session(_quantized(model) if request.options.precision == "int8" else model, request)
+    with building(NAME, request.label):
+        model = static_model(request.onnx_path, request.workload)
+        return bound_session(_quantized(model) if request.options.precision == "int8" else model, request)
 
 
 def bound_session(model: bytes, request: Request) -> PreparedStep:
     """A session on an ONNX file with static sizes, bound to a host input and output, having answered once.
 
     The input has the type of the request's. `costs` has `build_s` (the session, with its graph
-    optimizations) and `first_call_s`. Raises `BuildFailed`, `MemoryExhausted`.
+    optimizations) and `first_call_s`. Raises `BuildFailed`, and what the package raises: call it within `building`.
     """
     import onnxruntime
 
@@ -88,12 +84,7 @@ def bound_session(model: bytes, request: Request) -> PreparedStep:
         provider_options = {"use_tf32": "1" if options.precision == "tf32" else "0"}
         if options.graph:
             provider_options["enable_cuda_graph"] = "1"
-    try:
-        session = onnxruntime.InferenceSession(
-            model, settings, providers=[(PROVIDERS[options.device], provider_options)]
-        )
-    except Exception as error:  # its exceptions share no base but RuntimeError, and not all of them
-        raise _failure(error) from error
+    session = onnxruntime.InferenceSession(model, settings, providers=[(PROVIDERS[options.device], provider_options)])
     if session.get_providers()[0] != PROVIDERS[options.device]:
         raise BuildFailed(f"onnxruntime fell back from {PROVIDERS[options.device]} to {session.get_providers()[0]}")
     built = time.perf_counter()
@@ -102,11 +93,11 @@ def bound_session(model: bytes, request: Request) -> PreparedStep:
     return step
 
 
-class _Bound(PreparedStep):
+class _Bound(BufferedStep):
     def __init__(self, session, request: Request) -> None:
+        super().__init__(np.array(request.inputs[INPUT], order="C"))
         self._session = session
         self._options = request.options
-        self._inputs = np.array(request.inputs[INPUT], order="C")
         self._outputs = np.empty(request.workload.output_shapes[OUTPUT], dtype=np.float32)
         self._binding = session.io_binding()
         # By address: bind_cpu_input would keep a copy, and load_inputs could not reach it.
@@ -126,20 +117,7 @@ class _Bound(PreparedStep):
                 wait()
 
             self.step = step
-        try:
-            self.step()
-        except Exception as error:
-            raise _failure(error) from error
-
-    def step(self) -> None:
-        """Replaced by the bound run while the session is open."""
-        raise RunFailed("the step is closed")
-
-    def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
-        given = inputs[INPUT]
-        if given.shape != self._inputs.shape:
-            raise UsageError(f"inputs must be {self._inputs.shape}, not {given.shape}")
-        np.copyto(self._inputs, given, casting="same_kind")
+        self.step()
 
     def outputs(self) -> dict[str, np.ndarray]:
         return {OUTPUT: self._outputs.copy()}
@@ -153,7 +131,7 @@ class _Bound(PreparedStep):
         }
 
     def close(self) -> None:
-        self.__dict__.pop("step", None)
+        super().close()
         self._binding = self._session = None
 
 
@@ -164,19 +142,9 @@ def _quantized(model: bytes) -> bytes:
 
     with tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder:
         target = os.path.join(folder, "int8.onnx")
-        try:
-            quantize_dynamic(onnx.load_from_string(model), target, weight_type=QuantType.QInt8)
-        except Exception as error:
-            raise BuildFailed(f"onnxruntime cannot quantize: {first_line(error)}") from error
+        quantize_dynamic(onnx.load_from_string(model), target, weight_type=QuantType.QInt8)
         quantized = Path(target).read_bytes()
     operators = {node.op_type for node in onnx.load_from_string(quantized).graph.node}
     if "DynamicQuantizeLSTM" not in operators:
         raise BuildFailed("onnxruntime quantized no LSTM: int8 would be fp32 under another name")
     return quantized
-
-
-def _failure(error: Exception) -> Exception:
-    text = first_line(error)
-    if isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text.lower():
-        return MemoryExhausted(f"onnxruntime: {text}")
-    return BuildFailed(f"onnxruntime: {text}")

@@ -14,36 +14,14 @@ from typing import TYPE_CHECKING
 
 from lstm_trt.runtimes import _torch
 from lstm_trt.runtimes._torch import operators
-from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 if TYPE_CHECKING:
     import torch
 
 
-NAME = "pytorch"
-
-DISTRIBUTION = _torch.DISTRIBUTION
-
-DEVICES = ("cpu", "cuda")
-
-PRECISIONS = _torch.PRECISIONS
-
-NEEDS_ONNX = False
-
-
-configure = _torch.configure
-
-
-def availability(device: str = "cpu") -> Availability:
-    """Ready where PyTorch is installed, and for "cuda" sees a GPU."""
-    return _torch.availability(device, DEVICES)
-
-
-def prepare(request: Request) -> PreparedStep:
-    """Raises `UsageError`, `RuntimeUnavailable`, `MemoryExhausted`, `BuildFailed`."""
-    return _torch.prepare(NAME, request, _bind)
-
-
 def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
     found = {"operators": operators(module, inputs)}
     return _torch.Bound(_torch.guarded(module.forward, inputs), lambda: found)
+
+
+RUNTIME = _torch.TorchRuntime("pytorch", ("cpu", "cuda"), _torch.PRECISIONS, _bind)

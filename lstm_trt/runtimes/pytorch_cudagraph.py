@@ -12,37 +12,13 @@ from typing import TYPE_CHECKING
 from lstm_trt.config.errors import BuildFailed, first_line, is_memory_error
 from lstm_trt.runtimes import _torch
 from lstm_trt.runtimes._torch import operators
-from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 if TYPE_CHECKING:
     import torch
 
 
-NAME = "pytorch-cudagraph"
-
-DISTRIBUTION = _torch.DISTRIBUTION
-
-DEVICES = ("cuda",)
-
-PRECISIONS = {"cuda": _torch.PRECISIONS["cuda"]}
-
-NEEDS_ONNX = False
-
 #: Forwards before the capture: cuDNN and cuBLAS load kernels and take workspaces in the first ones.
 WARMUPS = 3
-
-
-configure = _torch.configure
-
-
-def availability(device: str = "cuda") -> Availability:
-    """Ready where PyTorch sees a GPU."""
-    return _torch.availability(device, DEVICES)
-
-
-def prepare(request: Request) -> PreparedStep:
-    """Raises `UsageError`, `RuntimeUnavailable`, `MemoryExhausted`, and `BuildFailed` where capture is refused."""
-    return _torch.prepare(NAME, request, _bind)
 
 
 def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
@@ -64,7 +40,9 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
             if is_memory_error(error):
                 raise
             # What ended the capture first says more than the error that closing it raised.
-            raise BuildFailed(f"{NAME}: capture was refused: {first_line(error.__context__ or error)}") from error
+            raise BuildFailed(
+                f"pytorch-cudagraph: capture was refused: {first_line(error.__context__ or error)}"
+            ) from error
     replay = graph.replay
 
     def run() -> torch.Tensor:
@@ -72,3 +50,6 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
         return answer
 
     return _torch.Bound(run, lambda: found, graph.reset)
+
+
+RUNTIME = _torch.TorchRuntime("pytorch-cudagraph", ("cuda",), {"cuda": _torch.PRECISIONS["cuda"]}, _bind)

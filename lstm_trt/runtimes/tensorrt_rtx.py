@@ -18,31 +18,10 @@ from types import ModuleType
 from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import LabError
 from lstm_trt.runtimes import _cuda, _tensorrt
-from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 from lstm_trt.store import cache
-
-NAME = "tensorrt-rtx"
-
-DISTRIBUTION = "tensorrt-rtx"
-
-DEVICES = _tensorrt.DEVICES
-
-PRECISIONS = _tensorrt.PRECISIONS
-
-NEEDS_ONNX = True
 
 #: The kind of our entries in the cache.
 KERNELS = "rtx-kernels"
-
-
-def availability(device: str = "cuda") -> Availability:
-    """Ready where TensorRT for RTX, PyCUDA, cuda-bindings and a GPU are."""
-    return _tensorrt.availability(NAME, device)
-
-
-def prepare(request: Request) -> PreparedStep:
-    """Raises `UsageError`, `RuntimeUnavailable`, `ExportFailed`, `MemoryExhausted`, `BuildFailed`."""
-    return _tensorrt.prepare(NAME, request, _open)
 
 
 def _open(trt: ModuleType, engine: object, plan_sha256: str) -> _tensorrt.Opened:
@@ -66,10 +45,6 @@ def _open(trt: ModuleType, engine: object, plan_sha256: str) -> _tensorrt.Opened
     return _tensorrt.Opened(context, why_not_captured, kernels.keep, facts)
 
 
-class _Absent(Exception):
-    """There is no such entry in the cache."""
-
-
 class KernelCache:
     """The kernels that were compiled for one engine, kept between processes.
 
@@ -81,9 +56,9 @@ class KernelCache:
     def __init__(self, config: object, key: str) -> None:
         self._config, self._key, self.state = config, key, "new"
         self._kernels = config.create_runtime_cache()
-        content = self._stored()
-        if content is not None:
-            self.state = "loaded" if self._kernels.deserialize(content) else "refused"
+        kept = cache.stored(KERNELS, key, ".bin")
+        if kept:
+            self.state = "loaded" if self._kernels.deserialize(kept[0].read_bytes()) else "refused"
         config.set_runtime_cache(self._kernels)
 
     def keep(self) -> None:
@@ -94,21 +69,10 @@ class KernelCache:
         if content is None:
             return
         try:
-            if self.state == "refused":
-                self._forget()
-            cache.fetch(KERNELS, self._key, ".bin", lambda: bytes(content))
+            cache.keep(KERNELS, self._key, ".bin", bytes(content))
             self.state += ", kept"
         except LabError as error:
             self.state += f", not kept: {error}"
 
-    def _stored(self) -> bytes | None:
-        def absent() -> bytes:
-            raise _Absent
 
-        try:
-            return cache.fetch(KERNELS, self._key, ".bin", absent)[0].read_bytes()
-        except (_Absent, OSError):
-            return None
-
-    def _forget(self) -> None:
-        cache.remove(cache.entry_path(KERNELS, self._key, ".bin"))
+RUNTIME = _tensorrt.TensorRtRuntime("tensorrt-rtx", _open)

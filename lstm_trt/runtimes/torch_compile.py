@@ -22,33 +22,22 @@ from typing import TYPE_CHECKING
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.runtimes import _torch
 from lstm_trt.runtimes._torch import operators
-from lstm_trt.runtimes.base import Availability, PreparedStep, Request
+from lstm_trt.runtimes.base import Availability
 
 if TYPE_CHECKING:
     import torch
 
 
-NAME = "torch-compile"
-
-DISTRIBUTION = _torch.DISTRIBUTION
-
-DEVICES = ("cpu", "cuda")
-
 #: No fp16 on the CPU: it would be unrolled, a kernel a step.
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": _torch.PRECISIONS["cuda"]}
-
-NEEDS_ONNX = False
 
 #: Longest sequence, and most layers times directions, of a network that is unrolled.
 UNROLLED_LIMITS = {"sequence": 64, "layers": 2}
 
 
-configure = _torch.configure
-
-
-def availability(device: str = "cpu") -> Availability:
+def availability(device: str) -> Availability:
     """Ready where PyTorch is, and a C++ compiler, and for "cuda" Triton and its C compiler."""
-    state = _torch.availability(device, DEVICES)
+    state = _torch.availability(device)
     if not state.ready:
         return state
     compiler = os.environ.get("CXX", "g++").split()
@@ -62,16 +51,12 @@ def availability(device: str = "cpu") -> Availability:
     return state
 
 
-def prepare(request: Request) -> PreparedStep:
-    """Raises `UsageError`, `RuntimeUnavailable`, `MemoryExhausted`, and `BuildFailed` where nothing was compiled.
+def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
+    """Raises `BuildFailed` where nothing was compiled.
 
     Forgets what was compiled before in this process: Dynamo keeps at most 8 networks
     of one class, and searches them at each call.
     """
-    return _torch.prepare(NAME, request, _bind)
-
-
-def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
     import torch
     import torch._dynamo
     import torch._inductor.config
@@ -96,7 +81,7 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
     check_compiled(made)
     run()
     if compiled_so_far()["graphs"] != after["graphs"]:
-        raise BuildFailed(f"{NAME} compiled the network again at its second call")
+        raise BuildFailed("torch-compile compiled the network again at its second call")
 
     def facts() -> dict:
         again = compiled_so_far()["graphs"] - after["graphs"]
@@ -141,3 +126,13 @@ def _check_limits(sequence: int, layers: int, device: str) -> None:
             f"torch.compile unrolls this LSTM on {device}: {layers} x {sequence} steps (layers, directions) would "
             f"compile for minutes; limits are {UNROLLED_LIMITS['layers']} x {UNROLLED_LIMITS['sequence']}"
         )
+
+
+class TorchCompile(_torch.TorchRuntime):
+    """As the others, but that it needs a compiler."""
+
+    def availability(self, device: str) -> Availability:
+        return availability(device)
+
+
+RUNTIME = TorchCompile("torch-compile", ("cpu", "cuda"), PRECISIONS, _bind)

@@ -13,37 +13,13 @@ from typing import TYPE_CHECKING
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.runtimes import _torch
 from lstm_trt.runtimes._torch import operators
-from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 if TYPE_CHECKING:
     import torch
 
 
-NAME = "torchscript"
-
-DISTRIBUTION = _torch.DISTRIBUTION
-
-DEVICES = ("cpu", "cuda")
-
-PRECISIONS = _torch.PRECISIONS
-
-NEEDS_ONNX = False
-
 #: The executor profiles one call and compiles in the next; one more to be sure.
 WARMUPS = 3
-
-
-configure = _torch.configure
-
-
-def availability(device: str = "cpu") -> Availability:
-    """Ready where PyTorch is installed, and for "cuda" sees a GPU."""
-    return _torch.availability(device, DEVICES)
-
-
-def prepare(request: Request) -> PreparedStep:
-    """Raises `UsageError`, `RuntimeUnavailable`, `MemoryExhausted`, `BuildFailed`."""
-    return _torch.prepare(NAME, request, _bind)
 
 
 def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
@@ -53,7 +29,7 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
         warnings.simplefilter("ignore")  # TorchScript is deprecated; that is known
         frozen = torch.jit.freeze(torch.jit.script(module))
     if not isinstance(frozen, torch.jit.ScriptModule) or not callable(getattr(frozen, "forward", None)):
-        raise BuildFailed(f"{NAME}: freezing left no callable forward")
+        raise BuildFailed("torchscript: freezing left no callable forward")
     run = _torch.guarded(frozen.forward, inputs)
     for _ in range(WARMUPS):
         run()
@@ -63,3 +39,6 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
         "operators": operators(frozen.forward, inputs),
     }
     return _torch.Bound(run, lambda: found)
+
+
+RUNTIME = _torch.TorchRuntime("torchscript", ("cpu", "cuda"), _torch.PRECISIONS, _bind)

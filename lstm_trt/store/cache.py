@@ -81,17 +81,27 @@ def fetch(kind: str, key: str, suffix: str, make: Callable[[], bytes]) -> tuple[
     Returns (path, SHA-256 of the content, whether it was there). Raises `UsageError`
     where the cache cannot be written.
     """
+    found = stored(kind, key, suffix)
+    return (*found, True) if found else (*keep(kind, key, suffix, make()), False)
+
+
+def stored(kind: str, key: str, suffix: str) -> tuple[Path, str] | None:
+    """The file for `key` and the SHA-256 of its content; None where it is missing or damaged."""
     path = entry_path(kind, key, suffix)
-    digest_path = _digest_path(path)
     try:
-        digest = digest_path.read_text().strip()
+        digest = _digest_path(path).read_text().strip()
         if sha256(path.read_bytes()) == digest:
             os.utime(path)  # least recently used goes first
-            return path, digest, True
+            return path, digest
     except OSError:
         pass
-    content = make()
-    digest = sha256(content)
+    return None
+
+
+def keep(kind: str, key: str, suffix: str, content: bytes) -> tuple[Path, str]:
+    """Write the file for `key`, over the one that is there; returns path and SHA-256, raises as `fetch`."""
+    path, digest = entry_path(kind, key, suffix), sha256(content)
+    digest_path = _digest_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         digest_path.unlink(missing_ok=True)  # the digest comes last: without it the entry does not count
@@ -102,7 +112,7 @@ def fetch(kind: str, key: str, suffix: str, make: Callable[[], bytes]) -> tuple[
             f"cannot write the cache {path.parent}: {error.strerror or error}; set XDG_CACHE_HOME to a folder with room"
         ) from None
     trim(keep=path)
-    return path, digest, False
+    return path, digest
 
 
 def entries() -> list[Entry]:

@@ -25,6 +25,7 @@ from lstm_trt.literature import implementations
 from lstm_trt.literature.data import Batch, make_batch, make_weights
 from lstm_trt.literature.implementations.onnxruntime import export_workload
 from lstm_trt.literature.workloads import WORKLOADS
+from lstm_trt.runtimes._tensorrt import TensorRtRuntime
 from lstm_trt.runtimes.base import Availability, Request
 from tests.support.network_in_numpy import evaluate, parse
 
@@ -485,7 +486,7 @@ def test_tensorrt_reads_the_exported_workloads_rightly(workload):
 def test_tensorrt_gets_the_workloads_sizes(name, monkeypatch):
     """All but the GPU: the engine's build and the prepared step are stand-ins that note what they are asked."""
     workload = small("ptb-lm")
-    batch, implementation, asked = make_batch(workload, 3), implementations.load(name), {}
+    batch, asked = make_batch(workload, 3), {}
 
     class Step:
         def __init__(self, name, request, built, open_context):
@@ -500,7 +501,7 @@ def test_tensorrt_gets_the_workloads_sizes(name, monkeypatch):
         asked.update(options=options, inputs_of_onnx=len(onnx_checks.lstms(onnx_checks.read(onnx))))
         return SimpleNamespace(information={"build_seconds": 2.5})
 
-    monkeypatch.setattr(implementation.runtime, "availability", lambda device: Availability(True))
+    monkeypatch.setattr(TensorRtRuntime, "availability", lambda runtime, device: Availability(True))
     monkeypatch.setattr("lstm_trt.literature.implementations.tensorrt.TensorRtStep", Step)
     monkeypatch.setattr(build, "build_engine", build_engine)
     prepared = prepare(name, workload, "forward", batch=batch, device="cuda")

@@ -19,6 +19,7 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import make_inputs
 from lstm_trt.export.to_onnx import OUTPUT
 from lstm_trt.recorder.parity import PARITY_BOUNDS, check_parity
+from lstm_trt.recorder.process import Process, WorkerLost
 from lstm_trt.recorder.session import describe
 from lstm_trt.recorder.shapes import PREPARER
 from lstm_trt.runtimes import load
@@ -188,3 +189,14 @@ def test_the_command_records_and_prints_what_it_stored(tmp_path, lab):
     assert answer["summary"]["max_us"] == timed.max() / 1e3 and answer["summary"]["min_us"] == timed.min() / 1e3
     text = lab(*arguments).stdout
     assert "latencies in us" in text and "-r1.parquet" in text
+
+
+def test_what_the_preparing_process_refuses_is_a_failure_with_its_reason(tmp_path):
+    process = Process(None, tmp_path, "preparer")
+    job = {"kind": "reference", "configuration": {}, "gate_seed": 1, "answers_path": "answers.npy"}
+    with pytest.raises(WorkerLost, match="not a configuration of this version"):
+        process.call(job, time_limit_s=300, memory_limit=None, listener=lambda answer: None)
+    assert process.alive
+    process.close()
+    process.close()
+    assert not process.alive

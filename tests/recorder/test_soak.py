@@ -383,7 +383,7 @@ def test_memory_is_bounded(tmp_path):
         assert outcome.failure is None, outcome.failure
         peaks.append(peak_bytes(worker._child.pid))
     # Where the machine is fast these are several parts of 200 000 trials.
-    assert outcome.told["parts"] == len(parts_of(tmp_path)) >= 1
+    assert outcome.answer["parts"] == len(parts_of(tmp_path)) >= 1
     assert all(0 < len(store_files.read(path).timed_ns) <= PART_TRIALS for path in parts_of(tmp_path))
     assert peaks[1] - peaks[0] < 200e6, peaks
 

@@ -16,7 +16,7 @@ import pytest
 from lstm_trt.config.configuration import Protocol
 from lstm_trt.config.shape import Grid
 from lstm_trt.recorder.session import describe
-from lstm_trt.recorder.sweep import duration, order, run_sweep
+from lstm_trt.recorder.sweep import order, run_sweep
 from lstm_trt.store import files as store_files
 from lstm_trt.store import folders, schema
 from lstm_trt.store.locks import LOCK_FILE, folder_lock
@@ -248,10 +248,3 @@ def test_the_report_in_json_adds_up(tmp_path, lab):
     assert accounted <= answer["wall_s"]
     assert answer["preparing_s_each"] == pytest.approx(answer["preparing_s"] / 2)
     assert answer["efficiency"] == pytest.approx(answer["inside_trials_s"] / answer["timing_s"])
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0, "0 s"), (59.6, "1 min 00 s"), (75, "1 min 15 s"), (7260, "2 h 01 min")]
-)
-def test_durations_read_well(seconds, words):
-    assert duration(seconds) == words

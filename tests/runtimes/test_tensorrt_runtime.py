@@ -518,7 +518,9 @@ def test_a_real_plan_is_refused_with_its_reason_and_all_is_freed(door, tmp_path)
     request = request_of(SMALL)
     for plan, match in ((built.plan, "takes the engine|not take the engine"), (built.plan[:-100], "damaged")):
         with pytest.raises(BuildFailed, match=match) as caught:
-            _tensorrt.TensorRtStep("tensorrt-rtx", request, with_plan(built, plan, tmp_path), tensorrt_rtx._open)
+            _tensorrt.TensorRtStep(
+                "tensorrt-rtx", request, with_plan(built, plan, tmp_path), tensorrt_rtx.RUNTIME.open_context
+            )
         assert "\n" not in str(caught.value)
         traceback.clear_frames(caught.tb)
         del caught
@@ -636,7 +638,7 @@ def test_gpu_a_plan_that_does_not_fit_is_refused_with_its_reason(ready, session,
     free_before, _ = session.memory_bytes()
     for plan in (built.plan[: len(built.plan) // 2], bytes(older), b"no plan at all" * 100, b""):
         with pytest.raises((BuildFailed, MemoryExhausted)) as caught:
-            _tensorrt.TensorRtStep(ready, request, with_plan(built, plan, tmp_path), runtimes.load(ready)._open)
+            _tensorrt.TensorRtStep(ready, request, with_plan(built, plan, tmp_path), runtimes.load(ready).open_context)
         assert "does not say why" not in str(caught.value) and "\n" not in str(caught.value)
         traceback.clear_frames(caught.tb)
         del caught

@@ -18,7 +18,7 @@ from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, Runt
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
-from lstm_trt.runtimes import _cuda, _torch
+from lstm_trt.runtimes import _cuda, _torch, torch_compile
 from lstm_trt.runtimes.base import Request
 
 NAMES = ("pytorch", "pytorch-cudagraph", "torch-compile", "torchscript")
@@ -75,7 +75,7 @@ def test_importing_a_runtime_imports_no_torch():
 @pytest.mark.parametrize("name", NAMES)
 def test_availability_says_what_is_missing(name, monkeypatch):
     module = runtimes.load(name)
-    assert name == module.NAME and module.DISTRIBUTION == "torch" and not module.NEEDS_ONNX
+    assert name == module.NAME and module.DISTRIBUTION == "torch" and not getattr(module, "NEEDS_ONNX", False)
     assert set(module.PRECISIONS) == set(module.DEVICES)
     for device in ("cpu", "cuda"):
         state = module.availability(device)
@@ -206,8 +206,7 @@ def test_torch_compile_refuses_what_dynamo_leaves_alone(monkeypatch):
 
 
 def test_torch_compile_refuses_to_unroll_long_sequences(monkeypatch):
-    module = runtimes.load("torch-compile")
-    monkeypatch.setattr(module, "operators", lambda network, inputs: {"aten.addmm": 1})
+    monkeypatch.setattr(torch_compile, "operators", lambda network, inputs: {"aten.addmm": 1})
     for shape in (LstmShape(1, 8, 65), LstmShape(3, 8, 4), LstmShape(2, 8, 4, directions=2)):
         with pytest.raises(BuildFailed, match="unrolls"):
             prepare("torch-compile", shape)
@@ -323,7 +322,7 @@ def pretended_gpu(monkeypatch):
 def test_dry_run_of_the_cuda_step(name, device_clocks, pretended_gpu):
     request = request_of(SMALL, device="cuda", device_clocks=device_clocks)
     module = build_module(SMALL, request.weights)
-    step = _torch.CudaStep(request, module, runtimes.load(name)._bind)
+    step = _torch.CudaStep(request, module, runtimes.load(name).bind)
     pretended_gpu.clear()
     if name == "pytorch":
         assert error_on_fresh_inputs(step, SMALL) < 1e-6
@@ -357,7 +356,7 @@ def test_a_refused_capture_is_no_graph(pretended_gpu, monkeypatch):
     monkeypatch.setattr(torch.cuda, "graph", Refusing)
     request = request_of(SMALL, device="cuda")
     with pytest.raises(BuildFailed, match="capture was refused: operation not permitted"):
-        _torch.CudaStep(request, build_module(SMALL, request.weights), runtimes.load("pytorch-cudagraph")._bind)
+        _torch.CudaStep(request, build_module(SMALL, request.weights), runtimes.load("pytorch-cudagraph").bind)
 
 
 # A GPU

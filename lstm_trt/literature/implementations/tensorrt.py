@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import ModuleType
 from typing import ClassVar
 
 from lstm_trt.export import build, engine
 from lstm_trt.literature.implementations import Rates, timed
 from lstm_trt.literature.implementations.onnxruntime import Exported
 from lstm_trt.runtimes import tensorrt, tensorrt_rtx
-from lstm_trt.runtimes._tensorrt import TensorRtStep
+from lstm_trt.runtimes._tensorrt import TensorRtRuntime, TensorRtStep
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 
@@ -25,7 +24,7 @@ from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 class TensorRt(Exported):
     """One flavour as an implementation."""
 
-    runtime: ModuleType
+    runtime: TensorRtRuntime
     TITLE: str
     EXTRA: str
 
@@ -50,11 +49,11 @@ class TensorRt(Exported):
         built = build.build_engine(model, wanted, name=request.workload.label)
         costs = {"build_s": built.information["build_seconds"]}
         with timed(costs, "first_call_s"):
-            step = TensorRtStep(self.NAME, request, built, self.runtime._open)
+            step = TensorRtStep(self.NAME, request, built, self.runtime.open_context)
         step.costs = costs
         return step
 
 
-TENSORRT = TensorRt(tensorrt, "TensorRT", "tensorrt")
+TENSORRT = TensorRt(tensorrt.RUNTIME, "TensorRT", "tensorrt")
 
-TENSORRT_RTX = TensorRt(tensorrt_rtx, "TensorRT for RTX", "rtx")
+TENSORRT_RTX = TensorRt(tensorrt_rtx.RUNTIME, "TensorRT for RTX", "rtx")
