@@ -10,6 +10,7 @@ import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ from lstm_trt.plots.style import (
     write_pictures,
 )
 from lstm_trt.plots.tail import draw_tail
-from lstm_trt.plots.trials import draw_order, series_of
+from lstm_trt.plots.trials import calls_of, draw_order
 from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group
 
@@ -96,19 +97,19 @@ def _page(group: Group, title: str, rows: Rows, outliers: Outliers | None, verdi
     """The verdict, if any, on a band across the page; below it the tail beside its table, and the trials in order."""
     reasons = textwrap.wrap(re.sub(r"\bus\b", "µs", sentence(verdict)), SENTENCE_WIDTH) if verdict else []
     heights_in = [max(0.68, 0.185 * len(reasons) + 0.2)] if verdict else []
-    series = series_of(group, outliers) if group.n or not verdict else []
-    if series:
+    calls = calls_of(group, outliers) if group.n or not verdict else None
+    if calls:
         heights_in += [max(3.55, table_height_in(rows)), ORDER_IN]
     with style():
         picture, body = sheet(title, facts(group), sum(heights_in))
         parts = body.subfigures(len(heights_in), 1, squeeze=False, height_ratios=heights_in)[:, 0]
         if verdict:
             _band(parts[0], verdict.verdict, reasons, heights_in[0])
-        if series:
+        if calls:
             left, right = parts[-2].subfigures(1, 2, width_ratios=TAIL_TO_TABLE)
             draw_tail(left, group, outliers, verdict)
             draw_table(right, rows, heights_in[-2])
-            draw_order(parts[-1], series, verdict.deadline_us if verdict else None, outliers)
+            draw_order(parts[-1], calls, verdict.deadline_us if verdict else None, outliers)
     return picture
 
 
@@ -245,7 +246,7 @@ def draw_outliers(runs: Runs, findings: Sequence[Outliers | None], folder: str |
 
     pairs = [pair for pair in zip(runs, findings, strict=True) if pair[0].n]
     pairs = sorted(pairs, key=reach)[:PAGES] if len(pairs) > PAGES else pairs
-    pages = [(group.name, lambda group=group, found=found: outliers_page(group, found)) for group, found in pairs]
+    pages = [(group.name, partial(outliers_page, group, found)) for group, found in pairs]
     return _write_pages("outliers", pages, folder)
 
 
@@ -256,28 +257,23 @@ def draw_verdicts(runs: Runs, verdicts: Sequence[Verdict], folder: str | Path) -
     percentile of the verdicts, and where the trials allow another one, for that too. Raises `UsageError` where the
     folder cannot be written.
     """
-
     runs = as_runs(runs)
 
-    def page(group: Group, verdict: Verdict) -> Callable[[], Picture]:
-        return lambda: verdict_page(group, verdict, quick(group.samples) if group.n else None)
+    def page(group: Group, verdict: Verdict) -> Picture:
+        return verdict_page(group, verdict, quick(group.samples) if group.n else None)
 
     pairs = sorted(zip(runs, verdicts, strict=True), key=lambda pair: _urgency(pair[1]))[:PAGES]
-    pages = [(group.name, page(group, verdict)) for group, verdict in pairs]
+    pages = [(group.name, partial(page, group, verdict)) for group, verdict in pairs]
     recorded = replace(runs, groups=tuple(group for group in runs if group.configuration is not None))
     if len({group.configuration.workload for group in recorded}) < 2:
         return _write_pages("verdict", pages, folder)
     first, axes = verdicts[0], map_axes(recorded)
-
-    def margins(percentile: str | None) -> Callable[[], Picture]:
-        asked = {"deadline_us": first.deadline_us, "percentile": percentile, "confidence": first.confidence}
-        return lambda: heat_map(recorded, *axes, value=BOUND, **asked)
-
-    asked = short_number(first.percentile)
-    pages.append((f"margin-p{asked}", margins(asked)))
+    question = {"deadline_us": first.deadline_us, "confidence": first.confidence}
+    margins, asked = partial(heat_map, recorded, *axes, value=BOUND, **question), short_number(first.percentile)
+    pages.append((f"margin-p{asked}", partial(margins, percentile=asked)))
     provable = {evidence_percentile(group.n, first.confidence) for group in recorded if group.n}
     if provable - {asked, None}:
-        pages.append(("margin-proven", margins(None)))
+        pages.append(("margin-proven", margins))
     return _write_pages("verdict", pages, folder)
 
 

@@ -7,7 +7,7 @@ extreme of the bulk is left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,8 @@ from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Group, Sample
 
 if TYPE_CHECKING:
+    from matplotlib.figure import SubFigure
+
     from lstm_trt.analysis.outliers import Outliers
 
 OUTLIER_COLOR, BULK_COLOR = "#d55e00", "#0173b2"
@@ -55,18 +57,24 @@ DRAWN = 24_000
 
 
 @dataclass(frozen=True)
-class Series:
-    """One round, a row a call: place on the x axis, latency, warm-up, and a label a row as `Outliers.labels` has them.
+class Calls:
+    """Calls of one or several rounds, one after the other with gaps between these; the arrays have an item a call.
 
-    `levels` are (place, level in µs) at both ends of each segment.
+    `place` is that on the x axis, `labels` are as `Outliers.labels` has them. `middles` is the place of each round by
+    its name, `levels` of each round (place, level in µs) at both ends of each segment.
     """
 
-    name: str
     place: np.ndarray
     latency_us: np.ndarray
     warm: np.ndarray
     labels: np.ndarray
-    levels: tuple[tuple[float, float], ...] = ()
+    middles: dict[str, float]
+    levels: tuple[tuple[np.ndarray, np.ndarray], ...]
+
+    @property
+    def timed(self) -> Round:
+        """Those after warm-up, as if of one round."""
+        return Round(self.latency_us[~self.warm])
 
 
 @dataclass(frozen=True)
@@ -95,30 +103,30 @@ def trials_in_order(
     """
     data.check_deadline(deadline_us)
     group = data.one_group(runs)
-    series = series_of(group, outliers, round_number)
-    bulk = pooled(series)
-    warm = sum(int(each.warm.sum()) for each in series)
+    calls = calls_of(group, outliers, round_number)
+    timed, warm = calls.timed, int(calls.warm.sum())
     notes = [
-        f"n = {whole(bulk.n)} after {whole(warm)} warm-up trials; median {number(bulk.median_us)} µs, maximum"
-        f" {number(bulk.max_us)} µs ({multiple(bulk.max_us / bulk.median_us)}); {whole(bulk.outliers)} of"
-        f" {whole(bulk.n)} outside 1.5 × IQR."
+        f"n = {whole(timed.n)} after {whole(warm)} warm-up trials; median {number(timed.median_us)} µs, maximum"
+        f" {number(timed.max_us)} µs ({multiple(timed.max_us / timed.median_us)}); {whole(timed.outliers)} of"
+        f" {whole(timed.n)} outside 1.5 × IQR."
     ]
-    if len(series) > 1:
-        notes[0] += f" {len(series)} rounds, one after the other."
+    if len(calls.middles) > 1:
+        notes[0] += f" {len(calls.middles)} rounds, one after the other."
     elif round_number is not None:
         notes[0] += f" Round {round_number} of {len(group.samples)} rounds."
     if group.configuration is not None:
         notes.append(data.describe_systems(data.points_of(group)))
     with style():
         picture, body = sheet(f"Trials in order: {group.name}" if group.name else "Trials in order", notes, 3.7)
-        draw_order(body, series, deadline_us, outliers)
+        draw_order(body, calls, deadline_us, outliers)
     return picture
 
 
-def series_of(group: Group, outliers: Outliers | None = None, round_number: int | None = None) -> list[Series]:
-    """The rounds of a group with trials after warm-up, or one of them, one after the other, with gaps between them.
+def calls_of(group: Group, outliers: Outliers | None = None, round_number: int | None = None) -> Calls:
+    """The calls of the rounds of a group that have trials after warm-up, or of one of these.
 
-    Raises `UsageError` where there are none, and where the findings are of other trials.
+    Without findings what lies outside 1.5 x IQR of its round is an outlier. Raises `UsageError` where there are no
+    such trials, and where the findings are of others.
     """
     kept = [sample for sample in group.samples if len(sample.timed_ns)]
     if not kept:
@@ -129,51 +137,51 @@ def series_of(group: Group, outliers: Outliers | None = None, round_number: int 
     if not found:
         numbers = ", ".join(str(sample.round) for sample in kept)
         raise UsageError(f"no round {round_number} of {group.name}: there is {numbers}")
-    rows = sum(len(sample.latency_ns) for _, sample in found)
-    series, offset = [], 0
+    gap = max(round(0.015 * sum(len(sample.latency_ns) for _, sample in found)), 1)
+    places, labels, levels, first = [], [], [], 0
     for index, sample in found:
-        series.append(_series(sample, offset, outliers, index))
-        offset += len(sample.latency_ns) + max(round(0.015 * rows), 1)
-    return series
+        places.append(first + np.arange(len(sample.latency_ns)))
+        first += len(sample.latency_ns) + gap
+        labels.append(_labels(sample, None if outliers is None else outliers.labels[index]))
+        if outliers is not None:
+            ends = [end for segment in outliers.rounds[index].segments for end in (segment.start, segment.stop - 1)]
+            levels.append((places[-1][~sample.warmup][ends], outliers.levels_ns[index][ends] / 1000))
+    return Calls(
+        np.concatenate(places),
+        np.concatenate([sample.latency_ns for _, sample in found]) / 1000,
+        np.concatenate([sample.warmup for _, sample in found]).astype(bool),
+        np.concatenate(labels),
+        {f"round {sample.round}": float(place.mean()) for (_, sample), place in zip(found, places, strict=True)},
+        tuple(levels),
+    )
 
 
-def _series(sample: Sample, offset: int, outliers: Outliers | None, index: int) -> Series:
-    """A round to draw, the `index`-th of the findings; without these what lies outside 1.5 x IQR is an outlier."""
-    place, latency_us = offset + np.arange(len(sample.latency_ns)), sample.latency_ns / 1000
-    labels, levels = np.full(len(place), BULK), ()
-    timed = np.flatnonzero(~sample.warmup)
-    if outliers is None:
-        labels[timed[Round(latency_us[timed]).is_outlier]] = OTHER
-    else:
-        found = len(outliers.labels[index])
-        if found != len(timed):
-            raise UsageError(f"the findings are of {found} trials, round {sample.round} has {len(timed)} after warm-up")
-        labels[timed] = outliers.labels[index]
-        level_us = outliers.levels_ns[index] / 1000
-        ends = [end for segment in outliers.rounds[index].segments for end in (segment.start, segment.stop - 1)]
-        levels = tuple((float(place[timed[end]]), float(level_us[end])) for end in ends)
-    warm = np.asarray(sample.warmup, dtype=bool)
-    return Series(f"round {sample.round}", place, latency_us, warm, labels, levels)
+def _labels(sample: Sample, found: np.ndarray | None) -> np.ndarray:
+    """A label a call: those that were found of the trials after warm-up, else by 1.5 x IQR."""
+    timed_ns = sample.timed_ns
+    if found is None:
+        found = np.where(Round(timed_ns / 1000).is_outlier, OTHER, BULK)
+    if len(found) != len(timed_ns):
+        raise UsageError(
+            f"the findings are of {len(found)} trials, round {sample.round} has {len(timed_ns)} after warm-up"
+        )
+    labels = np.full(len(sample.latency_ns), BULK)
+    labels[~sample.warmup] = found
+    return labels
 
 
-def pooled(series: Sequence[Series]) -> Round:
-    """All trials after warm-up."""
-    return Round(np.concatenate([each.latency_us[~each.warm] for each in series]))
-
-
-def kinds_of(outliers: Outliers | None, series: Sequence[Series]) -> list[Kind]:
+def kinds_of(outliers: Outliers | None, calls: Calls) -> list[Kind]:
     """Bulk, clusters and other outliers, as the legend names them; what has no trial is left out."""
-    labels = np.concatenate([each.labels[~each.warm] for each in series])
-    counts = dict(zip(*(part.tolist() for part in np.unique(labels, return_counts=True)), strict=True))
+    counts = Counter(calls.labels[~calls.warm].tolist())
     if outliers is None:
         kinds = [Kind(BULK, "trial", {"color": BULK_COLOR}), Kind(OTHER, "outlier", {"color": OUTLIER_COLOR})]
-        return [kind for kind in kinds if counts.get(kind.label)]
-    kinds = [Kind(BULK, f"bulk: {count(counts.get(BULK, 0), 'trial')}", {"color": BULK_COLOR})]
+        return [kind for kind in kinds if counts[kind.label]]
+    kinds = [Kind(BULK, f"bulk: {count(counts[BULK], 'trial')}", {"color": BULK_COLOR})]
     for index, (cluster, look) in enumerate(zip(outliers.clusters, cluster_looks(len(outliers.clusters)), strict=True)):
         name = f"{multiple(cluster.multiplier)}: {count(cluster.count, 'trial')}, {percent(cluster.share)}"
         kinds.append(Kind(index, name, look))
-    kinds.append(Kind(OTHER, f"other outliers: {count(counts.get(OTHER, 0), 'trial')}", {"color": "0.25"}))
-    return [kind for kind in kinds if counts.get(kind.label)]
+    kinds.append(Kind(OTHER, f"other outliers: {count(counts[OTHER], 'trial')}", {"color": "0.25"}))
+    return [kind for kind in kinds if counts[kind.label]]
 
 
 def cluster_looks(total: int) -> list[dict]:
@@ -182,18 +190,17 @@ def cluster_looks(total: int) -> list[dict]:
     return [{"color": colors[i], "marker": CLUSTER_MARKS[i % len(CLUSTER_MARKS)]} for i in range(total)]
 
 
-def draw_order(body, series: Sequence[Series], deadline_us: float | None, outliers: Outliers | None) -> None:
+def draw_order(body: SubFigure, calls: Calls, deadline_us: float | None, outliers: Outliers | None) -> None:
     """Trials and histogram side by side, and their legend below."""
     ax, side = body.subplots(1, 2, sharey=True, gridspec_kw={"width_ratios": (5, 1)})
-    timed = pooled(series)
-    _shade(ax, series)
-    for kind in kinds_of(outliers, series):
-        _dots(ax, series, kind)
+    timed = calls.timed
+    _shade(ax, calls)
+    for kind in kinds_of(outliers, calls):
+        _dots(ax, calls, kind)
     level = {"color": "black", "linewidth": 1.2, "label": "level of each segment", "zorder": 4}
-    for each in series:
-        if each.levels:  # a step or a slope a segment: what clusters are multiples of
-            ax.plot(*zip(*each.levels, strict=True), **level)
-    _latency_axis(ax, series, timed, deadline_us)
+    for place, level_us in calls.levels:  # a step or a slope a segment: what clusters are multiples of
+        ax.plot(place, level_us, **level)
+    _latency_axis(ax, calls, deadline_us)
     _histogram(side, timed, ax)
     low, high = ax.get_ylim()
     for ratio in GUIDES:
@@ -202,50 +209,42 @@ def draw_order(body, series: Sequence[Series], deadline_us: float | None, outlie
     if deadline_us and low < deadline_us < high:
         for part in (ax, side):
             part.axhline(deadline_us, label=f"deadline {number(deadline_us)} µs", **DEADLINE)
-    _order_axis(ax, series)
+    _order_axis(ax, calls)
     legend_below(body, ax, ncols=4, markerscale=1.8, columnspacing=1.5)
 
 
-def _order_axis(ax: Axes, series: Sequence[Series]) -> None:
-    first, last = series[0].place[0], series[-1].place[-1]
-    span = max(last - first, 1)
+def _order_axis(ax: Axes, calls: Calls) -> None:
+    first, last = calls.place[0], calls.place[-1]
+    span, rounds = max(last - first, 1), len(calls.middles)
     ax.set_xlim(first - 0.01 * span - 0.5, last + 0.01 * span + 0.5)
-    if len(series) == 1:
+    if rounds == 1:
         ax.xaxis.set_major_formatter(lambda value, _: plain(value))
         ax.set_xlabel("trial")
         return
-    names = [each.name if len(series) <= 8 else each.name.split()[-1] for each in series]
-    ax.set_xticks([each.place.mean() for each in series], names)
+    ax.set_xticks(list(calls.middles.values()), [name if rounds <= 8 else name.split()[-1] for name in calls.middles])
     ax.grid(False, axis="x")
-    ax.set_xlabel("trials of each round, in order" + (", by round" if len(series) > 8 else ""))
+    ax.set_xlabel("trials of each round, in order" + (", by round" if rounds > 8 else ""))
 
 
-def _shade(ax: Axes, series: Sequence[Series]) -> None:
+def _shade(ax: Axes, calls: Calls) -> None:
     """Warm-up, wherever it stands."""
-    for each in series:
-        edges = np.flatnonzero(np.diff(np.r_[0, each.warm.astype(int), 0]))
-        for first, last in zip(edges[::2], edges[1::2], strict=True):
-            span = each.place[first] - 0.5, each.place[last - 1] + 0.5
-            ax.axvspan(*span, label="warm-up", color="0.88", zorder=0, linewidth=0)
-    place = np.concatenate([each.place[each.warm] for each in series])
-    value = np.concatenate([each.latency_us[each.warm] for each in series])
-    ax.plot(place, value, **_dot(_mark_size(series) + 2), color="0.4")
+    warm = calls.place[calls.warm]
+    for span in np.split(warm, np.flatnonzero(np.diff(warm) > 1) + 1) if len(warm) else ():
+        ax.axvspan(span[0] - 0.5, span[-1] + 0.5, label="warm-up", color="0.88", zorder=0, linewidth=0)
+    ax.plot(warm, calls.latency_us[calls.warm], **_dot(_mark_size(calls) + 2), color="0.4")
 
 
-def _mark_size(series: Sequence[Series]) -> float:
-    rows = sum(len(each.place) for each in series)
-    return 7.0 if rows < 100 else 3.0 if rows < 20_000 else 1.5
+def _mark_size(calls: Calls) -> float:
+    return 7.0 if len(calls.place) < 100 else 3.0 if len(calls.place) < 20_000 else 1.5
 
 
 def _dot(size: float) -> dict:
     return {"linestyle": "none", "marker": ".", "markeredgewidth": 0, "markersize": size}
 
 
-def _dots(ax: Axes, series: Sequence[Series], kind: Kind) -> None:
-    chosen = [(each.labels == kind.label) & ~each.warm for each in series]
-    place = np.concatenate([each.place[mask] for each, mask in zip(series, chosen, strict=True)])
-    value = np.concatenate([each.latency_us[mask] for each, mask in zip(series, chosen, strict=True)])
-    size = _mark_size(series)
+def _dots(ax: Axes, calls: Calls, kind: Kind) -> None:
+    chosen = (calls.labels == kind.label) & ~calls.warm
+    place, value, size = calls.place[chosen], calls.latency_us[chosen], _mark_size(calls)
     if kind.label == BULK:
         kept = thinned(value)
         place, value = place[kept], value[kept]
@@ -268,8 +267,9 @@ def thinned(values: np.ndarray, most: int = DRAWN) -> np.ndarray:
     return np.unique(np.concatenate([*kept, np.arange(full, len(values))]))
 
 
-def _latency_axis(ax: Axes, series: Sequence[Series], timed: Round, deadline_us: float | None) -> None:
+def _latency_axis(ax: Axes, calls: Calls, deadline_us: float | None) -> None:
     """Limits by the timed trials and a deadline not far from them; what lies outside is counted at the edge."""
+    timed, warm_us = calls.timed, calls.latency_us[calls.warm]
     low, high = timed.latency_us.min(), max(timed.max_us, 1.3 * timed.median_us)
     if deadline_us and low / 2 < deadline_us < 2 * high:
         low, high = min(low, deadline_us), max(high, deadline_us)
@@ -284,7 +284,6 @@ def _latency_axis(ax: Axes, series: Sequence[Series], timed: Round, deadline_us:
         ax.yaxis.set_major_formatter(lambda value, _: plain(value))
     ax.set_ylim(bottom, top)
     ax.set_ylabel("latency [µs]" + (" (log)" if logarithmic else ""))
-    warm_us = np.concatenate([each.latency_us[each.warm] for each in series])
     above, below = warm_us[warm_us > top], warm_us[warm_us < bottom]
     outside = []
     if len(above):
