@@ -233,7 +233,7 @@ def _draw(
             _panel(ax, part, axes, sizes, colors)
         name_axes(grid, *(AXIS_NAMES[axis] for axis in axes))
         if timed_us:
-            _color_bar(body, grid, colors, name, deadline_us)
+            _color_bar(body, grid, colors, timed_us, name, deadline_us)
         holes = len(cells) < len(parts) * len(sizes[0]) * len(sizes[1])
         handles = [Patch(facecolor=EMPTY, edgecolor="white", label="not measured")] if holes else []
         if any(point.failed for point in points):
@@ -278,16 +278,24 @@ def _colors(timed_us: Sequence[float], deadline_us: float | None) -> ScalarMappa
     return ScalarMappable(LogNorm(low, max(high, low * 1.1)), "viridis_r")
 
 
-def _color_bar(body: SubFigure, axes: list[Axes], colors: ScalarMappable, name: str, deadline_us: float | None) -> None:
-    bar = body.colorbar(colors, ax=axes, shrink=0.9, pad=0.02, aspect=25)
-    bar.outline.set_visible(False)
+def _color_bar(
+    body: SubFigure,
+    axes: list[Axes],
+    colors: ScalarMappable,
+    timed_us: Sequence[float],
+    name: str,
+    deadline_us: float | None,
+) -> None:
     low, high = colors.get_clim()
+    extend = "neither" if low <= min(timed_us) and max(timed_us) <= high else "both"
+    bar = body.colorbar(colors, ax=axes, shrink=0.9, pad=0.02, aspect=25, extend=extend)
+    bar.outline.set_visible(False)
     if deadline_us:
         bar.ax.invert_yaxis()
         reach = round(math.log2(high / deadline_us))
         labels = {2.0**-power: f"{2**power}×" if power > 0 else f"1/{2**-power}" for power in range(-reach, reach + 1)}
         labels[1.0] = "1"
-        bar.set_ticks([deadline_us * ratio for ratio in labels], labels=labels.values(), minor=False)
+        bar.set_ticks([deadline_us * ratio for ratio in labels], labels=labels.values())
         bar.set_ticks([], minor=True)
         bar.set_label(f"late  ←  deadline / {name}  →  in time")
     else:
