@@ -140,7 +140,7 @@ def read_failure(path: Path) -> Failure:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from None
     except UnknownConfiguration:
         raise
-    except (ValueError, KeyError, TypeError, UsageError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
         raise StoreError(f"{path} is not a failure row of this lab: {error}") from None
 
 
@@ -170,15 +170,15 @@ def described_by(metadata: dict | None, path: Path) -> dict:
         raise StoreError(f"{path} is a Parquet file but no recording of this lab: it lacks the lstm_trt metadata")
     try:
         described = json.loads(metadata[METADATA_KEY])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StoreError(f"{path}: its lstm_trt metadata is damaged: {error}") from None
     check_version(described, path)
     return described
 
 
-def check_version(described: dict, path: Path) -> None:
+def check_version(described: Any, path: Path) -> None:
     """Raises `UnknownConfiguration` for a newer schema version, `StoreError` where there is none."""
-    version = described.get("schema_version")
+    version = described.get("schema_version") if isinstance(described, dict) else None
     if not isinstance(version, int):
         raise StoreError(f"{path}: its metadata has no schema_version")
     if version > SCHEMA_VERSION:

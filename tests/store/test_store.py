@@ -124,9 +124,10 @@ def test_failures_come_back_and_give_way_to_recordings(tmp_path):
     assert list(folders.read_many(tmp_path)) == [failure]
     store_files.write(recording, tmp_path)
     assert [type(item) for item in folders.read_many(tmp_path)] == [schema.Recording]
-    path.write_text("{}")
-    with pytest.raises(StoreError, match=r"failure\.json"):
-        store_files.read_failure(path)
+    for damaged in ("{}", "true", "[]", "null", "[" * 100_000):
+        path.write_text(damaged)
+        with pytest.raises(StoreError, match=r"failure\.json"):
+            store_files.read_failure(path)
 
 
 @pytest.mark.parametrize("group_rows", [1, 50, 10**6])
