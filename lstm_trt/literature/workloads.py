@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from lstm_trt.config.errors import UnknownConfiguration, UsageError
+from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.config.workload import Workload, identity_fields
+from lstm_trt.config.workload import Workload, check_whole, identity_fields, known_fields
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ LOSSES = (None, "cross-entropy", "ctc")
 
 OPTIMIZERS = (None, "sgd", "adam")
 
-#: What `variant` may change, by name: other sizes of the same family. The key `depth` means layers.
+#: What `variant` may change, by name: other sizes of the same family.
 FAMILIES = {
     "layer": ("batch", "sequence", "hidden", "layers"),
     "stack": ("batch", "sequence", "hidden", "layers"),
@@ -42,7 +42,7 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class LiteratureWorkload(Workload):
-    """One benchmark of the literature; raises `UsageError` for sizes that do not go together.
+    """One benchmark of the literature; raises `UsageError` for a size below 1 or an unknown head, loss, optimizer, mode.
 
     `features` is the width of what the first LSTM layer reads; with a `vocabulary` the inputs
     are tokens that an embedding of that width turns into it. `head`: a dense layer to `outputs`
@@ -83,11 +83,12 @@ class LiteratureWorkload(Workload):
 
     def __post_init__(self) -> None:
         for name in ("batch", "sequence", "features", "hidden", "layers", "directions", "batches"):
-            _at_least_one(name, getattr(self, name))
+            check_whole(name, getattr(self, name), 1, 1_000_000)
         for name in ("vocabulary", "outputs", "labels"):
             if getattr(self, name) is not None:
-                _at_least_one(name, getattr(self, name))
+                check_whole(name, getattr(self, name), 1, 1_000_000)
         object.__setattr__(self, "modes", tuple(self.modes))
+        object.__setattr__(self, "lengths", self.lengths and tuple(self.lengths))
         if self.directions > 2:
             raise UsageError(f"directions must be 1 or 2, not {self.directions}")
         for name, known in (("head", HEADS), ("loss", LOSSES), ("optimizer", OPTIMIZERS)):
@@ -95,29 +96,6 @@ class LiteratureWorkload(Workload):
                 raise UsageError(f"{self.name}: unknown {name} {getattr(self, name)!r}")
         if not self.modes or set(self.modes) - set(MODES):
             raise UsageError(f"{self.name}: modes must be of {', '.join(MODES)}, not {self.modes}")
-        if (self.head == "none") != (self.outputs is None):
-            raise UsageError(f"{self.name}: a head has outputs, and nothing else has: {self.head}, {self.outputs}")
-        if "training" in self.modes and None in (self.loss, self.optimizer, self.learning_rate):
-            raise UsageError(f"{self.name}: training needs a loss, an optimizer and a learning rate")
-        if self.loss is not None and self.head == "none":
-            raise UsageError(f"{self.name}: a loss needs a head")
-        self._check_lengths()
-
-    def _check_lengths(self) -> None:
-        ctc = self.loss == "ctc"
-        if ctc != (self.labels is not None):
-            raise UsageError(f"{self.name}: labels go with CTC, and CTC with labels")
-        if ctc and (self.head != "every-step" or self.outputs < 2):
-            raise UsageError(f"{self.name}: CTC needs at every step one output for the blank and one for a label")
-        if self.lengths is not None:
-            object.__setattr__(self, "lengths", tuple(self.lengths))
-            least, largest = self.lengths
-            if not (ctc and 1 <= least <= largest == self.sequence):
-                raise UsageError(
-                    f"{self.name}: lengths are for CTC and go up to the sequence {self.sequence}, not {self.lengths}"
-                )
-        if ctc and (self.lengths or (self.sequence,))[0] < 2 * self.labels - 1:
-            raise UsageError(f"{self.name}: {self.labels} labels may need {2 * self.labels - 1} steps")
 
     @property
     def label(self) -> str:
@@ -182,11 +160,17 @@ class LiteratureWorkload(Workload):
         return self.sequence * self.layers * self.directions
 
     @property
+    def cell_weights(self) -> int:
+        """Weights of the cells' matrix products, of all layers and directions."""
+        widths = self.shape.layer_inputs()
+        return self.directions * sum(4 * self.hidden * (width + self.hidden) for width in widths)
+
+    @property
     def parameters(self) -> int:
         """Trained numbers, with PyTorch's two bias vectors a layer and direction."""
-        lstm = sum(4 * self.hidden * (width + self.hidden + 2) for width in self.shape.layer_inputs())
+        biases = self.directions * self.layers * 2 * 4 * self.hidden
         head = (self.outputs or 0) * (self.width + self.head_bias)
-        return (self.vocabulary or 0) * self.features + self.directions * lstm + head
+        return (self.vocabulary or 0) * self.features + self.cell_weights + biases + head
 
     @property
     def flops(self) -> int:
@@ -194,19 +178,16 @@ class LiteratureWorkload(Workload):
         steps = self.sequence * self.batch
         if self.lengths:
             steps = sum(self.lengths) * self.batch // 2
-        lstm = sum(2 * 4 * self.hidden * (width + self.hidden) for width in self.shape.layer_inputs())
         head = 2 * self.width * (self.outputs or 0) * (self.batch if self.head == "last-step" else steps)
-        return steps * self.directions * lstm + head
+        return steps * 2 * self.cell_weights + head
 
-    def scaled(self, fraction: Fraction | str | int | float) -> LiteratureWorkload:
+    def scaled(self, fraction: Fraction | str) -> LiteratureWorkload:
         """Batch, sequence, lengths and labels times `fraction`, rounded down, at least 1; the network stays.
 
-        Raises `UsageError` unless 0 < fraction <= 1. A float is taken as the fraction with
-        the least denominator up to 1000 that is near it.
+        Raises `UsageError` unless 0 < fraction <= 1.
         """
         try:
             exact = Fraction(fraction)
-            exact = exact.limit_denominator(1000) if isinstance(fraction, float) else exact
         except (ValueError, TypeError, ZeroDivisionError, OverflowError):
             raise UsageError(f"the scale must be a fraction such as 1/8, not {fraction!r}") from None
         if not 0 < exact <= 1:
@@ -225,13 +206,11 @@ class LiteratureWorkload(Workload):
         )
 
     def variant(self, **sizes: int) -> LiteratureWorkload:
-        """Another member of the family: sizes by name (`FAMILIES`; `depth` means layers).
+        """Another member of the family: sizes by name (`FAMILIES`).
 
         In these families the input is as wide as the hidden state, so `features` follows `hidden`.
         Raises `UsageError` for a size that the family does not vary.
         """
-        if "depth" in sizes:
-            sizes["layers"] = sizes.pop("depth")
         varied = FAMILIES.get(self.name, ())
         for name in sizes:
             if name not in varied:
@@ -266,22 +245,10 @@ class LiteratureWorkload(Workload):
 
     @classmethod
     def from_dict(cls, plain: Mapping) -> LiteratureWorkload:
-        values = {name: value for name, value in plain.items() if name != "kind"}
-        unknown = values.keys() - {field.name for field in fields(cls)}
-        if unknown:
-            raise UnknownConfiguration(f"not a workload of this version: it has {', '.join(sorted(unknown))}")
         try:
-            values["modes"] = tuple(values["modes"])
-            if values.get("lengths") is not None:
-                values["lengths"] = tuple(values["lengths"])
-            return cls(**values)
-        except (KeyError, TypeError, ValueError) as error:
+            return known_fields(cls, {name: value for name, value in plain.items() if name != "kind"})
+        except TypeError as error:
             raise UsageError(f"not a workload of this version: {error}") from None
-
-
-def _at_least_one(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"{name} must be a whole number of at least 1, not {value!r}")
 
 
 _NO_RUNS = "the document does not say how many runs: 10 warm-ups and 100 timed runs here"
@@ -351,8 +318,8 @@ _TWO_LAYERS = replace(
 VARIANTS = {name: (workload,) for name, workload in WORKLOADS.items()} | {
     "layer": (*(_LAYER.variant(batch=m, sequence=n, hidden=k) for m, n, k in _LAYER_SIZES), _TWO_LAYERS),
     "stack": (
-        *(_STACK.variant(depth=depth) for depth in (1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20)),
-        replace(_STACK.variant(depth=1, batch=32, sequence=32, hidden=32), note=_NO_RUNS),
+        *(_STACK.variant(layers=layers) for layers in (1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20)),
+        replace(_STACK.variant(layers=1, batch=32, sequence=32, hidden=32), note=_NO_RUNS),
     ),
     "text-classifier": tuple(_TEXT.variant(hidden=hidden) for hidden in (128, 256, 512, 1024, 2048)),
 }
@@ -372,8 +339,5 @@ def base_of(workload: LiteratureWorkload) -> LiteratureWorkload | None:
     """
     if workload.scale == "1":
         return workload
-    plain = replace(workload, note="")
-    for variant in VARIANTS.get(workload.name, ()):
-        if replace(variant.scaled(workload.scale), note="") == plain:
-            return variant
-    return None
+    variants = VARIANTS.get(workload.name, ())
+    return next((variant for variant in variants if variant.scaled(workload.scale) == workload), None)

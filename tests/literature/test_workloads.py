@@ -128,7 +128,7 @@ def test_every_scale_leaves_ctc_enough_steps_for_its_labels():
         assert workload.lengths[0] >= 2 * workload.labels - 1
 
 
-@pytest.mark.parametrize("fraction", [0, -1, "3/2", "0", "half", float("nan"), float("inf"), 1e-9, None, "1/0"])
+@pytest.mark.parametrize("fraction", [0, -1, "3/2", "0", "half", float("nan"), float("inf"), None, "1/0"])
 def test_a_scale_that_is_no_fraction_is_refused(fraction):
     with pytest.raises(UsageError, match="scale must be"):
         WORKLOADS["cell"].scaled(fraction)
@@ -137,7 +137,6 @@ def test_a_scale_that_is_no_fraction_is_refused(fraction):
 def test_variants_of_other_sizes():
     layer = WORKLOADS["layer"].variant(batch=7, sequence=3, hidden=40)
     assert (layer.features, layer.hidden, layer.label) == (40, 40, "layer-7x3x40")
-    assert WORKLOADS["stack"].variant(depth=5) == WORKLOADS["stack"].variant(layers=5)
     for name, sizes in (("cell", {"hidden": 3}), ("text-classifier", {"batch": 3}), ("stack", {"features": 3})):
         with pytest.raises(UsageError, match=f"^{name} "):
             WORKLOADS[name].variant(**sizes)
@@ -160,13 +159,8 @@ def test_what_is_no_workload_is_refused():
         plain | {"batch": True},
         plain | {"modes": ["sleep"]},
         plain | {"modes": []},
-        plain | {"modes": ["training"]},
-        plain | {"head": "every-step"},
-        plain | {"outputs": 3},
+        plain | {"head": "first-step"},
         plain | {"directions": 3},
-        plain | {"lengths": [1, 1]},
-        WORKLOADS["speech-ctc-long"].as_dict() | {"lengths": [500, 900]},
-        WORKLOADS["speech-ctc-long"].as_dict() | {"labels": 300},
         {name: value for name, value in plain.items() if name != "hidden"},
     ):
         with pytest.raises(UsageError) as refusal:
