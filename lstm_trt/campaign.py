@@ -255,7 +255,7 @@ class Literature:
     """Runs of workloads of the literature with the figures they give, and what their documents print."""
 
     runs: Runs
-    rows: tuple[metrics.Row, ...]
+    rows: metrics.Table
     printed: tuple[published.Row, ...]
     variants: tuple[LiteratureWorkload, ...]
 
@@ -305,4 +305,4 @@ def load_literature(
     if not runs:
         known = listed(workloads)
         raise UsageError(f"{runs.source} holds no recording of {known}: set record = True to record here")
-    return Literature(runs, tuple(metrics.rows(runs.recordings)), printed, variants)
+    return Literature(runs, metrics.table(runs.recordings), printed, variants)

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from lstm_trt.config.errors import UsageError
 from lstm_trt.literature import metrics, published
-from lstm_trt.literature.implementations import load
+from lstm_trt.literature.implementations import title_and_framework
 from lstm_trt.literature.workloads import LiteratureWorkload
 
 #: Two times of one side count as different from this ratio on, as one process against another does in `compare`.
@@ -130,8 +130,8 @@ def _middle(name: str, rounds: Sequence[metrics.Row]) -> Entry:
 def printed(rows: Iterable[published.Row], workload: LiteratureWorkload, mode: str) -> list[Side]:
     """What the document prints of the workload in one mode: a side a device, cells without a figure included."""
     sides: dict[str, list[published.Row]] = {}
-    for row in published.typical(rows):
-        if row.matches(workload) and row.mode == mode:
+    for row in rows:
+        if row.statistic in published.TYPICAL and row.matches(workload) and row.mode == mode:
             sides.setdefault(row.device, []).append(row)
     return [_printed(device, found, workload) for device, found in sides.items()]
 
@@ -155,10 +155,8 @@ def _printed(device: str, rows: list[published.Row], workload: LiteratureWorkloa
 
 def title_of(implementation: str, framework: str) -> str:
     """A name for figures: this lab's where it has the implementation, else the framework's."""
-    try:
-        return load(implementation).TITLE
-    except UsageError:
-        return framework or implementation
+    title, own = title_and_framework(implementation)
+    return title if own else framework or title
 
 
 def order_text(then: Side, now: Side) -> str:

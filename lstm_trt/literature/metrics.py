@@ -7,25 +7,17 @@ the first batch (export, schedule, tuning, build, first call) is a row each.
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from lstm_trt.config import format
-from lstm_trt.config.configuration import Configuration
-from lstm_trt.config.errors import UsageError
 from lstm_trt.literature import implementations, published
 from lstm_trt.literature.published import SECONDS, Figure
 from lstm_trt.literature.workloads import LiteratureWorkload, base_of
 from lstm_trt.runtimes.base import COSTS
 from lstm_trt.store.schema import Failure, Recording
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -72,44 +64,20 @@ class Row(Figure):
     config_id: str
 
 
-def _ms(latency_ns: np.ndarray) -> dict[str, tuple[float, str]]:
-    """Document 000: its benchmark tool takes the standard deviation with n in the denominator."""
-    statistics = {"mean": np.mean, "median": np.median, "max": np.max, "min": np.min, "std": np.std}
-    return {name: (float(statistic(latency_ns)) / 1e6, "ms") for name, statistic in statistics.items()}
-
-
-def _elapsed(latency_ns: np.ndarray, batch: int) -> dict[str, tuple[float, str]]:
-    """Document 001: time of all timed batches, of one, and sequences a second."""
-    elapsed = float(latency_ns.sum()) / 1e9
-    wall = elapsed / len(latency_ns)
-    return {"elapsed": (elapsed, "s"), "wall": (wall, "s"), "sequences_per_s": (batch / wall, "sequences/s")}
-
-
-def _mean(latency_ns: np.ndarray) -> dict[str, tuple[float, str]]:
-    """Documents 002 and 004: the mean of the batches after warm-up."""
-    return {"mean": (float(latency_ns.mean()) / 1e6, "ms")}
-
-
 #: Statistic that a document leads with, by document; it carries the reason of a failure.
 LEADING = {"000": ("mean", "ms"), "001": ("wall", "s"), "002": ("mean", "ms"), "004": ("mean", "ms")}
 
 
 def of_document(document: str, latency_ns: np.ndarray, batch: int) -> dict[str, tuple[float, str]]:
     """statistic -> (value, unit), as the document has them; `latency_ns` (n,) of the timed batches."""
-    known: dict[str, Callable[[], dict]] = {
-        "000": lambda: _ms(latency_ns),
-        "001": lambda: _elapsed(latency_ns, batch),
-    }
-    return known.get(document, lambda: _mean(latency_ns))()
-
-
-def self_checks(recording: Recording) -> dict[str, tuple[float, str]]:
-    """Document 004: the loss before the loop and after it, and the loop's time over that of its batches."""
-    losses, check = recording.provenance.get("losses"), recording.provenance["self_check"]
-    if not losses:
-        return {}
-    figures = {"loss_first": (losses[0], "loss"), "loss_last": (losses[-1], "loss")}
-    return figures | {"loop_over_batches": (check["batches_loop_ns"] / check["batches_ns"], "ratio")}
+    if document == "000":  # its benchmark tool takes the standard deviation with n in the denominator
+        statistics = {"mean": np.mean, "median": np.median, "max": np.max, "min": np.min, "std": np.std}
+        return {name: (float(statistic(latency_ns)) / 1e6, "ms") for name, statistic in statistics.items()}
+    if document == "001":  # time of all timed batches, of one, and sequences a second
+        elapsed = float(latency_ns.sum()) / 1e9
+        wall = elapsed / len(latency_ns)
+        return {"elapsed": (elapsed, "s"), "wall": (wall, "s"), "sequences_per_s": (batch / wall, "sequences/s")}
+    return {"mean": (float(latency_ns.mean()) / 1e6, "ms")}
 
 
 @dataclass(frozen=True)
@@ -124,46 +92,30 @@ class Table:
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
-    def frame(self) -> pd.DataFrame:
-        """One row a figure, with `seconds`; what has no value is None or NaN."""
-        return published.frame(self.rows, Row)
-
     def as_dict(self) -> list[dict]:
         """JSON values, an object a row."""
         return [asdict(row) for row in self.rows]
 
     def csv_text(self) -> str:
         """CSV with the fields of `Row` as columns; None is an empty cell."""
-        target = io.StringIO()
-        writer = csv.writer(target, lineterminator="\n")
-        columns = published.columns_of(Row)
-        writer.writerow(columns)
-        writer.writerows([getattr(row, name) for name in columns] for row in self.rows)
-        return target.getvalue()
+        import pandas as pd  # slow to load, and only needed here
+
+        return pd.DataFrame(self.as_dict(), dtype=object).to_csv(index=False, lineterminator="\n")
 
     def __str__(self) -> str:
         """A block a document, a line a recording, its figures in the document's order and units."""
-        documents: dict[str, dict[tuple, list[Row]]] = {}
-        for row in sorted(self.rows, key=lambda row: row.source):
-            recordings = documents.setdefault(row.source, {})
-            recordings.setdefault((row.config_id, row.machine, row.round), []).append(row)
-        return "\n\n".join(_block(document, list(found.values())) for document, found in documents.items())
+        blocks = []
+        for document, rows in itertools.groupby(self.rows, key=lambda row: row.source):
+            recordings = itertools.groupby(rows, key=lambda row: (row.config_id, row.machine, row.round))
+            blocks.append(_block(document, [list(of_recording) for _, of_recording in recordings]))
+        return "\n\n".join(blocks)
 
 
 def table(items: Iterable[Recording | Failure]) -> Table:
-    """The figures of recordings and failures, in the order of the documents; other workloads are left out."""
-    return Table(tuple(rows(items)))
-
-
-def rows(items: Iterable[Recording | Failure]) -> list[Row]:
-    """The rows of `table`."""
+    """The figures of recordings and failures of the literature's workloads, in the order of the documents."""
     found = []
     for item in items:
-        workload = item.configuration.workload
-        if not isinstance(workload, LiteratureWorkload):
-            continue
-        common = _common(item)
+        workload, common = item.configuration.workload, _common(item)
         if isinstance(item, Failure):
             statistic, unit = LEADING[workload.document]
             failed = {"value": None, "unit": unit, "status": "failed", "reason": reason(item), "detail": item.reason}
@@ -172,13 +124,19 @@ def rows(items: Iterable[Recording | Failure]) -> list[Row]:
         good = {"status": "ok", "reason": "", "detail": "", "n": len(item.timed_ns)}
         for statistic, (value, unit) in _figures(item, workload).items():
             found.append(Row(**common, statistic=statistic, value=value, unit=unit, **good))
-    return sorted(found, key=_place)
+    return Table(tuple(sorted(found, key=_place)))
 
 
 def _figures(recording: Recording, workload: LiteratureWorkload) -> dict[str, tuple[float, str]]:
-    """Statistic -> (value, unit): the document's own, its checks, the number of parameters, the costs."""
+    """Statistic -> (value, unit): the document's own, the number of parameters, the costs.
+
+    Document 004 checks itself: the loss before the loop and after it, and the loop's time over that of its batches.
+    """
     figures = of_document(workload.document, recording.timed_ns, workload.batch)
-    figures |= self_checks(recording) if workload.document == "004" else {}
+    losses, check = recording.provenance.get("losses"), recording.provenance["self_check"]
+    if workload.document == "004" and losses:
+        figures |= {"loss_first": (losses[0], "loss"), "loss_last": (losses[-1], "loss")}
+        figures["loop_over_batches"] = (check["batches_loop_ns"] / check["batches_ns"], "ratio")
     figures["parameters"] = (workload.parameters, "count")
     costs = recording.provenance.get("costs_s", {})
     return figures | {name.removesuffix("_s"): (costs[name], "s") for name in COSTS if name in costs}
@@ -199,6 +157,9 @@ def _common(item: Recording | Failure) -> dict:
     """What all rows of one recording or failure have in common."""
     configuration, workload, options = item.configuration, item.configuration.workload, item.configuration.options
     base = base_of(workload)
+    title, framework = implementations.title_and_framework(configuration.runtime)
+    # As recorded; a failure may not have got so far.
+    recorded = item.provenance.get("implementation") or {"title": title, "framework": framework}
     return {
         "source": workload.document,
         "workload": workload.name,
@@ -210,7 +171,8 @@ def _common(item: Recording | Failure) -> dict:
         "published_sequence": base and base.sequence,
         "mode": configuration.mode,
         "implementation": configuration.runtime,
-        **_implementation(configuration, item.provenance),
+        "title": recorded["title"],
+        "framework": recorded["framework"],
         "framework_version": configuration.runtime_version,
         "device": "gpu" if options.device == "cuda" else options.device,
         "hardware": configuration.device_name,
@@ -221,17 +183,6 @@ def _common(item: Recording | Failure) -> dict:
         "machine": item.provenance.get("machine_fingerprint"),
         "config_id": configuration.id,
     }
-
-
-def _implementation(configuration: Configuration, provenance: dict) -> dict[str, str]:
-    """Title and framework as recorded; of a failure, which has not got so far, as the implementation has them."""
-    if recorded := provenance.get("implementation"):
-        return {name: recorded[name] for name in ("title", "framework")}
-    try:
-        implementation = implementations.load(configuration.runtime)
-    except UsageError:  # an implementation of someone else's
-        return {"title": configuration.runtime, "framework": ""}
-    return {"title": implementation.TITLE, "framework": implementation.FRAMEWORK}
 
 
 def _place(row: Row) -> tuple:

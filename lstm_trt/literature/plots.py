@@ -21,7 +21,7 @@ from lstm_trt import registry
 from lstm_trt.config.errors import UsageError
 from lstm_trt.literature import compare, metrics, published
 from lstm_trt.literature.compare import Entry, Side, said
-from lstm_trt.literature.implementations import load
+from lstm_trt.literature.implementations import load, title_and_framework
 from lstm_trt.literature.metrics import Row
 from lstm_trt.literature.workloads import VARIANTS, LiteratureWorkload
 from lstm_trt.plots.style import (
@@ -62,10 +62,7 @@ def color_of(implementation: str) -> tuple | str:
     names = registry.table("IMPLEMENTATIONS")
     styles = [name for name in names if name.startswith(f"{implementation}-")]
     known = implementation if implementation in names or not styles else styles[0]
-    try:
-        return framework_colors().get(load(known).FRAMEWORK, OTHER)
-    except UsageError:
-        return OTHER
+    return framework_colors().get(title_and_framework(known)[1], OTHER)
 
 
 def bars(sides: Sequence[Side], title: str, notes: Sequence[str] = ()) -> Picture:

@@ -189,6 +189,15 @@ def load(name: str) -> Any:
     return runtimes.load(name, "IMPLEMENTATIONS", CONTRACT)
 
 
+def title_and_framework(name: str) -> tuple[str, str]:
+    """Those of an implementation, for figures; (`name`, "") for what is none that can be loaded here."""
+    try:
+        implementation = load(name)
+    except UsageError:
+        return name, ""
+    return implementation.TITLE, implementation.FRAMEWORK
+
+
 def mode_reason(workload: LiteratureWorkload, mode: str) -> str | None:
     """Why no implementation has this mode of the workload; None where it is one of the document's."""
     return None if mode in workload.modes else f"{workload.name} is for {' and '.join(workload.modes)}"
