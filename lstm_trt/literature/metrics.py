@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+
 import numpy as np
 
 from lstm_trt.config import format

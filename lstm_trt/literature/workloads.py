@@ -42,7 +42,7 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class LiteratureWorkload(Workload):
-    """One benchmark of the literature; raises `UsageError` for a size below 1 or an unknown head, loss, optimizer, mode.
+    """One benchmark of the literature; raises `UsageError` for a size below 1 and an unknown head, loss or mode.
 
     `features` is the width of what the first LSTM layer reads; with a `vocabulary` the inputs
     are tokens that an embedding of that width turns into it. `head`: a dense layer to `outputs`

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from fractions import Fraction
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -269,23 +268,35 @@ def test_an_implementation_of_ones_own_is_a_name_with_a_dot(tmp_path, monkeypatc
             implementations.load(name)
 
 
+class Handless(implementations.Implementation):
+    NAME = "some"
+    state, refusal = Availability(True), "it has no hands"
+
+    def availability(self, device="cpu"):
+        return self.state
+
+    def supports(self, workload, mode, device="cpu"):
+        return self.refusal
+
+    def _prepare(self, request, batch):
+        return batch
+
+
 def test_what_is_not_supported_is_refused_with_the_reason():
-    stub = SimpleNamespace(
-        NAME="some",
-        availability=lambda device: Availability(True),
-        supports=lambda workload, mode, device: "it has no hands",
-    )
+    some = Handless()
     inputs = data.make_batch(WORKLOADS["cell"], 0).by_name()
-    cell, layer = (Request(WORKLOADS[name], Options(), inputs) for name in ("cell", "layer"))
+    cell, layer = (
+        Request(WORKLOADS[name], Options(), inputs, data.make_weights(WORKLOADS[name], 0)) for name in ("cell", "layer")
+    )
     with pytest.raises(BuildFailed, match=r"some does not do cell \(forward\): it has no hands"):
-        implementations.checked_batch(stub, cell)
-    stub.supports = lambda workload, mode, device: None
-    assert implementations.checked_batch(stub, cell).inputs is inputs["inputs"]
+        some.prepare(cell)
+    some.refusal = None
+    assert some.prepare(cell).inputs is inputs["inputs"]
     with pytest.raises(UsageError, match="takes inputs of"):
-        implementations.checked_batch(stub, layer)
-    stub.availability = lambda device: Availability(False, reason="not here")
+        some.prepare(layer)
+    some.state = Availability(False, reason="not here")
     with pytest.raises(RuntimeUnavailable, match="not here"):
-        implementations.checked_batch(stub, cell)
+        some.prepare(cell)
     assert implementations.mode_reason(WORKLOADS["cell"], "training") == "cell is for forward"
     assert implementations.mode_reason(WORKLOADS["cell"], "sleep") is not None
     assert implementations.mode_reason(WORKLOADS["ptb-lm"], "training") is None

@@ -36,7 +36,7 @@ import numpy as np
 from lstm_trt import registry, runtimes
 from lstm_trt.config.errors import BuildFailed, RunFailed, UsageError, building, run_failure
 from lstm_trt.literature.data import Batch, weight_shapes
-from lstm_trt.literature.workloads import LiteratureWorkload
+from lstm_trt.literature.workloads import MODES, LiteratureWorkload
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 #: What an implementation must have.
@@ -76,7 +76,13 @@ class Implementation(ABC):
     EXTRA: str | None = None
     DEVICES: tuple[str, ...] = ("cpu",)
     PRECISIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {"cpu": ("fp32",), "cuda": ("fp32",)}
-    RATES: Mapping[str, Rates]
+    #: Rates of a forward pass and of a training step, where it does that.
+    forward: Rates | None = None
+    training: Rates | None = None
+
+    @property
+    def RATES(self) -> dict[str, Rates]:
+        return {mode: rates for mode in MODES if (rates := getattr(self, mode))}
 
     @abstractmethod
     def availability(self, device: str = "cpu") -> Availability:
@@ -96,8 +102,14 @@ class Implementation(ABC):
         Raises `RuntimeUnavailable`, `UsageError` for inputs or weights of other shapes than the workload's,
         `MemoryExhausted`, and `BuildFailed` for what it does not support or cannot build.
         """
-        batch = checked_batch(self, request)
-        check_weights(request.workload, request.weights)
+        workload, device = request.workload, request.options.device
+        self.availability(device).require(self.NAME)
+        if reason := self.supports(workload, request.mode, device):
+            raise BuildFailed(f"{self.NAME} does not do {workload.label} ({request.mode}): {reason}")
+        given, wanted = {name: array.shape for name, array in request.weights.items()}, weight_shapes(workload)
+        if differing := sorted(name for name in given.keys() | wanted.keys() if given.get(name) != wanted.get(name)):
+            raise UsageError(f"the weights do not fit the network: {', '.join(differing)}")
+        batch = batch_of(workload, request.inputs)
         with building(self.NAME, request.label):
             return self._prepare(request, batch)
 
@@ -203,27 +215,21 @@ def mode_reason(workload: LiteratureWorkload, mode: str) -> str | None:
     return None if mode in workload.modes else f"{workload.name} is for {' and '.join(workload.modes)}"
 
 
-def checked_batch(implementation: Any, request: Request) -> Batch:
-    """The batch of a request; raises what `Implementation.prepare` says, but for weights and memory."""
-    workload = request.workload
-    implementation.availability(request.options.device).require(implementation.NAME)
-    if reason := implementation.supports(workload, request.mode, request.options.device):
-        raise BuildFailed(f"{implementation.NAME} does not do {workload.label} ({request.mode}): {reason}")
-    return batch_of(workload, request.inputs)
-
-
-def check_weights(workload: LiteratureWorkload, weights: Mapping[str, np.ndarray]) -> None:
-    """Raises `UsageError` for weights of other names or shapes than the workload's."""
-    given, wanted = {name: array.shape for name, array in weights.items()}, weight_shapes(workload)
-    if differing := sorted(name for name in given.keys() | wanted.keys() if given.get(name) != wanted.get(name)):
-        raise UsageError(f"the weights do not fit the network: {', '.join(differing)}")
-
-
 def batch_of(workload: LiteratureWorkload, inputs: Mapping[str, np.ndarray]) -> Batch:
-    """Inputs by name as a batch; raises `UsageError` for inputs of other shapes than the workload's."""
-    batch = Batch(**inputs)
+    """Inputs by name as a batch.
+
+    Raises `UsageError` for inputs of other shapes than the workload's, and for CTC without lengths that fall from
+    the sequence itself to 1 or more.
+    """
+    batch, lengths = Batch(**inputs), inputs.get("lengths")
     if batch.inputs.shape != workload.input_shape:
         raise UsageError(f"{workload.label} takes inputs of {workload.input_shape}, not {batch.inputs.shape}")
+    if workload.loss == "ctc":
+        given = lengths is not None and lengths.shape == (workload.batch,)
+        if not (given and lengths[0] == workload.sequence and (np.diff(lengths) <= 0).all() and lengths[-1] >= 1):
+            raise UsageError(
+                f"lengths must fall from {workload.sequence} and be at least 1, one a sequence of the batch"
+            )
     return batch
 
 

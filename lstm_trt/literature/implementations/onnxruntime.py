@@ -9,8 +9,6 @@ as in the lab's runtime of this name. Costs: `export_s`, `build_s` (the session,
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 
@@ -57,7 +55,7 @@ class OnnxRuntime(Exported):
     TITLE = "ONNX Runtime"
     FRAMEWORK = "ONNX Runtime"
     DISTRIBUTION = runtime.DISTRIBUTION
-    RATES: ClassVar[Mapping[str, Rates]] = {"forward": Rates(7, 0.001)}
+    forward = Rates(7, 0.001)
 
     def availability(self, device: str = "cpu") -> Availability:
         """Ready where the package is installed; never raises."""

@@ -69,10 +69,6 @@ class PyTorch(Implementation):
         kind = {"basic": "basic", "fused": "LSTMCell", "one-call": "nn.LSTM"}[self.STYLE]
         return f"PyTorch {kind}, {self.EXECUTION}"
 
-    @property
-    def RATES(self) -> dict[str, Rates]:
-        return {"forward": self.forward, "training": self.training}
-
     def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
         """None where it can; forward passes of `nn.LSTM` are one call of oneDNN a layer on a CPU and need no limit."""
         reason = mode_reason(workload, mode)

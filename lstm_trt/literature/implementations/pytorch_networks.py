@@ -21,13 +21,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from lstm_trt.config.errors import UsageError
 from lstm_trt.literature.data import Batch
 from lstm_trt.literature.workloads import LiteratureWorkload
 
 
 class Packing(NamedTuple):
-    """What a network is told of variable lengths; all None where they are fixed."""
+    """What a network takes besides the inputs where lengths vary; all None where they are fixed."""
 
     lengths: Tensor | None = None
     sizes: list[int] | None = None
@@ -35,19 +34,14 @@ class Packing(NamedTuple):
 
 
 def packing(workload: LiteratureWorkload, batch: Batch) -> Packing:
-    """Raises `UsageError` for lengths that do not fall from the sequence itself to 1 or more."""
+    """That of a batch, whose lengths fall."""
     if batch.lengths is None:
         return Packing()
-    lengths = np.ascontiguousarray(batch.lengths, dtype=np.int64)
-    falling = lengths.shape == (workload.batch,) and lengths[0] == workload.sequence and (np.diff(lengths) <= 0).all()
-    if not falling or lengths[-1] < 1:
-        raise UsageError(f"lengths must fall from {workload.sequence} and be at least 1, one a sequence of the batch")
+    lengths = torch.from_numpy(np.array(batch.lengths, dtype=np.int64))
     if workload.lengths is None:
-        return Packing(torch.from_numpy(lengths.copy()))
-    running = np.arange(workload.sequence)[:, None] < lengths
-    return Packing(
-        torch.from_numpy(lengths.copy()), running.sum(1).tolist(), torch.from_numpy(np.flatnonzero(running.ravel()))
-    )
+        return Packing(lengths)
+    running = np.arange(workload.sequence)[:, None] < batch.lengths
+    return Packing(lengths, running.sum(1).tolist(), torch.from_numpy(np.flatnonzero(running.ravel())))
 
 
 class BasicCell(nn.Module):
@@ -70,53 +64,40 @@ class BasicCell(nn.Module):
         return torch.sigmoid(leave) * torch.tanh(memory), memory
 
 
-class Ahead(nn.Module):
-    """One direction of one layer, a Python loop over the steps; each step is (running, width)."""
+class Direction(nn.Module):
+    """One direction of one layer, a Python loop over the steps; each step is (running, width).
 
-    def __init__(self, cell: nn.Module, hidden: int) -> None:
+    Sequences leave the batch at their end, and in the reverse direction join it there.
+    """
+
+    def __init__(self, cell: nn.Module, hidden: int, reverse: bool = False) -> None:
         super().__init__()
-        self.cell, self.hidden = cell, hidden
+        self.cell, self.hidden, self.reverse = cell, hidden, reverse
 
     def forward(self, steps: list[Tensor]) -> list[Tensor]:
+        if self.reverse:
+            steps = steps[::-1]
         hidden = steps[0].new_zeros(steps[0].size(0), self.hidden)
         memory = torch.zeros_like(hidden)
         answers: list[Tensor] = []
         for step in steps:
-            running = step.size(0)
-            if running < hidden.size(0):
-                hidden, memory = hidden[:running], memory[:running]
-            hidden, memory = self.cell(step, (hidden, memory))
-            answers.append(hidden)
-        return answers
-
-
-class Behind(nn.Module):
-    """The reverse direction: from the last step to the first; sequences join when their own end is reached."""
-
-    def __init__(self, cell: nn.Module, hidden: int) -> None:
-        super().__init__()
-        self.cell, self.hidden = cell, hidden
-
-    def forward(self, steps: list[Tensor]) -> list[Tensor]:
-        hidden = steps[-1].new_zeros(steps[-1].size(0), self.hidden)
-        memory = torch.zeros_like(hidden)
-        answers: list[Tensor] = []
-        for back in range(1, len(steps) + 1):
-            step = steps[-back]
             joining = step.size(0) - hidden.size(0)
-            if joining > 0:
+            if joining < 0:
+                hidden, memory = hidden[:joining], memory[:joining]
+            elif joining > 0:
                 fresh = step.new_zeros(joining, self.hidden)
                 hidden, memory = torch.cat([hidden, fresh]), torch.cat([memory, fresh])
             hidden, memory = self.cell(step, (hidden, memory))
             answers.append(hidden)
-        answers.reverse()
+        if self.reverse:
+            answers.reverse()
         return answers
 
 
 class BothWays(nn.Module):
     """A bidirectional layer: the two answers of each step side by side."""
 
-    def __init__(self, ahead: Ahead, behind: Behind) -> None:
+    def __init__(self, ahead: Direction, behind: Direction) -> None:
         super().__init__()
         self.ahead, self.behind = ahead, behind
 
@@ -137,9 +118,9 @@ class LoopedNetwork(nn.Module):
         self.last_step, self.outputs = workload.head == "last-step", workload.outputs or workload.width
         layers: list[nn.Module] = []
         for width in workload.shape.layer_inputs():
-            layer: nn.Module = Ahead(cell(width, workload.hidden), workload.hidden)
+            layer: nn.Module = Direction(cell(width, workload.hidden), workload.hidden)
             if workload.directions == 2:
-                layer = BothWays(layer, Behind(cell(width, workload.hidden), workload.hidden))
+                layer = BothWays(layer, Direction(cell(width, workload.hidden), workload.hidden, reverse=True))
             layers.append(layer)
         self.layers = nn.ModuleList(layers)
 

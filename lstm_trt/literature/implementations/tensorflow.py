@@ -96,10 +96,6 @@ class TensorFlow(Implementation):
         return next((name for name in DISTRIBUTIONS if installed_version(name)), DISTRIBUTIONS[0])
 
     @property
-    def RATES(self) -> dict[str, Rates]:
-        return {"forward": self.forward, "training": self.training}
-
-    @property
     def unrolled(self) -> bool:
         """Whether a graph holds one cell a step."""
         return self.EXECUTION != "eager" and self.STYLE in ("basic", "static")
@@ -283,7 +279,7 @@ class _TensorFlowStep(FrameworkStep):
             time_major = [True, workload.loss == "cross-entropy" and workload.head == "every-step"]
             arrays = [array.swapaxes(0, 1) if swap else array for array, swap in zip(arrays, time_major, strict=False)]
         if workload.loss == "ctc":
-            arrays.append(_lengths(workload, batch))
+            arrays.append(batch.lengths.astype(np.int32))
         # Copies, since a constant may share the memory of the array it was made of.
         self._arguments = [self._tf.constant(np.array(array)) for array in arrays]
 
@@ -406,14 +402,6 @@ class TrainingStep(_TensorFlowStep):
         super().close()
         self._optimizer = self._gradient_call = None
         self._trained, self._initial = [], []
-
-
-def _lengths(workload: LiteratureWorkload, batch: Batch) -> np.ndarray:
-    """Raises `UsageError` for lengths that are missing, or no lengths of the workload's sequences."""
-    lengths = None if batch.lengths is None else np.asarray(batch.lengths)
-    if lengths is None or lengths.shape != (workload.batch,) or lengths.min() < 1 or lengths.max() > workload.sequence:
-        raise UsageError(f"lengths must be one a sequence of the batch, from 1 to {workload.sequence}")
-    return lengths.astype(np.int32)
 
 
 _forward, _training = partial(Rates, start_s=4.2), partial(Rates, start_s=4.2, outputs_ms=15.0)

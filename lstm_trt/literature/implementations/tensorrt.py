@@ -8,9 +8,7 @@ loading the engine and its first run, in which TensorRT for RTX compiles its ker
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from lstm_trt.export import build, engine
 from lstm_trt.literature.implementations import Rates, timed
@@ -30,7 +28,7 @@ class TensorRt(Exported):
 
     FRAMEWORK = "TensorRT"
     DEVICES = ("cuda",)
-    RATES: ClassVar[Mapping[str, Rates]] = {"forward": Rates(1, 0.001, start_s=30.0)}
+    forward = Rates(1, 0.001, start_s=30.0)
 
     @property
     def NAME(self) -> str:

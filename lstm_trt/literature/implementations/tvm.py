@@ -79,10 +79,6 @@ class Tvm(Implementation):
     def TITLE(self) -> str:
         return f"Apache TVM, tuned in {self.trials} trials" if self.trials else "Apache TVM, untuned"
 
-    @property
-    def RATES(self) -> dict[str, Rates]:
-        return {"forward": self.forward}
-
     def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
         """None for `cell` and `layer` up to the sizes that are unrolled and tuned within minutes."""
         largest = _LARGEST.get(workload.name)
