@@ -19,7 +19,7 @@ from lstm_trt.literature.workloads import LiteratureWorkload
 #: Two times of one side count as different from this ratio on, as one process against another does in `compare`.
 APART = 1.10
 
-#: Of more sizes than these the pictures' own labels tell.
+#: More sizes than these are not listed: the pictures' own labels show them.
 MOST_SIZES = 3
 
 
@@ -42,7 +42,7 @@ class Side:
     """What one source says of one workload in one mode.
 
     `where` names machine and versions, `size` what was run, `counts` the numbers of batches behind
-    the times (empty where that is not told).
+    the times (empty where that is not stated).
     """
 
     name: str
@@ -53,28 +53,23 @@ class Side:
     note: str = ""
 
     @property
-    def words(self) -> str:
-        """What stands behind it, for a note."""
-        return said([self])
-
-    @property
     def ranked(self) -> list[Entry]:
         """Those with a time, the fastest first."""
-        return sorted((one for one in self.entries if one.seconds is not None), key=lambda one: one.seconds)
+        return sorted((entry for entry in self.entries if entry.seconds is not None), key=lambda entry: entry.seconds)
 
     def ratio(self, entry: Entry) -> float | None:
         """An entry's time over the fastest's; None where it has none."""
         return None if entry.seconds is None else entry.seconds / self.ranked[0].seconds
 
 
-def said(sides: Sequence[Side]) -> str:
+def source_text(sides: Sequence[Side]) -> str:
     """What stands behind sides of one source: machine and versions, sizes, numbers of batches, notes."""
     fullest = max(sides, key=lambda side: len(side.entries))
     counts = [count for side in sides for count in side.counts]
     batches = f"n = {min(counts)}" + (f" to {max(counts)}" if max(counts) > min(counts) else "") if counts else ""
     sizes = list(dict.fromkeys(side.size for side in sides))
-    words = [fullest.where, *(sizes if len(sizes) <= MOST_SIZES else []), batches and f"{batches} batches"]
-    return f"{fullest.name}: {'; '.join(filter(None, [*words, *dict.fromkeys(side.note for side in sides)]))}."
+    parts = [fullest.where, *(sizes if len(sizes) <= MOST_SIZES else []), batches and f"{batches} batches"]
+    return f"{fullest.name}: {'; '.join(filter(None, [*parts, *dict.fromkeys(side.note for side in sides)]))}."
 
 
 def today(rows: Iterable[metrics.Row], workload: LiteratureWorkload, mode: str) -> list[Side]:
@@ -83,24 +78,20 @@ def today(rows: Iterable[metrics.Row], workload: LiteratureWorkload, mode: str) 
     Of several rounds the middle one counts. Raises `UsageError` where there are none, or where those
     of one scale were made on unlike machines or with unlike threads.
     """
-    by_scale: dict[Fraction, list[metrics.Row]] = {}
-    for row in rows:
-        leads = (row.statistic, row.unit) == metrics.LEADING[workload.document]
-        if leads and _is_of(row, workload, mode):
-            by_scale.setdefault(Fraction(row.scale), []).append(row)
-    if not by_scale:
+    leading = metrics.LEADING[workload.document]
+    found = [row for row in rows if (row.statistic, row.unit) == leading and _is_of(row, workload, mode)]
+    if not found:
         raise UsageError(f"there is no recording of {workload.label} ({mode}): set record = True to record it here")
-    return [_today(found, workload, mode) for _, found in sorted(by_scale.items(), reverse=True)]
+    scales = sorted({row.scale for row in found}, key=Fraction, reverse=True)
+    return [_today([row for row in found if row.scale == scale], workload, mode) for scale in scales]
 
 
 def _today(found: list[metrics.Row], workload: LiteratureWorkload, mode: str) -> Side:
     for name in ("machine", "threads"):
         if len(kinds := {str(getattr(row, name)) for row in found if row.status == "ok"}) > 1:
             raise UsageError(f"{workload.label} ({mode}) was recorded with unlike {name}: {', '.join(sorted(kinds))}")
-    by_name: dict[str, list[metrics.Row]] = {}
-    for row in found:
-        by_name.setdefault(row.implementation, []).append(row)
-    entries = tuple(_middle(name, rounds) for name, rounds in by_name.items())
+    names = dict.fromkeys(row.implementation for row in found)
+    entries = tuple(_middle(name, [row for row in found if row.implementation == name]) for name in names)
     first, whole = found[0], found[0].scale == "1"
     versions = sorted({f"{row.framework} {row.framework_version}" for row in found if row.framework})
     size = f"batch {first.batch}, sequence {first.sequence}"
@@ -161,15 +152,13 @@ def title_of(implementation: str, framework: str) -> str:
 
 def order_text(then: Side, now: Side) -> str:
     """What changed in the order of the implementations that both sides have, in sentences."""
-    common = [
-        one.implementation for one in then.ranked if one.implementation in {two.implementation for two in now.ranked}
-    ]
+    before, after = ({entry.implementation: entry.seconds for entry in side.ranked} for side in (then, now))
+    common = [name for name in before if name in after]
     if len(common) < 2:
         return (
             f"{then.name} and today have {len(common) or 'no'} implementation in common: there is no order to compare."
         )
-    titles = {one.implementation: one.title for one in now.entries}
-    before, after = ({one.implementation: one.seconds for one in side.ranked} for side in (then, now))
+    titles = {entry.implementation: entry.title for entry in now.entries}
     sentences = [
         f"Fastest of the {len(common)} that both have: {titles[common[0]]} in {then.name},"
         f" {titles[min(common, key=after.get)]} {now.name}."
@@ -187,8 +176,8 @@ def order_text(then: Side, now: Side) -> str:
     pairs = len(common) * (len(common) - 1) // 2
     sentences += turned or ["No pair has changed places by more than 10 %."]
     close = pairs - alike - len(turned)
-    told = f"{alike} of {pairs} pairs stand in the order in which they stood"
-    sentences.append(told + (f"; {close} lie within 10 %, then or now." if close else "."))
+    order = f"{alike} of {pairs} pairs stand in the order in which they stood"
+    sentences.append(order + (f"; {close} lie within 10 %, then or now." if close else "."))
     spread = [max(times[name] for name in common) / min(times[name] for name in common) for times in (before, after)]
     sentences.append(f"From the fastest to the slowest: {spread[0]:.3g} times then, {spread[1]:.3g} times today.")
     return "\n".join(sentences)
@@ -196,21 +185,20 @@ def order_text(then: Side, now: Side) -> str:
 
 def filled(then: Side, now: Side) -> list[dict]:
     """The cells that the document leaves without a figure, each with today's; a dictionary a row of a table."""
-    times = {one.implementation: one for one in now.entries}
+    recorded = {entry.implementation: entry for entry in now.entries}
     rows = []
-    for one in then.entries:
-        if one.status not in ("empty", "no figure", "failed"):
+    for entry in then.entries:
+        if entry.status == "ok":
             continue
-        found = times.get(one.implementation)
-        told = "not recorded" if found is None else found.reason if found.seconds is None else ""
+        found = recorded.get(entry.implementation)
         rows.append(
             {
                 "document": then.name,
-                "implementation": one.title,
-                "printed": one.reason or one.status,
+                "implementation": entry.title,
+                "printed": entry.reason or entry.status,
                 "seconds a batch today": None if found is None else found.seconds,
                 "times the fastest today": None if found is None else now.ratio(found),
-                "note": told,
+                "note": found.reason if found else "not recorded",
             }
         )
     return rows
@@ -221,5 +209,6 @@ def succeeded_by(side: Side, successors: Mapping[str, str]) -> Side:
 
     `successors`: the document's name -> this lab's; what is not named stays out.
     """
-    kept = (one for one in side.entries if one.implementation in successors)
-    return replace(side, entries=tuple(replace(one, implementation=successors[one.implementation]) for one in kept))
+    kept = (entry for entry in side.entries if entry.implementation in successors)
+    entries = tuple(replace(entry, implementation=successors[entry.implementation]) for entry in kept)
+    return replace(side, entries=entries)

@@ -20,7 +20,7 @@ from matplotlib.patches import Rectangle
 from lstm_trt import registry
 from lstm_trt.config.errors import UsageError
 from lstm_trt.literature import compare, metrics, published
-from lstm_trt.literature.compare import Entry, Side, said
+from lstm_trt.literature.compare import Entry, Side, source_text
 from lstm_trt.literature.implementations import load, title_and_framework
 from lstm_trt.literature.metrics import Row
 from lstm_trt.literature.workloads import VARIANTS, LiteratureWorkload
@@ -74,7 +74,7 @@ def bars(sides: Sequence[Side], title: str, notes: Sequence[str] = ()) -> Pictur
     if not sides:
         raise UsageError("there is nothing to draw: neither published figures nor recordings")
     heights = [HEAD_IN + ROW_IN * len(side.entries) for side in sides]
-    lines = [side.words for side in sides]
+    lines = [source_text([side]) for side in sides]
     with style():
         picture, body = sheet(title, [*lines, *notes], sum(heights))
         axes = np.atleast_1d(body.subplots(len(sides), 1, height_ratios=heights))
@@ -243,7 +243,7 @@ def over_size(
         raise UsageError("there is nothing to draw: neither published figures nor recordings")
     sizes = sorted({size for sides in panels for size in sides})
     most = max(len({entry.implementation for side in sides.values() for entry in side.entries}) for sides in panels)
-    lines = [said(list(sides.values())) for sides in panels]
+    lines = [source_text(list(sides.values())) for sides in panels]
     with style():
         picture, body = sheet(title, [*lines, *notes], 3.3 + 0.19 * most)
         axes = np.atleast_1d(body.subplots(1, len(panels)))
@@ -316,7 +316,7 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
     titles = {entry.title: entry.implementation for side in both for entry in side.entries}
     looks = {title: look | {"linestyle": "none"} for title, look in _looks(titles).items()}
     times_ms = _times_ms(both)
-    lines = [said(sides) for place in (1, 2) if (sides := [row[place] for row in rows if row[place]])]
+    lines = [source_text(sides) for place in (1, 2) if (sides := [row[place] for row in rows if row[place]])]
     with style():
         picture, body = sheet(title, [*lines, *notes], 1.2 + 0.22 * len(rows) + 0.19 * ((len(titles) * 2 + 2) // 3))
         ax = body.subplots()

@@ -77,7 +77,7 @@ def test_todays_side_is_the_middle_round_and_keeps_failures():
     ]
     assert [found.ratio(one) for one in found.entries] == [2.0, None, 1.0]
     assert "the document's size" in found.size and found.counts == (10,) and "a CPU, 1 thread" in found.where
-    assert found.words.endswith("; n = 10 batches.")
+    assert compare.source_text([found]).endswith("; n = 10 batches.")
 
 
 def test_a_scaled_recording_belongs_to_its_variant_and_says_so():
