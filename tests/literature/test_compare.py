@@ -17,7 +17,7 @@ PTB = WORKLOADS["ptb-lm"]
 
 
 def row(implementation: str, value: float | None, workload=PTB, mode: str = "forward", **more) -> metrics.Row:
-    """One figure as `metrics.rows` gives it: of the document's leading statistic unless told otherwise."""
+    """One figure as `metrics.table` gives it: of the document's leading statistic unless told otherwise."""
     statistic, unit = metrics.LEADING[workload.document]
     told = {
         "source": workload.document,
