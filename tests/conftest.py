@@ -1,21 +1,57 @@
-"""What the tests share: a cache of their own, a clock set by hand, and the command line."""
+"""What the tests share: the seed, a cache of their own, a clock set by hand, and the command line."""
 
 from __future__ import annotations
 
 import io
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import time
+import zlib
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lstm_trt.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_addoption(parser):
+    parser.addoption("--seed", type=int, help="seed of the tests that draw random numbers (default: a new one)")
+
+
+def pytest_configure(config):
+    if config.option.seed is None:
+        config.option.seed = secrets.randbits(32)
+
+
+def pytest_report_header(config):
+    return f"seed: {config.option.seed}"
+
+
+@pytest.fixture
+def seed(pytestconfig) -> int:
+    """The seed of this run; repeat a failure with `--seed`."""
+    return pytestconfig.option.seed
+
+
+@pytest.fixture
+def rng(request, seed) -> np.random.Generator:
+    """Random numbers that depend on the seed of the run and on the test, in whatever order the tests run."""
+    return np.random.default_rng([seed, zlib.crc32(request.node.nodeid.encode())])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    report = yield
+    if report.failed:
+        report.sections.append(("seed", f"repeat with --seed {item.config.option.seed}"))
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -144,8 +180,30 @@ def refused(lab):
     return run
 
 
+#: The folders of tests in the order in which they run: quick ones first, those that record and draw notebooks last.
+ORDER = (
+    "config",
+    "store",
+    "analysis",
+    "machine",
+    "export",
+    "cli",
+    "runtimes",
+    "recorder",
+    "plots",
+    "literature",
+    "hook",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """GPU tests skip with their reason where there is no GPU."""
+    """Quick folders first; tests that draw random numbers are marked; GPU tests skip where there is no GPU."""
+    place = {name: number for number, name in enumerate(ORDER)}
+    items.sort(key=lambda item: place.get(item.path.relative_to(ROOT / "tests").parts[0], len(ORDER)))
+    for item in items:
+        if "seed" in item.fixturenames:
+            item.add_marker("random")
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return

@@ -67,8 +67,8 @@ def processes(kind: str, n: int, rounds: int, generator: np.random.Generator, sc
 # Error rates
 
 
-def test_over_all_ways_to_deal_ten_rounds_the_error_is_exact(no_clusters):
-    values = np.random.default_rng().lognormal(5, 1, 10)
+def test_over_all_ways_to_deal_ten_rounds_the_error_is_exact(no_clusters, rng):
+    values = rng.lognormal(5, 1, 10)
     called = {"median": 0, "tail": 0}
     for chosen in itertools.combinations(range(10), 5):
         a = side(*(np.full(40, values[k]) for k in chosen))
@@ -85,30 +85,24 @@ def test_over_all_ways_to_deal_ten_rounds_the_error_is_exact(no_clusters):
 @pytest.mark.parametrize(("rounds", "n", "times"), [(1, 1000, 300), (1, 10_000, 200), (3, 1000, 200), (5, 1000, 200),
                                                     (10, 1000, 150), (3, 10_000, 60), (5, 10_000, 60),
                                                     (10, 10_000, 40)])  # fmt: skip
-def test_one_configuration_is_rarely_called_faster_or_slower_than_itself(no_clusters, kind, rounds, n, times):
-    generator = np.random.default_rng()
+def test_one_configuration_is_rarely_called_faster_or_slower_than_itself(no_clusters, kind, rounds, n, times, rng):
     called = 0
     for _ in range(times):
-        told = compare(*(processes(kind, n, rounds, generator) for _ in "ab"))
+        told = compare(*(processes(kind, n, rounds, rng) for _ in "ab"))
         called += told.median in CALLED or told.tail in CALLED
     assert called <= binom.isf(1e-3 / 32, times, 0.05)
 
 
 @pytest.mark.parametrize("n", [1000, 10_000])
-def test_what_is_15_per_cent_faster_is_found_with_ten_rounds(no_clusters, n):
-    generator = np.random.default_rng()
-    told = [
-        compare(processes("heavy", n, 10, generator), processes("heavy", n, 10, generator, scale=0.85))
-        for _ in range(20)
-    ]
+def test_what_is_15_per_cent_faster_is_found_with_ten_rounds(no_clusters, n, rng):
+    told = [compare(processes("heavy", n, 10, rng), processes("heavy", n, 10, rng, scale=0.85)) for _ in range(20)]
     # Found in 99 of 100 and more: less than 16 of 20 once in 10**7.
     assert sum(one.median == "FASTER" for one in told) >= 16
     assert all(0.8 < one.median_ratio < 0.9 for one in told)
 
 
-def test_what_is_the_same_within_the_effect_is_called_so_with_ten_rounds(no_clusters):
-    generator = np.random.default_rng()
-    told = [compare(*(processes("clusters", 4000, 10, generator, spread=0.003) for _ in "ab")) for _ in range(20)]
+def test_what_is_the_same_within_the_effect_is_called_so_with_ten_rounds(no_clusters, rng):
+    told = [compare(*(processes("clusters", 4000, 10, rng, spread=0.003) for _ in "ab")) for _ in range(20)]
     assert sum(one.median == "SAME" for one in told) >= 16
     assert all(one.command is None or one.tail == "AMBIGUOUS" for one in told)
 
@@ -132,12 +126,11 @@ def test_the_interval_over_rounds_decides(no_clusters, low, high, word):
     assert (told.command is None) and any("over rounds" in reason for reason in told.reasons)
 
 
-def test_exchanging_the_sides_mirrors_the_answer(no_clusters):
-    generator = np.random.default_rng()
+def test_exchanging_the_sides_mirrors_the_answer(no_clusters, rng):
     for rounds in ((1, 1), (3, 2), (5, 7), (6, 6)):
         for scale in (0.7, 0.95, 1, 1.2):
-            a = processes("heavy", 1000, rounds[0], generator, spread=0.01)
-            b = processes("heavy", 1000, rounds[1], generator, scale, spread=0.01)
+            a = processes("heavy", 1000, rounds[0], rng, spread=0.01)
+            b = processes("heavy", 1000, rounds[1], rng, scale, spread=0.01)
             one, other = compare(a, b), compare(b, a)
             assert (MIRROR[one.median], MIRROR[one.tail]) == (other.median, other.tail)
             assert one.median_ratio == pytest.approx(1 / other.median_ratio)
@@ -196,11 +189,10 @@ def test_a_machine_that_was_slower_itself_proves_nothing(no_clusters):
     assert compare(with_control(0.1, 100), side(flat(130))).median == "SLOWER"
 
 
-def test_the_effective_number_is_the_number_where_they_are_independent():
-    generator = np.random.default_rng()
-    independent = [effective_n(generator.random(1000) < 0.1) for _ in range(200)]
+def test_the_effective_number_is_the_number_where_they_are_independent(rng):
+    independent = [effective_n(rng.random(1000) < 0.1) for _ in range(200)]
     assert max(independent) <= 1000 and np.median(independent) > 500
-    together = np.repeat(generator.random(100) < 0.1, 10)
+    together = np.repeat(rng.random(100) < 0.1, 10)
     together[:10] = True
     assert (
         effective_n(together) < 500 and effective_n(np.zeros(7, dtype=bool)) == effective_n(np.ones(7, dtype=bool)) == 7
@@ -380,10 +372,9 @@ def multipliers(pairs) -> list[float]:
 
 
 @pytest.mark.parametrize("rounds", [1, 3, 6])
-def test_a_cluster_that_is_gone_and_one_that_is_new_are_named(rounds):
-    generator = np.random.default_rng()
-    a = side(*(with_clusters(generator, 3000, (1.25, 0.02), (2, 0.01)) for _ in range(rounds)))
-    b = side(*(with_clusters(generator, 3000, (2, 0.01), (1.6, 0.02), median_us=80) for _ in range(rounds)))
+def test_a_cluster_that_is_gone_and_one_that_is_new_are_named(rounds, rng):
+    a = side(*(with_clusters(rng, 3000, (1.25, 0.02), (2, 0.01)) for _ in range(rounds)))
+    b = side(*(with_clusters(rng, 3000, (2, 0.01), (1.6, 0.02), median_us=80) for _ in range(rounds)))
     told = compare(a, b)
     assert multipliers(told.clusters_gone) == [1.25] and multipliers(told.clusters_new) == [1.6]
     assert multipliers(told.clusters_kept) == [2] and not told.clusters_unclear
@@ -397,28 +388,25 @@ def test_a_cluster_that_is_gone_and_one_that_is_new_are_named(rounds):
     assert told.as_dict()["clusters_gone"][0]["multiplier"] == gone.multiplier
 
 
-def test_the_same_clusters_are_neither_gone_nor_new():
-    generator = np.random.default_rng()
+def test_the_same_clusters_are_neither_gone_nor_new(rng):
     wrong = 0
     for n in [1000, 4000] * 10:
         planted = (1.25, 0.02), (2, 0.01)
-        told = compare(*(side(with_clusters(generator, n, *planted, median_us=m)) for m in (100, 130)))
+        told = compare(*(side(with_clusters(rng, n, *planted, median_us=m)) for m in (100, 130)))
         wrong += bool(told.clusters_gone or told.clusters_new)
     assert wrong <= binom.isf(1e-3, 20, 0.05)
 
 
-def test_a_cluster_too_weak_to_be_found_in_few_trials_is_not_gone():
-    generator = np.random.default_rng()
-    a = side(with_clusters(generator, 20_000, (1.25, 0.004)))
-    told = compare(a, side(with_clusters(generator, 1000, (1.25, 0.003))))  # three trials are no cluster
+def test_a_cluster_too_weak_to_be_found_in_few_trials_is_not_gone(rng):
+    a = side(with_clusters(rng, 20_000, (1.25, 0.004)))
+    told = compare(a, side(with_clusters(rng, 1000, (1.25, 0.003))))  # three trials are no cluster
     assert not told.clusters_gone and multipliers((*told.clusters_unclear, *told.clusters_kept)) == [1.25]
-    told = compare(a, side(with_clusters(generator, 20_000)))
+    told = compare(a, side(with_clusters(rng, 20_000)))
     assert multipliers(told.clusters_gone) == [1.25]
 
 
-def test_a_cluster_that_comes_in_some_processes_only_is_not_new():
-    generator = np.random.default_rng()
-    a = side(*(with_clusters(generator, 1000) for _ in range(6)))
-    b = side(*(with_clusters(generator, 1000, *[(1.5, 0.05)] * (number < 2)) for number in range(6)))
+def test_a_cluster_that_comes_in_some_processes_only_is_not_new(rng):
+    a = side(*(with_clusters(rng, 1000) for _ in range(6)))
+    b = side(*(with_clusters(rng, 1000, *[(1.5, 0.05)] * (number < 2)) for number in range(6)))
     told = compare(a, b)
     assert not told.clusters_new and multipliers(told.clusters_unclear) == [1.5]

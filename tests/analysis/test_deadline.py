@@ -66,8 +66,7 @@ def spread(n: int, misses: int) -> list[int]:
 # Edges that are exact
 
 
-def test_2994_clean_trials_do_not_certify_p999_and_2995_do():
-    rng = np.random.default_rng()
+def test_2994_clean_trials_do_not_certify_p999_and_2995_do(rng):
     for latency_ns in (lognormal(rng, 2995), np.full(2995, 1e5)):
         assert judge(of(latency_ns), 1000).verdict == MET
         short = judge(of(latency_ns[:-1]), 1000)
@@ -103,8 +102,7 @@ def test_the_outcome_is_that_of_scipys_tests(percentile, n):
     assert seen == {MET, MISSED, NOT_ENOUGH}
 
 
-def test_a_latency_of_exactly_the_deadline_is_no_miss():
-    rng = np.random.default_rng()
+def test_a_latency_of_exactly_the_deadline_is_no_miss(rng):
     for deadline_us in (812.345, 0.1, 1e-3, 1000 / 3, 1e6, *rng.uniform(0.01, 1e5, 300).round(3)):
         as_ns = float(Fraction(repr(float(deadline_us))) * 1000)
         converted = [as_ns, float(deadline_us) * 1e3, float(repr(float(deadline_us / 1e6))) * 1e9]
@@ -167,8 +165,7 @@ def brute_card(rounds: list[np.ndarray]):
     return worst, max(runs, default=0), everything.mean(), np.mean(after) if after else None
 
 
-def test_the_card_is_that_of_counting_every_window():
-    rng = np.random.default_rng()
+def test_the_card_is_that_of_counting_every_window(rng):
     for _ in range(200):
         rate = rng.choice([0, 0.01, 0.2, 0.9, 1])
         rounds = [(rng.random(rng.integers(1, 1300)) < rate).astype(int) for _ in range(rng.integers(1, 4))]
@@ -223,9 +220,8 @@ def bursty(rng, n: int, allowed: float, length: float, chance: float):
     return latency_ns, 190.0
 
 
-def mets(make, n: int, percentile: str, runs: int, least: int = 0) -> list[int]:
+def mets(make, n: int, percentile: str, runs: int, rng: np.random.Generator, least: int = 0) -> list[int]:
     """Numbers of misses of the recordings, out of `runs`, that are called MET with at least so many misses."""
-    rng = np.random.default_rng()
     allowed = 1 - Fraction(percentile) / 100
     found = []
     for _ in range(runs):
@@ -253,23 +249,23 @@ SERIES = {
 
 
 @pytest.mark.parametrize("name", SERIES)
-def test_met_at_the_boundary_in_at_most_5_percent_of_series(name):
+def test_met_at_the_boundary_in_at_most_5_percent_of_series(name, rng):
     for percentile, n, runs in EDGES:
-        found = mets(SERIES[name], n, percentile, runs)
+        found = mets(SERIES[name], n, percentile, runs, rng)
         assert len(found) <= at_most(runs, 0.05), (percentile, n)
 
 
 @pytest.mark.parametrize(("length", "chance"), [(5, 0.5), (5, 1), (10, 0.5), (20, 1), (50, 0.5), (50, 1)])
-def test_a_burst_that_was_caught_keeps_met_to_5_percent(length, chance):
+def test_a_burst_that_was_caught_keeps_met_to_5_percent(length, chance, rng):
     """A bad state that was never caught, or in one miss, looks as good as any: these are left out."""
     for percentile, n, runs in (("99", 1000, 400), ("99", 3000, 200), ("99.9", 10_000, 150), ("99.9", 30_000, 80)):
-        found = mets(functools.partial(bursty, length=length, chance=chance), n, percentile, runs, least=2)
+        found = mets(functools.partial(bursty, length=length, chance=chance), n, percentile, runs, rng, least=2)
         assert len(found) <= at_most(runs, 0.05), (percentile, n)
 
 
-def test_where_bursts_come_often_enough_met_keeps_to_5_percent_over_all():
+def test_where_bursts_come_often_enough_met_keeps_to_5_percent_over_all(rng):
     for length, chance in ((5, 0.5), (5, 1), (10, 0.5)):
-        found = mets(functools.partial(bursty, length=length, chance=chance), 30_000, "99.9", 150)
+        found = mets(functools.partial(bursty, length=length, chance=chance), 30_000, "99.9", 150, rng)
         assert len(found) <= at_most(150, 0.05)
 
 
@@ -287,9 +283,8 @@ BODIES = {
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_independent_clean_trials_of_the_length_needed_are_met(body):
+def test_independent_clean_trials_of_the_length_needed_are_met(body, rng):
     """At least 999 in 1000."""
-    rng = np.random.default_rng()
     for n, percentile, runs in ((299, "99", 400), (2995, "99.9", 150)):
         verdicts = [judge(of(BODIES[body](rng, n)), 1e9, percentile) for _ in range(runs)]
         assert sum(one.verdict != MET for one in verdicts) <= at_most(runs, 1e-3)
@@ -318,19 +313,17 @@ def test_chance_is_told_exactly_for_neighbours_and_bounded_for_wider_windows():
 
 
 @pytest.mark.parametrize("k", [2, 5, 10])
-def test_the_extremal_index_of_a_moving_maximum_is_found(k):
+def test_the_extremal_index_of_a_moving_maximum_is_found(k, rng):
     # One sample in twenty lies below 0.6 / k, since the estimate leans to the careful side; the median
     # of nine does so in one of ten thousand.
-    rng = np.random.default_rng()
     verdicts = [judge(of(moving_maximum(rng, 200_000, 0.001, k)[0]), 1e9) for _ in range(9)]
     assert 0.6 / k <= np.median([verdict.dependence.extremal_index for verdict in verdicts]) <= 1.15 / k
     for verdict in verdicts:
         assert verdict.effective_n == math.floor(200_000 * verdict.dependence.factor + 1e-9)
 
 
-def test_dependence_goes_from_met_to_not_enough_and_nowhere_else():
+def test_dependence_goes_from_met_to_not_enough_and_nowhere_else(rng):
     # One series in thirty looks independent enough to be MET; the middle one of nine does so in one of 100 000.
-    rng = np.random.default_rng()
     series = [autoregressive(rng, 10_000, 0.001, 0.95)[0] for _ in range(9)]
     latency_ns = sorted(series, key=lambda drawn: judge(of(drawn), 1e4).effective_n)[4]
     ordered = np.sort(latency_ns)
@@ -353,8 +346,7 @@ def test_misses_in_one_burst_are_worth_less_than_misses_apart():
     assert verdict.dependence.at_deadline and "3 follow another within 1 trial" in verdict.reasons[0]
 
 
-def test_the_longer_recording_asked_for_does_certify():
-    rng = np.random.default_rng()
+def test_the_longer_recording_asked_for_does_certify(rng):
     for _ in range(30):
         n, misses = int(rng.integers(3000, 20_000)), int(rng.integers(2, 5))
         start = int(rng.integers(0, n - 10))
@@ -368,8 +360,7 @@ def test_the_longer_recording_asked_for_does_certify():
         assert fresh >= trials_for_share(misses, n, Fraction(1, 1000))
 
 
-def test_misses_of_one_round_are_not_those_of_all():
-    rng = np.random.default_rng()
+def test_misses_of_one_round_are_not_those_of_all(rng):
     places = np.sort(rng.choice(10_000, 12, replace=False))
     rounds = [np.full(10_000, 1e5), with_misses(10_000, places), np.full(10_000, 1e5)]
     verdict = judge(of(*rounds), 200)
@@ -379,8 +370,7 @@ def test_misses_of_one_round_are_not_those_of_all():
     assert judge(of(*mixed), 200).verdict == MET
 
 
-def test_rounds_of_unlike_medians_are_no_dependence():
-    rng = np.random.default_rng()
+def test_rounds_of_unlike_medians_are_no_dependence(rng):
     runs = 100
     kept = sum(
         judge(of(*(factor * lognormal(rng, 1000, 0.01) for factor in (1, 1.03, 0.98))), 1e4).effective_n == 3000
@@ -392,8 +382,7 @@ def test_rounds_of_unlike_medians_are_no_dependence():
 # Drift
 
 
-def test_a_body_that_drifts_far_below_the_deadline_keeps_met_and_tells_the_drift():
-    rng = np.random.default_rng()
+def test_a_body_that_drifts_far_below_the_deadline_keeps_met_and_tells_the_drift(rng):
     for n, percentile in ((3000, "99"), (10_000, "99.9"), (30_000, "99.9")):
         latency_ns = lognormal(rng, n, 0.01) * np.linspace(1, 1.03, n)
         verdict = judge(of(latency_ns), 200, percentile)
@@ -403,8 +392,7 @@ def test_a_body_that_drifts_far_below_the_deadline_keeps_met_and_tells_the_drift
         assert judge(of(step), 200, percentile).verdict == MET
 
 
-def test_a_drift_that_ends_over_the_deadline_does_not_stay_met():
-    rng = np.random.default_rng()
+def test_a_drift_that_ends_over_the_deadline_does_not_stay_met(rng):
     for n, percentile, late in ((3000, "99", 10), (10_000, "99", 50), (30_000, "99.9", 12)):
         for rise in (np.linspace(1, 1.2, n), np.where(np.arange(n) < 0.8 * n, 1, 1.2)):
             latency_ns = lognormal(rng, n, 0.01) * rise
@@ -414,8 +402,7 @@ def test_a_drift_that_ends_over_the_deadline_does_not_stay_met():
             assert verdict.verdict == NOT_ENOUGH
 
 
-def test_a_drift_that_would_carry_the_tail_over_the_deadline_is_told():
-    rng = np.random.default_rng()
+def test_a_drift_that_would_carry_the_tail_over_the_deadline_is_told(rng):
     latency_ns = lognormal(rng, 10_000, 0.01) * np.where(np.arange(10_000) < 6000, 1, 1.1)
     verdict = judge(of(latency_ns), 118)
     assert (verdict.misses, verdict.verdict, verdict.verdict_if_effective) == (0, NOT_ENOUGH, MET)
@@ -427,13 +414,12 @@ def test_a_drift_that_would_carry_the_tail_over_the_deadline_is_told():
 # What is handed on
 
 
-def test_failures_statuses_and_json():
+def test_failures_statuses_and_json(rng):
     verdict = failed("failed at build: no such layer", 1000)
     assert (verdict.verdict, verdict.n, verdict.max_us, verdict.trials_needed) == (NOT_ENOUGH, 0, None, 2995)
     for told in (verdict_text(verdict, "2x128"), verdict_line(verdict, "2x128"), sentence(verdict)):
         assert "failed at build: no such layer" in told
     assert [exit_status(names) for names in ([MET], [MET, NOT_ENOUGH], [NOT_ENOUGH, MISSED, MET])] == [0, 3, 1]
-    rng = np.random.default_rng()
     for one in (verdict, judge(of(lognormal(rng, 500), lognormal(rng, 500)), 105)):
         again = json.loads(json.dumps(one.as_dict(), allow_nan=False))
         names = {"verdict", "n", "misses", "deadline_us", "percentile", "confidence", "max_us", "trials_needed"}
@@ -498,8 +484,7 @@ def test_what_is_no_latency_is_refused(latency_ns):
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 10, 29, 60])
-def test_small_recordings_have_a_verdict(n):
-    rng = np.random.default_rng()
+def test_small_recordings_have_a_verdict(n, rng):
     for deadline_us, percentile in itertools.product((50, 100, 1000), ("50", "90", "99.9")):
         verdict = judge(of(lognormal(rng, n)), deadline_us, percentile)
         assert verdict_text(verdict) and verdict.effective_n <= n

@@ -41,12 +41,6 @@ KEYS = {"multiplier", "count", "share", "share_low", "share_high", "period_ms", 
 
 
 @pytest.fixture
-def generator() -> np.random.Generator:
-    """Fresh numbers, for what is judged over many samples."""
-    return np.random.default_rng()
-
-
-@pytest.fixture
 def fixed() -> np.random.Generator:
     """The same numbers in every run, for what is seen in one sample."""
     return np.random.default_rng(5)
@@ -68,7 +62,7 @@ def recovered(found, clusters) -> bool:
 
 @pytest.mark.parametrize("move", MOVES)
 @pytest.mark.parametrize(("n", "clusters"), PLANTED)
-def test_planted_clusters_are_recovered_in_90_of_100(n, clusters, move, generator):
+def test_planted_clusters_are_recovered_in_90_of_100(n, clusters, move, rng):
     # Ten trials, each its own draw of a lognormal body times two, have a mean that errs by 2 sigma / sqrt(10) of
     # the median: with sigma 2 % by more than 0.02 in 11 % of the samples, with 5 % in 53 %. No program can do
     # better, so that the wider body has a jitter of the clusters' own here.
@@ -77,7 +71,7 @@ def test_planted_clusters_are_recovered_in_90_of_100(n, clusters, move, generato
     failed = []
     for k in range(samples):
         body, jitter = bodies[k % len(bodies)]
-        latency_ns, _ = plant(generator, BODIES[body](generator, n), clusters, jitter=jitter)
+        latency_ns, _ = plant(rng, BODIES[body](rng, n), clusters, jitter=jitter)
         found = quick([Sample.of(moving(latency_ns, **MOVES[move]))])
         if not recovered(found, clusters):
             failed.append((body, clusters_line(found.clusters)))
@@ -86,9 +80,9 @@ def test_planted_clusters_are_recovered_in_90_of_100(n, clusters, move, generato
 
 @pytest.mark.parametrize("n", [1000, 10_000])
 @pytest.mark.parametrize("body", CLEAN)
-def test_clean_bodies_have_no_cluster_in_90_of_100(n, body, generator):
+def test_clean_bodies_have_no_cluster_in_90_of_100(n, body, rng):
     samples = 75 if n == 1000 else 40
-    told = [clusters_line(quick([Sample.of(BODIES[body](generator, n))]).clusters) for _ in range(samples)]
+    told = [clusters_line(quick([Sample.of(BODIES[body](rng, n))]).clusters) for _ in range(samples)]
     assert sum(one != "none" for one in told) <= allowed(samples, 0.1), told
 
 
@@ -136,9 +130,9 @@ def test_a_smooth_tail_is_told_as_a_tail(body, fixed):
     assert ("falls slowly, like a power of the latency" in text) == (body == "Student-t 5 %")
 
 
-def test_a_normal_body_has_no_tail(generator):
+def test_a_normal_body_has_no_tail(rng):
     samples = 30
-    told = [quick([Sample.of(BODIES["normal 5 %"](generator, 3000))]).tail for _ in range(samples)]
+    told = [quick([Sample.of(BODIES["normal 5 %"](rng, 3000))]).tail for _ in range(samples)]
     assert sum(one is not None for one in told) <= allowed(samples, 0.05)
 
 
@@ -148,10 +142,10 @@ def test_a_normal_body_has_no_tail(generator):
 @pytest.mark.parametrize(
     ("missed", "strays"), [(0, 0), (0.3, 0), (0, 20), (0.3, 5)], ids=["clean", "missed", "strays", "both"]
 )
-def test_a_beat_of_20_ms_is_named_within_1_per_cent(missed, strays, generator):
+def test_a_beat_of_20_ms_is_named_within_1_per_cent(missed, strays, rng):
     samples, failed = 12, []
     for _ in range(samples):
-        latency_ns, start_ns, _ = beats(generator, 10_000, 20, missed=missed, strays=strays)
+        latency_ns, start_ns, _ = beats(rng, 10_000, 20, missed=missed, strays=strays)
         found = examine([Sample.of(latency_ns, start_ns)])
         assert found.period_by == "timestamps"
         period_ms = found.clusters[0].period_ms if len(found.clusters) == 1 else None
@@ -161,52 +155,52 @@ def test_a_beat_of_20_ms_is_named_within_1_per_cent(missed, strays, generator):
 
 
 @pytest.mark.parametrize(("period_ms", "median_ns"), [(1, 1e5), (4, 4e4), (20, 3.5e6), (100, 1.3e6)])
-def test_a_beat_is_named_from_five_trials_to_hundreds(period_ms, median_ns, generator):
+def test_a_beat_is_named_from_five_trials_to_hundreds(period_ms, median_ns, rng):
     samples, failed = 12, []
     for _ in range(samples):
-        latency_ns, start_ns, _ = beats(generator, 3000, period_ms, missed=0.3, median_ns=median_ns)
+        latency_ns, start_ns, _ = beats(rng, 3000, period_ms, missed=0.3, median_ns=median_ns)
         found_ms = find_period([start_ns], [latency_ns > 1.12 * median_ns], median_ns)
         if found_ms is None or abs(found_ms / period_ms - 1) > 0.01:
             failed.append(found_ms)
     assert len(failed) <= allowed(samples, 0.1), failed
 
 
-def random_places(generator, n):
+def random_places(rng, n):
     late = np.zeros(n, dtype=bool)
-    late[generator.choice(n, n // 100, replace=False)] = True
+    late[rng.choice(n, n // 100, replace=False)] = True
     return late
 
 
-def in_rows(generator, n):
+def in_rows(rng, n):
     """Ten late in a row, now and then."""
     late = np.zeros(n, dtype=bool)
-    for start in np.flatnonzero(generator.random(n) < 0.003):
-        late[start : start + generator.geometric(0.1)] = True
+    for start in np.flatnonzero(rng.random(n) < 0.003):
+        late[start : start + rng.geometric(0.1)] = True
     return late
 
 
-def in_bursts(generator, n):
+def in_bursts(rng, n):
     """Bursts of a hundred trials of which a fifth is late, five trials apart."""
     late = np.zeros(n, dtype=bool)
-    for start in np.flatnonzero(generator.random(n) < 0.001):
-        stop = start + generator.geometric(0.01)
-        late[start:stop] = generator.random(len(late[start:stop])) < 0.2
+    for start in np.flatnonzero(rng.random(n) < 0.001):
+        stop = start + rng.geometric(0.01)
+        late[start:stop] = rng.random(len(late[start:stop])) < 0.2
     return late
 
 
-def in_a_hump(generator, n):
+def in_a_hump(rng, n):
     """A usual distance of a hundred trials, give or take a half."""
-    places = np.cumsum(np.maximum(1, generator.gamma(4, 25, n // 20).astype(int)))
+    places = np.cumsum(np.maximum(1, rng.gamma(4, 25, n // 20).astype(int)))
     return np.isin(np.arange(n), places)
 
 
 @pytest.mark.parametrize("grid_ns", [None, 1e6], ids=["closed", "periodic"])
 @pytest.mark.parametrize("places", [random_places, in_rows, in_bursts, in_a_hump])
-def test_no_period_is_named_where_there_is_none(places, grid_ns, generator):
+def test_no_period_is_named_where_there_is_none(places, grid_ns, rng):
     samples, n, named = 40, 10_000, []
     for _ in range(samples):
-        late = places(generator, n)
-        latency_ns = BODIES["normal 1 %"](generator, n) * np.where(late, 1.25, 1)
+        late = places(rng, n)
+        latency_ns = BODIES["normal 1 %"](rng, n) * np.where(late, 1.25, 1)
         start_ns = np.cumsum(latency_ns + 700) - latency_ns if grid_ns is None else grid_ns * np.arange(n)
         found_ms = find_period([start_ns], [late], MEDIAN_NS)
         if found_ms is not None:
@@ -233,25 +227,25 @@ def test_without_stamps_the_period_is_by_summed_latencies(fixed):
 # Causes
 
 
-def counted(generator, holds, else_, n=1000):
-    latency_ns, planted = plant(generator, BODIES["normal 1 %"](generator, n), (A_QUARTER, TWICE))
-    return examine([with_counts(generator, latency_ns, planted == 0, holds=holds, else_=else_)])
+def counted(rng, holds, else_, n=1000):
+    latency_ns, planted = plant(rng, BODIES["normal 1 %"](rng, n), (A_QUARTER, TWICE))
+    return examine([with_counts(rng, latency_ns, planted == 0, holds=holds, else_=else_)])
 
 
-def test_planted_causes_are_found_and_named_for_their_cluster_alone(generator):
+def test_planted_causes_are_found_and_named_for_their_cluster_alone(rng):
     samples, found, others = 30, 0, 0
     for _ in range(samples):
-        quarter, twice = counted(generator, 0.8, 0.01).clusters
+        quarter, twice = counted(rng, 0.8, 0.01).clusters
         found += [cause.name for cause in quarter.causes] == ["involuntary_switches"]
         others += bool(twice.causes)
     assert samples - found <= allowed(samples, 0.05)
     assert others <= allowed(samples, 0.05)
 
 
-def test_no_cause_is_named_where_none_was_planted_in_95_of_100(generator):
+def test_no_cause_is_named_where_none_was_planted_in_95_of_100(rng):
     samples = 100
     named = sum(
-        any(one.causes for one in counted(generator, share, share).clusters)
+        any(one.causes for one in counted(rng, share, share).clusters)
         for share in (0.01, 0.1)
         for _ in range(samples // 2)
     )
@@ -275,12 +269,12 @@ def test_odds_ratio_and_shares_of_a_cause_are_those_of_its_table(fixed):
 
 
 @pytest.mark.parametrize("planted", [True, False])
-def test_counters_of_blocks_are_judged_by_blocks(planted, generator):
+def test_counters_of_blocks_are_judged_by_blocks(planted, rng):
     samples, n, block, named = 20, 10_000, 250, 0
     for _ in range(samples):
-        stolen = np.repeat(generator.permutation(n // block) < 8, block)
-        late = generator.random(n) < np.where(stolen, 0.09, 0.001) if planted else generator.random(n) < 0.02
-        latency_ns = BODIES["normal 1 %"](generator, n) * np.where(late, 1.25, 1)
+        stolen = np.repeat(rng.permutation(n // block) < 8, block)
+        late = rng.random(n) < np.where(stolen, 0.09, 0.001) if planted else rng.random(n) < 0.02
+        latency_ns = BODIES["normal 1 %"](rng, n) * np.where(late, 1.25, 1)
         found = examine([Sample.of(latency_ns, block_causes={"steal_ns": 1000 * stolen.astype(np.int64)})])
         causes = [(cause.name, cause.by) for one in found.clusters for cause in one.causes]
         assert set(causes) <= {("steal_ns", "block")}
@@ -317,10 +311,10 @@ def test_the_control_run_explains_what_the_machine_does_by_itself(noisy, fixed):
     ],
     ids=["flat", "warm-up", "gradual warm-up", "slowdown", "late step", "drift"],
 )
-def test_steady_states_are_told_also_among_clusters(n, state, shape, generator):
+def test_steady_states_are_told_also_among_clusters(n, state, shape, rng):
     samples, failed = 20, []
     for _ in range(samples):
-        latency_ns, _ = plant(generator, BODIES["lognormal 2 %"](generator, n), (A_QUARTER, TWICE))
+        latency_ns, _ = plant(rng, BODIES["lognormal 2 %"](rng, n), (A_QUARTER, TWICE))
         told = find_segments(latency_ns * shape(np.arange(n) / n)).steady_state
         failed += [told] if told != state else []
     assert len(failed) <= allowed(samples, 0.05), failed
@@ -456,12 +450,12 @@ def test_equal_trials_with_a_cluster(fixed):
 
 
 @pytest.mark.parametrize("step_ns", [1e3, 5e3], ids=["one spread", "five spreads"])
-def test_a_coarse_clock_makes_no_clusters_and_hides_none(step_ns, generator):
+def test_a_coarse_clock_makes_no_clusters_and_hides_none(step_ns, rng):
     samples, clean, hidden = 15, 0, 0
     for _ in range(samples):
-        body = BODIES["normal 1 %"](generator, 2000)
+        body = BODIES["normal 1 %"](rng, 2000)
         clean += bool(quick([Sample.of(np.round(body / step_ns) * step_ns)]).clusters)
-        latency_ns, _ = plant(generator, body, (A_QUARTER,))
+        latency_ns, _ = plant(rng, body, (A_QUARTER,))
         found = quick([Sample.of(np.round(latency_ns / step_ns) * step_ns)])
         hidden += not (len(found.clusters) == 1 and abs(found.clusters[0].multiplier - 1.25) <= 0.03)
     assert clean <= allowed(samples, 0.1)

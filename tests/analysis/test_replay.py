@@ -42,12 +42,11 @@ def bursty(generator, n):
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 10, 400])
-def test_every_number_is_that_of_the_recursion_by_hand(n):
-    generator = np.random.default_rng()
+def test_every_number_is_that_of_the_recursion_by_hand(n, rng):
     for _ in range(20):
-        parts = [bursty(generator, n) for _ in range(generator.integers(1, 4))]
-        period = int(max(part.mean() for part in parts)) + int(generator.integers(1, 800))
-        deadline = int(generator.integers(900, 3000))
+        parts = [bursty(rng, n) for _ in range(rng.integers(1, 4))]
+        period = int(max(part.mean() for part in parts)) + int(rng.integers(1, 800))
+        deadline = int(rng.integers(900, 3000))
         told = replay([Sample.of(part) for part in parts], period / 1e3, deadline / 1e3)
         hands = [by_hand(part, period) for part in parts]
         for part, hand in zip(parts, hands, strict=True):
@@ -65,8 +64,8 @@ def test_every_number_is_that_of_the_recursion_by_hand(n):
         assert told.replayed.longest_run == max((run for one in runs for run in one), default=0)
 
 
-def test_a_period_that_no_call_exceeds_changes_nothing():
-    latency = np.random.default_rng().integers(1_000, 2_000, 1000)
+def test_a_period_that_no_call_exceeds_changes_nothing(rng):
+    latency = rng.integers(1_000, 2_000, 1000)
     told = replay([Sample.of(latency)], 2.0)
     assert told.closed == told.replayed and told.queued == told.longest_queue == 0 and told.worst_wait_us == 0
     assert told.utilisation == pytest.approx(latency.mean() / 2000)
@@ -93,10 +92,9 @@ def test_each_process_begins_anew_and_warm_up_is_left_out():
     assert replay([marked], 40).n == 99 and replay([marked], 40).queued == 0
 
 
-def test_time_is_conserved():
+def test_time_is_conserved(rng):
     """Whatever the latencies: the server is busy as long, and the last call ends when work and idle time do."""
-    generator = np.random.default_rng()
-    latency = bursty(generator, 5000)
+    latency = bursty(rng, 5000)
     period = float(int(latency.mean() * 1.2))
     wait = waiting_ns(latency, period)
     due = np.arange(len(latency)) * period

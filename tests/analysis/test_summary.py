@@ -25,8 +25,8 @@ GRID = Path(__file__).resolve().parent.parent.parent / "data" / "epyc" / "grid"
 FIELDS = ["n", "min_us", "mean_us", "std_us", "median_us", "p90_us", "p99_us", "p999_us", "max_us", "outliers"]
 
 
-def test_percentiles_are_exact_order_statistics():
-    told = statistics(np.random.default_rng().permutation(np.arange(1, 1001)) * 1000)
+def test_percentiles_are_exact_order_statistics(rng):
+    told = statistics(rng.permutation(np.arange(1, 1001)) * 1000)
     assert (told["n"], told["min_us"], told["max_us"]) == (1000, 1.0, 1000.0)
     assert (told["median_us"], told["p90_us"], told["p99_us"], told["p999_us"]) == (500.0, 900.0, 990.0, 999.0)
     assert told["mean_us"] == 500.5
@@ -156,10 +156,9 @@ def elsewhere(name, *rounds, **group) -> Group:
     return Group(name, samples, group)
 
 
-def test_what_was_measured_elsewhere_has_no_shape():
-    generator = np.random.default_rng()
-    latency = generator.lognormal(5, 0.01, 2000)
-    latency[generator.permutation(2000)[:40]] *= 1.5
+def test_what_was_measured_elsewhere_has_no_shape(rng):
+    latency = rng.lognormal(5, 0.01, 2000)
+    latency[rng.permutation(2000)[:40]] *= 1.5
     (row,) = summarize_groups([elsewhere("model a", latency, model="a", batch=4)])
     assert (row.layers, row.hidden, row.runtime, row.arrival, row.graph, row.config_id) == (None,) * 6
     assert row.group == {"model": "a", "batch": 4} and row.status == "ok" and row.n == 2000

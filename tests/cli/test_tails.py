@@ -39,7 +39,7 @@ def mistake(run):
 
 
 def body(n: int, median: float = 500.0) -> list[str]:
-    return [f"{value:.3f}" for value in np.random.default_rng().normal(median, median / 100, n)]
+    return [f"{value:.3f}" for value in np.random.default_rng(n).normal(median, median / 100, n)]
 
 
 # verdict
@@ -340,9 +340,10 @@ def recorded(folder, sizes, rounds=1, scale=1.0, **changes):
     for hidden in sizes:
         for number in range(rounds):
             one = planted(hidden, number, rows=203)
-            latency = (np.random.default_rng().integers(10_000, 10_100, 203) * scale).astype(np.int64)
+            rng = np.random.default_rng([hidden, number, *folder.name.encode()])
+            latency = (rng.integers(10_000, 10_100, 203) * scale).astype(np.int64)
             columns = {**one.columns, "latency_ns": latency, "start_ns": np.cumsum(latency)}
-            provenance = {**one.provenance, "started_unix_ns": np.random.default_rng().integers(1, 2**60).item()}
+            provenance = {**one.provenance, "started_unix_ns": rng.integers(1, 2**60).item()}
             files.write(schema.Recording(replace(one.configuration, **changes), number, columns, provenance), folder)
     return folder
 

@@ -118,9 +118,9 @@ class _Planted(PreparedStep):
 @pytest.mark.parametrize(
     ("factor", "passes"), [(1.0, True), (1 + 9e-6, True), (1 + 2e-5, False), (float("nan"), False), (0.0, False)]
 )
-def test_the_bound_of_the_gate(factor, passes):
+def test_the_bound_of_the_gate(factor, passes, rng):
     configuration = describe(LstmShape(1, 4, 3))
-    answers = np.random.default_rng().standard_normal((3, 1, 1)).astype(np.float32)
+    answers = rng.standard_normal((3, 1, 1)).astype(np.float32)
     gate = Gate(({},), {OUTPUT: answers}, 1)
     planted = _Planted((answers.astype(np.float64) * factor).astype(np.float64))
     if passes:
@@ -130,11 +130,11 @@ def test_the_bound_of_the_gate(factor, passes):
             check_parity(planted, configuration, gate)
 
 
-def test_one_wrong_sequence_of_a_large_batch_is_found(tmp_path):
+def test_one_wrong_sequence_of_a_large_batch_is_found(tmp_path, rng):
     shape = LstmShape(1, 4, 3, batch=64)
     configuration = describe(shape)
     _, distinct, which = make_inputs(shape, 9)
-    answers = np.random.default_rng().standard_normal((3, distinct.shape[1], 1)).astype(np.float32)
+    answers = rng.standard_normal((3, distinct.shape[1], 1)).astype(np.float32)
     np.save(tmp_path / "answers.npy", answers)
     gate = PREPARER.gate(configuration, {"gate_seed": 9, "answers_path": str(tmp_path / "answers.npy")})
     right = answers[:, which]

@@ -391,11 +391,10 @@ def test_memory_is_bounded(tmp_path):
 # Watching
 
 
-def test_a_tally_is_exact_where_it_says_so():
-    generator = np.random.default_rng()
+def test_a_tally_is_exact_where_it_says_so(rng):
     tally, kept = LatencyHistogram(deadline_us=70.0), []
     for _ in range(20):
-        latency = (60_000 * generator.lognormal(0, 0.2, 5_000)).astype(np.int64)
+        latency = (60_000 * rng.lognormal(0, 0.2, 5_000)).astype(np.int64)
         tally.add(latency)
         kept.append(latency)
     kept = np.sort(np.concatenate(kept))

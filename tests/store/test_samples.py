@@ -302,8 +302,8 @@ def test_starts_warm_up_rounds_and_counts_are_taken_by_name(tmp_path):
     assert "no column of counts" in refusal(put(path, {"latency_us": [1, 2], "load": [0.5, 1]}), causes=["load"])
 
 
-def test_rows_are_put_in_the_order_of_the_trials(tmp_path):
-    order = np.random.default_rng().permutation(100)
+def test_rows_are_put_in_the_order_of_the_trials(tmp_path, rng):
+    order = rng.permutation(100)
     read = load(put(tmp_path / "t.csv", {"trial": order, "start_us": 1000 * order, "latency_us": order + 1}))
     assert (read.groups[0].samples[0].latency_ns == 1000 * np.arange(1, 101)).all()
     assert (read.groups[0].samples[0].start_ns[1:] > read.groups[0].samples[0].start_ns[:-1]).all()
@@ -356,10 +356,9 @@ def test_groups_have_the_values_of_the_table_in_the_order_of_the_rows(tmp_path):
     assert json.loads(json.dumps(read.groups[0].group)) == read.groups[0].group
 
 
-def test_every_row_is_in_one_group(tmp_path):
-    random = np.random.default_rng()
-    a, b = random.integers(0, 5, 2000), random.integers(0, 7, 2000)
-    times = random.permutation(2000) + 1
+def test_every_row_is_in_one_group(tmp_path, rng):
+    a, b = rng.integers(0, 5, 2000), rng.integers(0, 7, 2000)
+    times = rng.permutation(2000) + 1
     read = load(put(tmp_path / "t.csv", {"layers": a, "hidden": b, "latency_ns": times}), group_by=("layers", "hidden"))
     assert len(read.groups) == len(set(zip(a.tolist(), b.tolist(), strict=True)))
     for group in read.groups:
@@ -554,9 +553,8 @@ def test_bad_json_is_refused_in_one_line(tmp_path, text, words):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".txt", ".json", ".parquet", ".jsonl", ""])
-def test_garbage_is_refused_in_one_line(tmp_path, suffix):
-    random = np.random.default_rng()
-    for content in (random.bytes(3000), b"PAR1" + random.bytes(3000), random.bytes(3000).replace(b"\0", b"\x01")):
+def test_garbage_is_refused_in_one_line(tmp_path, suffix, rng):
+    for content in (rng.bytes(3000), b"PAR1" + rng.bytes(3000), rng.bytes(3000).replace(b"\0", b"\x01")):
         (tmp_path / f"t{suffix}").write_bytes(content)
         refusal(tmp_path / f"t{suffix}")
 
