@@ -13,12 +13,16 @@ SWEEP_GRID ?= --layers 1 2 --hidden 32 64 100 128 200 --sequence 32 64 128 --bat
 SWEEP_OUT ?= data/local
 DEADLINE_US ?= 1000
 LITERATURE_OUT ?= data/literature
+# The tests of `make test` draw the same random numbers each time; `make SEED=7 test` others.
+SEED ?= 1
+TEST_PROCESSES ?= 2
+PYTEST = -m pytest -n $(TEST_PROCESSES) --dist worksteal --durations 20
 
 .PHONY: help sweep test test-frameworks literature lint check-notebooks hook figures lab clean
 
 help:
 	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), print the summary, draw its figures"
-	@echo "make test             the tests, in about 10 minutes"
+	@echo "make test             the tests, in 5 minutes on 2 cores"
 	@echo "make test-frameworks  the tests that need TensorFlow and TVM, and the heavy ones, in an environment of their own ($(FRAMEWORKS))"
 	@echo "make literature       record the literature's benchmarks in that environment, within 45 minutes on 2 cores"
 	@echo "make figures          redraw the figures of the recordings in data/"
@@ -51,7 +55,7 @@ sweep: $(VENV)/.core
 	$(BIN)/lstm-trt summarize $(SWEEP_OUT) --figures figures --deadline-us $(DEADLINE_US)
 
 test: $(VENV)/.dev lint
-	$(BIN)/python -m pytest -m "not heavy"
+	$(BIN)/python $(PYTEST) -m "not heavy" --seed $(SEED)
 
 lint: $(VENV)/.dev check-notebooks
 	$(BIN)/ruff check .
@@ -79,8 +83,8 @@ $(FRAMEWORKS)/.frameworks: pyproject.toml constraints.txt | $(FRAMEWORKS)/bin/py
 	@touch $@
 
 test-frameworks: $(FRAMEWORKS)/.frameworks
-	$(FRAMEWORKS)/bin/python -m pytest tests/frameworks
-	$(FRAMEWORKS)/bin/python -m pytest -m heavy tests
+	$(FRAMEWORKS)/bin/python $(PYTEST) tests/frameworks
+	$(FRAMEWORKS)/bin/python $(PYTEST) -m "heavy or random" tests
 
 # Goes on where it was stopped; what is in the folder is done.
 literature: $(FRAMEWORKS)/.frameworks

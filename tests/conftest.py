@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -80,6 +81,15 @@ def heeded_interrupts():
     signal.signal(signal.SIGINT, before)
 
 
+def rest_is_heavy(cases: Iterable, quick: Callable[..., bool]) -> list:
+    """Cases for `parametrize`, of which `make test` runs those that are `quick`, and the heavy part all others."""
+    marked = []
+    for case in cases:
+        values = case if isinstance(case, tuple) else (case,)
+        marked.append(pytest.param(*values, marks=() if quick(*values) else pytest.mark.heavy))
+    return marked
+
+
 def wait_for(condition, seconds: float = 120.0) -> bool:
     """Whether `condition` came true within so many seconds; a busy machine needs many."""
     deadline = time.monotonic() + seconds
@@ -136,7 +146,7 @@ def lab(monkeypatch):
     """
 
     def run(
-        *arguments: object, process: bool = False, timeout: float = 900, **environment: str
+        *arguments: object, process: bool = False, timeout: float = 900, cwd: Path = ROOT, **environment: str
     ) -> subprocess.CompletedProcess:
         given = list(map(str, arguments))
         if process:
@@ -145,12 +155,12 @@ def lab(monkeypatch):
                 capture_output=True,
                 text=True,
                 timeout=timeout,
-                cwd=ROOT,
+                cwd=cwd,
                 env={**os.environ, **environment},
             )
         out, errors, before = io.StringIO(), io.StringIO(), signal.getsignal(signal.SIGTERM)
         with monkeypatch.context() as patch, redirect_stdout(out), redirect_stderr(errors):
-            patch.chdir(ROOT)
+            patch.chdir(cwd)
             for name, value in environment.items():
                 patch.setenv(name, value)
             try:

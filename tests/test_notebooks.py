@@ -1,4 +1,7 @@
-"""Every notebook runs to its end: with small parameters on recordings made now, and as it is on what ships."""
+"""Every notebook runs to its end: with small parameters on recordings made now, and as it is on what ships.
+
+`make test` runs each once, the literature's as they are; the heavy part runs the other half.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,9 @@ def test_the_notebooks_are_those_that_the_overview_names():
     assert ["00_overview", *named] == NAMES
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [name if name in LITERATURE else pytest.param(name, marks=pytest.mark.heavy) for name in NAMES]
+)
 def test_as_it_is_on_what_ships(name, lab, tmp_path):
     result = lab("rerun", ROOT / "notebooks" / f"{name}.ipynb", "--out", tmp_path)
     assert result.returncode == 0, result.stderr
@@ -72,6 +77,7 @@ def test_small_and_recorded_now(lab, tmp_path):
     rerun_small(lab, tmp_path, names, {name: common | MORE.get(name, {}) for name in names})
 
 
+@pytest.mark.heavy
 def test_the_literature_small_and_recorded_now(lab, tmp_path):
     common = {"implementations": "[pytorch-one-call-eager]", "record": "true", "batches": "2"}
     scales = {"13_speech": "1/50"}

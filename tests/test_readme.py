@@ -22,58 +22,64 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
-def run(arguments: list[str], folder: Path) -> str:
+def run_program(code: str, folder: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
-    assert result.returncode == 0, (arguments, result.stderr)
-    return result.stdout
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, timeout=900
+    )
+    assert result.returncode == 0, (code, result.stderr)
 
 
-def run_command(line: str, folder: Path) -> str:
-    return run([sys.executable, "-m", "lstm_trt", *shlex.split(line)[1:]], folder)
-
-
-def run_page(page: Path, folder: Path) -> dict[str, int]:
+def run_page(page: Path, folder: Path, lab) -> dict[str, int]:
     """Run all blocks of a page; returns how many commands, programs and shown outputs there were."""
+
+    def run_command(line: str) -> str:
+        result = lab(*shlex.split(line)[1:], cwd=folder)
+        assert result.returncode == 0, (line, result.stderr)
+        return result.stdout
+
     (folder / "data").symlink_to(ROOT / "data")
     counts = {"commands": 0, "programs": 0, "outputs": 0}
     for language, block in blocks(page):
         if language == "python":
-            run([sys.executable, "-c", block], folder)
+            run_program(block, folder)
             counts["programs"] += 1
         elif language == "console":
             command, shown = block.removeprefix("$ ").split("\n", 1)
-            assert run_command(command, folder) == shown
+            assert run_command(command) == shown
             counts["outputs"] += 1
         elif language == "sh":
             commands = [line for line in block.splitlines() if not line.startswith("make ")]
             assert all(line.startswith("lstm-trt ") for line in commands), block
-            assert all(run_command(line, folder) for line in commands)
+            assert all(run_command(line) for line in commands)
             counts["commands"] += len(commands)
         else:
             assert language == "toml", f"nothing here runs {language}"
     return counts
 
 
-def test_what_the_readme_shows_runs(tmp_path):
-    counts = run_page(README, tmp_path)
+def test_what_the_readme_shows_runs(tmp_path, lab):
+    counts = run_page(README, tmp_path, lab)
     assert counts["commands"] >= 15 and counts["programs"] == 3 and counts["outputs"] == 1
 
 
 @pytest.mark.parametrize("name", ["measuring", "literature"])
-def test_what_the_other_pages_show_runs(name, tmp_path):
-    counts = run_page(ROOT / f"docs/{name}.md", tmp_path)
+def test_what_the_other_pages_show_runs(name, tmp_path, lab):
+    counts = run_page(ROOT / f"docs/{name}.md", tmp_path, lab)
     assert counts["commands"] + counts["programs"] >= 1
 
 
-def test_the_builds_of_engines_run_too(tmp_path):
+def test_the_builds_of_engines_run_too(tmp_path, lab):
     pytest.importorskip("tensorrt_rtx")
     page = ROOT / "docs/gpu.md"
-    counts = run_page(page, tmp_path)
+    counts = run_page(page, tmp_path, lab)
     assert counts["commands"] == 3 and counts["programs"] == 1
     launches = int(re.search(r"\*\*(\d+) launches for one inference\*\*", page.read_text())[1])
     last = [line for language, block in blocks(page) if language == "sh" for line in block.splitlines()][-1]
-    assert f"launches per inference (derived, one per kernel and turn): {launches} " in run_command(last, tmp_path)
+    assert (
+        f"launches per inference (derived, one per kernel and turn): {launches} "
+        in lab(*shlex.split(last)[1:], cwd=tmp_path).stdout
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

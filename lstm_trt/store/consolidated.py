@@ -61,7 +61,11 @@ def read_pair(
             continue
         provenance = json.loads(row["provenance"])
         if row["status"] != "ok":
-            yield Failure(configuration, row["round"], row["stage"], row["reason"], provenance)
+            try:
+                failure = Failure(configuration, row["round"], row["stage"], row["reason"], provenance)
+            except TypeError as error:
+                raise StoreError(f"{folder / CONFIGS_FILE} is damaged: {error}") from None
+            yield failure
             continue
         if row["row_group"] != current:
             current = row["row_group"]

@@ -75,7 +75,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Failure:
-    """A configuration that could not be recorded, at which stage, and why."""
+    """A configuration that could not be recorded, at which stage and why. Raises `TypeError` unless both are text."""
 
     configuration: Configuration
     round: int
@@ -86,6 +86,10 @@ class Failure:
     @property
     def file_name(self) -> str:
         return f"{self.configuration.id}-r{self.round}.failure.json"
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.stage, str) and isinstance(self.reason, str)):
+            raise TypeError("stage and reason must be text")
 
 
 def validate(recording: Recording, where: object) -> None:

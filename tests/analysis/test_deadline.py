@@ -32,6 +32,7 @@ from lstm_trt.analysis.text import sentence, verdict_line, verdict_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import percent_certified
 from lstm_trt.store.samples import Sample
+from tests.conftest import rest_is_heavy
 
 MET, MISSED, NOT_ENOUGH = EXIT_STATUS
 #: Statements about rates in this module; each may fail by chance once in a thousand times this.
@@ -248,7 +249,7 @@ SERIES = {
 }
 
 
-@pytest.mark.parametrize("name", SERIES)
+@pytest.mark.parametrize("name", rest_is_heavy(SERIES, ("independent", "rho 0.5", "maximum of 5").__contains__))
 def test_met_at_the_boundary_in_at_most_5_percent_of_series(name, rng):
     for percentile, n, runs in EDGES:
         found = mets(SERIES[name], n, percentile, runs, rng)
@@ -282,7 +283,7 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("body", rest_is_heavy(BODIES, ("lognormal", "two values").__contains__))
 def test_independent_clean_trials_of_the_length_needed_are_met(body, rng):
     """At least 999 in 1000."""
     for n, percentile, runs in ((299, "99", 400), (2995, "99.9", 150)):

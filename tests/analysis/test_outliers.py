@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from lstm_trt.analysis.segments import find_segments
 from lstm_trt.analysis.text import clusters_line, outliers_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store.samples import Sample
+from tests.conftest import rest_is_heavy
 from tests.support.planted_latencies import BODIES, MEDIAN_NS, allowed_failures, beats, moving, plant, with_counts
 
 #: Cases of this module that are judged by chance: together they fail a correct program once in a thousand runs.
@@ -60,8 +62,13 @@ def recovered(found, clusters) -> bool:
 # Clusters
 
 
-@pytest.mark.parametrize("move", MOVES)
-@pytest.mark.parametrize(("n", "clusters"), PLANTED)
+@pytest.mark.parametrize(
+    ("n", "clusters", "move"),
+    rest_is_heavy(
+        ((*planted, move) for planted in PLANTED for move in MOVES),
+        lambda n, clusters, move: n == 1000 or (clusters == PLANTED[-1][1] and move == "drift and step"),
+    ),
+)
 def test_planted_clusters_are_recovered_in_90_of_100(n, clusters, move, rng):
     # Ten trials, each its own draw of a lognormal body times two, have a mean that errs by 2 sigma / sqrt(10) of
     # the median: with sigma 2 % by more than 0.02 in 11 % of the samples, with 5 % in 53 %. No program can do
@@ -78,8 +85,10 @@ def test_planted_clusters_are_recovered_in_90_of_100(n, clusters, move, rng):
     assert len(failed) <= allowed(samples, 0.1), failed
 
 
-@pytest.mark.parametrize("n", [1000, 10_000])
-@pytest.mark.parametrize("body", CLEAN)
+@pytest.mark.parametrize(
+    ("n", "body"),
+    rest_is_heavy(itertools.product((1000, 10_000), CLEAN), lambda n, body: n == 1000 or body == "lognormal 5 %"),
+)
 def test_clean_bodies_have_no_cluster_in_90_of_100(n, body, rng):
     samples = 75 if n == 1000 else 40
     told = [clusters_line(quick([Sample.of(BODIES[body](rng, n))]).clusters) for _ in range(samples)]

@@ -25,17 +25,19 @@ from lstm_trt.recorder.shapes import PREPARER
 from lstm_trt.runtimes import load
 from lstm_trt.runtimes.base import Gate, PreparedStep
 from lstm_trt.store import files, folders
-from tests.conftest import ROOT
+from tests.conftest import ROOT, rest_is_heavy
 
 SHAPE = LstmShape(2, 16, 8, 2)
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
-    """One recording by each runtime that is ready on this machine's CPU."""
+@pytest.fixture(scope="module", params=rest_is_heavy(("the others", "torch-compile"), ("the others",).__contains__))
+def recorded(request, tmp_path_factory):
+    """One recording by each runtime that is ready on this machine's CPU; torch-compile, which compiles, by itself."""
     folder = tmp_path_factory.mktemp("recorded")
     made = {}
     for name in registry.RUNTIMES:
+        if (name == "torch-compile") != (request.param == "torch-compile"):
+            continue
         module = load(name)
         if "cpu" in module.DEVICES and module.availability("cpu").ready:
             made[name] = lstm_trt.record(SHAPE, name, Protocol(trials=200, warmup=10), out=folder)
@@ -43,7 +45,7 @@ def recorded(tmp_path_factory):
 
 
 def test_the_runtimes_of_the_core_are_all_there(recorded):
-    assert {"onnxruntime", "pytorch", "torchscript"} <= recorded[1].keys()
+    assert {"onnxruntime", "pytorch", "torchscript"} <= recorded[1].keys() or recorded[1].keys() == {"torch-compile"}
 
 
 def test_every_trial_is_there_and_the_file_says_the_same(recorded):

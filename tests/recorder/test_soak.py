@@ -319,6 +319,7 @@ def descendants(pid: int) -> set[int]:
     return found - {pid}
 
 
+@pytest.mark.heavy
 def test_a_soak_that_is_killed_keeps_its_parts_and_goes_on(tmp_path):
     process = start_soak(tmp_path, "--for", "12s")
     try:
@@ -368,6 +369,7 @@ def peak_bytes(pid: int) -> int:
     return 1024 * int(line.split()[1])
 
 
+@pytest.mark.heavy
 def test_memory_is_bounded(tmp_path):
     """One worker: a short recording, then parts of 200 000 trials; the highest it ever held."""
     shape = LstmShape(1, 8, 4)
