@@ -1,12 +1,12 @@
 """Strip the notebooks that a commit is about to record, in the index only.
 
 `pre-commit` starts this file with a Python that has nbstripout. Each staged .ipynb is
-read from the index, stripped, and its entry points to the stripped blob from then on;
-mode, flags, working copy and unstaged changes stay as they are. A notebook that cannot
-be stripped refuses the commit, with one line that names it. With --check the committed
+read from the index and stripped, and its index entry is changed to the stripped blob;
+mode, flags, working copy and unstaged changes stay as they are. If a notebook cannot be
+stripped, the commit is refused with one line that names it. With --check the committed
 notebooks are verified instead (`make lint`, CI), because a hook can be skipped. OPTIONS
-alone says what is stripped, for the hook, the check and the clean filter. Nothing but
-the standard library is imported until there is a notebook.
+defines what is stripped, for the hook, the check and the clean filter. Only the standard
+library is imported until a notebook is found.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import tempfile
 from pathlib import Path
 
 # Cell ids, tags and the kernelspec stay: they belong to the notebook, not to a run of it.
-# One dropped tag only: given several, nbstripout 0.9.1 drops the cells of the last one.
+# Only one tag is dropped: given several, nbstripout 0.9.1 drops only the cells of the last one.
 OPTIONS = (
     "--keep-id",
     "--extra-keys",
@@ -32,22 +32,22 @@ OPTIONS = (
     "--drop-tagged-cells",
     "injected-parameters",
 )
-# With rfc3987_syntax (JupyterLab brings it), importing nbstripout takes two seconds more: jsonschema then
-# compiles a grammar of web addresses, which notebooks do not need. None makes that import fail.
+# With rfc3987_syntax (installed by JupyterLab), importing nbstripout takes two seconds longer: jsonschema then
+# compiles a grammar of web addresses, which notebooks do not need. None in sys.modules makes that import fail.
 UNNEEDED = "rfc3987_syntax"
-REGULAR_FILES = (b"100644", b"100755")  # not links (120000) and not submodules (160000), whatever their names
-# The user's settings for nbstripout's own filter would be added to OPTIONS, and CI has none of them. A
-# container's checkout often belongs to another user, which git refuses; reading its objects runs none of its code.
+REGULAR_FILES = (b"100644", b"100755")  # not links (120000) or submodules (160000), whatever their names
+# Without these, the user's settings for nbstripout's filter would be added to OPTIONS; CI does not have them. In a
+# container the checkout often belongs to another user, which git refuses; reading its objects runs none of its code.
 SETTINGS = {"filter.nbstripout.extrakeys": "", "filter.nbstripout.keepmetadatakeys": "", "safe.directory": "*"}
 ATTEMPTS = 3
 
 
 class Refusal(Exception):
-    """What is wrong and what to do, in one line."""
+    """One line that states what is wrong and what to do."""
 
 
 def git(*arguments: str | Path, check: bool = True, stdin: bytes = b"", **environment: str) -> bytes:
-    """Standard output of a git command; a failure is a Refusal, or empty output where `check` is off."""
+    """Standard output of a git command; if it fails, raises Refusal, or returns empty output without `check`."""
     done = subprocess.run(["git", *arguments], input=stdin, capture_output=True, env=os.environ | environment)
     if done.returncode and check:
         message = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {done.returncode}"]
@@ -56,13 +56,13 @@ def git(*arguments: str | Path, check: bool = True, stdin: bytes = b"", **enviro
 
 
 def commit_or_empty_tree(revision: str) -> str:
-    """The id of a commit; of the empty tree where there is no such commit, as before the first one."""
+    """The id of a commit; of the empty tree if there is no such commit, as before the first one."""
     commit = git("rev-parse", "--verify", "--quiet", revision, check=False)
     return (commit or git("hash-object", "-t", "tree", "--stdin")).decode().strip()
 
 
 def printable(path: bytes) -> str:
-    """A file's name on one line, whatever is in it."""
+    """A file's name on one line, whatever characters it has."""
     name = os.fsdecode(path)
     return name if name.isprintable() else ascii(name)
 
@@ -76,14 +76,14 @@ def read(blob: bytes) -> bytes:
 
 
 def stripped(path: bytes, content: bytes) -> bytes:
-    """A notebook without outputs; the very same bytes where nbstripout has nothing to strip."""
+    """A notebook without outputs; the same bytes if nbstripout has nothing to strip."""
     name, remedy = printable(path), "repair it and stage it again, or leave it out of the commit"
     if not content.strip():
         raise Refusal(f"{name} is empty: {remedy}")
     try:
         notebook = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        # A filter such as Git LFS stages a pointer in the place of the notebook.
+        # A filter such as Git LFS stages a pointer instead of the notebook.
         raise Refusal(f"{name} is not valid JSON as git stores it ({error}): {remedy}") from None
     if not isinstance(notebook, dict) or not notebook.keys() & {"cells", "worksheets"}:
         raise Refusal(f"{name} is JSON but not a notebook: {remedy}")
@@ -92,7 +92,7 @@ def stripped(path: bytes, content: bytes) -> bytes:
         file.write_bytes(content)
         sys.argv, sys.stdin = ["nbstripout", *OPTIONS, str(file)], None
         sys.modules.setdefault(UNNEEDED, None)
-        # nbstripout wraps the streams' buffers, and closes them with its wrappers.
+        # nbstripout wraps the buffers of the streams and closes them.
         output, errors = io.TextIOWrapper(io.BytesIO()), io.StringIO()
         try:
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
@@ -109,7 +109,7 @@ def stripped(path: bytes, content: bytes) -> bytes:
 
 
 def changes(commit: str) -> dict[bytes, tuple[tuple[bytes, bytes], tuple[bytes, bytes]]]:
-    """How the index differs from a commit: path -> (mode, blob) before and after. Without `git add -N`."""
+    """Differences between a commit and the index: path -> (mode, blob) before and after; without `git add -N`."""
     output = git(
         *("diff-index", "--cached", "--raw", "-z", "--no-renames", "--no-abbrev"),
         *("--ita-invisible-in-index", "--ignore-submodules=none", commit, "--"),
@@ -122,7 +122,7 @@ def changes(commit: str) -> dict[bytes, tuple[tuple[bytes, bytes], tuple[bytes, 
 
 
 def replace(blobs: dict[bytes, tuple[bytes, bytes]], **environment: str) -> None:
-    """Put new blobs in the place of old ones, {path: (old, new)}; an entry that holds another blob is left alone."""
+    """Replace old blobs by new ones, {path: (old, new)}; an entry with another blob is left unchanged."""
     entries, flags = [], {"--skip-worktree": [], "--assume-unchanged": []}
     for line in git("ls-files", "-v", "-s", "-z", **environment).split(b"\0")[:-1]:
         fields, _, path = line.partition(b"\t")
@@ -130,7 +130,7 @@ def replace(blobs: dict[bytes, tuple[bytes, bytes]], **environment: str) -> None
         old, new = blobs.get(path, (None, None))
         if blob == old:
             entries.append(b"%s %s 0\t%s\0" % (mode, new, path))
-            # A new entry starts without these, and in a sparse checkout the file would seem deleted.
+            # A new entry starts without these flags, and in a sparse checkout the file would appear deleted.
             if tag in b"Ss":
                 flags["--skip-worktree"].append(path + b"\0")
             if tag.islower():
@@ -142,7 +142,7 @@ def replace(blobs: dict[bytes, tuple[bytes, bytes]], **environment: str) -> None
 
 
 def amending() -> bool:
-    """Whether the git above us is `git commit --amend`, which git tells its hooks in no other way.
+    """Whether the parent process is `git commit --amend`; git gives its hooks no other sign.
 
     Reads /proc; without it an amend counts as a plain commit.
     """
@@ -161,32 +161,32 @@ def amending() -> bool:
 
 
 def strip_commit() -> None:
-    """What the hook does: strip what is staged, or raise Refusal and leave the index as it was."""
+    """The hook: strip the staged notebooks, or raise Refusal and leave the index as it was."""
     head, amend = commit_or_empty_tree("HEAD"), amending()
     clean: dict[bytes, bytes] = {}
-    for _ in range(ATTEMPTS):  # what another process stages in the meantime is stripped as well
+    for _ in range(ATTEMPTS):  # notebooks that another process stages meanwhile are stripped as well
         staged = changes(head)
         # An amend records HEAD's notebooks again, including those that skipped the hook.
         recorded = changes(commit_or_empty_tree("HEAD^")) | staged if amend else staged
         notebooks = {path: blob for path, (_, (mode, blob)) in recorded.items() if is_notebook(mode, path)}
         for path, blob in notebooks.items():
             if blob not in clean:
-                # Without --path: the content is as it must be, no filter and no line ending may touch it.
+                # Without --path: no filter and no conversion of line endings may change the content.
                 without = stripped(path, read(blob))
                 clean[blob] = git("hash-object", "-w", "--stdin", stdin=without).strip()
                 clean[clean[blob]] = clean[blob]
         blobs = {path: (blob, clean[blob]) for path, blob in notebooks.items() if clean[blob] != blob}
         if not blobs:
             return
-        # Git looks whether there is something to commit before it calls the hook, and not again.
+        # Git checks whether there is something to commit before it calls the hook, but not afterwards.
         left = [path for path, (old, (mode, blob)) in staged.items() if old != (mode, blobs.get(path, (0, blob))[1])]
         if not left and not amend and not git("rev-parse", "--verify", "--quiet", "MERGE_HEAD", check=False):
             first, *others = sorted(blobs)
             more = f" and {len(others)} more" if others else ""
             raise Refusal(f"nothing to commit: only outputs have changed, in {printable(first)}{more}")
         replace(blobs)
-        # `git commit -- PATH` commits from a temporary index and then makes index.lock, a second copy with the
-        # same files added, the new index: without the stripped blobs it would stage the outputs again.
+        # `git commit -- PATH` commits from a temporary index; afterwards index.lock, a second copy with the same
+        # files added, becomes the index: without the stripped blobs there, the outputs would be staged again.
         index = Path(os.environ.get("GIT_INDEX_FILE", ""))
         lock = index.with_name("index.lock") if re.fullmatch(r"next-index-\d+\.lock", index.name) else None
         if lock and lock.exists():
@@ -198,7 +198,7 @@ def strip_commit() -> None:
 
 
 def check_head() -> int:
-    """Verify the notebooks of HEAD below the current folder: one line for each that would be stripped."""
+    """Check the notebooks of HEAD below the current folder: one line for each that would be stripped."""
     here = Path.cwd()
     if "GIT_DIR" not in os.environ and not any((folder / ".git").exists() for folder in (here, *here.parents)):
         print("check-notebooks: no git repository here, so no committed notebooks")
@@ -220,7 +220,7 @@ def check_head() -> int:
             wrong += 1
             print(f"check-notebooks: {message}", file=sys.stderr)
     if not wrong:
-        print(f"check-notebooks: {total} committed, none holds outputs")
+        print(f"check-notebooks: {total} committed, none has outputs")
     return int(wrong > 0)
 
 

@@ -1,7 +1,8 @@
-"""The commands and the code of the README and of docs/ run as they stand, in their order, from a folder with data/."""
+"""The commands and programs of the README and of docs/ run as written, in order, in a folder that has data/."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -31,7 +32,7 @@ def run_program(code: str, folder: Path) -> None:
 
 
 def run_page(page: Path, folder: Path, lab) -> dict[str, int]:
-    """Run all blocks of a page; returns how many commands, programs and shown outputs there were."""
+    """Run all blocks of a page; returns the numbers of commands, programs and outputs."""
 
     def run_command(line: str) -> str:
         result = lab(*shlex.split(line)[1:], cwd=folder)
@@ -45,8 +46,8 @@ def run_page(page: Path, folder: Path, lab) -> dict[str, int]:
             run_program(block, folder)
             counts["programs"] += 1
         elif language == "console":
-            command, shown = block.removeprefix("$ ").split("\n", 1)
-            assert run_command(command) == shown
+            command, output = block.removeprefix("$ ").split("\n", 1)
+            assert run_command(command) == output
             counts["outputs"] += 1
         elif language == "sh":
             commands = [line for line in block.splitlines() if not line.startswith("make ")]
@@ -54,38 +55,36 @@ def run_page(page: Path, folder: Path, lab) -> dict[str, int]:
             assert all(run_command(line) for line in commands)
             counts["commands"] += len(commands)
         else:
-            assert language == "toml", f"nothing here runs {language}"
+            assert language == "toml", f"cannot run {language}"
     return counts
 
 
-def test_what_the_readme_shows_runs(tmp_path, lab):
+def test_the_blocks_of_the_readme_run(tmp_path, lab):
     counts = run_page(README, tmp_path, lab)
-    assert counts["commands"] >= 15 and counts["programs"] == 3 and counts["outputs"] == 1
+    assert counts["commands"] >= 15 and counts["programs"] == 1 and counts["outputs"] == 1
 
 
-@pytest.mark.parametrize("name", ["measuring", "literature"])
-def test_what_the_other_pages_show_runs(name, tmp_path, lab):
+@pytest.mark.parametrize("name", ["measuring", "deadline", "literature", "file-format"])
+def test_the_blocks_of_the_other_pages_run(name, tmp_path, lab):
     counts = run_page(ROOT / f"docs/{name}.md", tmp_path, lab)
     assert counts["commands"] + counts["programs"] >= 1
 
 
-def test_the_builds_of_engines_run_too(tmp_path, lab):
+def test_the_builds_of_engines_run(tmp_path, lab):
     pytest.importorskip("tensorrt_rtx")
     page = ROOT / "docs/gpu.md"
     counts = run_page(page, tmp_path, lab)
     assert counts["commands"] == 3 and counts["programs"] == 1
     launches = int(re.search(r"\*\*(\d+) launches for one inference\*\*", page.read_text())[1])
     last = [line for language, block in blocks(page) if language == "sh" for line in block.splitlines()][-1]
-    assert (
-        f"launches per inference (derived, one per kernel and turn): {launches} "
-        in lab(*shlex.split(last)[1:], cwd=tmp_path).stdout
-    )
+    built = json.loads(lab(*shlex.split(last)[1:], "--format", "json", cwd=tmp_path).stdout)
+    assert built["layers"]["launches"] == launches
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_and_picture_is_there(page):
-    for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        assert (page.parent / link.replace("\\", "")).exists(), link
+def test_every_link_and_picture_exists(page):
+    for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        assert link.startswith("https://") or (page.parent / link).exists(), link
 
 
 def test_the_readme_links_every_page():
@@ -104,8 +103,8 @@ def test_every_runtime_is_described():
     assert sorted(described) == sorted(registry.RUNTIMES)
 
 
-def test_the_files_that_pages_and_modules_name_are_there():
-    """What is written as `loop.py` is a file of this repository."""
+def test_the_files_that_pages_and_modules_name_exist():
+    """Names such as `loop.py` are files of this repository."""
     found = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
     paths = found.stdout.splitlines()
     read = [path for path in paths if path.endswith(".py") and path.startswith(("lstm_trt/", "benchmarks/", "tests/"))]

@@ -1,8 +1,8 @@
-"""The notebook hook in real repositories: real git, real nbstripout, judged by what is committed.
+"""The notebook hook in real repositories, with real git and nbstripout: what is committed.
 
-Repositories are copies of one where `.githooks/install` ran once. PATH has git and a few
+Repositories are copies of one in which `.githooks/install` ran once. PATH has git and a few
 tools but no Python, HOME is empty and only the repository's configuration counts, so
-that each test also shows that the stored Python is enough, as for a commit from a GUI.
+each test also shows that the stored Python is enough, as for a commit from a GUI.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOOLS = ("git", "sh", "grep", "cut", "head", "cmp", "sed", "cat", "true", "false
 
 
 def notebook(text: str = "1", *, ran: bool = True, tags: tuple[str, ...] = (), **metadata) -> bytes:
-    """A notebook in the very bytes that nbformat writes, with outputs or without."""
+    """A notebook, byte for byte as nbformat writes it, with or without outputs."""
     cell = {
         "cell_type": "code",
         "execution_count": 7 if ran else None,
@@ -81,7 +81,7 @@ class Repository:
         assert self.leftovers() == []
 
     def refused(self, *arguments: object, **more) -> str:
-        """The one line of a commit that must not be made; HEAD and what is staged are as before."""
+        """The message, one line, of a commit that is refused; HEAD and the index are unchanged."""
         before = self.state()
         done = self.run("git", "commit", *(arguments or ("-m", "refused")), **more)
         message = done.stderr.decode()
@@ -187,7 +187,7 @@ def repository(template, tmp_path) -> Repository:
 
 @pytest.fixture
 def strip_staged(repository, monkeypatch):
-    """The hook as a module, at work in the repository, where a test has to interfere."""
+    """The hook as a module in the repository, for tests that have to interfere."""
     monkeypatch.chdir(repository.folder)
     for name in [name for name in os.environ if name.startswith("GIT_")]:
         monkeypatch.delenv(name)
@@ -566,7 +566,7 @@ def test_which_python_strips_and_that_only_notebooks_are_refused_without_one(rep
 
 @pytest.fixture
 def bare(plain, tmp_path) -> Repository:
-    """A clone where nothing was done but `git config core.hooksPath .githooks`."""
+    """A clone where only `git config core.hooksPath .githooks` was run."""
     plain.git("add", "-f", ".githooks")
     plain.commit()
     clone = Repository(tmp_path / "a clone", plain.tools)
@@ -671,7 +671,7 @@ def test_the_hook_stays_on_branches_without_it_and_says_when_it_is_older(reposit
 
 
 def test_installing_again_changes_nothing_and_uninstalling_restores(plain):
-    """Also from the founding document's link to the hook, which is replaced by a copy, and from an older copy."""
+    """Also if .git/hooks holds a link to the hook, which is replaced by a copy, or an older copy."""
     configuration, hooks = plain.folder / ".git/config", plain.folder / ".git/hooks"
     before = configuration.read_bytes()
     hooks.mkdir()
@@ -692,7 +692,7 @@ def test_installing_again_changes_nothing_and_uninstalling_restores(plain):
         assert (plain.folder / ".githooks" / name).read_bytes() == (HOOKS / name).read_bytes()
     # An edited copy is not touched.
     (hooks / "strip_staged.py").write_bytes(new + b"# mine\n")
-    assert "is not the file that this script installs, and stays" in plain.install_refused()
+    assert "was not installed by this script" in plain.install_refused()
     assert (hooks / "strip_staged.py").read_bytes() == new + b"# mine\n"
     (hooks / "strip_staged.py").write_bytes(new)
     for _ in range(2):
@@ -728,11 +728,11 @@ def test_another_hook_stays_and_can_call_ours(plain):
 def test_a_hooks_path_stays(plain):
     plain.git("config", "core.hooksPath", "my hooks")
     message = plain.install_refused()
-    assert "core.hooksPath sends git to 'my hooks'" in message and ".githooks/pre-commit || exit 1" in message
+    assert "core.hooksPath is 'my hooks'" in message and ".githooks/pre-commit || exit 1" in message
     plain.git("config", "core.hooksPath", ".githooks")
     plain.install()
     plain.strips("1")
-    assert b"core.hooksPath still" in plain.install("--uninstall")
+    assert b"core.hooksPath is still" in plain.install("--uninstall")
     assert plain.git("config", "core.hooksPath") == b".githooks\n"
     assert (plain.folder / ".githooks/pre-commit").exists()
     assert not (plain.folder / ".git/hooks").exists() and not (plain.folder / "my hooks").exists()
@@ -758,7 +758,7 @@ def test_an_installer_that_cannot_install_says_why(plain, tmp_path):
 # --- The filter -----------------------------------------------------------------
 
 
-def test_the_filter_strips_as_the_hook_does_and_its_trade_is_as_the_readme_says(plain):
+def test_the_filter_strips_as_the_hook_does_with_the_drawbacks_that_the_page_lists(plain):
     plain.install()
     plain.install("--filter")
     assert not (plain.folder / ".git/hooks/pre-commit").exists()
@@ -770,13 +770,13 @@ def test_the_filter_strips_as_the_hook_does_and_its_trade_is_as_the_readme_says(
     plain.write("a b.ipynb", clean("2"))
     plain.commit()
     plain.git("checkout", "-q", "main")
-    # Run again: diff is quiet, but git believes the new size before it asks a filter.
+    # After another run: `git diff` is empty, but `git status` compares sizes before it calls a filter.
     file.write_bytes(notebook("1"))
     assert plain.git("diff") == b"" and plain.status() == b' M "a b.ipynb"\n'
     assert plain.run("git", "checkout", "-q", "other").returncode == 1
     plain.git("add", "a b.ipynb")
     assert plain.status() == b"" and file.read_bytes() == notebook("1")
-    # And now the branches switch, which is where the outputs go.
+    # Now the branches can be switched, which loses the outputs.
     plain.git("checkout", "-q", "other")
     plain.git("checkout", "-q", "main")
     assert file.read_bytes() == clean("1")
@@ -784,7 +784,7 @@ def test_the_filter_strips_as_the_hook_does_and_its_trade_is_as_the_readme_says(
     assert plain.run("git", "add", "a b.ipynb").returncode == 128
 
 
-def test_the_filter_comes_and_goes_without_a_trace(plain):
+def test_removing_the_filter_restores_everything(plain):
     configuration, attributes = plain.folder / ".git/config", plain.folder / ".git/info/attributes"
     attributes.write_bytes(b"*.csv text\r\n*.txt text")
     before = configuration.read_bytes()
@@ -793,7 +793,7 @@ def test_the_filter_comes_and_goes_without_a_trace(plain):
     once = configuration.read_bytes(), attributes.read_bytes()
     plain.install("--filter")
     assert (configuration.read_bytes(), attributes.read_bytes()) == once
-    # To the hook: the filter goes.
+    # Installing the hook removes the filter.
     plain.install()
     assert attributes.read_bytes() == b"*.csv text\r\n*.txt text\n"
     assert b"nbstripout" not in configuration.read_bytes()
@@ -813,7 +813,7 @@ def test_another_filter_stays(plain):
         assert configuration.read_bytes() == before
         plain.git("config", "--remove-section", "filter.nbstripout")
     (plain.folder / ".gitattributes").write_text("notebooks/*.ipynb filter=lfs\n")
-    assert "passes through the filter lfs" in plain.install_refused("--filter")
+    assert "filter lfs" in plain.install_refused("--filter")
     assert not (plain.folder / ".git/info/attributes").exists()
 
 
@@ -828,9 +828,9 @@ def test_the_check_looks_at_what_is_committed_and_not_at_the_working_copy(plain)
     (plain.folder / "link.ipynb").symlink_to("nowhere")
     plain.git("add", "link.ipynb")
     plain.commit()
-    # As in a container, where the checkout often belongs to another user.
+    # In a container, the checkout often belongs to another user.
     done = plain.check(GIT_TEST_ASSUME_DIFFERENT_OWNER="1")
-    assert done.returncode == 0 and done.stdout == b"check-notebooks: 2 committed, none holds outputs\n", done
+    assert done.returncode == 0 and done.stdout == b"check-notebooks: 2 committed, none has outputs\n", done
     shutil.rmtree(plain.folder / ".git")
     done = plain.check()
     assert done.returncode == 0 and b"no git repository here" in done.stdout, done
