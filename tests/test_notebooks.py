@@ -1,6 +1,6 @@
-"""Every notebook runs to its end: with small parameters on recordings made now, and as it is on what ships.
+"""Every notebook runs: with small parameters on new recordings, and unchanged on the recordings that ship.
 
-`make test` runs each once, the literature's as they are; the heavy part runs the other half.
+`make test` runs each notebook once, those of the literature unchanged; the heavy tests run the other half.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ nbformat = pytest.importorskip("nbformat")
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NAMES = [path.stem for path in NOTEBOOKS]
-#: From 10 on they draw the literature's workloads, with parameters of their own.
+#: Those from 10 on draw the literature's workloads and have other parameters.
 LITERATURE = [name for name in NAMES if name >= "10"]
 SMALL = {
     "layers": "[1, 2]",
@@ -42,7 +42,7 @@ def warnings(path) -> list[str]:
     return [output["text"] for output in outputs if output.get("name") == "stderr" and "Warning" in output["text"]]
 
 
-def test_the_notebooks_are_those_that_the_overview_names():
+def test_the_overview_names_all_notebooks():
     overview = nbformat.read(ROOT / "notebooks" / "00_overview.ipynb", as_version=4)
     named = re.findall(r"\]\((\d\d_\w+)\.ipynb\)", overview.cells[0].source)
     assert ["00_overview", *named] == NAMES
@@ -51,7 +51,7 @@ def test_the_notebooks_are_those_that_the_overview_names():
 @pytest.mark.parametrize(
     "name", [name if name in LITERATURE else pytest.param(name, marks=pytest.mark.heavy) for name in NAMES]
 )
-def test_as_it_is_on_what_ships(name, lab, tmp_path):
+def test_unchanged_on_the_recordings_that_ship(name, lab, tmp_path):
     result = lab("rerun", ROOT / "notebooks" / f"{name}.ipynb", "--out", tmp_path)
     assert result.returncode == 0, result.stderr
     (output,) = tmp_path.glob("*.ipynb")
@@ -60,25 +60,25 @@ def test_as_it_is_on_what_ships(name, lab, tmp_path):
 
 
 def rerun_small(lab, tmp_path, names: list[str], parameters: dict[str, dict[str, str]]) -> None:
-    """All of them in one folder, so that what one has recorded the next need not."""
+    """Run them with one folder of recordings, which they share."""
     for name in names:
-        given = [word for key, value in parameters[name].items() for word in ("-y", f"{key}: {value}")]
+        options = [text for key, value in parameters[name].items() for text in ("-y", f"{key}: {value}")]
         notebook = ROOT / "notebooks" / f"{name}.ipynb"
-        result = lab("rerun", notebook, *given, "-p", "out", tmp_path / "data", "--out", tmp_path / "runs")
+        result = lab("rerun", notebook, *options, "-p", "out", tmp_path / "data", "--out", tmp_path / "runs")
         assert result.returncode == 0, (name, result.stderr)
         (output,) = (tmp_path / "runs").glob(f"{name}-*.ipynb")
         assert pictures(output) >= 2
         assert warnings(output) == []
 
 
-def test_small_and_recorded_now(lab, tmp_path):
+def test_small_on_new_recordings(lab, tmp_path):
     common = {**SMALL, "runtimes": "[onnxruntime]", "record": "true", "trials": "30"}
     names = [name for name in NAMES if name not in LITERATURE]
     rerun_small(lab, tmp_path, names, {name: common | MORE.get(name, {}) for name in names})
 
 
 @pytest.mark.heavy
-def test_the_literature_small_and_recorded_now(lab, tmp_path):
+def test_the_literature_small_on_new_recordings(lab, tmp_path):
     common = {"implementations": "[pytorch-one-call-eager]", "record": "true", "batches": "2"}
     scales = {"13_speech": "1/50"}
     few = {name: common | {"most": "1", "scale": f'"{scales.get(name, "1/32")}"'} for name in LITERATURE}
