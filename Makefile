@@ -8,12 +8,12 @@ PIP_INSTALL = -m pip install --disable-pip-version-check --quiet $(PIP_ARGS) -c 
 PIP = $(BIN)/python $(PIP_INSTALL)
 FRAMEWORKS_PIP = $(FRAMEWORKS)/bin/python $(PIP_INSTALL)
 
-# The grid of `make sweep`: a corner of the founding document's, small enough for four minutes on 2 cores.
+# The grid of `make sweep`: a part of `--grid founding`, small enough for four minutes on 2 cores.
 SWEEP_GRID ?= --layers 1 2 --hidden 32 64 100 128 200 --sequence 32 64 128 --batch 1 2 4 8
 SWEEP_OUT ?= data/local
 DEADLINE_US ?= 1000
 LITERATURE_OUT ?= data/literature
-# The tests of `make test` draw the same random numbers each time; `make SEED=7 test` others.
+# Seed of the random numbers in `make test`; `make SEED=7 test` changes it.
 SEED ?= 1
 TEST_PROCESSES ?= 2
 PYTEST = -m pytest -n $(TEST_PROCESSES) --dist worksteal --durations 20
@@ -23,7 +23,7 @@ PYTEST = -m pytest -n $(TEST_PROCESSES) --dist worksteal --durations 20
 help:
 	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), print the summary, draw its figures"
 	@echo "make test             the tests, in 5 minutes on 2 cores"
-	@echo "make test-frameworks  the tests that need TensorFlow and TVM, and the heavy ones, in an environment of their own ($(FRAMEWORKS))"
+	@echo "make test-frameworks  the tests that need TensorFlow and TVM, and the slow ones, in a separate environment ($(FRAMEWORKS))"
 	@echo "make literature       record the literature's benchmarks in that environment, within 45 minutes on 2 cores"
 	@echo "make figures          redraw the figures of the recordings in data/"
 	@echo "make lab              open JupyterLab on the notebooks"
@@ -62,14 +62,14 @@ lint: $(VENV)/.dev check-notebooks
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
-# What is committed, not the working copy: that may keep its outputs.
+# Checks the committed notebooks; those of the working copy may keep their outputs.
 check-notebooks: $(VENV)/.dev
 	@$(BIN)/python .githooks/strip_staged.py --check
 
 hook: $(VENV)/.lab
 	@$(BIN)/python .githooks/install $(if $(filter 1,$(FILTER)),--filter)
 
-# TensorFlow and TVM in an environment of their own: what they pin stays out of the other one.
+# TensorFlow and TVM in a separate environment, because of their pinned dependencies.
 $(FRAMEWORKS)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "lstm_trt needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 2; }
@@ -86,7 +86,7 @@ test-frameworks: $(FRAMEWORKS)/.frameworks
 	$(FRAMEWORKS)/bin/python $(PYTEST) tests/frameworks
 	$(FRAMEWORKS)/bin/python $(PYTEST) -m "heavy or random" tests
 
-# Goes on where it was stopped; what is in the folder is done.
+# Resumes if interrupted.
 literature: $(FRAMEWORKS)/.frameworks
 	$(FRAMEWORKS)/bin/lstm-trt literature --plan --out $(LITERATURE_OUT)
 
