@@ -16,7 +16,7 @@ LITERATURE_OUT ?= data/literature
 # Seed of the random numbers in `make test`; `make SEED=7 test` changes it.
 SEED ?= 1
 TEST_PROCESSES ?= 2
-PYTEST = -m pytest -n $(TEST_PROCESSES) --dist worksteal --durations 20
+PYTEST = -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 20
 
 .PHONY: help sweep test test-frameworks literature lint check-notebooks hook figures lab clean
 

@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 
 from lstm_trt.cli.main import main
+from lstm_trt.recorder.pool import WorkerPool
+from lstm_trt.recorder.process import Process
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -66,6 +68,34 @@ def own_cache(tmp_path_factory):
         del os.environ["XDG_CACHE_HOME"]
     else:
         os.environ["XDG_CACHE_HOME"] = before
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_preparer(tmp_path_factory, own_cache):
+    """One preparing process for all recordings that are made in this process: loading PyTorch takes most of their time.
+
+    A test that changes the environment or the module path gets one of its own, as users do.
+    """
+    logs, kept = tmp_path_factory.mktemp("preparer"), {}
+    original = WorkerPool._prepare_process
+
+    def surroundings() -> tuple:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+        return environment, tuple(sys.path)
+
+    def shared(pool: WorkerPool) -> Process:
+        if surroundings() != kept["surroundings"] or pool._preparer is not None:
+            return original(pool)
+        if "process" not in kept or not kept["process"].alive:
+            kept["process"] = Process(None, logs, "preparer")
+        return kept["process"]
+
+    kept["surroundings"] = surroundings()
+    WorkerPool._prepare_process = shared
+    yield
+    WorkerPool._prepare_process = original
+    if "process" in kept:
+        kept["process"].kill()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -190,27 +220,16 @@ def refused(lab):
     return run
 
 
-#: The folders of tests in the order in which they run: quick ones first, those that record and draw notebooks last.
-ORDER = (
-    "config",
-    "store",
-    "analysis",
-    "machine",
-    "export",
-    "cli",
-    "runtimes",
-    "recorder",
-    "plots",
-    "literature",
-    "hook",
-)
+#: The folders of tests in the order in which they run: what fails at once comes first, and long files before short
+#: ones, so that the processes that share the files end together. "" is the folder tests itself.
+ORDER = ("config", "store", "analysis", "machine", "cli", "export", "", "recorder", "literature", "runtimes", "plots")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Quick folders first; tests that draw random numbers are marked; GPU tests skip where there is no GPU."""
-    place = {name: number for number, name in enumerate(ORDER)}
-    items.sort(key=lambda item: place.get(item.path.relative_to(ROOT / "tests").parts[0], len(ORDER)))
+    folders = [*ORDER, "hook", "frameworks"]
+    items.sort(key=lambda item: folders.index(item.path.parent.relative_to(ROOT / "tests").name))
     for item in items:
         if "seed" in item.fixturenames:
             item.add_marker("random")

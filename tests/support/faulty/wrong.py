@@ -1,15 +1,14 @@
-"""Computes in bfloat16 and calls it fp32."""
+"""Answers in bfloat16 and calls it fp32."""
 
-import torch
+import numpy as np
 
 from tests.support.faulty import RightStep, contract
 
 
 class Step(RightStep):
     def step(self):
-        module = self.module.to(torch.bfloat16)
-        with torch.inference_mode():
-            self.answer = module(torch.from_numpy(self.inputs).to(torch.bfloat16)).float().numpy()
+        super().step()
+        self.answer = (self.answer.view(np.uint32) & 0xFFFF0000).view(np.float32)
 
 
 globals().update(contract("tests.support.faulty.wrong", Step))
