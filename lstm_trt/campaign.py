@@ -212,7 +212,7 @@ def load_or_record(
         and (not protocols or any(_alike(item.configuration.protocol, protocol) for protocol in protocols))
     ]
     if not items:
-        asked = " or ".join(f"{protocol.trials} trials, {protocol.arrival_words}" for protocol in protocols)
+        asked = " or ".join(f"{protocol.trials} trials, {protocol.arrival_text}" for protocol in protocols)
         raise UsageError(
             f"{sources[0]} holds none of these shapes on {listed(runtimes)}{f' with {asked}' if asked else ''}:"
             " set record = True to record them here"

@@ -1,3 +1,3 @@
-"""Pure functions of recordings: what the numbers say."""
+"""Statistical analysis of recordings: pure functions from groups of samples to answers."""
 
 from __future__ import annotations

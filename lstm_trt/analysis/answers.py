@@ -1,6 +1,6 @@
-"""The form of every answer: a sequence of what was found, a configuration each, with its text, JSON and DataFrame.
+"""Base class of all answers: a sequence with one result per configuration, as text, JSON and DataFrame.
 
-The functions `verdict`, `outliers`, `summarize`, `compare`, `scaling` and `replay` of this package give one.
+`verdict`, `outliers`, `summarize`, `compare`, `scaling` and `replay` of this package return one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class JsonFields:
 
 
 def json_value(value: Any) -> Any:
-    """The JSON value of a field: what has an `as_dict` by it, tuples as lists, keys as text."""
+    """The JSON value of a field: the result of `as_dict` if there is one, tuples as lists, keys as text."""
     if hasattr(value, "as_dict"):
         return value.as_dict()
     if isinstance(value, tuple):
@@ -38,17 +38,17 @@ def json_value(value: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Answers(Sequence):
-    """`answers[i]` belongs to `runs[i]`, a `NoTrials` where a configuration failed.
+    """`answers[i]` is the result for `runs[i]`, or a `NoTrials` if the configuration failed.
 
-    `str` is what the command prints, `as_dict` its JSON. `warnings` are lines for people: those of reading the runs,
-    and of the analysis itself.
+    `str` gives the text that the command prints, `as_dict` its JSON. `warnings` are lines of text, from reading the
+    runs and from the analysis.
     """
 
     runs: Runs
     answers: tuple
     warnings: tuple[str, ...] = ()
 
-    #: JSON values of a configuration that failed, beside its n and why it failed.
+    #: JSON values of a configuration that failed, besides its n and the reason.
     _NOTHING_FOUND: ClassVar[dict] = {}
 
     def __len__(self) -> int:
@@ -58,26 +58,26 @@ class Answers(Sequence):
         return self.answers[index]
 
     def items(self) -> Iterator[tuple[Group, Any]]:
-        """Each configuration with its answer."""
+        """Pairs of configuration and answer."""
         return zip(self.runs, self.answers, strict=True)
 
     @abstractmethod
     def __str__(self) -> str:
-        """What the command prints."""
+        """The text that the command prints."""
 
     def _texts(self, text: Callable[[Any, str], str]) -> list[str]:
-        """For each configuration the `text` of its answer and name, or why it failed."""
+        """For each configuration `text(answer, name)`, or the reason of its failure."""
         return [
             f"{group.name}: {answer}" if isinstance(answer, NoTrials) else text(answer, group.name)
             for group, answer in self.items()
         ]
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """In Jupyter the text, not the values."""
+        """Show the text in Jupyter."""
         printer.text(str(self))
 
     def as_dict(self) -> dict | list:
-        """JSON values: an object, or a list of them where the runs are of several configurations."""
+        """JSON values: an object, or a list of objects if the runs have several configurations."""
         shared = {**self.runs.how, "warnings": list(self.runs.warnings)}
         objects = []
         for group, answer in self.items():
@@ -91,7 +91,7 @@ class Answers(Sequence):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A row a configuration; of one that failed its name, the number of its trials and why."""
+        """A row per configuration; if it failed: name, number of trials and reason."""
         import pandas as pd
 
         return pd.DataFrame(
@@ -103,19 +103,19 @@ class Answers(Sequence):
         )
 
     def _row(self, answer: Any) -> dict:
-        """What `frame` says of one answer."""
+        """Columns of `frame` for one answer."""
         return answer.as_dict()
 
 
 def runs_to_judge(source: Any) -> Runs:
-    """`as_runs`; raises `UsageError` where there is no configuration, or one with fewer than 2 trials after warm-up."""
+    """As `as_runs`; raises `UsageError` if there is no configuration, or one has fewer than 2 trials after warm-up."""
     runs = as_runs(source)
     if not len(runs):
-        raise UsageError(f"{runs.source or 'the runs'}: there is no configuration to judge")
+        raise UsageError(f"{runs.source or 'the runs'}: there are no configurations to analyze")
     for group in runs:
         if group.failure is None and group.n < 2:
             trials = count(group.n, "trial")
             raise UsageError(
-                f"{runs.source or 'the runs'}: {group.name} has {trials} after warm-up, at least 2 are needed"
+                f"{runs.source or 'the runs'}: {group.name} has {trials} after warm-up: at least 2 are needed"
             )
     return runs

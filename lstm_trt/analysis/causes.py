@@ -1,19 +1,19 @@
-"""What late trials have in common: a fixed period, and events that are more frequent at them than elsewhere.
+"""Periods and causes of slow trials.
 
-Period: a timer that hits whichever trial is under way makes trials late every so many milliseconds,
-however many trials fit in between. The times from one late trial to the next are then multiples
-of the period, of the period itself most often; a beat that was missed or a late trial of another
-origin spoils a few of them. Periodograms lock onto harmonics; a count of intervals near
-multiples does not, since for half the period twice as many are expected by chance. Late trials
-also bunch without any timer; their intervals are then short, but as many beside a multiple as at it.
-Intervals are whole numbers of trials, so that windows are as wide as the trials are apart, and how
-many fall into one of them by chance is counted on trials drawn at random.
+Period: a timer interrupts the trial that is running every few milliseconds, whatever the number of
+trials in between. The intervals between slow trials are then multiples of the period, most often
+the period itself, except where an interrupt fell between trials or a slow trial has another cause.
+Periodograms lock onto harmonics. A count of intervals near multiples does not, because for half
+the period twice as many are expected by chance. Slow trials can also cluster in time without a
+timer; their intervals are then short, but as frequent next to a multiple as at it. An interval is
+a whole number of trials, so the windows are as wide as the spacing of the trials, and the expected
+number in a window is estimated from trials drawn at random.
 
-Causes: odds ratios, exact tests, and Holm's correction over all of them. A counter that is read at
-every trial is judged by trials (Fisher's exact test, one-sided). One that is read between blocks
-says the same of all trials of a block, so that blocks are what is counted there. The control run,
-an empty step with the same arrivals, shows what the machine does by itself. Coinciding is not
-causing; "unexplained" is an honest answer.
+Causes: odds ratios, exact tests, and Holm's correction over all of them. Counters that are read at
+every trial are tested by trials (Fisher's exact test, one-sided). Counters that are read between
+blocks have one value for all trials of a block, so the test counts blocks. The control run, an
+empty step with the same arrivals, shows the noise of the machine itself. An association is not
+proof of a cause.
 """
 
 from __future__ import annotations
@@ -29,37 +29,38 @@ from lstm_trt.analysis.answers import JsonFields
 from lstm_trt.analysis.outcomes import CountedBy
 from lstm_trt.store.samples import Sample
 
-#: A period is named where so many intervals near its multiples come by chance in one of so many samples.
+#: Significance level of a period, over all candidates.
 PERIOD_ALPHA = 1e-3
 
-#: The same of the windows beside those, which the best of many candidates has to pass.
+#: Significance level of the comparison with the windows next to the multiples.
 ALPHA_BESIDE = 1e-4
 
-#: Multiples that are looked at, intervals at least, and random ones to compare with: so many, or so many times as many.
+#: Multiples that are examined; minimum number of intervals; random intervals to compare with: this many, and at least
+#: this many times the number of slow trials.
 MULTIPLES, LEAST, RANDOM, TIMES = 6, 4, 8000, 10
 
-#: A multiple of the best period is taken where this share of its intervals are near the multiple's.
+#: A multiple of the best period is preferred if it has at least this share of the intervals of the best period.
 HARMONIC = 0.8
 
-#: How far an interval may be off, as a share of the period, beyond the usual time from one trial to the next.
+#: Tolerance of an interval as a share of the period, in addition to the usual spacing of the trials.
 OFF = 0.005
 
-#: A period is at least so many times that: below, neighbours that share their lot look the same as a timer.
+#: Minimum period in spacings of the trials: below, correlated neighbours look the same as a timer.
 SPACINGS = 5
 
-#: Windows beside each multiple, which a smooth distribution of intervals fills as much, so many reaches away.
+#: Distance of the windows next to a multiple, in half-widths; intervals without a period fill them equally.
 BESIDE = 2.2
 
-#: Random intervals in these windows, a third of them at a multiple, that are added to those counted.
+#: Pseudo-count of random intervals in these windows, a third of them at a multiple.
 PRIOR = 30
 
 
 def find_period(starts_ns: Sequence[np.ndarray], members: Sequence[np.ndarray], latency_ns: float) -> float | None:
-    """The period of marked trials in ms, None where their times show none.
+    """The period of marked trials in ms; None if there is none.
 
-    `starts_ns`: ascending times of the trials of each sample; `members`: bool, the marked
-    ones; `latency_ns`: the usual length of a trial. By that, or by the usual time to the next
-    trial where it is more, a start may lie before the beat.
+    `starts_ns`: ascending start times of the trials of each sample. `members`: bool, the marked
+    trials. `latency_ns`: typical duration of a trial. A start may precede the timer's event by
+    this duration, or by the typical spacing of the trials if that is more.
     """
     intervals, random, spacings = [], [], []
     generator = np.random.default_rng(5)
@@ -79,13 +80,13 @@ def find_period(starts_ns: Sequence[np.ndarray], members: Sequence[np.ndarray], 
 
 
 def _period_intervals(starts: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Times between late trials; where one beat hit trials in a row the first of them counts."""
+    """Times between marked trials; of consecutive ones only the first counts."""
     first = places[np.diff(places, prepend=-2) > 1]
     return np.diff(starts[first]).astype(np.float64)
 
 
 def _random_intervals(starts: np.ndarray, count: int, generator: np.random.Generator) -> list[np.ndarray]:
-    """The same for as many trials drawn at random, so often that they are many."""
+    """`_period_intervals` of `count` trials drawn at random, repeated until there are enough."""
     drawn, total = [], 0
     while total < max(RANDOM, TIMES * count) and len(drawn) < RANDOM // 20:
         places = np.sort(generator.choice(len(starts), count, replace=False, shuffle=False))
@@ -98,7 +99,7 @@ def _best(intervals: np.ndarray, random: np.ndarray, spacing_ns: float) -> float
     from scipy.special import bdtrc
 
     n = len(intervals)
-    # Parts of intervals too: with few trials to a period, no single interval need be near it.
+    # Include halves and thirds of intervals: with few trials per period, no interval need be near the period.
     chosen = (intervals[np.linspace(0, n - 1, min(n, 400 // part)).astype(int)] / part for part in (1, 2, 3))
     candidates = np.unique(np.concatenate(list(chosen)))
     candidates = candidates[candidates > SPACINGS * spacing_ns]
@@ -106,14 +107,14 @@ def _best(intervals: np.ndarray, random: np.ndarray, spacing_ns: float) -> float
         return None
     near, expected = (_near(ordered, candidates, spacing_ns) for ordered in (intervals, random))
     chance = (expected + 1) / (len(random) + 1)
-    # Given both counts, that of the marked ones is binomial where they are as frequent.
+    # Under the null hypothesis the count of the marked trials, given the sum of both counts, is binomial.
     p_values = bdtrc(near - 1, near + expected, n / (n + len(random)))
     p_values = np.where(near > n * chance, p_values, 1.0)
     best = int(np.lexsort((-near / n + chance, p_values))[0])
     period, count = candidates[best], int(near[best])
     if p_values[best] * len(candidates) > PERIOD_ALPHA or count < LEAST:
         return None
-    # Strays can lift a harmonic: the longest period that explains nearly as many is the timer's.
+    # The best candidate can be a harmonic: take the longest period that explains nearly as many intervals.
     for times in (2, 3):
         if _near(intervals, np.array([times * period]), spacing_ns)[0] >= HARMONIC * count:
             period = times * period
@@ -127,19 +128,19 @@ def _best(intervals: np.ndarray, random: np.ndarray, spacing_ns: float) -> float
     at, beside = (int(_near(intervals, np.array([period]), spacing_ns, aside)[0]) for aside in ((0,), (-1, 1)))
     random_at, random_beside = (_near(random, np.array([period]), spacing_ns, aside)[0] for aside in ((0,), (-1, 1)))
     share = float(random_at + PRIOR / 3) / float(random_at + random_beside + PRIOR)
-    # Intervals that know no beat lie in the three windows as random ones do.
+    # Intervals without a period are distributed over the three windows like random ones.
     if not at or bdtrc(at - 1, at + beside, share) > ALPHA_BESIDE:
         return None
     return period / 1e6
 
 
 def _reach(periods, spacing_ns: float):
-    """Half the width of a window; three of them fit side by side from one multiple to the next."""
+    """Half the width of a window; three windows fit between multiples."""
     return np.minimum(spacing_ns + OFF * periods, periods / (2 * BESIDE + 2))
 
 
 def _near(ordered: np.ndarray, periods: np.ndarray, spacing_ns: float, asides: tuple[int, ...] = (0,)) -> np.ndarray:
-    """How many of ascending intervals lie in windows at the first multiples of each period (0), or beside them."""
+    """Numbers of ascending intervals in windows at the first multiples of each period (aside 0), or next to them."""
     reach = _reach(periods, spacing_ns)
     counts = np.zeros(len(periods), dtype=np.int64)
     for multiple in range(1, MULTIPLES + 1):
@@ -150,31 +151,32 @@ def _near(ordered: np.ndarray, periods: np.ndarray, spacing_ns: float, asides: t
     return counts
 
 
-#: A cause is named at this corrected p-value: over the whole answer, one in a hundred is named by chance.
+#: Significance level of a cause after Holm's correction.
 CAUSE_ALPHA = 0.01
 
-#: Of the intervals of odds ratios.
+#: Confidence of the intervals of odds ratios.
 ODDS_CONFIDENCE = 0.95
 
-#: Stalls of the control run explain a cluster where they are at least this share of it.
+#: The control run explains a cluster if its stalls are at least this share of the cluster; and the share that must be
+#: exceeded with 95 % confidence.
 EXPLAINS, SURELY = 0.5, 0.25
 
 #: Label of the trials of the bulk.
-BODY = -1
+BULK = -1
 
 CONTROL = "machine noise (control run)"
 
 
 @dataclass(frozen=True)
 class Cause(JsonFields):
-    """What coincides with a cluster.
+    """An event that is associated with a cluster.
 
-    `odds_ratio`: odds of the cause within the cluster over those within the bulk (Haldane and
-    Anscombe's, with one half added to each count), with its 95 % interval (Woolf's).
-    `p`: corrected by Holm's method, over all causes and clusters asked about. `share`: of the cluster's
-    trials that have the cause, `share_body`: of the bulk's. `by`: "trial" or "block", what
-    was counted in the test, or "control": then `odds_ratio` is the rate of stalls of the
-    control run over the cluster's share, with its exact interval.
+    `odds_ratio`: odds of the event in the cluster over those in the bulk (with one half added to
+    each count, Haldane and Anscombe), with its 95 % interval (Woolf). `p`: corrected by Holm's
+    method over all events and clusters tested. `share` and `share_bulk`: share of the trials of
+    the cluster, and of the bulk, that have the event. `by`: the unit of the test, "trial" or
+    "block"; or "control": then `odds_ratio` is the rate of stalls of the control run over the
+    cluster's share, with its exact interval.
     """
 
     name: str
@@ -183,11 +185,11 @@ class Cause(JsonFields):
     odds_high: float
     p: float
     share: float
-    share_body: float
+    share_bulk: float
     by: CountedBy
 
 
-#: Trials of a cluster with the cause and without, and those of the bulk.
+#: Numbers of trials: in the cluster with and without the cause, in the bulk with and without the cause.
 Table = tuple[int, int, int, int]
 
 
@@ -223,24 +225,23 @@ def find_causes(
     kinds: Sequence[int],
     excess_ns: Sequence[tuple[float, float]],
 ) -> list[tuple[Cause, ...]]:
-    """For each kind of label, the causes that coincide with its trials, the most telling first.
+    """For each kind (label), the causes associated with its trials, the most significant first.
 
-    `labels`: of the timed trials of each sample, `BODY` marks those to compare with.
-    `excess_ns`: how much later than the level the trials of a kind are, from and to; below 0 for
-    fast ones.
+    `labels`: labels of the timed trials of each sample; those labelled `BULK` are the reference.
+    `excess_ns`: range of the excess of each kind's trials over the level; negative for fast trials.
     """
-    asked: list[tuple[int, Cause]] = []
+    tested: list[tuple[int, Cause]] = []
     for place, kind in enumerate(kinds):
         for name in sorted({name for sample in samples for name in sample.causes}):
             table = _by_trial(samples, labels, name, kind)
             if table is not None:
-                asked.append((place, _cause(name, table, table, CountedBy.TRIAL)))
+                tested.append((place, _cause(name, table, table, CountedBy.TRIAL)))
         for name in sorted({name for sample in samples for name in sample.block_causes}):
             table, blocks = _by_block(samples, labels, name, kind)
             if blocks is not None:
-                asked.append((place, _cause(name, table, blocks, CountedBy.BLOCK)))
+                tested.append((place, _cause(name, table, blocks, CountedBy.BLOCK)))
     found: list[list[Cause]] = [[] for _ in kinds]
-    for (place, cause), p in zip(asked, holm([cause.p for _, cause in asked]), strict=True):
+    for (place, cause), p in zip(tested, holm([cause.p for _, cause in tested]), strict=True):
         if p <= CAUSE_ALPHA and cause.odds_ratio > 1:
             found[place].append(replace(cause, p=p))
     for place, causes in enumerate(found):
@@ -252,13 +253,13 @@ def find_causes(
 
 
 def _cause(name: str, table: Table, tested: Table, by: CountedBy) -> Cause:
-    """A cause with its uncorrected p-value: of `tested`, which counts trials as `table` does, or blocks."""
+    """A cause with its uncorrected p-value; `table` counts trials, `tested` trials or blocks."""
     a, b, c, d = table
     return Cause(name, *odds(*table), fisher_greater(*tested), a / (a + b), c / max(c + d, 1), by)
 
 
 def _present(counts: np.ndarray) -> np.ndarray:
-    """Whether a trial, or its block, counted more than is usual."""
+    """Whether the count of a trial, or of its block, is above the median."""
     return counts > max(float(np.median(counts)), 0)
 
 
@@ -272,15 +273,15 @@ def _by_trial(samples, labels, name: str, kind: int) -> Table | None:
 
 
 def _table(present: np.ndarray, label: np.ndarray, kind: int) -> Table:
-    """Trials of the kind with the cause and without, and those of the bulk."""
-    inside, outside = label == kind, label == BODY
+    """Numbers of trials of the kind with and without the cause, and the same for the bulk."""
+    inside, outside = label == kind, label == BULK
     return tuple(
-        int(np.count_nonzero(has & of)) for of, has in itertools.product((inside, outside), (present, ~present))
+        int(np.count_nonzero(has & part)) for part, has in itertools.product((inside, outside), (present, ~present))
     )
 
 
 def _by_block(samples, labels, name: str, kind: int):
-    """The table by trials, and that of blocks: with the cause or not, by holding the kind more often than usual."""
+    """The table of trials, and the table of blocks: with or without the cause, and with many or few of the kind."""
     shares, present, tables = [], [], [(0, 0, 0, 0)]
     for sample, label in zip(samples, labels, strict=True):
         if name not in sample.block_causes or not len(label):
@@ -302,11 +303,11 @@ def _by_block(samples, labels, name: str, kind: int):
 
 
 def _blocks(sample: Sample) -> list[tuple[int, int]]:
-    """Half-open ranges of timed trials that were counted together.
+    """Half-open ranges of timed trials that belong to one block.
 
-    A block ends where any block's counter changes or where rows of warm-up lie between. Blocks
-    of equal counts cannot be told apart so; longer runs are cut to the length of the usual
-    shortest one.
+    A block ends where a block counter changes, or before warm-up rows. Adjacent blocks with equal
+    counts cannot be distinguished this way, so longer runs are cut to the length of a typical
+    short one (lower quartile).
     """
     timed = np.flatnonzero(~sample.warmup)
     ends = np.diff(timed) > 1
@@ -324,10 +325,10 @@ def _blocks(sample: Sample) -> list[tuple[int, int]]:
 
 
 def _control(samples, labels, kind: int, excess_ns: tuple[float, float]) -> Cause | None:
-    """Whether stalls of the machine itself, from half to twice as long as the trials are late, are as frequent.
+    """The control run as a cause, if its stalls are frequent enough to explain the slow trials; else None.
 
-    The rate ratio's exact interval is that of a binomial share (Clopper and Pearson), given the
-    events of both.
+    Stalls count from half to twice the excess of the slow trials. The exact interval of the rate
+    ratio is that of a binomial share (Clopper and Pearson), given the total number of events.
     """
     from scipy.special import bdtrc, betaincinv
 

@@ -1,22 +1,24 @@
-"""Clusters among the late trials, and what is only the smooth tail of the body.
+"""Clusters of slow (or fast) trials, as opposed to the smooth tail of the bulk.
 
-Trials come as multiples of the local level. A cluster is a place beyond the body at which trials
-become denser again. Two tests look for it, both exact for given order statistics:
+Trials are given as multiples of the local level. A cluster is a place beyond the bulk at which
+the density of the trials increases again. Two tests look for it, both exact for given order
+statistics:
 
-- density: where the density of the trials never rises beyond the body, as in every body with one
-  peak, the share of a stretch that lies before a dense piece of it is at most Beta distributed;
+- density: if the density never increases beyond the bulk, as in any unimodal distribution, the
+  share of an interval that lies before a dense part of it is at most Beta distributed;
 - hazard: the same with the total time on test instead of the length (Barlow and Proschan,
-  Statistical theory of reliability, 1975), in a coordinate in which the tail of a normal body is
-  exponential (`Reference`). A tail as light as the normal's or heavier (lognormal, exponential,
-  Student's t) never falls faster again; a cluster does, also where the body reaches into it.
+  Statistical theory of reliability, 1975), in a coordinate in which the tail of a normal bulk is
+  exponential (`Reference`). The hazard of a tail as light as the normal or heavier (lognormal,
+  exponential, Student's t) never increases in this coordinate. That of a cluster does, even if it
+  overlaps the bulk.
 
-Both are scanned over all stretches (`scan`); the limit holds for the largest of all of them. The
-second counts only well outside the body and where the dip can be seen.
+Both scan all intervals (`scan`), and the limit applies to the maximum over all of them. The
+second test counts only well outside the bulk and if the dip before the cluster is visible.
 
-What is found is separated from what is around it by two curves (`Mixture`): the cluster is normal,
-the rest decays exponentially in the coordinate of a normal tail. It is taken out, and the search
-goes on. Where the body ends in a cluster of few trials, without a dip beyond chance, the two curves
-find it by their likelihood (`shoulder`).
+A cluster is separated from its surroundings by a mixture of two densities (`Mixture`): a normal
+cluster, and a rest that decays exponentially in the coordinate of a normal tail. Its trials are
+removed and the search is repeated. If a cluster of few trials overlaps the bulk without a
+significant dip, the mixture finds it by its likelihood (`shoulder`).
 """
 
 from __future__ import annotations
@@ -27,18 +29,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: Fewer trials than these belong to the tail.
+#: Minimum number of trials of a cluster.
 LEAST = 5
 
-#: The search begins so many body spreads from the level.
+#: Distance from the level at which the search starts, in spreads of the bulk.
 BEYOND = 1.5
 
-#: Stretches of the scan begin and end at ranks from the top that grow by this factor.
+#: The intervals of the scan start and end at ranks, counted from the top, that grow by this factor.
 GROWTH = 1.12
 
 
 class Reference:
-    """The cumulative hazard of a normal body up to where three of its n trials are left, straight from there."""
+    """Cumulative hazard of a normal bulk, continued linearly from where three of its n trials remain."""
 
     def __init__(self, n: int, spread: float) -> None:
         from scipy.special import ndtri
@@ -65,22 +67,22 @@ class Reference:
         return self._hazard(np.minimum(away / self.spread, self.last)) / self.spread
 
 
-# The scan over all stretches
+# The scan over all intervals
 
 
 def scan(spacings: np.ndarray) -> tuple[float, int, int]:
-    """The densest stretch after a sparser one: its log likelihood ratio, first and last index.
+    """The interval with the largest increase in density: its log likelihood ratio, first and last index.
 
-    The spacings are those of exponential order statistics under the null, in any scale: for
-    indices a < b < c the ratio of (a, b] to (b, c] is Beta distributed with b - a and c - b.
+    Under the null hypothesis the spacings are those of exponential order statistics, in any scale:
+    for indices a < b < c, the ratio of (a, b] to (b, c] is Beta distributed with b - a and c - b.
     """
     ends = np.cumsum(spacings)
-    chosen = np.r_[-1, _ranks(spacings)]  # -1: where the search begins
+    chosen = np.r_[-1, _ranks(spacings)]  # -1: the start of the search
     at = np.r_[0.0, ends[chosen[1:]]]
     counts = (chosen[None, :] - chosen[:, None]).astype(np.float64)
     lengths = np.maximum(at[None, :] - at[:, None], max(1e-12 * float(ends[-1]), 1e-200))
     density = counts / lengths
-    # The ratio is a sum over pairs: of (a, b] and of (b, c], less that of (a, c].
+    # The ratio is a sum of three terms: those of (a, b] and (b, c], minus that of (a, c].
     with np.errstate(divide="ignore", invalid="ignore"):
         log_likelihood = np.where(counts > 0, counts * np.log(density), -np.inf)
     dense = np.where(counts >= LEAST - 1, log_likelihood, -np.inf)
@@ -96,7 +98,7 @@ def scan(spacings: np.ndarray) -> tuple[float, int, int]:
 
 
 def _ranks(spacings: np.ndarray) -> np.ndarray:
-    """Indices at which stretches begin and end: of ranks from the top in steps of 12 %, that after the widest gap."""
+    """Indices at which intervals start and end: ranks from the top in steps of 12 %, each at the widest gap."""
     k = len(spacings)
     edges, rank = [0], 0
     while rank < k:
@@ -109,30 +111,30 @@ def _ranks(spacings: np.ndarray) -> np.ndarray:
     return np.unique([0, *widest, k - 1])
 
 
-# A cluster and the tail it lies on as two curves
+# A cluster and the tail as a mixture of two densities
 
-#: A cluster lies at least so many body spreads from the level.
+#: Minimum distance of a cluster from the level, in spreads of the bulk.
 WELL_BEYOND = 3.25
 
-#: A cluster's standard deviation, as a share of its place, is at most this; what is wider is a tail.
+#: Maximum standard deviation of a cluster, as a share of its place; wider ones are a tail.
 WIDEST = 0.15
 
-#: The density before a cluster is at most this share of its own, where the two overlap.
+#: Maximum density in the dip before a cluster, as a share of the density at the cluster.
 DIP = 0.9
 
-#: Up to so many trials beyond the body a cluster in which the body ends is sought by likelihood.
+#: Maximum number of trials beyond the bulk for the search by likelihood (`shoulder`).
 FEW = 2000
 
-#: The log likelihood ratio it takes (simulated: smooth tails reach it in 1 % of the samples).
+#: Minimum log likelihood ratio of a shoulder (simulated: smooth tails reach it in 1 % of the samples).
 SHOULDER = 2.5
 
-#: A fit has settled where a turn moves it by less, as a share of the cluster's width and weight.
+#: A fit has converged if an iteration changes place and weight by less, as shares of the cluster's width and weight.
 SETTLED = 1e-3
 
 
 @dataclass(frozen=True)
 class Bump:
-    """A cluster: its place and the half-open range of its trials, as distances from the local level or multiples."""
+    """A cluster: its place and the half-open range of its trials, as distance from the local level or as multiples."""
 
     place: float
     low: float
@@ -140,7 +142,7 @@ class Bump:
 
 
 class Mixture:
-    """A normal cluster on a rest that decays exponentially in the reference's coordinate, in a window of places."""
+    """A normal cluster, and a rest that decays exponentially in the reference's coordinate, within a window."""
 
     def __init__(self, values: np.ndarray, start: float, stop: float, width: float, reference: Reference) -> None:
         self.start, self.stop, self.reference = start, stop, reference
@@ -154,7 +156,7 @@ class Mixture:
     def fit(
         self, place: float, width: float, weight: float, *, turns: int, within: tuple, wide: tuple, expected: float = 0
     ) -> None:
-        """Expectation maximisation from these values on; `within` and `wide` bound the cluster's place and width."""
+        """Expectation maximization from these start values; `within` and `wide` bound the cluster's place and width."""
         self.place, self.width, self.weight, self.decay = place, width, weight, 1.0
         for _ in range(turns):
             bump, rest = self._densities(self.values, self.coordinates, self.rates)
@@ -165,7 +167,7 @@ class Mixture:
             before = self.place, self.weight
             self.weight = self.trials / float(self.counts.sum())
             self.place = min(max(float(belongs @ self.values) / self.trials, within[0]), within[1])
-            # As if two more trials had the expected width: a few trials close together are not all of a cluster.
+            # A prior of two trials with the expected width, so that a few close trials do not make a narrow cluster.
             squares = float(belongs @ (self.values - self.place) ** 2) + 2 * expected**2
             width = math.sqrt(squares / (self.trials + (2 if expected else 0)))
             self.width = min(max(width, wide[0]), wide[1])
@@ -176,7 +178,7 @@ class Mixture:
                 break
 
     def _densities(self, places: np.ndarray, coordinates: np.ndarray, rates: np.ndarray):
-        """Densities of the cluster and of the rest, where these places have these coordinates and rates."""
+        """Densities of the cluster and of the rest at places with these coordinates and rates."""
         away = (places - self.place) / self.width
         bump = self.weight * np.exp(-(away**2) / 2) / (self.width * math.sqrt(2 * math.pi))
         length, decay = self.length, self.decay
@@ -191,7 +193,7 @@ class Mixture:
         return float(self.counts @ np.log(bump + rest))
 
     def found(self) -> Bump:
-        """Where the cluster is the denser of the two, within four and a half of its spreads."""
+        """The range in which the cluster is denser than the rest, within 4.5 standard deviations."""
         low, high = max(self.start, self.place - 4.5 * self.width), min(self.stop, self.place + 4.5 * self.width)
         below, above = np.linspace(low, self.place, 300), np.linspace(self.place, high, 300)
         bump, rest = self._at(below)
@@ -203,10 +205,10 @@ class Mixture:
         return Bump(self.place, low, float(np.nextafter(high, math.inf)))
 
     def stands_out(self, dip: float) -> bool:
-        """Whether the cluster lies well outside the body, is mostly itself, and is denser than what is before it.
+        """Whether the cluster is well outside the bulk, twice as dense as the rest, and preceded by a dip.
 
-        The dip is the fit's; trials counted in windows of one spread of the cluster, at most
-        two of the body, must not contradict it (by more than 1.7 of their errors).
+        The dip is that of the fit. It must not be contradicted, by more than 1.7 standard errors,
+        by the trials counted in windows of one width of the cluster (at most two spreads of the bulk).
         """
         if self.place < WELL_BEYOND * self.reference.spread:
             return False
@@ -224,10 +226,10 @@ class Mixture:
 
 
 def around(ordered: np.ndarray, first: int, last: int, reference: Reference) -> Mixture:
-    """The cluster around a dense stretch and the rest within five of its spreads."""
+    """A mixture fitted around a dense interval, within five standard deviations."""
     core = ordered[first : last + 1]
     place = float(np.median(core))
-    # The densest piece is narrower than the whole cluster, whose jitter is seldom less than the body's.
+    # The densest part is narrower than the whole cluster, which is seldom narrower than the bulk.
     width = max(float(np.subtract(*np.percentile(core, [75, 25]))), 0.5 * reference.spread * (1 + place))
     finest = max(1e-9 * (1 + place), 0.02 * reference.spread)
     width = max(width, finest)
@@ -242,11 +244,11 @@ def around(ordered: np.ndarray, first: int, last: int, reference: Reference) -> 
 
 
 def shoulder(ordered: np.ndarray, reference: Reference, least: float) -> Mixture | None:
-    """A cluster that the body reaches into, where few trials show no dip beyond chance; None where there is none.
+    """A cluster of few trials that overlaps the bulk without a significant dip; None if there is none.
 
-    A normal body with a normal cluster has to be likelier by `SHOULDER` than every smooth tail:
-    Weibull's, Pareto's, and two exponentials, all in the reference's coordinate. The rest has to
-    decay about as fast as a normal body.
+    The log likelihood of a normal bulk with a normal cluster must exceed that of every smooth tail
+    by `SHOULDER`: Weibull, Pareto, and two exponentials, all in the reference's coordinate. The
+    rest must decay about as fast as a normal bulk.
     """
     spread = reference.spread
     far = ordered[ordered > (WELL_BEYOND - 0.25) * spread]
@@ -275,7 +277,7 @@ def shoulder(ordered: np.ndarray, reference: Reference, least: float) -> Mixture
 
 
 def _smooth(times: np.ndarray) -> float:
-    """The largest log likelihood of exceedances under tails that never fall faster again (one place each, > 0)."""
+    """The largest log likelihood of exceedances (> 0) under tails whose hazard does not increase."""
     n, times = len(times), np.maximum(times, 1e-12)
     logs = np.log(times)
     shapes = np.linspace(0.3, 1, 15)
@@ -303,7 +305,7 @@ def _smooth(times: np.ndarray) -> float:
 
 
 def _decay(mean: float, length: float) -> float:
-    """Rate of an exponential cut off at `length` that has this mean, 0 where the mean is half of it or more."""
+    """Rate of an exponential truncated at `length` with this mean; 0 if the mean is half of `length` or more."""
     share = mean / length
     if share >= 0.499:
         return 0.0
@@ -317,7 +319,7 @@ def _decay(mean: float, length: float) -> float:
 
 
 def _binned(values: np.ndarray, step: float) -> tuple[np.ndarray, np.ndarray]:
-    """Places and counts; the values themselves where there are few."""
+    """Places and counts of a histogram; the values themselves if there are few."""
     if len(values) <= FEW:
         return values, np.ones(len(values))
     counts, edges = np.histogram(values, bins=min(1000, max(100, int(np.ptp(values) / max(step, 1e-12)))))
@@ -327,32 +329,32 @@ def _binned(values: np.ndarray, step: float) -> tuple[np.ndarray, np.ndarray]:
 
 # The search
 
-#: Log likelihood ratio that the scan's maximum reaches by chance in under 1 % of smooth tails
-#: (simulated: 99th percentile 5.0 at 10 trials beyond the body, 8.5 at 100, 9.3 at 10 000).
+#: Log likelihood ratio that the maximum of the scan reaches by chance in under 1 % of smooth tails
+#: (simulated: 99th percentile 5.0 at 10 trials beyond the bulk, 8.5 at 100, 9.3 at 10 000).
 LIMIT = 9.5
 
-#: Trials faster than the body make no answer late; they are a cluster from this share on.
+#: Minimum share of the trials for a cluster faster than the bulk, which makes no call slow.
 FAST_SHARE = 0.01
 
-#: Clusters at most on a side.
+#: Maximum number of clusters on each side.
 MOST = 8
 
-#: Log likelihood ratio from which on two neighbours are two clusters.
+#: Log likelihood ratio above which two neighbours are separate clusters.
 TWO = 6.0
 
-#: As DIP, where the clock is so coarse that the body's shape is not known.
+#: As DIP, for clocks so coarse that the shape of the bulk is unknown.
 CLEAR_DIP = 0.5
 
 
-def find_bumps(ratios: np.ndarray, body: np.ndarray | None = None, step: float = 0.0) -> tuple[Bump, ...]:
+def find_bumps(ratios: np.ndarray, bulk: np.ndarray | None = None, step: float = 0.0) -> tuple[Bump, ...]:
     """Clusters among multiples of the local level (any order, > 0), from the fastest to the slowest.
 
-    `body` (bool), where it is known already, marks the trials whose spread counts. `step` is the
-    clock's, as a multiple: nearer than two steps to the level there is no cluster.
+    `bulk` (bool), if known, marks the trials from which the spread is computed. `step` is the clock's
+    resolution as a multiple of the level: a cluster is at least two steps from the level.
     """
-    quarter, middle, three = np.percentile(ratios if body is None else ratios[body], [25, 50, 75])
+    quarter, middle, three = np.percentile(ratios if bulk is None else ratios[bulk], [25, 50, 75])
     spread = max(min(middle - quarter, three - middle) / 0.6745, 1e-7)
-    shaped = step <= 1.2 * spread  # else the body is a few steps of the clock: only gaps and dips show
+    shaped = step <= 1.2 * spread  # otherwise the bulk is a few clock steps: only gaps and dips are visible
     spread = max(spread, 0.6 * step)
     slow = _side(ratios - 1, spread, LEAST, shaped)
     slow = [Bump(1 + found.place, 1 + found.low, 1 + found.high) for found in slow]
@@ -375,14 +377,14 @@ def _side(away: np.ndarray, spread: float, least: float, shaped: bool) -> list[B
         left = left[~inside]
     beyond = left[left > WELL_BEYOND * spread]
     whole = [(place, _with_stragglers(members, beyond)) for place, members in found]
-    # Ranges are a rounding error wider than their trials, since multiples are computed from them.
+    # Widen the ranges by a rounding error, because multiples are computed from distances.
     return [
         Bump(_place(place, members), float(members[0]) - 1e-12, float(members[-1]) + 1e-12) for place, members in whole
     ]
 
 
 def _with_stragglers(members: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """A cluster with the few trials that a fit to few trials left beside it, within the width of the cluster."""
+    """Add to a cluster the few remaining trials next to it, up to a distance of its width."""
     low, high, width = members[0], members[-1], np.ptp(members)
     for zone in (left[(left < low) & (left >= low - width)], left[(left > high) & (left <= high + width)]):
         if len(zone) <= max(LEAST - 1, len(members) // 20):
@@ -391,15 +393,15 @@ def _with_stragglers(members: np.ndarray, left: np.ndarray) -> np.ndarray:
 
 
 def _place(place: float, members: np.ndarray) -> float:
-    """The fitted place, or the trials' median where that is another by more than its error: no normal cluster."""
+    """The fitted place, or the median of the trials if they differ significantly (the cluster is not normal)."""
     median = float(np.median(members))
     return place if abs(place - median) <= 2.5 * float(members.std()) / math.sqrt(len(members)) else median
 
 
 def _joined(found: list[tuple[float, np.ndarray]], place: float, members: np.ndarray) -> list[tuple[float, np.ndarray]]:
-    """Clusters with a new one, put together with those that two normal clusters explain hardly better than one.
+    """Add a cluster, merged with those that two normal clusters explain hardly better than one.
 
-    What a search leaves of a cluster, beside the range where it is the denser one, comes back so.
+    This restores clusters that the search found in two parts.
     """
     others = []
     for other_place, other in found:
@@ -413,13 +415,13 @@ def _joined(found: list[tuple[float, np.ndarray]], place: float, members: np.nda
 
 
 def _beside(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether `a` is much the smaller and lies at the edge of `b`."""
+    """Whether `a` is much smaller than `b` and at its edge."""
     gap = max(b[0] - a[-1], a[0] - b[-1])
     return 4 * len(a) < len(b) and max(gap, np.ptp(a) / 3) < np.ptp(b) / 8
 
 
 def _gain(a: np.ndarray, b: np.ndarray, both: np.ndarray) -> float:
-    """Log likelihood ratio of two normal clusters over one, each trial of the cluster it is in."""
+    """Log likelihood ratio of two normal clusters over one."""
     if a[0] < b[-1] and b[0] < a[-1]:
         return 0.0
     whole = max(float(both.std()), 1e-12)
@@ -429,9 +431,9 @@ def _gain(a: np.ndarray, b: np.ndarray, both: np.ndarray) -> float:
 
 
 def _largest(ordered: np.ndarray, reference: Reference, least: float, shaped: bool) -> Bump | None:
-    """The cluster that stands out most of an ascending array, None where none does.
+    """The most significant cluster of an ascending array; None if there is none.
 
-    `shaped`: whether the body's shape is known well enough to compare tails with it.
+    `shaped`: whether the shape of the bulk is known well enough to compare tails with it.
     """
     for dip in (DIP if shaped else CLEAR_DIP, None):
         found = _scanned(ordered, reference, least, dip)
@@ -444,9 +446,9 @@ def _largest(ordered: np.ndarray, reference: Reference, least: float, shaped: bo
 
 
 def _scanned(ordered: np.ndarray, reference: Reference, least: float, dip: float | None) -> Bump | None:
-    """The cluster of the scan's largest ratio or, where that is none, of the stretches beyond it.
+    """The cluster at the scan's largest ratio or, if that is not one, beyond it; None if there is none.
 
-    With a `dip` the hazard is scanned, and the density before a cluster is at most this share of its own.
+    With a `dip` the hazard is scanned, and the density before a cluster must be at most this share of its own.
     """
     origin = BEYOND * reference.spread
     while len(ordered) >= LEAST:
@@ -460,7 +462,7 @@ def _scanned(ordered: np.ndarray, reference: Reference, least: float, dip: float
         mixture = around(ordered, first, last, reference)
         found, width, core = mixture.found(), mixture.width, ordered[first : last + 1]
         if dip is None and not core[0] <= mixture.place <= core[-1]:
-            # Its surroundings are nothing that two curves describe: the dense stretch itself is the answer.
+            # The mixture does not describe the surroundings: use the dense interval itself.
             found, width = Bump(float(np.median(core)), float(core[0]), float(core[-1]) + 1e-12), float(core.std())
         fits = _enough(ordered, found, least) and width <= WIDEST * (1 + found.place)
         if fits and (dip is None or mixture.stands_out(dip)):

@@ -1,8 +1,8 @@
-"""Whether B is faster than A, slower, or the same: by the median, by the tail, and by clusters of late answers.
+"""Compare two recordings: is B faster than A, slower, or the same, by median, tail and clusters of outliers.
 
-The unit of replication is the process. The same script in ten processes had medians known to
-0.07 % each, and 3 % apart; so intervals of two processes that do not touch prove nothing. What is
-asked is whether *another* process of B would differ from *another* process of A.
+The unit of replication is the process. The same script in ten processes had medians that were
+known to 0.07 % each but differed by 3 %, so disjoint intervals of two processes prove nothing.
+The question is whether *another* process of B would differ from *another* process of A.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# Clusters that came and went
+# New clusters and clusters that are gone
 
-#: Clusters whose multiples of the median are this near are one cluster.
+#: Clusters are the same if their multiples of the median differ by at most this.
 NEAR = 0.05
 
 
 @dataclass(frozen=True)
 class ClusterPair(JsonFields):
-    """A cluster, and the share of the trials in its band of multiples of the local median on each side.
+    """A cluster and its share of the trials on each side, counted in a band of multiples of the local median.
 
-    `share` is that of the side that has it (of B where both do). `p_corrected` belongs to "the
-    shares are equal", corrected for all clusters that were looked at (Holm).
+    `share` is that of the side that has the cluster (of B if both do). `p_corrected` is the p-value
+    of equal shares, corrected for the number of clusters tested (Holm).
     """
 
     multiplier: float
@@ -67,56 +67,56 @@ class ClusterPair(JsonFields):
 def changes(
     a: Sequence[np.ndarray], b: Sequence[np.ndarray], confidence: float
 ) -> dict[ClusterChange, tuple[ClusterPair, ...]]:
-    """Clusters of both sides (timed trials of each process, in order), by their multiples of the local median.
+    """Match the clusters of both sides (timed trials of each process, in order) by their multiples.
 
-    A cluster without a counterpart is gone, or new, where the trials in its band are too few on the
-    other side for chance: Fisher's exact test, with counts scaled to the effective number of trials
-    where late answers come in bursts, and Holm's correction. With 5 rounds a side and more
-    the shares of the rounds must differ too (Mann and Whitney, exact); with fewer, those of all
-    rounds of one side must lie above those of the other.
+    A cluster without a counterpart is gone, or new, if the other side has significantly fewer trials
+    in its band: Fisher's exact test, with counts scaled to the effective sample size, and Holm's
+    correction. In addition, with at least 5 rounds per side the shares of the rounds must differ
+    (exact Mann-Whitney test); with fewer, the shares of all rounds of one side must be above those
+    of the other.
     """
-    seen = [quick([Sample.of(latency_ns) for latency_ns in side]) for side in (a, b)]
-    found = [outliers.clusters for outliers in seen]
+    outliers_of_sides = [quick([Sample.of(latency_ns) for latency_ns in side]) for side in (a, b)]
+    found = [outliers.clusters for outliers in outliers_of_sides]
     ratios = [
         [latency_ns / level for latency_ns, level in zip(side, outliers.levels_ns, strict=True)]
-        for side, outliers in zip((a, b), seen, strict=True)
+        for side, outliers in zip((a, b), outliers_of_sides, strict=True)
     ]
-    looked: list[tuple[ClusterChange, float, _Band]] = []
+    tested: list[tuple[ClusterChange, float, _Band]] = []
     for mine, (clusters, others) in enumerate((found, found[::-1])):
         for cluster in clusters:
-            twins = [other for other in others if _near(cluster, other)]
-            if twins and mine == 0:
+            counterparts = [other for other in others if _near(cluster, other)]
+            if counterparts and mine == 0:
                 continue  # counted once, from B's side
-            band = _Band.of(ratios, cluster, twins)
-            kind = ClusterChange.KEPT if twins else (ClusterChange.GONE, ClusterChange.NEW)[mine]
-            looked.append((kind, cluster.multiplier, band))
-    p_values = holm([band.p_value() for _, _, band in looked])
+            band = _Band.around(ratios, cluster, counterparts)
+            kind = ClusterChange.KEPT if counterparts else (ClusterChange.GONE, ClusterChange.NEW)[mine]
+            tested.append((kind, cluster.multiplier, band))
+    p_values = holm([band.p_value() for _, _, band in tested])
     pairs: dict[ClusterChange, list[ClusterPair]] = {kind: [] for kind in ClusterChange}
-    for (kind, multiplier, band), p in zip(looked, p_values, strict=True):
+    for (kind, multiplier, band), p in zip(tested, p_values, strict=True):
         more = 0 if kind == ClusterChange.GONE else 1
         shares = band.share(0), band.share(1)
-        sure = kind == ClusterChange.KEPT or (p <= 1 - confidence and band.rounds_agree(more, confidence))
-        pairs[kind if sure else ClusterChange.UNCLEAR].append(ClusterPair(multiplier, shares[more], *shares, p))
+        significant = kind == ClusterChange.KEPT or (p <= 1 - confidence and band.rounds_agree(more, confidence))
+        pairs[kind if significant else ClusterChange.UNCLEAR].append(ClusterPair(multiplier, shares[more], *shares, p))
     return {kind: tuple(sorted(found, key=lambda pair: pair.multiplier)) for kind, found in pairs.items()}
 
 
 def _near(a: Cluster, b: Cluster) -> bool:
-    """Whether they lie at about the same multiple: within 0.05, or one inside the other's extent."""
+    """Whether two clusters are at about the same multiple: within 0.05, or one within the range of the other."""
     apart = abs(a.multiplier - b.multiplier)
     return apart <= NEAR or b.low <= a.multiplier <= b.high or a.low <= b.multiplier <= a.high
 
 
 @dataclass(frozen=True)
 class _Band:
-    """Trials in a band of multiples: for A and B, an array a round of whether a trial lies in it."""
+    """Trials in a band of multiples: for A and B a bool array per round, whether a trial is inside."""
 
     inside: tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]
 
     @classmethod
-    def of(cls, ratios: Sequence[Sequence[np.ndarray]], cluster: Cluster, twins: Sequence[Cluster]) -> _Band:
-        low = min(cluster.multiplier - NEAR, *(each.low for each in (cluster, *twins)))
-        high = max(cluster.multiplier + NEAR, *(each.high for each in (cluster, *twins)))
-        halfway = (1 + cluster.multiplier) / 2  # to the bulk, and no nearer
+    def around(cls, ratios: Sequence[Sequence[np.ndarray]], cluster: Cluster, counterparts: Sequence[Cluster]) -> _Band:
+        low = min(cluster.multiplier - NEAR, *(same.low for same in (cluster, *counterparts)))
+        high = max(cluster.multiplier + NEAR, *(same.high for same in (cluster, *counterparts)))
+        halfway = (1 + cluster.multiplier) / 2  # the band ends halfway to the bulk
         low, high = (max(low, halfway), high) if cluster.multiplier > 1 else (low, min(high, halfway))
         return cls(tuple(tuple((ratio >= low) & (ratio <= high) for ratio in side) for side in ratios))
 
@@ -124,7 +124,7 @@ class _Band:
         return sum(int(inside.sum()) for inside in self.inside[side]) / sum(map(len, self.inside[side]))
 
     def p_value(self) -> float:
-        """Of equal shares, two-sided."""
+        """Two-sided p-value of equal shares."""
         from scipy.stats import fisher_exact
 
         table = []
@@ -135,24 +135,24 @@ class _Band:
         return float(fisher_exact(table).pvalue)
 
     def rounds_agree(self, more: int, confidence: float) -> bool:
-        """Whether the rounds of side `more` have the larger share, as a whole."""
+        """Whether the rounds of side `more` have significantly larger shares."""
         above, below = ([float(inside.mean()) for inside in self.inside[side]] for side in (more, 1 - more))
         against = sum(higher <= lower for higher in above for lower in below)
         rank = ratio_rank(len(above), len(below), confidence) if min(len(above), len(below)) >= ROUNDS else 1
         return against < rank
 
 
-# One percentile of two sides: is their ratio beyond what processes differ by?
+# Comparison of one percentile
 
-#: What this many times as many trials exceed as the percentile counts as its tail.
+#: A threshold belongs to the tail if at most this many times as many trials exceed it as exceed the percentile.
 TAIL = 5
 
 
 @dataclass(frozen=True)
 class PercentileChange:
-    """B against A by one percentile: the ratio B / A with its bounds over rounds, each process's percentile, and why.
+    """Comparison of one percentile: ratio B / A with its interval over rounds, percentile of each process, and reason.
 
-    `rounds_needed` a side would decide where this did not; 0 where it did.
+    `rounds_needed`: rounds per side that would decide an AMBIGUOUS result, otherwise 0.
     """
 
     change: Change
@@ -172,11 +172,10 @@ def compare_percentile(
     confidence: float,
     machine: float,
 ) -> PercentileChange:
-    """Compare the percentile `share` of A's and B's processes (`sides`: trials in ns, in order, an array a process).
+    """Compare the percentile `share` of A's and B's processes (`sides`: trials in ns, in order, an array per process).
 
-    `confidence` is that of the intervals within processes. The interval over rounds is one of two, median and
-    tail, that hold together with it. `machine`: by how much the machine itself was slower for B, as far as
-    control runs tell.
+    `confidence` applies to the intervals within processes. The intervals over rounds of median and tail have this
+    confidence jointly. `machine`: the ratio B / A of the control runs, or 1.
     """
     each = 1 - (1 - confidence) / 2
     ordered = [[np.sort(latency_ns) for latency_ns in side] for side in sides]
@@ -202,14 +201,14 @@ def compare_percentile(
 
 def _by_rounds(low: float, high: float, effect: float) -> tuple[Change, str]:
     least, most = 1 / (1 + effect), 1 + effect
-    bounds = f"over rounds the ratio lies between {low:.4g} and {high:.4g}"
+    bounds = f"the ratio over rounds is between {low:.4g} and {high:.4g}"
     if high < least:
-        return Change.FASTER, f"{bounds}, beyond the effect of {100 * effect:g} %"
+        return Change.FASTER, f"{bounds}, which differs from 1 by more than {100 * effect:g} %"
     if low > most:
-        return Change.SLOWER, f"{bounds}, beyond the effect of {100 * effect:g} %"
+        return Change.SLOWER, f"{bounds}, which differs from 1 by more than {100 * effect:g} %"
     if least <= low and high <= most:
-        return Change.SAME, f"{bounds}, within {100 * effect:g} % of 1"
-    return Change.AMBIGUOUS, f"{bounds}, neither within {100 * effect:g} % of 1 nor beyond"
+        return Change.SAME, f"{bounds}, which is within {100 * effect:g} % of 1"
+    return Change.AMBIGUOUS, f"{bounds}, neither entirely within {100 * effect:g} % of 1 nor entirely beyond"
 
 
 def _by_processes(
@@ -222,22 +221,22 @@ def _by_processes(
     confidence: float,
     machine: float,
 ) -> tuple[Change, str]:
-    """With fewer than 5 rounds a side."""
-    sure = max(ONE_PROCESS_RATIO, 1 + effect)
+    """The comparison with fewer than 5 rounds per side."""
+    smallest = max(ONE_PROCESS_RATIO, 1 + effect)
     m, n = len(values[0]), len(values[1])
     rounds = f"{m} processes per side" if m == n else f"{m} and {n} processes"
     rounds = "one process per side" if m == n == 1 else rounds
     apart = max(ratio, 1 / ratio)
-    if apart <= sure:
-        inconclusive = f"a difference under {100 * (sure - 1):.3g} % is inconclusive; record {ROUNDS} per side"
+    if apart <= smallest:
+        inconclusive = f"a difference under {100 * (smallest - 1):.3g} % is inconclusive; record {ROUNDS} per side"
         return Change.AMBIGUOUS, f"with {rounds}, {inconclusive}"
     within = max(float(value.max() / value.min()) for value in values)
     if apart <= within:
         return Change.AMBIGUOUS, f"rounds of one side already differ by a ratio of {within:.2f}"
     slow = 1 if ratio > 1 else 0
     state = max(1.0, machine if slow else 1 / machine)
-    if apart <= sure * state:
-        return Change.AMBIGUOUS, f"{rounds}, and the control run of an empty step differs by a ratio of {state:.2f} too"
+    if apart <= smallest * state:
+        return Change.AMBIGUOUS, f"{rounds}, and the control runs (an empty step) also differ by a ratio of {state:.2f}"
     part = _effective_share(sides, values, share)
     lows, highs = (
         [
@@ -251,50 +250,50 @@ def _by_processes(
         return Change.AMBIGUOUS, f"with {rounds}, {correlated}"
     if max(bound for bound, _ in highs) >= min(bound for bound, _ in lows):
         return Change.AMBIGUOUS, "the exact intervals of the processes overlap"
-    # Chance within the processes adds to what processes differ by, as squares.
+    # The uncertainty within processes adds in quadrature to the difference between processes.
     chance = [max(math.log(value / bound) for bound, value in lows), max(math.log(b / v) for b, v in highs)]
-    needed = math.exp(math.hypot(math.log(sure), *chance))
+    needed = math.exp(math.hypot(math.log(smallest), *chance))
     if apart <= needed:
-        uncertain = f"and the uncertainty within each, a ratio below {needed:.2f} is inconclusive"
+        uncertain = f"and the uncertainty within each process, a ratio below {needed:.2f} is inconclusive"
         return Change.AMBIGUOUS, f"with {rounds} {uncertain}"
     assumed = f"assumes that processes of one configuration differ by less than {100 * (ONE_PROCESS_RATIO - 1):.0f} %"
     change = Change.SLOWER if slow else Change.FASTER
-    return change, f"{rounds}, with disjoint intervals and a ratio beyond {needed:.2f}; {assumed}"
+    return change, f"{rounds}, with disjoint intervals and a ratio above {needed:.2f}; {assumed}"
 
 
 def _effective_share(sides: list[list[np.ndarray]], values: list[np.ndarray], share: Fraction) -> float:
-    """Effective number of trials over their number, the least of all processes.
+    """Effective sample size over the number of trials, the minimum of all processes.
 
-    Looked at above each process's own percentile, and above the middle of all where that is still
-    the tail. The least, since a burst of late answers that fell into one process only leaves no
-    trace in the other.
+    Computed for exceedances of each process's own percentile, and of the geometric mean of all percentiles
+    if that is in the tail. The minimum, because a burst of slow calls in one process leaves no trace in the
+    others.
     """
     middle = math.exp(np.mean(np.log(np.concatenate(values))))
-    looks = []
+    shares = []
     for side, own in zip(sides, values, strict=True):
         for latency_ns, value in zip(side, own, strict=True):
             beyond = latency_ns > middle
-            looks.append(effective_n(latency_ns > value) / len(latency_ns))
+            shares.append(effective_n(latency_ns > value) / len(latency_ns))
             if beyond.mean() <= TAIL * (1 - share):
-                looks.append(effective_n(beyond) / len(latency_ns))
-    return min(looks)
+                shares.append(effective_n(beyond) / len(latency_ns))
+    return min(shares)
 
 
-#: The tail is compared at the highest of these that every process has an exact upper bound of.
+#: The tail is compared at the highest of these percentiles that has an exact upper bound in every process.
 TAIL_PERCENTILES = (99.99, 99.9, 99.0, 90.0)
 
 
 @dataclass(frozen=True)
 class Comparison(JsonFields):
-    """B against A; every ratio is B's over A's, below 1 where B is faster.
+    """Comparison of B with A; every ratio is B / A, below 1 if B is faster.
 
-    `median` and `tail` are SAME, FASTER, SLOWER or AMBIGUOUS. The ratio is that of Hodges and
-    Lehmann, the middle of the ratios of all rounds of B to all of A; `_low` and `_high` are its
-    exact interval over rounds, None where there are too few for one. `_us_rounds` have the
-    percentile of each process. `rounds_needed` a side might decide what is AMBIGUOUS, 0 where nothing
-    is, or where processes are too short for a tail; `command` records them, None where none are
-    needed and where it is not known how the sides were recorded; with `one_configuration` it is to
-    be run once for each side.
+    `median` and `tail` are SAME, FASTER, SLOWER or AMBIGUOUS. A ratio is the Hodges-Lehmann
+    estimate, the median of the ratios of all rounds of B to all rounds of A; `_low` and `_high`
+    are its exact interval over rounds, None if there are too few rounds. `_us_rounds` have the
+    percentile of each process. `rounds_needed`: rounds per side that may decide an AMBIGUOUS
+    result; 0 if nothing is ambiguous, or if the processes are too short for a tail. `command`
+    records these rounds; None if none are needed, or if it is not known how the sides were
+    recorded. With `one_configuration` it must be run once for each side.
     """
 
     median: Change
@@ -330,22 +329,22 @@ class Comparison(JsonFields):
 
 
 def compare_groups(a: Group, b: Group, effect: float = EFFECT, confidence: float = DEFAULT_CONFIDENCE) -> Comparison:
-    """B against A, replicated by process.
+    """Compare B with A; the unit of replication is the process.
 
-    With at least 5 rounds a side: FASTER and SLOWER where the interval of the ratio over rounds
-    lies beyond the effect (outside 1 / (1 + effect) to 1 + effect), SAME where it lies within, else
-    AMBIGUOUS. The interval is exact (Mann and Whitney's, turned round by Hodges and Lehmann); those
-    of median and tail are taken at 1 - (1 - confidence) / 2 each, so that both hold together with
-    `confidence`. Within each process nothing is assumed; processes are taken as independent.
+    With at least 5 rounds per side: FASTER or SLOWER if the interval of the ratio over rounds is
+    entirely outside the range from 1 / (1 + effect) to 1 + effect, SAME if it is entirely inside,
+    else AMBIGUOUS. The interval is exact (Hodges-Lehmann interval of the Mann-Whitney test). The
+    intervals of median and tail have the confidence 1 - (1 - confidence) / 2 each, and `confidence`
+    jointly. Processes are assumed to be independent; nothing is assumed within a process.
 
-    With fewer rounds AMBIGUOUS, unless the ratio exceeds 1.10, the ratio of any two rounds of one
-    side, and what the percentile itself is uncertain by, and the order-statistic intervals of every
-    process of one side are disjoint from those of the other. They are taken for the effective
-    number of trials. That rests on two processes of one configuration differing
-    by less than 10 %: a machine where they do not needs the rounds.
+    With fewer rounds the result is AMBIGUOUS, unless two conditions hold. The ratio exceeds 1.10,
+    the ratio of any two rounds of one side, and the uncertainty of the percentile. And the
+    order-statistic intervals (at the effective sample size) of all processes of one side are
+    disjoint from those of the other. This assumes that two processes of one configuration differ
+    by less than 10 %; on a machine where they differ by more, record 5 rounds.
 
-    Raises `UsageError` where a side has no trials, a latency is not above 0, or the effect or the
-    confidence is no share.
+    Raises `UsageError` if a side has no trials, a latency is not positive, or the effect or the
+    confidence is out of range.
     """
     check_confidence(confidence)
     check_effect(effect)
@@ -355,14 +354,14 @@ def compare_groups(a: Group, b: Group, effect: float = EFFECT, confidence: float
     by_median = compare_percentile("median", Fraction(1, 2), sides, effect, confidence, machine)
     if tail is None:
         least = min(len(latency_ns) for side in sides for latency_ns in side)
-        reason = f"tail: no percentile from p90 on has an upper bound at n = {least}"
+        reason = f"tail: n = {least} is too small for an upper bound of p90"
         by_tail = PercentileChange(Change.AMBIGUOUS, None, None, None, ((), ()), reason, 0)
     else:
         by_tail = compare_percentile(f"p{tail:g}", share_of(tail), sides, effect, confidence, machine)
-    twice = shared(a, b)
+    common = shared(a, b)
     reasons = [by_median.reason, by_tail.reason]
-    if twice:
-        reasons.insert(0, _twice(twice, sides))
+    if common:
+        reasons.insert(0, _on_both_sides(common, sides))
     known = a.configuration is not None and b.configuration is not None
     rounds = max(by_median.rounds_needed, by_tail.rounds_needed)
     return Comparison(
@@ -397,9 +396,9 @@ def compare_groups(a: Group, b: Group, effect: float = EFFECT, confidence: float
 
 
 def check_effect(effect: float) -> None:
-    """Raises `UsageError` where it is no share from 0 to below 1."""
-    if not 0 <= effect < 1:  # NaN too
-        raise UsageError(f"the effect is a share such as 0.02, at least 0 and below 1, not {effect:g}")
+    """Raise `UsageError` if the effect is not at least 0 and below 1."""
+    if not 0 <= effect < 1:  # also for NaN
+        raise UsageError(f"the effect must be a share such as 0.02, at least 0 and below 1, not {effect:g}")
 
 
 def _timed(side: Group) -> list[np.ndarray]:
@@ -409,27 +408,27 @@ def _timed(side: Group) -> list[np.ndarray]:
     if not timed:
         raise UsageError(f"{side.name} has no trials after warm-up to compare")
     if not all(float(latency_ns.min()) > 0 for latency_ns in timed):
-        raise UsageError(f"{side.name} has latencies that are not above 0: nothing was timed there")
+        raise UsageError(f"{side.name} has latencies that are not positive")
     return timed
 
 
 def _tail_percentile(sizes: Sequence[int], confidence: float) -> float | None:
-    """The highest with an exact upper bound in every process."""
+    """The highest of `TAIL_PERCENTILES` with an exact upper bound in every process."""
     for value in TAIL_PERCENTILES:
         if all(interval_ranks(n, share_of(value), confidence)[1] is not None for n in set(sizes)):
             return value
     return None
 
 
-def _twice(count: int, sides: list[list[np.ndarray]]) -> str:
+def _on_both_sides(count: int, sides: list[list[np.ndarray]]) -> str:
     if count == len(sides[0]) == len(sides[1]):
-        return "A and B are the same recording: this compares it with itself"
+        return "A and B are the same recording"
     return f"{count} of the recordings {'is' if count == 1 else 'are'} on both sides"
 
 
 @dataclass(frozen=True)
 class NotCompared:
-    """A configuration that is on one side only, or failed on one; `group` tells it from the others."""
+    """A configuration that is on one side only, or failed on one side; `group` identifies it."""
 
     name: str
     group: dict
@@ -442,7 +441,7 @@ class NotCompared:
 
 @dataclass(frozen=True, eq=False)
 class Comparisons(Answers):
-    """Comparisons of the configurations of two sides, a `NotCompared` where there is none; `runs` is A, `other` B."""
+    """Comparisons of the configurations of A (`runs`) and B (`other`), a `NotCompared` for each without one."""
 
     other: Runs = field(kw_only=True)
     pairs: Pairs = field(kw_only=True)
@@ -474,10 +473,10 @@ class Comparisons(Answers):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A row a configuration of both sides: what they share, and the ratios with their intervals over rounds."""
+        """A row per configuration of both sides: the fields they share, ratios, and their intervals over rounds."""
         import pandas as pd
 
-        # Configurations on one side only, the last of the answers, have no row.
+        # Configurations on one side only are the last answers and have no row.
         names = ("median", "median_ratio", "median_ratio_low", "median_ratio_high")
         names += ("tail", "tail_percentile", "tail_ratio", "tail_ratio_low", "tail_ratio_high", "rounds_a", "rounds_b")
         return pd.DataFrame(
@@ -487,11 +486,11 @@ class Comparisons(Answers):
 
 
 def compare(a: Any, b: Any, effect: float = EFFECT, confidence: float = DEFAULT_CONFIDENCE) -> Comparisons:
-    """Each configuration of B compared with that of A which answers the same question (`pairing.py`).
+    """Compare each configuration of B with the matching one of A (see `pairing.py`).
 
-    `a` and `b`: what `store.runs.as_runs` takes. `effect` is the smallest relative difference that matters. Raises
-    `UsageError` where an argument is out of range, a configuration has fewer than 2 trials after warm-up, or none
-    of A and B belong together.
+    `a` and `b`: anything that `store.runs.as_runs` accepts. `effect` is the smallest relevant relative difference.
+    Raises `UsageError` if an argument is out of range, a configuration has fewer than 2 trials after warm-up, or no
+    configurations match.
     """
     check_confidence(confidence)
     check_effect(effect)

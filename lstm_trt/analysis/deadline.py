@@ -1,12 +1,12 @@
-"""Whether a percentile of the latency meets a deadline, and how sure that is.
+"""Test whether a percentile of the latency meets a deadline.
 
-Three outcomes. MET: the exact binomial test rejects "the share of misses is what is allowed, or
-more". MISSED: the exact lower bound of the miss rate is above what is allowed. Else NOT ENOUGH
-EVIDENCE, with the length of the fresh recording that is needed. Three things can turn MET into NOT
-ENOUGH EVIDENCE, and nothing else: dependence, which leaves fewer effective trials
-(`dependence.py`); a round or a segment that by itself misses more than allowed; a drift that
-carries the tail over the deadline. All trials together can meet a deadline that one process, or
-the end of one, misses: then the whole says nothing about the calls that come next.
+There are three verdicts. MET: the exact binomial test rejects that the miss rate is the allowed
+rate or more. MISSED: the exact lower bound of the miss rate is above the allowed rate. Otherwise
+NOT ENOUGH EVIDENCE, with the length of the new recording that is needed. Only three findings turn
+MET into NOT ENOUGH EVIDENCE: dependence, which reduces the effective sample size
+(`dependence.py`); a round or a segment that by itself misses more than allowed; a drift that would
+carry the tail over the deadline. The last two matter because all trials together can meet a
+deadline that one process, or its end, misses.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ from lstm_trt.store.samples import Sample
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Status of the command for each outcome.
+#: Exit status of the command for each verdict.
 EXIT_STATUS = {Outcome.MET: 0, Outcome.MISSED: 1, Outcome.NOT_ENOUGH_EVIDENCE: 3}
 
-#: A median so many times the deadline, or such a part of it, looks like a wrong unit.
+#: A ratio of median to deadline outside these bounds suggests a wrong unit.
 FAR_ABOVE, FAR_BELOW = 100, 2e-3
 
-#: Numbers of consecutive trials in which the worst number of misses is counted.
+#: Window lengths k of the (m,k)-firm statistics, in trials.
 FIRM_WINDOWS = (10, 100, 1000)
 
-#: Latencies this near above the deadline are the deadline: units were converted in floating point.
+#: Relative tolerance above the deadline, for the rounding of unit conversions.
 ROUNDING = 4 * np.finfo(np.float64).eps
 
 
 @dataclass(frozen=True)
 class FirmStatistics(JsonFields):
-    """(m, k)-firm statistics, for control engineers: m misses at worst in k consecutive trials.
+    """(m,k)-firm statistics: at most m misses in any k consecutive trials.
 
-    `worst_in`: k -> m, None where no round has k trials. `p_miss_after_miss`: the share of misses
-    among the trials that follow a miss, None where none does. Neither windows nor runs cross
-    rounds; where marked rows lie between (after each block), their neighbours count as consecutive.
+    `worst_in`: k -> m, None if no round has k trials. `p_miss_after_miss`: share of misses among
+    the trials that follow a miss, None if there are none. Windows and runs do not cross rounds.
+    Trials on both sides of rows marked as warm-up (after each block) count as consecutive.
     """
 
     worst_in: dict[int, int | None]
@@ -74,12 +74,12 @@ class FirmStatistics(JsonFields):
 
 
 def limit_ns(deadline_us: float) -> float:
-    """What a miss is above: the deadline, exactly as its decimals say, and the rounding of a unit's conversion."""
+    """The deadline in ns, above which a call is a miss: exact in decimals, plus the tolerance `ROUNDING`."""
     return float(Fraction(repr(deadline_us)) * 1000) * (1 + ROUNDING)
 
 
 def longest_run(places: np.ndarray) -> int:
-    """The most consecutive numbers among ascending ones."""
+    """Length of the longest run of consecutive numbers in an ascending array."""
     if not len(places):
         return 0
     ends = np.flatnonzero(np.diff(places, append=places[-1] + 2) > 1)
@@ -87,9 +87,9 @@ def longest_run(places: np.ndarray) -> int:
 
 
 def firm_statistics(misses: Sequence[np.ndarray], sizes: Sequence[int]) -> FirmStatistics:
-    """(m, k)-firm statistics; `misses`: ascending indices of the misses of each round, `sizes`: its trials.
+    """(m,k)-firm statistics; `misses`: ascending indices of the misses of each round, `sizes`: trials of each round.
 
-    Misses of a round that is shorter than a window count as those of one window.
+    A round that is shorter than a window counts as one window.
     """
     worst_in = {}
     for window in FIRM_WINDOWS:
@@ -108,7 +108,7 @@ def firm_statistics(misses: Sequence[np.ndarray], sizes: Sequence[int]) -> FirmS
 
 @dataclass(frozen=True)
 class Round(JsonFields):
-    """What one process contributed. `drift`: last level over first, minus 1 (see `segments.py`)."""
+    """Statistics of one process. `drift`: last level over first, minus 1 (see `segments.py`)."""
 
     round: int
     n: int
@@ -127,13 +127,13 @@ def rounds_of(
     allowed: Fraction,
     confidence: float,
 ) -> tuple[tuple[Round, ...], list[str]]:
-    """What each process contributed, and the reasons to doubt the whole: one process, or the end of one, is too slow.
+    """Statistics of each process, and the reasons against MET: one process, or the end of one, is too slow.
 
-    That is where one of several rounds, or a segment after the first, proves by itself to miss more than
-    allowed (Bonferroni over these), and where a process ends slower than it began, unsettled, and the
-    latencies of its last segment, at the level of its end and slower once more by the same factor, would
-    miss more than allowed. `timed`: latencies in ns, in order, an array a process; `misses`: ascending
-    indices of those above `late_ns`.
+    A reason is that one of several rounds, or a segment after the first, significantly misses more than
+    allowed by itself (Bonferroni correction). Another is drift: a process becomes slower without reaching a
+    steady state, and the latencies of its last segment would miss more than allowed if they were scaled to
+    the final level and slowed down once more by the same drift. `timed`: latencies in ns, in order, an array
+    per process; `misses`: ascending indices of those above `late_ns`.
     """
     found = [find_segments(latency_ns) for latency_ns in timed]
     later = sum(len(part.segments) - 1 for part in found)
@@ -141,44 +141,45 @@ def rounds_of(
     each_round = 1 - (1 - confidence) / len(samples)
     rounds = []
     reasons = [
-        f"round {sample.round} by itself misses more than allowed: {len(late)} of {len(latency_ns)}"
+        f"round {sample.round} alone misses more than allowed: {len(late)} of {len(latency_ns)}"
         for sample, latency_ns, late in zip(samples, timed, misses, strict=True)
         if len(samples) > 1 and proves_above(len(late), len(latency_ns), allowed, each_round)
     ]
-    for sample, latency_ns, late, seen in zip(samples, timed, misses, found, strict=True):
-        of = f" of round {sample.round}" if len(timed) > 1 else ""
-        for segment in seen.segments[1:]:
+    for sample, latency_ns, late, course in zip(samples, timed, misses, found, strict=True):
+        of_round = f" of round {sample.round}" if len(timed) > 1 else ""
+        for segment in course.segments[1:]:
             inside = int(np.searchsorted(late, segment.stop) - np.searchsorted(late, segment.start))
             length = segment.stop - segment.start
             if proves_above(inside, length, allowed, each):
-                trials = f"trials {segment.start + 1} to {segment.stop}{of}"
-                reasons.append(f"{trials} by themselves miss more than allowed: {inside} of {length}")
-        if seen.steady_state in (SteadyState.SLOWDOWN, SteadyState.NONE) and seen.drift > SAME_LEVEL:
-            start = seen.segments[-1].start
-            last = latency_ns[start:] / seen.level_ns[start:] * seen.level_ns[-1] * (1 + seen.drift)
-            carried = int(np.count_nonzero(last > late_ns))
-            if carried > allowed * len(last):
+                trials = f"trials {segment.start + 1} to {segment.stop}{of_round}"
+                reasons.append(f"{trials} alone miss more than allowed: {inside} of {length}")
+        if course.steady_state in (SteadyState.SLOWDOWN, SteadyState.NONE) and course.drift > SAME_LEVEL:
+            start = course.segments[-1].start
+            last = latency_ns[start:] / course.level_ns[start:] * course.level_ns[-1] * (1 + course.drift)
+            missed = int(np.count_nonzero(last > late_ns))
+            if missed > allowed * len(last):
                 reasons.append(
-                    f"drift{of} {signed_percent(seen.drift)}: if it continues,"
-                    f" {carried} of the last {len(last)} trials would miss the deadline"
+                    f"drift{of_round} {signed_percent(course.drift)}: if it continues,"
+                    f" {missed} of the last {len(last)} trials would miss the deadline"
                 )
-        drifts = (seen.steady_state, float(seen.drift), len(seen.segments))
+        drifts = (course.steady_state, float(course.drift), len(course.segments))
         rounds.append(Round(sample.round, len(latency_ns), len(late), float(latency_ns.max()) / 1e3, *drifts))
     return tuple(rounds), reasons
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict(JsonFields):
-    """The answer for one configuration, all rounds together; JSON values by `as_dict`.
+    """The verdict for one configuration, all rounds together; JSON values by `as_dict`.
 
-    `n` and `misses` count the trials after warm-up; `miss_rate_low` and `miss_rate_high` are each
-    one-sided at the confidence. `certifies` is the highest percentile that these trials prove to
-    meet the deadline, `max_certifies` the share in % of calls that they prove to be at or below
-    the maximum seen; both by the effective number of trials. `trials_needed` is the length of a
-    fresh recording that certifies at the share of misses and with the dependence seen,
-    `trials_needed_if_independent` leaves the latter out; None where the share is what is allowed
-    or more, or above 1e9. `verdict_if_independent` counts every trial, `verdict_if_effective`
-    the effective number; drift is left out of both. `reasons` says what holds MET back and what is to be known besides.
+    `n` and `misses` count the trials after warm-up. `miss_rate_low` and `miss_rate_high` are
+    one-sided bounds, each at the confidence. `certifies` is the highest percentile that these
+    trials prove to meet the deadline, `max_certifies` the share in % of calls that they prove not
+    to exceed the observed maximum, both at the effective sample size. `trials_needed` is the
+    length of a new recording that would prove MET, given the observed miss rate and dependence;
+    `trials_needed_if_independent` ignores the dependence. Both are None if the miss rate is not
+    below the allowed rate, or the length is above 1e9. `verdict_if_independent` uses n trials,
+    `verdict_if_effective` the effective sample size; both ignore drift. `reasons`: what
+    prevents MET, as text.
     """
 
     verdict: Outcome = Outcome.NOT_ENOUGH_EVIDENCE
@@ -200,7 +201,7 @@ class Verdict(JsonFields):
     effective_n: int = 0
     effective_misses: int = 0
     dependence: Dependence = field(default_factory=Dependence)
-    card: FirmStatistics | None = None
+    firm_statistics: FirmStatistics | None = None
     rounds: tuple[Round, ...] = ()
     reasons: tuple[str, ...]
 
@@ -210,7 +211,7 @@ class Verdict(JsonFields):
 
     @property
     def drift(self) -> float | None:
-        """The largest of the rounds, up or down."""
+        """The drift of the largest absolute value among the rounds."""
         return max((part.drift for part in self.rounds), key=abs, default=None)
 
     def as_dict(self) -> dict:
@@ -220,7 +221,7 @@ class Verdict(JsonFields):
 
 
 class Verdicts(Answers):
-    """Verdicts of configurations; `exit_status` is 1 if any is MISSED, else 3 if evidence is lacking, else 0."""
+    """Verdicts of configurations; `exit_status` is 1 if any is MISSED, else 3 if any lacks evidence, else 0."""
 
     @property
     def exit_status(self) -> int:
@@ -235,10 +236,10 @@ class Verdicts(Answers):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A row a configuration, the largest maximum first.
+        """A row per configuration, the largest maximum first.
 
-        `miss_rate_upper_percent`: the one-sided upper bound of the share of late calls; `trials_needed`: of a fresh
-        recording, where the verdict is NOT ENOUGH EVIDENCE and a recording could tell.
+        `miss_rate_upper_percent`: one-sided upper bound of the miss rate. `trials_needed`: length of a new recording,
+        if the verdict is NOT ENOUGH EVIDENCE and a recording could prove MET.
         """
         frame = super().frame.astype({"trials_needed": "Int64"})
         return frame.sort_values("max_us", ascending=False, na_position="last", ignore_index=True)
@@ -258,12 +259,13 @@ class Verdicts(Answers):
 def verdict(
     runs: Any, deadline_us: float, percentile: str | float = "99.9", confidence: float = DEFAULT_CONFIDENCE
 ) -> Verdicts:
-    """Whether a percentile of the latency of each configuration meets the deadline, at this confidence.
+    """Test whether a percentile of the latency of each configuration meets the deadline, at this confidence.
 
-    `runs`: what `store.runs.as_runs` takes. A configuration that failed has the verdict NOT ENOUGH EVIDENCE. Raises
-    `UsageError` where a number is out of range, or a configuration has fewer than 2 trials after warm-up.
+    `runs`: anything that `store.runs.as_runs` accepts. A configuration that failed has the verdict NOT ENOUGH
+    EVIDENCE. Raises `UsageError` if an argument is out of range, or a configuration has fewer than 2 trials after
+    warm-up.
     """
-    question = check_question(deadline_us, percentile, confidence)[0], percentile, confidence  # before a long reading
+    question = check_question(deadline_us, percentile, confidence)[0], percentile, confidence  # before reading files
     runs = runs_to_judge(runs)
     verdicts = tuple(
         judge(group.samples, *question) if group.failure is None else failed(str(group.failure), *question)
@@ -273,9 +275,9 @@ def verdict(
 
 
 def _unit_warning(runs: Runs, deadline_us: float) -> list[str]:
-    """A warning where a median is so far from the deadline that one of the two may have another unit.
+    """A warning if a median is so far from the deadline that the unit may be wrong.
 
-    Only of tables from elsewhere, and where reading them has not warned of their unit already.
+    Only for tables from elsewhere, and unless reading them gave a warning about the unit already.
     """
     if runs.own:
         return []
@@ -297,22 +299,22 @@ def judge(
     percentile: str | float = "99.9",
     confidence: float = DEFAULT_CONFIDENCE,
 ) -> Verdict:
-    """Whether the percentile of the latency meets the deadline: all trials of the samples, a process each.
+    """Test whether the percentile of the latency of all samples (one per process) meets the deadline.
 
-    The number of trials has to be fixed before they are recorded: to append and to judge again
-    makes false METs (9 % after 3 looks). MET at a miss rate of exactly what is allowed comes in
-    at most 1 - confidence of independent recordings, and of dependent ones as far as the
-    dependence is there to be seen (`dependence.py` says where it is not). Raises `UsageError`
-    where a number is out of range, and where there is no trial after warm-up.
+    The number of trials must be fixed before they are recorded: appending trials and testing again
+    inflates false METs (9 % after 3 tests). If the miss rate is exactly the allowed one, MET
+    occurs in at most 1 - confidence of independent recordings. The same holds for dependent ones
+    if the dependence can be detected (`dependence.py` describes the limits). Raises `UsageError`
+    if an argument is out of range or there are no trials after warm-up.
     """
     deadline_us, share, confidence = check_question(deadline_us, percentile, confidence)
     allowed = 1 - share
     samples = [sample for sample in samples if not sample.warmup.all()]
     timed = [sample.timed_ns for sample in samples]
     if not timed:
-        raise UsageError("there is no trial after warm-up to judge")
+        raise UsageError("there are no trials after warm-up")
     if not all(np.isfinite(latency_ns).all() and latency_ns.min() > 0 for latency_ns in timed):
-        raise UsageError("a latency to judge is a finite number above 0")
+        raise UsageError("latencies must be finite and positive")
     late_ns = limit_ns(deadline_us)
     misses = [np.flatnonzero(latency_ns > late_ns) for latency_ns in timed]
     sizes = [len(latency_ns) for latency_ns in timed]
@@ -326,8 +328,8 @@ def judge(
     effective = independent if stays else Outcome.NOT_ENOUGH_EVIDENCE
     reasons = []
     if not stays:
-        bursts = f"late calls come in bursts: {dependence.how}"
-        reasons.append(f"{bursts}; {n} trials, effective sample size {effective_n}")
+        clustered = f"slow calls come in bursts: {dependence.how}"
+        reasons.append(f"{clustered}; {n} trials, effective sample size {effective_n}")
     rounds, doubts = rounds_of(samples, timed, misses, late_ns, allowed, confidence)
     reasons += doubts if independent == Outcome.MET else []
     verdict = Outcome.NOT_ENOUGH_EVIDENCE if independent == Outcome.MET and reasons else independent
@@ -336,9 +338,9 @@ def judge(
     effectively = _trials_if_dependent(needed, missed, n, dependence.factor, allowed, confidence)
     if verdict == Outcome.NOT_ENOUGH_EVIDENCE and effectively is None:
         if Fraction(missed, n) >= allowed:
-            reasons.append(f"the share of misses seen, {missed} of {n}, is not below what is allowed")
+            reasons.append(f"the observed miss rate, {missed} of {n}, is not below the allowed rate")
         else:
-            reasons.append("more than 1e9 fresh trials would be needed at the share of misses seen")
+            reasons.append("more than 1e9 new trials would be needed at the observed miss rate")
     low, high = rate_bounds(missed, n, confidence)
     return Verdict(
         verdict=verdict,
@@ -360,7 +362,7 @@ def judge(
         effective_n=effective_n,
         effective_misses=effective_misses,
         dependence=dependence,
-        card=firm_statistics(misses, sizes),
+        firm_statistics=firm_statistics(misses, sizes),
         rounds=rounds,
         reasons=tuple(reasons),
     )
@@ -369,7 +371,7 @@ def judge(
 def failed(
     reason: object, deadline_us: float, percentile: str | float = "99.9", confidence: float = DEFAULT_CONFIDENCE
 ) -> Verdict:
-    """The verdict of a configuration that has no trials: NOT ENOUGH EVIDENCE, with the reason."""
+    """The verdict for a configuration without trials: NOT ENOUGH EVIDENCE, with the reason."""
     deadline_us, share, confidence = check_question(deadline_us, percentile, confidence)
     clean = trials_for_share(0, 1, 1 - share, confidence)
     return Verdict(
@@ -383,14 +385,14 @@ def failed(
 
 
 def exit_status(verdicts: Iterable[str]) -> int:
-    """Of the command: 1 if any is MISSED, else 3 if any is NOT ENOUGH EVIDENCE, else 0."""
+    """Exit status of the command: 1 if any is MISSED, else 3 if any is NOT ENOUGH EVIDENCE, else 0."""
     found = set(verdicts)
     worst_first = (Outcome.MISSED, Outcome.NOT_ENOUGH_EVIDENCE)
     return EXIT_STATUS[next((outcome for outcome in worst_first if outcome in found), Outcome.MET)]
 
 
 def evidence_percentile(n: int, confidence: float = DEFAULT_CONFIDENCE) -> str | None:
-    """The highest of 99, 99.9, 99.99, 99.999 that n trials without a miss certify; None below 299 at 95 %."""
+    """The highest of 99, 99.9, 99.99, 99.999 that n trials without a miss prove; None below 299 trials at 95 %."""
     proven = [
         percentile
         for percentile in ("99", "99.9", "99.99", "99.999")
@@ -400,13 +402,13 @@ def evidence_percentile(n: int, confidence: float = DEFAULT_CONFIDENCE) -> str |
 
 
 def check_question(deadline_us: float, percentile: str | float, confidence: float) -> tuple[float, Fraction, float]:
-    """The deadline in us, the percentile as a share, the confidence; raises `UsageError` where one is out of range."""
+    """Deadline in us, percentile as a share, and confidence; raises `UsageError` if one is out of range."""
     try:
         deadline = float(deadline_us)
     except (TypeError, ValueError):
-        raise UsageError(f"the deadline is a time in us above 0, not {deadline_us!r}") from None
+        raise UsageError(f"the deadline must be a positive time in us, not {deadline_us!r}") from None
     if not (math.isfinite(deadline) and deadline > 0):
-        raise UsageError(f"the deadline is a time in us above 0, not {deadline:g}")
+        raise UsageError(f"the deadline must be a positive time in us, not {deadline:g}")
     return deadline, share_of(percentile), check_confidence(confidence)
 
 
@@ -419,7 +421,7 @@ def _decide(misses: int, n: int, allowed: Fraction, confidence: float) -> Outcom
 def _trials_if_dependent(
     needed: int | None, misses: int, n: int, factor: float, allowed: Fraction, confidence: float
 ) -> int | None:
-    """Trials of a fresh recording whose effective number, `factor` times as many, certifies."""
+    """Length of a new recording that proves MET with the effective sample size `factor` times its length."""
     if needed is None or factor == 1:
         return needed
     trials = math.ceil(needed / factor)

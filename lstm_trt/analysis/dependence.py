@@ -1,17 +1,17 @@
-"""The effective number of trials that are not independent: judged on exceedances of a high threshold.
+"""Effective sample size of dependent trials, estimated from exceedances of high thresholds.
 
-Late answers that come in bursts tell less about how often they come than as many that come
-alone. How much less is the size of the bursts, seen at the deadline itself where it was missed,
-and at high thresholds: the extremal index (one over the mean number of exceedances in a burst)
-for whether any come, the dispersion of their counts for how many. Real recordings fail every
-test of independence in the body and may be fine in the tail; hence nothing here looks at the body.
+Slow calls that come in bursts carry less information about their rate than the same number of
+isolated ones. How much less depends on the size of the bursts, which is estimated at the deadline
+itself, if there are misses, and at high thresholds: by the extremal index (the reciprocal of the
+mean number of exceedances per burst), and by the dispersion of the counts. Real recordings fail
+tests of independence in the bulk while their tail may be independent, so the bulk is not tested.
 
-What holds: trials that chance explains keep their number, and a miss rate of exactly what is
-allowed is called MET in at most 5 % of recordings of autoregressions with coefficients of 0.3 to
-0.95 and of moving maxima of 2 to 10 trials. What cannot: dependence too weak to be seen adds up
-to 0.1 % to that in the shortest recordings that can certify, and a burst that was never caught,
-or in one miss, leaves no trace. Where a bad state comes less than about three times in a
-recording's length, a recording without it looks as good as any.
+Properties: if there is no significant dependence, the effective sample size is n. At a miss rate
+of exactly the allowed one, MET occurs in at most 5 % of simulated recordings of autoregressions
+with coefficients of 0.3 to 0.95, and of moving maxima of 2 to 10 trials. Limits: dependence too
+weak to be detected adds up to 0.1 % to that in the shortest recordings that can prove MET. A burst
+that was not recorded, or with one miss only, cannot be detected. If a bad state occurs fewer than
+about three times per length of the recording, it may be absent from the recording by chance.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ import numpy as np
 from lstm_trt.analysis.answers import JsonFields
 from lstm_trt.analysis.quantiles import rate_bounds
 
-#: Numbers of blocks in which events are counted for their dispersion.
+#: Numbers of blocks for the dispersion of the counts of events.
 DISPERSION_BLOCKS = (10, 20, 50)
 
 
 def effective_n(events: np.ndarray) -> float:
-    """Effective sample size for an event rate: so many independent trials would know it as well; at most n.
+    """Effective sample size for an event rate, at most n.
 
-    `events`: bool, one a trial. n over the largest dispersion of the counts in 10, 20 and 50 blocks
-    (variance over that of the binomial). Meant to err on the low side: chance alone takes a third.
+    `events`: bool, one per trial. n divided by the largest dispersion of the counts in 10, 20 and 50
+    blocks (variance over that of the binomial). Conservative: about a third below n for independent
+    trials.
     """
     n, rate = len(events), float(np.mean(events))
     if not 0 < rate < 1:
@@ -49,43 +50,43 @@ def effective_n(events: np.ndarray) -> float:
     return n / dispersion
 
 
-#: Two exceedances at most so many trials apart may belong to one burst.
+#: Maximum gaps, in trials, between two exceedances of one burst.
 WINDOWS = (1, 4, 16, 64)
 
-#: A window is looked at where less than this share of gaps falls into it by chance.
+#: A window is tested only if less than this share of the gaps falls into it by chance.
 CROWDED = 0.25
 
-#: Sizes of the sets of the largest latencies that are looked at, beside twice the misses allowed if that is more.
+#: Numbers of the largest latencies that are tested, besides twice the allowed number of misses if that is more.
 LARGEST = (30, 100)
 
-#: Confidence of the bound on how long bursts of misses are.
+#: Confidence of the bound on the length of bursts of misses.
 BURSTS = 0.95
 
-#: More gaps than this are compared with the binomial instead of the exact law.
+#: Above this number of gaps the binomial distribution is used instead of the exact one.
 MOST_EXACT = 5000
 
-#: Least number of misses whose counts a block and a round are looked at.
+#: Minimum number of misses for the test of their counts per block.
 COUNTED = 10
 
-#: Chance of a false alarm on independent trials, over all looks: with no miss, and on the misses.
+#: Probability of a false alarm for independent trials: tests of the largest latencies, of the misses, of their counts.
 FALSE_ALARM, FALSE_ALARM_MISSES, FALSE_ALARM_COUNTS = 6e-4, 0.1, 0.01
 
-#: The local level is the median of so many blocks of so many trials; shorter samples have none.
+#: The local level is the running median of this number of blocks of this number of trials.
 LEVEL_BLOCK, LEVEL_BLOCKS = 25, 11
 
 
-#: Ascending indices of exceedances, an array a process.
+#: Ascending indices of exceedances, an array per process.
 Places = Sequence[np.ndarray]
 
 
 @dataclass(frozen=True)
 class Dependence(JsonFields):
-    """`factor` (0 to 1) times the number of trials is their effective number.
+    """Dependence of the trials; `factor` (0 to 1) times n is the effective sample size.
 
-    `extremal_index` and `dispersion` are the estimates at the set of exceedances that gave the
-    factor: the most clustered, or, where chance explains all of them, 1 and 1. `exceedances` is
-    the size of that set, `at_deadline` whether it is the misses themselves. `how`, for people, says
-    what was seen, empty for nothing.
+    `extremal_index` and `dispersion` are the estimates for the set of exceedances that gave the
+    factor, the most clustered one; both are 1 if no clustering is significant. `exceedances` is
+    the size of that set, `at_deadline` whether these are the misses. `how` is a description as
+    text, empty if no clustering is significant.
     """
 
     factor: float = 1.0
@@ -97,16 +98,16 @@ class Dependence(JsonFields):
 
 
 def assess(timed: Sequence[np.ndarray], misses: Sequence[np.ndarray], allowed: float) -> Dependence:
-    """The least effective number of the trials of several processes, of all that is looked at.
+    """The dependence with the smallest effective sample size of several tests.
 
-    `timed`: latencies after warm-up, in order, an array a process, > 0. `misses`: the ascending
-    indices of its misses in each. `allowed`: the share of misses allowed. Three looks:
+    `timed`: latencies after warm-up, in order, an array per process, > 0. `misses`: ascending
+    indices of the misses of each process. `allowed`: allowed miss rate. The tests are:
 
     - gaps between misses, or between the largest latencies, in windows of 1 to 64 trials: more
-      short ones than the binomial gives for places drawn at random;
-    - the largest latencies over the local level (running median of 275 trials), only where the
-      plain ones cluster: a drift of the body gathers them at one end, and is no clustering;
-    - counts of misses a round and, from 10 misses on, a block of trials.
+      short gaps than for places drawn at random;
+    - the largest ratios to the local level (running median of 275 trials), only if the largest
+      latencies cluster: a drift of the bulk moves these to one end, which is not clustering;
+    - counts of misses per round and, for at least 10 misses, per block of trials.
     """
     sizes = [len(latency_ns) for latency_ns in timed]
     total, n = sum(map(len, misses)), sum(sizes)
@@ -128,10 +129,10 @@ def assess(timed: Sequence[np.ndarray], misses: Sequence[np.ndarray], allowed: f
 
 
 def local_level(latency_ns: np.ndarray) -> np.ndarray:
-    """The running median of about 275 trials, at each trial the largest of its neighbourhood's.
+    """The running median of about 275 trials; at each trial the maximum over the neighbouring blocks.
 
-    The largest, so that the trials next to a step are not taken for exceedances. Bursts of up to
-    a hundred trials do not move it. Constant where there are fewer than 550 trials.
+    The maximum, so that trials next to a step do not count as exceedances. Bursts of up to 100
+    trials do not affect it. With fewer than 550 trials it is the median of all.
     """
     n = len(latency_ns)
     if n < 2 * LEVEL_BLOCK * LEVEL_BLOCKS:
@@ -146,33 +147,32 @@ def local_level(latency_ns: np.ndarray) -> np.ndarray:
 
 
 def _largest(values: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
-    """Ascending indices, an array a process, of what exceeds the (count + 1)th largest of all."""
+    """Ascending indices, an array per process, of values above the (count + 1)th largest of all."""
     pooled = values[0] if len(values) == 1 else np.concatenate(values)
     threshold = np.partition(pooled, len(pooled) - count - 1)[len(pooled) - count - 1]
     return [np.flatnonzero(series > threshold) for series in values]
 
 
 def _clustering(places: Places, sizes: Sequence[int], alpha: float, *, misses: int, at_deadline=False) -> Dependence:
-    """What gaps between exceedances say, if one of the windows holds more short ones than chance gives.
+    """Dependence by gaps between exceedances, if a window has significantly more short gaps than by chance.
 
-    `misses` of the recording: with none, only whether bursts come matters, else also how many
-    exceedances they bring. Of high thresholds the share of short gaps is taken as it is seen, and
-    the worst of several counts; of misses, which may be few, as its upper bound, with the burst's
-    end as one more trial of it.
+    `misses`: number of misses of the recording. With none only the rate of bursts matters, and the
+    dispersion is ignored. For high thresholds the observed share of short gaps is used. For misses,
+    which may be few, its upper bound is used, where the end of a burst counts as one more trial.
     """
     m = sum(map(len, places))
     gaps = np.concatenate([np.diff(place) for place in places])
     if not len(gaps):
         return Dependence()
-    looks = []
+    tests = []
     for window in WINDOWS:
         short = int(np.count_nonzero(gaps <= window))
         by_chance = _share_by_chance(places, sizes, window)
         if window == 1 or by_chance <= CROWDED:
-            looks.append((window, short, by_chance))
+            tests.append((window, short, by_chance))
     alarms = []
-    for window, short, by_chance in looks:
-        if _chance(places, sizes, window, short, by_chance) > alpha / len(looks):
+    for window, short, by_chance in tests:
+        if _chance(places, sizes, window, short, by_chance) > alpha / len(tests):
             continue
         joined = rate_bounds(short, m, BURSTS)[1] if at_deadline else short / len(gaps)
         index = 1 - (joined - by_chance) / (1 - by_chance)
@@ -184,13 +184,13 @@ def _clustering(places: Places, sizes: Sequence[int], alpha: float, *, misses: i
     index = min(least, _intervals(gaps))
     dispersion = max(alarm[-1] for alarm in alarms)
     what = "misses" if at_deadline else "largest latencies"
-    how = f"of the {m} {what}, {short} follow another within {window} trial{'s' * (window > 1)}"
+    how = f"{short} of the {m} {what} follow another one within {window} trial{'s' * (window > 1)}"
     factor = min(index, 1 / dispersion) if misses else index
     return Dependence(factor, index, dispersion, m, at_deadline, how)
 
 
 def _share_by_chance(places: Places, sizes: Sequence[int], window: int) -> float:
-    """P(gap <= window) of places drawn at random: a gap of m from n is above w with C(n - w, m) / C(n, m)."""
+    """P(gap <= window) for places drawn at random; with m places of n, P(gap > w) = C(n - w, m) / C(n, m)."""
     over = np.arange(window)
     shares = [
         float(1 - np.prod(np.clip(1 - len(p) / np.maximum(n - over, 1), 0, 1)))
@@ -200,11 +200,11 @@ def _share_by_chance(places: Places, sizes: Sequence[int], window: int) -> float
 
 
 def _chance(places: Places, sizes: Sequence[int], window: int, short: int, by_chance: float) -> float:
-    """P(so many gaps of at most `window`, or more), of places drawn at random; exact or an upper bound.
+    """P(at least `short` gaps of at most `window`) for places drawn at random; exact or an upper bound.
 
-    Neighbours (window 1): m less the number of runs, which is hypergeometric (Stevens, Annals of
-    Eugenics 9, 1939); over processes these add. Wider: gaps are negatively associated, so that
-    the binomial is at least as variable.
+    Window 1: the number of such gaps is m minus the number of runs, which is hypergeometric
+    (Stevens, Annals of Eugenics 9, 1939), summed over processes. Wider windows: gaps are negatively
+    associated, so the binomial is at least as variable.
     """
     from scipy.special import betainc, gammaln
 
@@ -229,10 +229,10 @@ def _chance(places: Places, sizes: Sequence[int], window: int, short: int, by_ch
 
 
 def _dispersion(places: Sequence[np.ndarray], sizes: Sequence[int], window: int) -> float:
-    """Variance over mean of counts in series much longer than the window: 1 + 2 (pairs - by chance) / m.
+    """Variance over mean of counts in series much longer than the window: 1 + 2 (pairs - expected) / m.
 
-    Cox and Lewis, The Statistical Analysis of Series of Events (1966), 4.5: the variance-time
-    curve of a stationary series of events, from pairs at most `window` trials apart.
+    The variance-time curve of a stationary series of events, from pairs at most `window` trials
+    apart (Cox and Lewis, The Statistical Analysis of Series of Events, 1966, 4.5).
     """
     pairs = by_chance = 0.0
     for place, n in zip(places, sizes, strict=True):
@@ -254,7 +254,7 @@ def _intervals(gaps: np.ndarray) -> float:
 
 
 def _counts(misses: Sequence[np.ndarray], sizes: Sequence[int], alpha: float) -> list[Dependence]:
-    """Dispersion of the counts a round, and a block of trials, where it is above that of chance."""
+    """Dispersion of the counts of misses per round, and per block of trials, if it is significant."""
     total, n = sum(map(len, misses)), sum(sizes)
     found = []
     if len(sizes) > 1:
@@ -272,8 +272,8 @@ def _counts(misses: Sequence[np.ndarray], sizes: Sequence[int], alpha: float) ->
     return found
 
 
-def _counted(counts: np.ndarray, shares: np.ndarray, alpha: float, of: str) -> Dependence:
-    """Chi-squared over its degrees of freedom, if beyond chance: all together, or one by itself (exact, Bonferroni)."""
+def _counted(counts: np.ndarray, shares: np.ndarray, alpha: float, parts: str) -> Dependence:
+    """Chi-squared over its degrees of freedom, if the counts, or the largest alone (exact), are significant."""
     from scipy.special import betainc, chdtrc
 
     total, cells = int(counts.sum()), len(counts)
@@ -286,6 +286,6 @@ def _counted(counts: np.ndarray, shares: np.ndarray, alpha: float, of: str) -> D
     if min(alone * cells, together) > alpha / 2 or dispersion <= 1:
         return Dependence()
     most = int(counts.max())
-    where = f"one {of} of {cells}" if of == "round" else f"one of {of} of the recording"
-    how = f"{most} of the {total} misses fell into {where}"
+    where = f"one of {cells} rounds" if parts == "round" else f"one of {parts} of the recording"
+    how = f"{most} of the {total} misses are in {where}"
     return Dependence(1 / dispersion, 1.0, dispersion, total, True, how)

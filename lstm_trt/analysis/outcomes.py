@@ -1,6 +1,6 @@
-"""The words of the answers, each at one place: verdicts, comparisons, steady states, and the kinds of what is found.
+"""Values of the answers: verdicts, results of comparisons, steady states, kinds of findings.
 
-They are strings, so that JSON, CSV and text show them as they stand here.
+They are strings and appear unchanged in JSON, CSV and text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Outcome(StrEnum):
 
 
 class Change(StrEnum):
-    """B against A."""
+    """B compared with A."""
 
     SAME = "SAME"
     FASTER = "FASTER"
@@ -26,7 +26,7 @@ class Change(StrEnum):
 
 
 class SteadyState(StrEnum):
-    """The course of the level over the trials of one process, from good to bad."""
+    """Course of the level over the trials of one process, from best to worst."""
 
     FLAT = "flat"
     WARM_UP = "warm-up"
@@ -35,7 +35,7 @@ class SteadyState(StrEnum):
 
 
 class ClusterChange(StrEnum):
-    """What became of a cluster from A to B; unclear: one side alone has it, but chance may explain that."""
+    """Change of a cluster from A to B; unclear: it is on one side only, which may be chance."""
 
     GONE = "gone"
     NEW = "new"
@@ -44,7 +44,7 @@ class ClusterChange(StrEnum):
 
 
 class CountedBy(StrEnum):
-    """What the test of a cause counted: trials, blocks of trials, or stalls of the control run."""
+    """Unit of the test of a cause: trials, blocks of trials, or stalls of the control run."""
 
     TRIAL = "trial"
     BLOCK = "block"
@@ -52,7 +52,7 @@ class CountedBy(StrEnum):
 
 
 class TimesBy(StrEnum):
-    """Where the times of trials come from in which a period is sought."""
+    """Source of the start times in which a period is searched."""
 
     TIMESTAMPS = "timestamps"
     SUMMED_LATENCIES = "summed latencies"

@@ -1,8 +1,8 @@
-"""What makes late answers late: how many there are, when the level moved, which clusters they form, what coincides.
+"""Outliers: their number, the course of the level, clusters of slow trials, their periods and causes.
 
-`outliers` answers all of it for runs; `examine` for the rounds of one configuration, and `quick`
-leaves out causes and periods, for tables of many. Trials are judged as multiples of their local
-level (`segments.py`), clusters are found in the multiples of all rounds together (`clusters.py`).
+`outliers` analyzes runs, `examine` the rounds of one configuration; `quick` leaves out causes and
+periods. Trials are taken as multiples of their local level (`segments.py`), and clusters are
+searched in the multiples of all rounds together (`clusters.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from lstm_trt.analysis.answers import Answers, JsonFields, json_value, runs_to_judge
-from lstm_trt.analysis.causes import BODY, CONTROL, Cause, find_causes, find_period
+from lstm_trt.analysis.causes import BULK, CONTROL, Cause, find_causes, find_period
 from lstm_trt.analysis.clusters import find_bumps
 from lstm_trt.analysis.outcomes import SteadyState, TimesBy
 from lstm_trt.analysis.quantiles import at_most, count_outliers, median, rate_bounds
@@ -26,17 +26,17 @@ from lstm_trt.store.samples import Sample
 if TYPE_CHECKING:
     import pandas as pd
 
-#: So many configurations are printed at full length; more of them get a line each.
+#: Up to this number of configurations are printed in full; more are printed with one line each.
 AT_LENGTH = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster(JsonFields):
-    """Late trials (or fast ones) around one multiple of the local level.
+    """A cluster of slow (or fast) trials around one multiple of the local level.
 
-    `low` and `high` bound its trials (half open), as multiples. `share` is of the timed trials,
-    with its exact 95 % interval (Clopper and Pearson). `period_ms` is None where the times show
-    none. `counts`: trials of each round.
+    `low` and `high`: half-open range of its trials, as multiples. `share`: share of the timed
+    trials, with its exact 95 % interval (Clopper and Pearson). `period_ms`: None if there is no
+    period. `counts`: trials of each round.
     """
 
     multiplier: float
@@ -54,9 +54,9 @@ class Cluster(JsonFields):
 
 @dataclass(frozen=True)
 class Tail(JsonFields):
-    """Slow trials beyond 1.5 x IQR of the local level that are of no cluster, where a normal body has not so many.
+    """Slow trials beyond 1.5 x IQR and outside clusters, if they are more than a normal distribution has.
 
-    `start` and `stop`: their least and largest multiple. `shape`: how it falls, for people.
+    `start` and `stop`: smallest and largest multiple. `shape`: how the tail decays, as text.
     """
 
     count: int
@@ -75,7 +75,7 @@ class Tail(JsonFields):
 
 @dataclass(frozen=True)
 class Round(JsonFields):
-    """One sample's own numbers; `segments` count its timed trials."""
+    """Statistics of one sample; `segments` are in timed trials."""
 
     round: int
     n: int
@@ -88,12 +88,12 @@ class Round(JsonFields):
 
 @dataclass(frozen=True)
 class Outliers:
-    """The answer for one configuration.
+    """Outliers of one configuration.
 
-    `outliers`: of all rounds' trials together, outside 1.5 x IQR on both sides, as box plots
-    count. `labels`: for each sample an entry a timed trial, -1 body, -2 tail, else the index
-    in `clusters`. `levels_ns`: the local level of each. `period_by`: "timestamps", or "summed
-    latencies" where a file has no times; None where no periods were sought.
+    `outliers`: number of trials of all rounds outside 1.5 x IQR, on both sides, as in a box plot.
+    `labels`: for each sample an array with an entry per timed trial: -1 bulk, -2 tail, else the
+    index in `clusters`. `levels_ns`: the local level of each trial. `period_by`: "timestamps", or
+    "summed latencies" if there are no start times; None if no periods were searched.
     """
 
     n: int
@@ -109,7 +109,7 @@ class Outliers:
 
     @property
     def steady_state(self) -> SteadyState:
-        """The worst round's."""
+        """The worst of the rounds."""
         return max((part.steady_state for part in self.rounds), key=list(SteadyState).index)
 
     def as_dict(self) -> dict:
@@ -124,18 +124,18 @@ class Outliers:
         return {**found, "steady_state": self.steady_state, "segments": segments}
 
 
-#: Label of trials that are of no cluster and not of the bulk.
+#: Label of trials outside the bulk and outside clusters.
 TAIL = -2
 
-#: Of the interval of a cluster's share, both bounds at once.
+#: Confidence of the two-sided interval of a cluster's share.
 SHARE_CONFIDENCE = 0.95
 
-#: A normal body leaves this share of its trials beyond each fence of 1.5 x IQR.
+#: Share of a normal distribution beyond each fence of 1.5 x IQR.
 NORMAL_BEYOND = 0.00349
 
 
 class OutlierAnswers(Answers):
-    """Outliers of configurations, a `NoTrials` where one failed; `clusters` is a DataFrame, a row a cluster."""
+    """Outliers of configurations, a `NoTrials` for each that failed; `clusters` is a DataFrame."""
 
     _NOTHING_FOUND: ClassVar = {"outliers": None, "clusters": [], "segments": []}
 
@@ -156,7 +156,7 @@ class OutlierAnswers(Answers):
 
     @property
     def clusters(self) -> pd.DataFrame:
-        """Multiple of the local median, share in percent with its interval, period and causes of each cluster."""
+        """A row per cluster: multiple of the local median, share in percent with its interval, period, causes."""
         import pandas as pd
 
         columns = ("network", "multiplier", "trials", "percent", "percent_low", "percent_high", "period_ms", "causes")
@@ -179,10 +179,10 @@ class OutlierAnswers(Answers):
 
 
 def outliers(runs: Any, causes: bool = True) -> OutlierAnswers:
-    """The outliers of each configuration, their clusters, and without `causes` neither periods nor what coincides.
+    """Outliers of each configuration and their clusters; with `causes`, also periods and associated events.
 
-    `runs`: what `store.runs.as_runs` takes. Raises `UsageError` where a configuration has fewer than 2 trials after
-    warm-up.
+    `runs`: anything that `store.runs.as_runs` accepts. Raises `UsageError` if a configuration has fewer than 2 trials
+    after warm-up.
     """
     runs = runs_to_judge(runs)
     look = examine if causes else quick
@@ -191,7 +191,7 @@ def outliers(runs: Any, causes: bool = True) -> OutlierAnswers:
 
 
 def examine(samples: Sequence[Sample]) -> Outliers:
-    """All of the answer; raises `UsageError` where no sample has a timed trial."""
+    """Outliers of the rounds of one configuration; raises `UsageError` if there are no trials after warm-up."""
     found, samples = _find(samples)
     return _explain(found, samples)
 
@@ -204,7 +204,7 @@ def quick(samples: Sequence[Sample]) -> Outliers:
 def _find(samples: Sequence[Sample]) -> tuple[Outliers, list[Sample]]:
     samples = [sample for sample in samples if not np.all(sample.warmup)]
     if not samples:
-        raise UsageError("there is no trial after warm-up to look for outliers in: record more trials")
+        raise UsageError("there are no trials after warm-up: record more trials")
     timed = [np.asarray(sample.timed_ns, dtype=np.float64) for sample in samples]
     courses = [find_segments(latency) for latency in timed]
     levels = [course.level_ns for course in courses]
@@ -214,17 +214,17 @@ def _find(samples: Sequence[Sample]) -> tuple[Outliers, list[Sample]]:
     step = max(clock_step(latency) / float(np.median(latency)) for latency in timed)
     bumps = find_bumps(ratios, step=step)
     if bumps:
-        # Heavy clusters pull the level: once more, from the body alone.
-        body = np.ones(len(ratios), dtype=bool)
+        # Large clusters shift the level: repeat with the level of the bulk alone.
+        bulk = np.ones(len(ratios), dtype=bool)
         for bump in bumps:
-            body &= (ratios < bump.low) | (ratios >= bump.high)
-        if body.sum() >= len(ratios) / 2:
-            centre = float(np.median(ratios[body]))
+            bulk &= (ratios < bump.low) | (ratios >= bump.high)
+        if bulk.sum() >= len(ratios) / 2:
+            centre = float(np.median(ratios[bulk]))
             ratios, levels = ratios / centre, [level * centre for level in levels]
-            bumps = find_bumps(ratios, body, step) or bumps
-    labels = np.full(len(ratios), BODY, dtype=np.int64)
+            bumps = find_bumps(ratios, bulk, step) or bumps
+    labels = np.full(len(ratios), BULK, dtype=np.int64)
     for place, bump in enumerate(bumps):
-        labels[(labels == BODY) & (ratios >= bump.low) & (ratios < bump.high)] = place
+        labels[(labels == BULK) & (ratios >= bump.low) & (ratios < bump.high)] = place
     tail = _tail(ratios, labels)
     pooled = np.concatenate(timed)
     n, median_ns = len(pooled), median(pooled)
@@ -275,37 +275,37 @@ def _find(samples: Sequence[Sample]) -> tuple[Outliers, list[Sample]]:
 
 
 def _tail(ratios: np.ndarray, labels: np.ndarray) -> Tail | None:
-    """Mark trials outside the fences as tail; returns the slow ones where a normal body has fewer."""
-    body = labels == BODY
-    if np.count_nonzero(body) < 2:
+    """Label trials outside the fences as tail; returns the slow ones if they are more than a normal bulk has."""
+    bulk = labels == BULK
+    if np.count_nonzero(bulk) < 2:
         return None
-    low, high = np.percentile(ratios[body], [25, 75])
+    low, high = np.percentile(ratios[bulk], [25, 75])
     reach = 1.5 * (high - low)
-    beyond = body & (ratios > high + reach)
-    labels[beyond | (body & (ratios < low - reach))] = TAIL
-    count, of = int(np.count_nonzero(beyond)), int(np.count_nonzero(body))
-    if not count or 1 - at_most(count - 1, of, NORMAL_BEYOND) > 0.01:
+    beyond = bulk & (ratios > high + reach)
+    labels[beyond | (bulk & (ratios < low - reach))] = TAIL
+    count, total = int(np.count_nonzero(beyond)), int(np.count_nonzero(bulk))
+    if not count or 1 - at_most(count - 1, total, NORMAL_BEYOND) > 0.01:
         return None
     slow = np.sort(ratios[beyond])
     return Tail(count, count / len(ratios), float(slow[0]), float(slow[-1]), _shape(slow, float(high + reach)))
 
 
 def _shape(ordered: np.ndarray, fence: float) -> str:
-    """How a tail falls, for people: by the tail index of its excesses (Pickands 1975, probability-weighted moments)."""
+    """How a tail decays, as text: by the tail index of its excesses (Pickands 1975, probability-weighted moments)."""
     n = len(ordered)
     if n < 20:
-        return "a few stragglers" if n < 5 else "too few to tell how it falls"
+        return "a few stragglers" if n < 5 else "too few trials for its shape"
     excess = ordered - fence
     first = float(excess.mean())
     second = float(excess @ (1 - (np.arange(1, n + 1) - 0.35) / n)) / n
     index = 2 - first / (first - 2 * second) if first > 2 * second else -9.0
-    # Hosking and Wallis (1987): the index of an exponential tail errs by about 1.6 / sqrt(n), one-sided 97.5 %.
+    # Hosking and Wallis (1987): for an exponential tail the standard error is about 1.6 / sqrt(n); one-sided 97.5 %.
     error = 1.96 * 1.6 / n**0.5
     if index > min(error, 0.4):
-        return "falls slowly, like a power of the latency"
+        return "decays slowly, like a power law"
     if index < -error:
-        return "ends soon"
-    return "falls smoothly, like an exponential"
+        return "decays faster than an exponential"
+    return "decays like an exponential"
 
 
 def _explain(found: Outliers, samples: list[Sample]) -> Outliers:
@@ -314,7 +314,7 @@ def _explain(found: Outliers, samples: list[Sample]) -> Outliers:
     late = [(cluster.multiplier, cluster.multiplier) for cluster in found.clusters]
     late += [(found.tail.start, found.tail.stop)] if found.tail else []
     excess = [tuple((multiple - 1) * found.median_us * 1e3 for multiple in ends) for ends in late]
-    # The tail is the slow one; fast outliers carry the same label.
+    # Only the slow outliers are the tail; fast outliers have the same label.
     labels = [
         np.where((label == TAIL) & (sample.timed_ns < level), TAIL - 1, label)
         for label, sample, level in zip(found.labels, samples, found.levels_ns, strict=True)
@@ -334,7 +334,7 @@ def _explain(found: Outliers, samples: list[Sample]) -> Outliers:
 
 
 def _starts(samples: list[Sample]) -> tuple[list[np.ndarray], TimesBy]:
-    """Times of the timed trials; without stamps the latencies before each are summed, as in a closed loop."""
+    """Start times of the timed trials; if not recorded, the sums of the preceding latencies, as in a closed loop."""
     starts, by = [], TimesBy.TIMESTAMPS
     for sample in samples:
         if sample.start_ns is None:

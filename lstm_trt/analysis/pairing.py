@@ -1,8 +1,8 @@
-"""Which configuration of one source is compared with which of another, and what differs beside their latencies.
+"""Match the configurations of two sources for a comparison, and list their other differences.
 
-What is the same throughout one source, and the same throughout the other, is what the comparison
-is about (another runtime, another version, another machine) and does not keep two from being
-matched; what varies within a source tells its configurations apart, and has to be equal.
+A field that has a single value within each source may differ between the sources: it is what the
+comparison is about (runtime, version, machine). Fields that vary within a source identify its
+configurations and must be equal.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ from lstm_trt.config.labels import configuration_fields
 from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Group
 
-#: These count only where nothing else tells configurations apart.
+#: Fields that are used only if nothing else distinguishes configurations.
 _MINOR = ("trials", "warmup", "seed", "for_s", "runtime_version", "device_name", "machine", "config_id")
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """`pairs`: (group, A's, B's), where `group` has what they share. The others are on one side only."""
+    """`pairs`: (shared fields, group of A, group of B). `only_a` and `only_b` have no match.
+
+    `several`: the sources have several configurations. `differ`: name -> (value in A, value in B) of fields with a
+    single value in each source.
+    """
 
     pairs: tuple[tuple[dict, Group, Group], ...]
     only_a: tuple[Group, ...] = ()
@@ -35,10 +39,10 @@ class Pairs:
 
 
 def pair(a: Runs, b: Runs) -> Pairs:
-    """The groups of B that answer the same question as those of A.
+    """Match the groups of A and B.
 
-    One group a side is compared whatever it is called. Raises `UsageError` where nothing can be
-    matched, or where it cannot be told which of several belong together.
+    Two single groups are always compared. Raises `UsageError` if nothing matches, or if the match
+    is not unique.
     """
     if len(a.groups) == len(b.groups) == 1:
         return Pairs(((_shared_fields(a[0], b[0]), a[0], b[0]),), several=bool(a.group_by or b.group_by))
@@ -54,8 +58,8 @@ def pair(a: Runs, b: Runs) -> Pairs:
     for side, runs in zip(keyed, (a, b), strict=True):
         if side is None:
             raise UsageError(
-                f"{runs.source} holds several configurations that cannot be told apart by {', '.join(free) or 'a name'}"
-                " in both: give one configuration a side, or the same --group-by columns"
+                f"{runs.source} has several configurations that {', '.join(free) or 'no field'} cannot distinguish:"
+                " give one configuration per side, or the same --group-by columns"
             )
     matched = [key for key in keyed[0] if key in keyed[1]]
     differ = {name: (sides[0][0][name], sides[1][0][name]) for name in fixed if values[0][name] != values[1][name]}
@@ -73,7 +77,7 @@ def pair(a: Runs, b: Runs) -> Pairs:
 
 
 def _identity(group: Group) -> dict:
-    """What tells a group from others: of a recording of this lab what was configured, but for cores and blocks."""
+    """Fields that identify a group; for recordings the configuration without cores and blocks."""
     configuration = group.configuration
     if configuration is None:
         return group.group
@@ -89,29 +93,29 @@ def _shared_fields(a: Group, b: Group) -> dict:
 
 
 def _by(side: Sequence[dict], groups: Sequence[Group], names: Sequence[str]) -> dict[tuple, Group] | None:
-    """The groups by their values of these names; None where two have the same."""
+    """The groups by their values of these fields; None if two groups have the same values."""
     keyed = {tuple(repr(fields[name]) for name in names): group for fields, group in zip(side, groups, strict=True)}
     return keyed if len(keyed) == len(groups) else None
 
 
-#: A package that one side has not loaded is no difference: its runtime is, and is named.
+#: Prefix of package versions; a package that only one side has loaded is not a difference.
 VERSION = "version of "
 
 
 def differences(a: Group, b: Group) -> list[str]:
-    """What is not the same on both sides, `name: A's -> B's`; any of it may be why latencies differ."""
-    seen_a, seen_b = _values_seen(a), _values_seen(b)
+    """Differences between the sides besides latency, `name: value in A -> value in B`."""
+    values_a, values_b = _values_of(a), _values_of(b)
     found = []
-    for name in dict.fromkeys([*seen_a, *seen_b]):
-        mine, its = seen_a.get(name), seen_b.get(name)
-        if mine == its or (name.startswith(VERSION) and None in (mine, its)):
+    for name in dict.fromkeys([*values_a, *values_b]):
+        in_a, in_b = values_a.get(name), values_b.get(name)
+        if in_a == in_b or (name.startswith(VERSION) and None in (in_a, in_b)):
             continue
-        found.append(f"{name.replace('_', ' ')}: {_values(mine)} -> {_values(its)}")
-    for side, seen in (("A", seen_a), ("B", seen_b)):
-        found += [f"{name} is not the same in all rounds of {side}" for name, values in seen.items() if len(values) > 1]
+        found.append(f"{name.replace('_', ' ')}: {_text(in_a)} -> {_text(in_b)}")
+    for side, all_values in (("A", values_a), ("B", values_b)):
+        found += [f"{name} differs between rounds of {side}" for name, values in all_values.items() if len(values) > 1]
     ratio = control_ratio(a, b)
     if not 1 / ONE_PROCESS_RATIO <= ratio <= ONE_PROCESS_RATIO:
-        found.append(f"control run of an empty step: B / A {ratio:.2f}, the machine was not in one state")
+        found.append(f"control run (an empty step): B / A {ratio:.2f}, so the state of the machine changed")
     first = recorded_first(a, b)
     if first is not None:
         found.append(f"order: all rounds of {first} were recorded before those of {'B' if first == 'A' else 'A'}")
@@ -119,52 +123,52 @@ def differences(a: Group, b: Group) -> list[str]:
 
 
 def control_ratio(a: Group, b: Group) -> float:
-    """Median of B's control runs over that of A's: how much faster or slower the machine itself was; 1 if not known."""
+    """Median of B's control runs over that of A's, which shows a change of the machine; 1 if not known."""
     runs = [[sample.control_ns for sample in side.samples if sample.control_ns is not None] for side in (a, b)]
     if not all(runs):
         return 1.0
-    of_a, of_b = (statistics.median_low(float(np.median(run)) for run in side) for side in runs)
-    return of_b / of_a if of_a > 0 and of_b > 0 else 1.0
+    median_a, median_b = (statistics.median_low(float(np.median(run)) for run in side) for side in runs)
+    return median_b / median_a if median_a > 0 and median_b > 0 else 1.0
 
 
 def shared(a: Group, b: Group) -> int:
-    """Recordings that are on both sides."""
+    """Number of recordings that are on both sides."""
     return sum(
         any(
-            mine.started_unix_ns == its.started_unix_ns and np.array_equal(mine.latency_ns, its.latency_ns)
-            for its in b.samples
+            in_a.started_unix_ns == in_b.started_unix_ns and np.array_equal(in_a.latency_ns, in_b.latency_ns)
+            for in_b in b.samples
         )
-        for mine in a.samples
+        for in_a in a.samples
     )
 
 
-def _values_seen(side: Group) -> dict[str, frozenset[str]]:
-    """Name -> its values on this side: one, or several where the rounds are not alike."""
-    seen: dict[str, set[str]] = {}
+def _values_of(side: Group) -> dict[str, frozenset[str]]:
+    """Name -> values on this side; several if the rounds differ."""
+    found: dict[str, set[str]] = {}
 
     def add(values: Mapping[str, object]) -> None:
         for name, value in values.items():
             if value is not None:
-                seen.setdefault(name, set()).add(str(value))
+                found.setdefault(name, set()).add(str(value))
 
     add(side.group if side.configuration is None else configuration_fields(side.configuration))
     for sample in side.samples:
         add({"machine": sample.machine})
         add({VERSION + name: version or None for name, version in sample.versions.items()})
-        add({"trials of a process": len(sample.timed_ns)})
-    seen.pop("trials", None)  # as asked for; those of a process are as recorded
-    return {name: frozenset(values) for name, values in seen.items()}
+        add({"trials per process": len(sample.timed_ns)})
+    found.pop("trials", None)  # as configured; "trials per process" is as recorded
+    return {name: frozenset(values) for name, values in found.items()}
 
 
-def _values(values: Iterable[str] | None) -> str:
+def _text(values: Iterable[str] | None) -> str:
     ordered = sorted(values or (), key=lambda text: (len(text), text))
     return " and ".join(ordered) if len(ordered) < 4 else f"{ordered[0]} to {ordered[-1]}" if ordered else "not known"
 
 
 def recorded_first(a: Group, b: Group) -> str | None:
-    """The side, "A" or "B", all of whose rounds were recorded before those of the other; None where they took turns.
+    """The side, "A" or "B", that was recorded before the other; None if they alternated or it is not known.
 
-    What the machine did in between then looks like a difference.
+    A change of the machine between the two then looks like a difference.
     """
     started = [[sample.started_unix_ns for sample in side.samples] for side in (a, b)]
     if None in started[0] + started[1] or min(map(len, started)) < 2:

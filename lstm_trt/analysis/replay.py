@@ -1,11 +1,11 @@
-"""What a closed-loop recording would have cost at a fixed rate.
+"""Replay a closed-loop recording at a fixed rate.
 
-In a closed loop a late call delays the next one, and nobody counts that: the recording holds each
-call's own time only. At a fixed rate calls are due whether the last one has returned or not, and
-latency counts from when a call was due. One late call then makes the next ones late.
+In a closed loop each call starts when the previous one returns, so a slow call does not affect the
+latency of the next ones. At a fixed rate calls are due whether the previous one has returned or
+not, and latency is measured from the due time. A slow call then delays the next ones.
 
-Each call is taken to last as long as it did in the closed loop. What a closed loop cannot show
-stays unseen: a runtime that answers slower after a pause. Only periodic arrivals record that.
+Each call is assumed to take as long as it did in the closed loop. The replay cannot show that some
+runtimes are slower after a pause; a recording with periodic arrivals can.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lstm_trt.store.samples import Group, NoTrials
 
 @dataclass(frozen=True)
 class Latencies(JsonFields):
-    """Order statistics in us of one way of counting, and the misses of the deadline."""
+    """Order statistics of the latency in us, and misses of the deadline."""
 
     median_us: float
     p99_us: float
@@ -40,11 +40,12 @@ class Latencies(JsonFields):
 
 @dataclass(frozen=True)
 class Replay(JsonFields):
-    """The `closed` loop as it was, and `replayed` one call each `period_us`.
+    """Latencies of the `closed` loop, and `replayed` with a call due every `period_us`.
 
-    `utilisation`: mean latency over the period. `queued`: calls that began late, because an
-    earlier one was still under way, and `queued_share` of n. `worst_wait_us`: the longest that a
-    call waited to begin; `longest_queue`: the most earlier calls not finished when one was due.
+    `utilisation`: mean latency over the period. `queued`: number of calls that started late because
+    an earlier call was still running; `queued_share`: the same as a share of n. `worst_wait_us`:
+    longest time that a call waited to start. `longest_queue`: largest number of unfinished earlier
+    calls when a call was due.
     """
 
     n: int
@@ -62,23 +63,23 @@ class Replay(JsonFields):
 
 
 class Replays(Answers):
-    """Replays of configurations, a `NoTrials` with the reason where one cannot be replayed."""
+    """Replays of configurations, a `NoTrials` with the reason for each that cannot be replayed."""
 
     def __str__(self) -> str:
         return "\n\n".join(self._texts(replay_text))
 
     def _row(self, answer: Replay) -> dict:
-        """Latencies of both ways in columns `closed_` and `replayed_`."""
+        """Latencies in columns with the prefixes `closed_` and `replayed_`."""
         row = answer.as_dict()
         sides = {f"{side}_{name}": value for side in ("closed", "replayed") for name, value in row.pop(side).items()}
         return {**row, **sides}
 
 
 def replay(runs: Any, period_us: float, deadline_us: float | None = None) -> Replays:
-    """Each configuration replayed with a call due every `period_us`; see `replay_group`.
+    """Replay each configuration with a call due every `period_us`; see `replay_group`.
 
-    `runs`: what `store.runs.as_runs` takes. Raises `UsageError` where a configuration has fewer than 2 trials after
-    warm-up, and where none can be replayed.
+    `runs`: anything that `store.runs.as_runs` accepts. Raises `UsageError` if a configuration has fewer than 2 trials
+    after warm-up, or none can be replayed.
     """
     runs = runs_to_judge(runs)
     answers: list[Replay | NoTrials] = []
@@ -93,35 +94,33 @@ def replay(runs: Any, period_us: float, deadline_us: float | None = None) -> Rep
 
 
 def replay_group(group: Group, period_us: float, deadline_us: float | None = None) -> Replay:
-    """Replay the timed trials of each process by itself, a call due every `period_us`.
+    """Replay the timed trials of each process separately, with a call due every `period_us`.
 
-    The deadline counts from when a call was due; without one it is the period. Rows marked as
-    warm-up are left out. Raises `UsageError` where there is nothing to replay, where the group was
-    not recorded in a closed loop, and where the period is at or below the mean latency of a
-    process: its backlog would grow for as long as it runs.
+    The deadline counts from the due time; by default it is the period. Warm-up trials are left
+    out. Raises `UsageError` if there are no trials, if the group was not recorded in a closed loop,
+    or if the period is not above the mean latency of every process (the backlog would keep growing).
     """
     if group.failure is not None:
         raise UsageError(f"{group.name} has no trials to replay: {group.failure}")
     arrival = group.configuration.protocol.arrival if group.configuration is not None else "closed"
     if arrival != "closed":
         raise UsageError(
-            f"{group.name} was recorded with {arrival} arrivals: replay needs a closed loop, record with"
-            " --arrival closed"
+            f"{group.name} was recorded with {arrival} arrivals: replay needs a recording with --arrival closed"
         )
     timed = [sample.timed_ns for sample in group.samples if len(sample.timed_ns)]
     if not timed:
-        raise UsageError("there are no trials after warm-up to replay")
+        raise UsageError(f"{group.name} has no trials after warm-up to replay")
     period_ns = _ns("period", period_us)
     deadline_ns = period_ns if deadline_us is None else _ns("deadline", deadline_us)
     mean_ns = max(float(latency_ns.mean()) for latency_ns in timed)
     if period_ns <= mean_ns:
         raise UsageError(
-            f"the period of {period_us:g} us is not above the mean latency of {mean_ns / 1e3:.6g} us, so that the"
-            f" backlog grows without end: the smallest period that works is {_smallest_us(mean_ns)} us"
+            f"the period of {period_us:g} us is not above the mean latency of {mean_ns / 1e3:.6g} us, so the backlog"
+            f" would keep growing: use a period of at least {_smallest_us(mean_ns)} us"
         )
     late_ns = limit_ns(float(period_us if deadline_us is None else deadline_us))
     waits = [waiting_ns(latency_ns, period_ns) for latency_ns in timed]
-    answers = [latency_ns + wait for latency_ns, wait in zip(timed, waits, strict=True)]
+    responses = [latency_ns + wait for latency_ns, wait in zip(timed, waits, strict=True)]
     n, mean_of_all_ns = sum(map(len, timed)), float(np.concatenate(timed).mean())
     queued = sum(int(np.count_nonzero(wait)) for wait in waits)
     return Replay(
@@ -134,28 +133,28 @@ def replay_group(group: Group, period_us: float, deadline_us: float | None = Non
         queued=queued,
         queued_share=queued / n,
         worst_wait_us=max(float(wait.max()) for wait in waits) / 1e3,
-        longest_queue=max(longest_queue(answer_ns, period_ns) for answer_ns in answers),
+        longest_queue=max(longest_queue(response_ns, period_ns) for response_ns in responses),
         closed=_latencies(timed, late_ns),
-        replayed=_latencies(answers, late_ns),
+        replayed=_latencies(responses, late_ns),
     )
 
 
 def waiting_ns(latency_ns: np.ndarray, period_ns: float) -> np.ndarray:
-    """How long each call waits to begin, in ns: call i is due at i periods, and begins when call i - 1 has ended.
+    """Waiting time of each call in ns: call i is due after i periods, and starts when call i - 1 has ended.
 
     Lindley's recursion, W[i] = max(0, W[i-1] + latency[i-1] - period) (Proc. Cambridge Phil. Soc.
-    48, 1952), by its solution: the walk of latency - period, less its lowest point so far. Exact for
-    whole ns, as long as the walk stays below 2**53.
+    48, 1952), by its solution: the cumulative sum of latency - period, minus its running minimum.
+    Exact for whole ns as long as the sum stays below 2**53.
     """
     walk = np.r_[0.0, np.cumsum(latency_ns[:-1] - period_ns)]
     return walk - np.minimum.accumulate(walk)
 
 
-def longest_queue(answer_ns: np.ndarray, period_ns: float) -> int:
-    """The most earlier calls that had not ended when a call was due; `answer_ns` from due to end."""
-    due = np.arange(len(answer_ns)) * period_ns
-    ended = np.searchsorted(due + answer_ns, due, side="right")  # ends ascend: one call at a time
-    return max(0, int((np.arange(len(answer_ns)) - ended).max()))
+def longest_queue(response_ns: np.ndarray, period_ns: float) -> int:
+    """Largest number of unfinished earlier calls when a call was due; `response_ns` is from due time to end."""
+    due = np.arange(len(response_ns)) * period_ns
+    ended = np.searchsorted(due + response_ns, due, side="right")  # ascending: one call at a time
+    return max(0, int((np.arange(len(response_ns)) - ended).max()))
 
 
 def _latencies(parts: Sequence[np.ndarray], late_ns: float) -> Latencies:
@@ -169,14 +168,14 @@ def _latencies(parts: Sequence[np.ndarray], late_ns: float) -> Latencies:
 
 
 def _ns(name: str, value_us: float) -> float:
-    """Decimal us -> ns without the rounding of a product: 100.1 us are 100100 ns."""
+    """Decimal us to ns without rounding errors: 100.1 us are 100100 ns."""
     if not (math.isfinite(value_us) and value_us > 0):
-        raise UsageError(f"the {name} must be above 0 us, not {value_us:g}")
+        raise UsageError(f"the {name} must be a positive time in us, not {value_us:g}")
     return float(Fraction(str(value_us)) * 1000)
 
 
 def _smallest_us(mean_ns: float) -> str:
-    """The first period above the mean that is written with a few digits, in us."""
+    """The smallest period above the mean with a few digits, in us."""
     digits = max(0, 3 - math.floor(math.log10(mean_ns / 1e3)))
     step = 10.0**-digits
     return f"{(math.floor(mean_ns / 1e3 / step) + 1) * step:.{digits}f}"

@@ -1,9 +1,9 @@
-"""How latency grows with a network's sizes: the founding observations, put to the test.
+"""How latency grows with the sizes of a network.
 
-Is it linear in layers, hidden size, sequence length, batch? Where does it break off the line? Is a
-larger network anywhere faster than a smaller one, or batch 1 slower than batch 2? From where does
-batching stop being almost free, and which batch costs least per sample? A line through two systems,
-or through a shape that was not measured, is never drawn.
+Is it linear in layers, hidden size, sequence length and batch, and where does it leave the fitted
+line? Is a larger network faster than a smaller one anywhere, or batch 1 slower than batch 2? Up to
+which size is batching almost free, and which batch takes the least time per sample? Different
+systems are never mixed, and shapes that were not measured are never interpolated.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 def certain(faster: Cell, slower: Cell) -> bool | None:
-    """Whether raw trials prove that one median is below another; None without trials.
+    """Whether the trials prove that one median is below another; None without trials.
 
-    Both must hold. The exact 99 % order-statistic intervals of the medians are disjoint, those
-    of every round of one side from those of every round of the other. And the processes agree:
-    with fewer than 5 rounds a side the ratio must exceed 1.10, since the medians of one script
-    in several processes differ by 3 % where each is known to 0.07 %; from 5 rounds on the exact
-    99 % interval of the ratio over rounds (Hodges and Lehmann's, of Mann and Whitney's test)
-    must lie beyond 2 %. Each pair is judged by itself: of very many, a few are wrong.
+    Two conditions must hold. The exact 99 % order-statistic intervals of the medians of all rounds
+    of one side are disjoint from those of the other side. And the ratio is large enough: with fewer
+    than 5 rounds per side it must exceed 1.10, because medians of one script in several processes
+    differ by 3 % although each is known to 0.07 %. With 5 rounds or more, the exact 99 % interval of
+    the ratio over rounds (Hodges-Lehmann) must be above 1.02. There is no correction for testing
+    many pairs, so a few of very many are wrong.
     """
     if not (faster.rounds and slower.rounds):
         return None
@@ -49,22 +49,22 @@ def certain(faster: Cell, slower: Cell) -> bool | None:
     return rank > 0 and ratios[rank - 1] > 1 + EFFECT
 
 
-#: A departure from the line by more than this share is a break.
+#: A deviation from the fitted line by more than this share is a break.
 DEPARTURE = 0.10
 
-#: Least points before a value that can be called a break: two make a line.
+#: Minimum number of points before a break: two determine a line.
 POINTS_BEFORE = 2
 
-#: Least points of a line of which linearity can be asked: two always lie on one.
+#: Minimum number of points for a test of linearity.
 POINTS = 3
 
-#: Batching is almost free while twice the samples cost at most this factor more.
+#: Batching is almost free while doubling the batch increases the time by at most this factor.
 FREE_DOUBLING = 1.10
 
 
 @dataclass(frozen=True)
 class Line:
-    """Latency along one axis, the others `fixed`: the fit, and the value where it breaks off."""
+    """Latency along one axis with the others `fixed`: the fitted line, and the first size that leaves it."""
 
     axis: str
     fixed: dict[str, int]
@@ -79,7 +79,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Inversion:
-    """Of two neighbours on an axis the larger is faster: `ratio` = larger / smaller, below 1."""
+    """Two neighbours on an axis of which the larger is faster: `ratio` = larger / smaller, below 1."""
 
     axis: str
     smaller: dict[str, int]
@@ -101,28 +101,29 @@ class Penalty:
 
 @dataclass(frozen=True)
 class Batching:
-    """What batching brings one network; times in us.
+    """Cost of batching for one network; times in us.
 
-    `free_up_to` is the last batch before `stops_at`, the first whose time is more than 10 % a
-    doubling above that of the batch before; None where none is. The time of a batch counts as
-    that of a larger one that is faster: it could be filled up. `cheapest` has the least time a
-    sample, and `cheapest_is_largest` says that a larger batch may cost less still.
+    `stops_at`: first batch whose time is more than 10 % per doubling above that of the previous
+    batch, None if there is none. `free_up_to`: the batch before it, else the largest. If a larger
+    batch is faster, its time is used, because a batch can be padded. `cheapest`: batch with the
+    least time per sample. `cheapest_is_largest`: whether that is the largest measured, so that a
+    larger batch may take even less.
     """
 
     fixed: dict[str, int]
     free_up_to: int
     stops_at: int | None
     cheapest: int
-    cheapest_us_a_sample: float
+    cheapest_us_per_sample: float
     smallest: int
-    smallest_us_a_sample: float
+    smallest_us_per_sample: float
     cheapest_is_largest: bool
     system: str
 
 
 @dataclass(frozen=True)
 class Findings:
-    """All answers; `pairs` counts the neighbours compared on each axis, and batches 1 and 2."""
+    """All findings; `pairs` has the numbers of neighbours compared on each axis, and of batches 1 and 2."""
 
     times: Times
     linearity: list[Line]
@@ -133,7 +134,7 @@ class Findings:
     min_ratio: float
 
     def as_dict(self) -> dict:
-        """JSON values. `certain` is there with raw trials, `system` where there are several."""
+        """JSON values; `certain` only with trials, `system` only if there are several."""
 
         def plain(found: Line | Inversion | Penalty | Batching, *names: str) -> dict:
             system = ["system"] if len(self.times.systems) > 1 else []
@@ -151,12 +152,12 @@ class Findings:
         }
 
     def longest_line(self, system: str, axis: str) -> int:
-        """The most sizes of an axis that one system has with the other sizes the same."""
+        """Largest number of sizes along an axis of one system, with the other sizes fixed."""
         found = (line for name, along, _, line in lines(self.times) if (name, along) == (system, axis))
         return max(map(len, found), default=0)
 
     def with_batches_1_and_2(self, system: str) -> int:
-        """Networks of a system that have both batches."""
+        """Number of networks of a system with both batch 1 and batch 2."""
         return sum(
             {1, 2} <= line.keys() for name, axis, _, line in lines(self.times) if (name, axis) == (system, "batch")
         )
@@ -177,7 +178,7 @@ class ScalingAnswers(Answers):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A row a series: its fit, and where it breaks off."""
+        """A row per series: its fitted line, and the first size that leaves it."""
         import pandas as pd
 
         fit = ("slope_us", "intercept_us", "r2", "breaks_at")
@@ -194,10 +195,10 @@ def scaling(
     column: str | None = None,
     unit: str | None = None,
 ) -> ScalingAnswers:
-    """How latency grows with each size: `examine` on the times of what `store.runs.as_runs` takes.
+    """Analyze how latency grows with each size of the network; see `examine`.
 
-    A path may also be that of a table with one time a shape, averages for instance; `rename`, `column` and `unit`
-    are for tables (`times.read_times`).
+    `source`: anything that `store.runs.as_runs` accepts, or the path of a table with one time per shape, such as
+    averages. `rename`, `column` and `unit` are for tables (`times.read_times`).
     """
     runs = Runs((), str(source)) if isinstance(source, str | Path) else as_runs(source)
     times = read_times(source if isinstance(source, str | Path) else runs, rename, column, unit)
@@ -205,14 +206,13 @@ def scaling(
 
 
 def examine(times: Times, min_ratio: float = 1.0) -> Findings:
-    """Every question asked of every line and every pair of neighbours.
+    """Analyze every line and every pair of neighbours.
 
-    Neighbours are next to each other among the sizes present on their line: a hole between
-    them is passed over. Pairs count from `min_ratio` = slower / faster on. Raises `UsageError`
-    for a `min_ratio` below 1.
+    Neighbours are adjacent among the sizes that were measured on their line. Inversions with a ratio
+    (slower / faster) below `min_ratio` are ignored. Raises `UsageError` for a `min_ratio` below 1.
     """
     if not (math.isfinite(min_ratio) and min_ratio >= 1):
-        raise UsageError(f"--min-ratio is slower / faster, a number of at least 1, not {min_ratio:g}")
+        raise UsageError(f"--min-ratio (slower / faster) must be at least 1, not {min_ratio:g}")
     found = Findings(times, [], [], [], [], dict.fromkeys((*times.axes, "batch 1 and 2"), 0), min_ratio)
     for system, axis, fixed, line in lines(times):
         if len(line) >= POINTS:
@@ -236,7 +236,7 @@ def examine(times: Times, min_ratio: float = 1.0) -> Findings:
 
 
 def lines(times: Times) -> Iterator[tuple[str, str, dict[str, int], dict[int, Cell]]]:
-    """(system, axis, sizes of the other axes, {size: cell}, ascending) of every line in the table."""
+    """(system, axis, sizes of the other axes, {size: cell}) of every line, sizes ascending."""
     for system, cells in times.cells.items():
         for place, axis in enumerate(times.axes):
             found: dict[tuple[int, ...], dict[int, Cell]] = {}
@@ -248,29 +248,26 @@ def lines(times: Times) -> Iterator[tuple[str, str, dict[str, int], dict[int, Ce
 
 
 def fit(sizes: Sequence[float], times_us: Sequence[float]) -> tuple[float, float, float]:
-    """Slope in us a unit, intercept in us and R2 of the line of least squares, all points alike.
+    """Slope in us per unit, intercept in us and R2 of the unweighted least-squares line.
 
-    Plain, not weighted: the residuals stay in the units of the table, a table from elsewhere
-    tells no spread, and the answer is that of any spreadsheet. R2 = 1 - residual / total sum of
-    squares; 1 where the times are all equal. Needs two different sizes.
+    R2 = 1 - residual / total sum of squares; 1 if all times are equal. Needs two different sizes.
     """
     x, y = np.asarray(sizes, dtype=float), np.asarray(times_us, dtype=float)
     dx, dy = x - x.mean(), y - y.mean()
     slope = float(dx @ dy / (dx @ dx))
     total = float(dy @ dy)
     residual = float(np.sum((dy - slope * dx) ** 2))
-    level = total <= len(y) * (1e-12 * float(np.abs(y).max())) ** 2  # nothing but rounding
+    level = total <= len(y) * (1e-12 * float(np.abs(y).max())) ** 2  # only rounding errors
     if level:
         return 0.0, float(y.mean()), 1.0
     return slope, float(y.mean() - slope * x.mean()), 1 - residual / total
 
 
 def break_of(sizes: Sequence[int], times_us: Sequence[float]) -> int | None:
-    """First size whose time departs by more than 10 % from the line fitted to those before it, or None.
+    """First size whose time deviates by more than 10 % from the line fitted to the sizes before it, or None.
 
-    The share is of what the line predicts. Two points before it are the least: they make the
-    first line, so that a break is found as early as it can be; noise of the two is carried far
-    where the sizes grow by doubling, three times at the next point.
+    The deviation is relative to the prediction. At least two sizes come before it. If sizes double,
+    the noise of the first two is amplified three times in the prediction of the third.
     """
     for place in range(POINTS_BEFORE, len(sizes)):
         slope, intercept, _ = fit(sizes[:place], times_us[:place])
@@ -303,16 +300,16 @@ def _batching(system: str, fixed: dict[str, int], line: dict[int, Cell]) -> Batc
         ),
         None,
     )
-    a_sample = [time_us / size for size, time_us in zip(sizes, times_us, strict=True)]
-    best = int(np.argmin(a_sample))
+    per_sample = [time_us / size for size, time_us in zip(sizes, times_us, strict=True)]
+    best = int(np.argmin(per_sample))
     return Batching(
         fixed=fixed,
         free_up_to=sizes[-1 if stops is None else stops - 1],
         stops_at=None if stops is None else sizes[stops],
         cheapest=sizes[best],
-        cheapest_us_a_sample=a_sample[best],
+        cheapest_us_per_sample=per_sample[best],
         smallest=sizes[0],
-        smallest_us_a_sample=a_sample[0],
+        smallest_us_per_sample=per_sample[0],
         cheapest_is_largest=best == len(sizes) - 1,
         system=system,
     )

@@ -1,12 +1,12 @@
-"""Segments of one level in the order of the trials: warm-up, drift, steps, and whether a steady state is reached.
+"""Segments of constant level or slope in a series of trials: warm-up, drift, steps, steady state.
 
-Change points are sought on medians of blocks, so that clusters of late trials of 10 % do not move
-them and a million trials take no longer than ten thousand. A change is placed to the trial where
-the two levels fit best. The level of every trial follows from its segment; clusters of late
-trials are multiples of that local level, so that drift and steps do not smear them.
+Change points are searched on medians of blocks, so that clusters with up to 10 % of the trials do
+not affect them and a million trials take no longer than ten thousand. Each change is then placed at
+the trial where the two levels fit best. The segments give the local level of every trial. Clusters
+are searched in multiples of the local level, so that drift and steps do not blur them.
 
-The classes follow Barrett et al., Virtual machine warmup blows hot and cold (OOPSLA 2017):
-flat, warm-up (ends faster), slowdown (ends slower), no steady state (not settled at the end).
+The classes follow Barrett et al., Virtual machine warmup blows hot and cold (OOPSLA 2017): flat,
+warm-up (ends faster), slowdown (ends slower), no steady state (not settled at the end).
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ import numpy as np
 from lstm_trt.analysis.outcomes import SteadyState
 from lstm_trt.analysis.quantiles import median
 
-#: Levels this near count as one: half of the 2 % below which no comparison speaks of a difference.
+#: Levels that differ by at most this share count as equal: half of the smallest relevant difference of comparisons.
 SAME_LEVEL = 0.01
 
-#: The course is judged by the levels of so many windows.
+#: Number of windows for the classification of the course.
 WINDOWS = 20
 
-#: At most so many blocks, of at least so many trials.
+#: Maximum number of blocks, and minimum number of trials in each.
 BLOCKS, BLOCK_TRIALS = 200, 16
 
-#: Shortest segment of one level, and of a slope, in blocks: one block that a burst has hit is no level.
+#: Shortest segment of constant level, and with a slope, in blocks.
 SHORTEST, SHORTEST_SLOPE = 2, 10
 
-#: What a change and a slope have to gain beyond log(blocks), in squared standard errors of a block.
+#: Penalties of a change and of a slope in addition to log(blocks), in squared standard errors of a block.
 CHANGE_PENALTY, SLOPE_PENALTY = 11.0, 8.0
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Timed trials `start` to `stop` (half open) of one level, and their median in ns.
+    """Timed trials `start` to `stop` (half open), and their median in ns.
 
-    `change`: relative change of the level from the first of these trials to the last, 0 where
-    they show no slope.
+    `change`: relative change of the level from the first to the last of these trials, 0 if there
+    is no significant slope.
     """
 
     start: int
@@ -62,10 +62,10 @@ class Segment:
 
 @dataclass(frozen=True)
 class Segments:
-    """The course of the level over the trials.
+    """Course of the level over the trials.
 
-    `drift`: level at the last trial over that at the first, minus 1. `level_ns`: the local level
-    of every trial, constant or a line (of the logarithm) within each segment.
+    `drift`: level at the last trial over that at the first, minus 1. `level_ns`: local level of
+    every trial; within each segment it is constant, or its logarithm is linear.
     """
 
     segments: tuple[Segment, ...]
@@ -75,7 +75,7 @@ class Segments:
 
 
 def find_segments(latency_ns: np.ndarray) -> Segments:
-    """Segments of the timed trials of one process, in their order (any number of them, at least one)."""
+    """Segments of the timed trials of one process, in order (at least one trial)."""
     latency_ns = np.asarray(latency_ns, dtype=np.float64)
     logs = np.log(spread_ties(latency_ns))
     edges, medians, noise = _block_medians(logs)
@@ -100,10 +100,10 @@ def find_segments(latency_ns: np.ndarray) -> Segments:
 
 
 def clock_step(values: np.ndarray) -> float:
-    """The step of a coarse clock, 0 where fewer than half of the central nine tenths are ties.
+    """The resolution of a coarse clock; 0 if fewer than half of the central 90 % of the values are ties.
 
-    The step is the median difference of neighbouring values. Two values more than 5 % apart are
-    two states, not a clock's steps.
+    It is the median difference of neighbouring distinct values. Two values more than 5 % apart are
+    two states, not clock steps.
     """
     low, median, high = np.percentile(values, [5, 50, 95])
     central = np.unique(values[(values >= low) & (values <= high)])
@@ -116,20 +116,20 @@ def clock_step(values: np.ndarray) -> float:
 
 
 def spread_ties(values: np.ndarray) -> np.ndarray:
-    """Values of a coarse clock spread evenly over its step, so that ties are neither levels nor clusters."""
+    """Values of a coarse clock spread evenly over its step, so that ties do not look like levels or clusters."""
     step = clock_step(values)
     if not step:
         return values
-    # Multiples of the golden ratio fill an interval evenly in any series of trials.
+    # The fractional parts of multiples of the golden ratio fill an interval evenly.
     places = np.arange(1, len(values) + 1) * 0.6180339887498949 % 1.0 - 0.5
     return np.maximum(values + step * places, values / 2)
 
 
 def _block_medians(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Edges of the blocks, their medians, and the standard error of one of them.
+    """Edges of the blocks, their medians, and the standard error of a median.
 
-    The error is the larger of what the spread within blocks gives for independent trials and what
-    the least different neighbouring blocks show: real trials are not independent.
+    The error is the larger of two estimates: from the spread within blocks, for independent trials,
+    and from the lower quartile of the differences of neighbouring blocks, since trials are dependent.
     """
     blocks = max(1, min(BLOCKS, len(logs) // BLOCK_TRIALS))
     edges = np.linspace(0, len(logs), blocks + 1).round().astype(np.int64)
@@ -144,12 +144,12 @@ def _block_medians(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
 
 
 def _partition(medians: np.ndarray, noise: float) -> tuple[list[int], list[bool]]:
-    """Bounds of the segments, in blocks, and whether each slopes.
+    """Bounds of the segments in blocks, and whether each has a slope.
 
     Optimal partitioning (Jackson et al., An algorithm for optimal partitioning of data on an
-    interval, 2005) with squared errors from a level or from a line. A block that differs from
-    the median of five around it by more than three errors is moved to there: a burst of late
-    trials is no level.
+    interval, 2005) with squared errors from a constant or from a line. Blocks are clipped to three
+    standard errors from the median of the five blocks around them, so that a burst of slow trials
+    is not a level.
     """
     blocks = len(medians)
     if blocks < 2 * SHORTEST:
@@ -181,9 +181,9 @@ def _partition(medians: np.ndarray, noise: float) -> tuple[list[int], list[bool]
 
 
 def _place(logs: np.ndarray, edges: np.ndarray, first: int, change: int, last: int) -> int:
-    """The trial at which the level changes, sought within two blocks: the least sum of absolute deviations.
+    """The trial at which the level changes, within two blocks: the smallest sum of absolute deviations.
 
-    At most half-way to the neighbouring changes, so that no two of them meet at one trial.
+    The search ends half-way to the neighbouring changes, so that two changes are never at one trial.
     """
     near = 2 * SHORTEST
     before = np.median(logs[edges[max(first, change - near)] : edges[change]])
@@ -194,7 +194,7 @@ def _place(logs: np.ndarray, edges: np.ndarray, first: int, change: int, last: i
 
 
 def _steady_state(levels: np.ndarray) -> SteadyState:
-    """The class, by the level of each twentieth of the trials against that of the last tenth."""
+    """The class, by the levels in 20 windows compared with that of the last tenth of the trials."""
     last = float(np.median(levels[-max(len(levels) // 10, 1) :]))
     bounds = np.linspace(0, len(levels), min(WINDOWS, len(levels)) + 1).astype(int)
     windows = np.array([np.median(levels[start:stop]) for start, stop in itertools.pairwise(bounds)])

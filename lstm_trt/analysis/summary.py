@@ -1,8 +1,8 @@
-"""One row a configuration: the latency distribution in a dozen numbers, and how well they are known.
+"""Summary statistics of the latency, one row per configuration.
 
-Percentiles are order statistics (`inverted_cdf`: a latency that was really seen), and so are
-their intervals; only the 1.5 x IQR rule for outliers uses linear quartiles, as the founding
-document and every box plot do. Statistics use the trials after warm-up; `n` counts those.
+Percentiles and their intervals are order statistics (`inverted_cdf`), that is, latencies that
+occurred; only the 1.5 x IQR rule for outliers uses linear quartiles, as box plots do. Statistics
+use the trials after warm-up; `n` is their number.
 """
 
 from __future__ import annotations
@@ -33,26 +33,25 @@ if TYPE_CHECKING:
 
 
 def _column(title: str, place: int) -> Any:
-    """A field that is a column of the text table, in the order of `place`; None by default."""
+    """A field (default None) that is a column of the text table; columns are sorted by `place`."""
     return field(default=None, metadata={"title": title, "place": place})
 
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryRow(JsonFields):
-    """Latencies in microseconds; None where there is nothing to state. The fields stand in the order of CSV and JSON.
+    """Statistics of one configuration, latencies in us; None if not known. The fields are in the order of CSV and JSON.
 
-    `std_us` has n - 1 in its denominator. `outliers` lie outside 1.5 x IQR on either
-    side. `max_with_warmup_us` counts the warm-up trials too. With several rounds the
-    trials are pooled, and the lists give each round's own median and maximum.
+    `std_us` has n - 1 in its denominator. `outliers`: trials outside 1.5 x IQR, on both sides.
+    `max_with_warmup_us` includes the warm-up trials. With several rounds the trials are pooled;
+    `median_us_rounds` and `max_us_rounds` are the values of each round.
 
-    `_low` and `_high` are the exact 95 % interval of the percentile (order statistics, whatever
-    the distribution; None for a bound that does not exist at this n). It says how well these
-    trials know it, taken as independent. What it does not hold is what *other processes* would
-    give: those differ by more than the interval is wide, and only rounds show by how much.
+    `_low` and `_high` are the exact 95 % interval of the percentile (order statistics, for any
+    distribution, independent trials); None for a bound that does not exist at this n. *Other
+    processes* differ by more than this interval; only several rounds show by how much.
 
-    `clusters` of late trials and `steady_state` (of rounds that are not alike, the worst) are None
-    where they were not looked for. `group` tells a row from the others of its source. Where
-    latencies come from elsewhere the shape, the runtime and what else is not known of them are None.
+    `clusters` and `steady_state` (the worst of the rounds) are None if they were not searched.
+    `group` distinguishes the row from others of its source. For tables from elsewhere, fields that
+    are not known, such as shape and runtime, are None.
     """
 
     layers: int | None = None
@@ -89,7 +88,7 @@ class SummaryRow(JsonFields):
     clusters: tuple[Cluster, ...] | None = ()
     steady_state: SteadyState | None = None
     max_with_warmup_us: float | None = None
-    floor_us: float | None = _column("floor", 9)
+    floor_us: float | None = _column("roofline", 9)
     graph: bool | None = None
     device_clocks: str | None = None
     arrival: str | None = None
@@ -111,19 +110,19 @@ class SummaryRow(JsonFields):
     group: dict
 
     def as_dict(self) -> dict:
-        """JSON values; periods and causes of clusters, which are not looked for here, are left out."""
+        """JSON values; periods and causes of clusters, which are not searched here, are left out."""
         row = super().as_dict()
         for cluster in row["clusters"] or ():
             del cluster["period_ms"], cluster["causes"]
         return row
 
 
-#: Names of the columns of CSV and JSON.
+#: Column names of CSV and JSON.
 FIELDS = tuple(column.name for column in fields(SummaryRow))
 
 
 class Summary(Answers):
-    """Rows of configurations, or of their rounds; `str` is the table for a terminal."""
+    """Rows of configurations, or of their rounds; `str` gives the text table."""
 
     def __str__(self) -> str:
         return summary_table(self.answers)
@@ -132,7 +131,7 @@ class Summary(Answers):
         return [row.as_dict() for row in self.answers]
 
     def csv_text(self) -> str:
-        """CSV with a header; numbers of rounds stand with spaces between them, other structures are JSON."""
+        """CSV with a header; lists of values per round are separated by spaces, other structures are JSON."""
         file = io.StringIO()
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
@@ -144,23 +143,23 @@ class Summary(Answers):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A row a configuration or round, with all fields of `SummaryRow`."""
+        """A row per configuration or round, with all fields of `SummaryRow`."""
         import pandas as pd
 
         return pd.DataFrame(self.as_dict(), columns=list(FIELDS))
 
 
 def summarize(runs: Any, by_round: bool = False, clusters: bool = True) -> Summary:
-    """One row a configuration and machine, or one a round as well; recordings are sorted by shape, then runtime.
+    """One row per configuration and machine, or per round; recordings are sorted by shape, then runtime.
 
-    `runs`: what `store.runs.as_runs` takes. A configuration that failed in one round and ran in
-    another is shown by its recordings, unless each round has its row. To look for clusters and
-    segments takes most of the time: without `clusters` neither is looked for.
+    `runs`: anything that `store.runs.as_runs` accepts. A configuration that failed in some rounds
+    only is represented by its recordings, unless there is a row per round. Most of the time is
+    spent on clusters and segments; `clusters=False` leaves them out.
     """
     runs = as_runs(runs)
     groups = groups_of(runs.recordings) if runs.recordings else runs.groups
     rows = summarize_groups(groups, by_round, clusters)
-    if by_round and runs.recordings:  # groups have a failure only where nothing was measured, and of no round
+    if by_round and runs.recordings:  # groups have a failure only if all rounds failed, and without the round
         rows = [row for row in rows if row.status == "ok"]
         failures = [item for item in runs.recordings if isinstance(item, Failure)]
         last = {
@@ -175,7 +174,7 @@ def summarize(runs: Any, by_round: bool = False, clusters: bool = True) -> Summa
 
 
 def summarize_groups(groups: Iterable[Group], by_round: bool = False, clusters: bool = True) -> list[SummaryRow]:
-    """One row a group, in their order, or one for each round of it."""
+    """One row per group, in their order, or one per round."""
     rows = []
     for group in groups:
         if group.failure is not None or not group.n:
@@ -189,7 +188,7 @@ def summarize_groups(groups: Iterable[Group], by_round: bool = False, clusters: 
 
 
 def statistics(latency_ns: np.ndarray) -> dict:
-    """The numbers of one sample of latencies in ns (any order, at least one)."""
+    """Statistics of latencies in ns (any order, at least one)."""
     ordered = np.sort(latency_ns)
     found = {
         "n": len(ordered),
@@ -208,23 +207,23 @@ def statistics(latency_ns: np.ndarray) -> dict:
 
 
 def _place(row: SummaryRow) -> tuple:
-    """Rows of recordings by shape, then by what they ran on; an axis that means nothing comes first."""
+    """Sort key of rows: shape, then runtime, version and so on; None comes first."""
     values = (getattr(row, name) for name in FIELDS[: FIELDS.index("mode")])
     return (*((value is not None, value) for value in values), row.config_id, row.round or 0)
 
 
 def _configured(configuration: Configuration | None) -> dict:
-    """The fields of a row that were configured."""
+    """The fields of a row that come from the configuration."""
     if configuration is None:
         return {}
     found = {**configuration.workload.axes, "config_id": configuration.id}
     return found | {name: value for name, value in configuration_fields(configuration).items() if name in FIELDS}
 
 
-def _recorded(group: Group, samples: Sequence[Sample], number: int | None, look: bool) -> SummaryRow:
+def _recorded(group: Group, samples: Sequence[Sample], number: int | None, clusters: bool) -> SummaryRow:
     timed = [sample.timed_ns for sample in samples]
     floors = [sample.floor_us for sample in samples if sample.floor_us is not None]
-    outliers = quick(samples) if look else None
+    outliers = quick(samples) if clusters else None
     found = _configured(group.configuration) | statistics(np.concatenate(timed))
     return SummaryRow(
         **found,

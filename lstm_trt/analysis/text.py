@@ -1,4 +1,4 @@
-"""The answers as text for a terminal, a table or a page, made from their values; no code reads it back."""
+"""The answers as text for the terminal, tables and figures. No code parses these texts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lstm_trt.analysis.summary import SummaryRow
     from lstm_trt.analysis.times import Times
 
-#: Names of counters for people.
+#: Display names of counters.
 CAUSE_NAMES = {
     "involuntary_switches": "involuntary context switches",
     "minor_faults": "minor page faults",
@@ -48,26 +48,26 @@ CAUSE_NAMES = {
     "throttled_periods": "CPU throttling",
 }
 
-#: A cause that a smaller share of a cluster's trials have explains it in part only.
+#: A cause explains a cluster only in part if fewer than this share of its trials have it.
 MOSTLY = 0.5
 
-#: Fast trials and a segment are of one state where their medians differ by at most this share.
+#: Fast trials and a segment are at the same level if their medians differ by at most this share.
 SAME_STATE = 0.02
 
-#: Tails of fewer trials are called stragglers.
+#: A tail with fewer trials is called stragglers.
 LEAST_TAIL = 5
 
-#: So many segments and inversions are printed; the others are counted.
+#: Maximum number of segments, and of inversions, that are printed; the others are counted.
 MOST_SEGMENTS, MOST_INVERSIONS = 5, 10
 
-#: Characters of a line of the summary.
+#: Maximum width of the summary table in characters.
 WIDTH = 140
 
 AXIS_NAMES = {"layers": "Layers", "hidden": "Hidden size", "sequence": "Sequence length", "batch": "Batch size"}
 
 AXIS_UNITS = {"layers": "layer", "hidden": "unit", "sequence": "step", "batch": "sample"}
 
-#: A series is called linear above this.
+#: A series counts as linear if its R2 is above this.
 LINEAR_R2 = 0.99
 
 
@@ -75,48 +75,49 @@ LINEAR_R2 = 0.99
 
 
 def verdict_text(verdict: Verdict, name: str = "") -> str:
-    """Several lines; the verdict comes first, the maximum second."""
+    """The verdict on several lines: the verdict first, then the maximum."""
     lines = [f"{verdict.verdict}  {_question(verdict)}" + (f"  {name}" if name else "")]
     if verdict.n == 0:
         return "\n  ".join([*lines, *verdict.reasons])
     lines += [_maximum(verdict), _misses(verdict), *_certificate(verdict)]
     lines += [f"because {reason}" for reason in verdict.reasons]
-    lines += [_dependence(verdict), *_drift(verdict), _firm(verdict.card), *_to_record(verdict)]
+    lines += [_dependence(verdict), *_drift(verdict), _firm(verdict.firm_statistics), *_to_record(verdict)]
     return "\n  ".join(lines)
 
 
 def verdict_line(verdict: Verdict, name: str = "") -> str:
-    """One line of a table of many configurations."""
+    """The verdict on one line, for lists of configurations."""
     end = f"  {name}" if name else ""
     if verdict.n == 0:
         return f"{verdict.verdict:19}  {'; '.join(verdict.reasons)}{end}"
-    text = f"max {verdict.max_us:.1f} us, {count(verdict.misses, 'miss')} in {verdict.n}"
+    text = f"max {verdict.max_us:.1f} us, {count(verdict.misses, 'miss')} in {verdict.n} trials"
     if verdict.verdict != Outcome.MET:
-        text += f", certifies {percent_certified(verdict.certifies)} %"
+        text += f", proven for {percent_certified(verdict.certifies)} % of calls"
     if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE:
         needed = verdict.trials_needed
-        text += f", record {needed} fresh trials" if needed else ", too many misses to show it"
+        text += f", record {needed} new trials" if needed else ", too many misses to prove it"
     return f"{verdict.verdict:19}  {text}{end}"
 
 
 def sentence(verdict: Verdict) -> str:
-    """One or two sentences for a page that is shown at a review."""
+    """The verdict in one or two sentences, for figures."""
     percentile, deadline_us = short_number(verdict.percentile), short_number(verdict.deadline_us)
     confidence = f"{_confidence(verdict)} confidence"
     if verdict.n == 0:
-        return f"Nothing is known about the deadline of {deadline_us} us: {'; '.join(verdict.reasons)}."
-    seen = f"{count(verdict.misses, 'miss')} in {verdict.n} trials, the longest {verdict.max_us:.1f} us"
+        return f"No verdict for the deadline of {deadline_us} us: {'; '.join(verdict.reasons)}."
+    observed = f"{count(verdict.misses, 'miss')} in {verdict.n} trials, maximum {verdict.max_us:.1f} us"
     if verdict.verdict == Outcome.MET:
-        return f"{percentile} % of calls answer within {deadline_us} us, at {confidence}: {seen}."
+        return f"{percentile} % of calls finish within {deadline_us} us, at {confidence}: {observed}."
     if verdict.verdict == Outcome.MISSED:
         return (
-            f"The {percentile}th percentile misses {deadline_us} us, at {confidence}: {seen};"
-            f" at least {percent_at_least(verdict.miss_rate_low)} of calls are late where {_allowed(verdict)} may be."
+            f"The {percentile}th percentile exceeds {deadline_us} us, at {confidence}: {observed};"
+            f" at least {percent_at_least(verdict.miss_rate_low)} of calls miss the deadline,"
+            f" {_allowed(verdict)} are allowed."
         )
-    first = f"Whether {percentile} % of calls answer within {deadline_us} us is not shown at {confidence}: {seen}."
-    because = f" Held back: {'; '.join(verdict.reasons)}." if verdict.reasons else ""
-    record = f" A fresh recording of {_trials_needed(verdict)} can show it." if verdict.trials_needed else ""
-    return first + because + record
+    first = f"Not proven at {confidence} that {percentile} % of calls finish within {deadline_us} us: {observed}."
+    reasons = f" Reason: {'; '.join(verdict.reasons)}." if verdict.reasons else ""
+    record = f" A new recording of {_trials_needed(verdict)} can prove it." if verdict.trials_needed else ""
+    return first + reasons + record
 
 
 def _question(verdict: Verdict) -> str:
@@ -125,39 +126,41 @@ def _question(verdict: Verdict) -> str:
 
 
 def _maximum(verdict: Verdict) -> str:
-    text = f"max {verdict.max_us:.1f} us of n = {verdict.n} (with warm-up {verdict.max_with_warmup_us:.1f} us)"
+    text = f"max {verdict.max_us:.1f} us in n = {verdict.n} trials (with warm-up {verdict.max_with_warmup_us:.1f} us)"
     if len(verdict.rounds) > 1:
-        text += ", of the rounds " + " ".join(f"{max_us:.1f}" for max_us in verdict.max_us_rounds)
+        text += "; by round " + " ".join(f"{max_us:.1f}" for max_us in verdict.max_us_rounds)
     return text
 
 
 def _misses(verdict: Verdict) -> str:
-    text = f"{count(verdict.misses, 'miss')} in {verdict.n} trials"
+    text = f"{count(verdict.misses, 'miss')} in {verdict.n} trials: miss rate "
     if verdict.misses:
-        text += f" = {percent(verdict.misses / verdict.n)}, at least {percent_at_least(verdict.miss_rate_low)}"
-    text += f", at most {percent_at_most(verdict.miss_rate_high)} (each bound one-sided, {_confidence(verdict)})"
+        text += f"{percent(verdict.misses / verdict.n)}, at least {percent_at_least(verdict.miss_rate_low)}, "
+    bound = "one-sided bounds" if verdict.misses else "one-sided bound"
+    text += f"at most {percent_at_most(verdict.miss_rate_high)} ({bound}, {_confidence(verdict)} confidence)"
     return f"{text}; allowed {_allowed(verdict)}"
 
 
 def _certificate(verdict: Verdict) -> list[str]:
+    proven = f"proven at {_confidence(verdict)} confidence:"
     return [
-        f"these trials prove that {percent_certified(verdict.certifies)} % of calls meet the deadline",
-        f"and that {percent_certified(verdict.max_certifies)} % of calls are at or below the maximum"
-        f" ({_confidence(verdict)} confidence); there is a 50 % chance that the next n trials contain a longer one",
+        f"{proven} {percent_certified(verdict.certifies)} % of calls meet the deadline",
+        f"{proven} {percent_certified(verdict.max_certifies)} % of calls do not exceed the maximum;"
+        " there is a 50 % chance that the next n trials contain a longer one",
     ]
 
 
 def _dependence(verdict: Verdict) -> str:
     found = verdict.dependence
     if not found.how:
-        return "dependence: late calls cluster no more than by chance; every trial counts"
+        return f"dependence: slow calls do not cluster more than by chance; effective sample size {verdict.n}"
     text = f"dependence: {found.how}"
     text += f"; extremal index {found.extremal_index:.2g}" if found.extremal_index < 1 else ""
     text += f"; {count(verdict.n, 'trial')}, effective sample size {verdict.effective_n}"
     if verdict.misses:
         text += f" ({count(verdict.misses, 'miss')}, effectively {verdict.effective_misses})"
     if verdict.verdict_if_effective == verdict.verdict_if_independent:
-        return f"{text}: the verdict stays"
+        return f"{text}: this does not change the verdict"
     return f"{text}: {verdict.verdict_if_effective} instead of {verdict.verdict_if_independent}"
 
 
@@ -170,24 +173,24 @@ def _drift(verdict: Verdict) -> list[str]:
     ]
 
 
-def _firm(card: FirmStatistics) -> str:
-    worst = ", ".join(f"{m} in any {k}" for k, m in card.worst_in.items() if m is not None)
-    text = "(m,k)-firm: " + (f"at worst {worst} trials; " if worst else "")
-    text += f"longest run of misses {card.longest_run}; P(miss) {percent(card.p_miss)}"
-    return text + ("" if card.p_miss_after_miss is None else f", after a miss {percent(card.p_miss_after_miss)}")
+def _firm(firm: FirmStatistics) -> str:
+    worst = ", ".join(f"{m} in any {k}" for k, m in firm.worst_in.items() if m is not None)
+    text = "(m,k)-firm: " + (f"misses at most {worst} consecutive trials; " if worst else "")
+    text += f"longest run of misses {firm.longest_run}; P(miss) {percent(firm.p_miss)}"
+    return text + ("" if firm.p_miss_after_miss is None else f", after a miss {percent(firm.p_miss_after_miss)}")
 
 
 def _to_record(verdict: Verdict) -> list[str]:
     if verdict.verdict != Outcome.NOT_ENOUGH_EVIDENCE or verdict.trials_needed is None:
         return []
-    text = f"record {_trials_needed(verdict, 'fresh ')}; do not append to this recording"
+    text = f"record {_trials_needed(verdict, 'new ')}"
     if verdict.trials_needed != verdict.trials_needed_if_independent:
         text += f" ({verdict.trials_needed_if_independent} if trials were independent)"
-    return [text]
+    return [f"{text}; do not append to this recording"]
 
 
 def _trials_needed(verdict: Verdict, kind: str = "") -> str:
-    """How many trials, and in which state where it is not their number that held MET back."""
+    """The number of trials needed; "in a steady state" if their number was not what prevented MET."""
     steady = " in a steady state" if verdict.verdict_if_effective == Outcome.MET else ""
     return f"{verdict.trials_needed} {kind}trials{steady}"
 
@@ -204,13 +207,13 @@ def _allowed(verdict: Verdict) -> str:
 
 
 def outliers_text(outliers: Outliers, name: str = "") -> str:
-    """Several lines: how many there are, the course of the level, the clusters, and the tail."""
+    """Several lines: number of outliers, course of the level, clusters, and tail."""
     lines = [f"{name}:"] if name else []
     rounds = outliers.rounds
     over = f" in {len(rounds)} rounds" if len(rounds) > 1 else ""
     lines.append(
         f"{count(outliers.n, 'trial')}{over}, median {latency(outliers.median_us)};"
-        f" {outliers.outliers} outside 1.5 x IQR ({percent(outliers.outliers / outliers.n)})"
+        f" {count(outliers.outliers, 'outlier')} outside 1.5 x IQR ({percent(outliers.outliers / outliers.n)})"
     )
     lines += _course(rounds)
     if outliers.clusters:
@@ -218,23 +221,24 @@ def outliers_text(outliers: Outliers, name: str = "") -> str:
         lines += [f"  {_cluster(cluster, outliers)}" for cluster in outliers.clusters]
         lines += _uneven(outliers)
     else:
-        lines.append("No cluster of outliers.")
+        lines.append("No clusters of outliers.")
     lines += _tail(outliers)
     if outliers.clusters and outliers.period_by is not None and not outliers.causes_counted:
         lines.append(
-            "No causes were counted: `lstm-trt record` counts context switches, page faults, steal, throttling."
+            "No events were counted: `lstm-trt record` counts context switches, page faults, steal and throttling."
         )
     return "\n".join(lines)
 
 
 def outliers_line(outliers: Outliers, name: str) -> str:
-    """One line of a table of many configurations."""
+    """The outliers on one line, for lists of configurations."""
     clusters = clusters_line(outliers.clusters)
-    return f"{name}: {outliers.outliers} outliers in {outliers.n}, clusters {clusters}, {outliers.steady_state}"
+    found = f"{count(outliers.outliers, 'outlier')} in {count(outliers.n, 'trial')}"
+    return f"{name}: {found}; clusters: {clusters}; steady state: {outliers.steady_state}"
 
 
 def clusters_line(clusters: Sequence, most: int | None = None) -> str:
-    """`1.25x 2.0 %, 2.01x 1.0 %`, or `none`; with `most` the most frequent ones, and how many others: `+2`."""
+    """`1.25x 2.0 %, 2.01x 1.0 %`, or `none`; with `most` only the most frequent ones and the number of others, `+2`."""
     if most is not None:
         clusters = sorted(clusters, key=lambda cluster: -cluster.share)
     shown = ", ".join(f"{multiple(cluster.multiplier)} {percent(cluster.share)}" for cluster in clusters[:most])
@@ -244,27 +248,27 @@ def clusters_line(clusters: Sequence, most: int | None = None) -> str:
     return f"{shown}, +{others}" if shown else count(others, "cluster")
 
 
-def causes_text(late: Cluster | Tail, outliers: Outliers) -> str:
-    """For figures: `minor page faults (odds 12×)`, the odds ratio against the bulk; in part, or unexplained."""
+def causes_text(slow: Cluster | Tail, outliers: Outliers) -> str:
+    """Causes for figures: `minor page faults (odds ratio 12)`, compared with the bulk, or `unexplained`."""
     if not outliers.causes_counted:
-        return "nothing was counted"
+        return "no events were counted"
     texts = []
-    for cause in late.causes:
+    for cause in slow.causes:
         if cause.by == CountedBy.CONTROL:
-            texts.append("the machine's own noise (control run)")
+            texts.append("machine noise (control run)")
             continue
         name = CAUSE_NAMES.get(cause.name, cause.name.replace("_", " "))
-        odds = f"odds\u00a0{number(cause.odds_ratio)}×"
+        odds = f"odds\u00a0ratio\u00a0{number(cause.odds_ratio)}"
         whole = cause.share >= MOSTLY
-        texts.append(f"{name} ({odds})" if whole else f"in part {name} ({percent(cause.share)} of these, {odds})")
+        texts.append(f"{name} ({odds})" if whole else f"partly {name} ({percent(cause.share)} of these, {odds})")
     return ", ".join(texts) or "unexplained"
 
 
 def _course(rounds: Sequence[Round]) -> list[str]:
-    """Steady state and segments, one line where all rounds agree on a flat course."""
+    """Steady state and segments of each round; one line if all rounds are flat."""
     several = len(rounds) > 1
     if all(part.steady_state == SteadyState.FLAT and len(part.segments) == 1 for part in rounds):
-        return [f"Steady state: flat{' in every round' * several}"]
+        return [f"Steady state: flat{' in all rounds' * several}"]
     return [
         (f"Round {part.round}: " if several else "Steady state: ") + f"{part.steady_state}{_segments(part)}"
         for part in rounds
@@ -291,7 +295,7 @@ def _cluster(cluster: Cluster, outliers: Outliers) -> str:
 
 
 def _level_elsewhere(cluster: Cluster, rounds: Sequence[Round]) -> str:
-    """Of fast trials, the longest segment at their level: short visits to a state in which the machine may stay."""
+    """For a cluster of fast trials, the longest segment at the same level, if there is one."""
     if cluster.multiplier >= 1:
         return ""
     near = [
@@ -302,13 +306,13 @@ def _level_elsewhere(cluster: Cluster, rounds: Sequence[Round]) -> str:
     ]
     if not near:
         return ""
-    _, place, segment = max(near, key=lambda found: found[0])
-    of = f" of round {place}" if len(rounds) > 1 else ""
-    return f", the level of trials {segment.start + 1} to {segment.stop}{of} as well"
+    _, number_of_round, segment = max(near, key=lambda found: found[0])
+    of_round = f" of round {number_of_round}" if len(rounds) > 1 else ""
+    return f", the same level as trials {segment.start + 1} to {segment.stop}{of_round}"
 
 
 def _uneven(outliers: Outliers) -> list[str]:
-    """Clusters whose share differs between rounds beyond chance (chi-squared test at 0.1 %)."""
+    """Clusters with a share that differs significantly between rounds (chi-squared test at 0.1 %)."""
     if len(outliers.rounds) < 2:
         return []
     from scipy.special import chdtrc
@@ -318,10 +322,10 @@ def _uneven(outliers: Outliers) -> list[str]:
         expected = [cluster.share * part.n for part in outliers.rounds]
         if min(expected) < 5:
             continue
-        square = sum((seen - mean) ** 2 / mean for seen, mean in zip(cluster.counts, expected, strict=True))
+        square = sum((observed - mean) ** 2 / mean for observed, mean in zip(cluster.counts, expected, strict=True))
         if chdtrc(len(expected) - 1, square) < 0.001:
             counts = ", ".join(map(str, cluster.counts))
-            lines.append(f"  {multiple(cluster.multiplier)} is not equally frequent in the rounds: {counts} trials")
+            lines.append(f"  the frequency of {multiple(cluster.multiplier)} differs between rounds: {counts} trials")
     return lines
 
 
@@ -330,8 +334,7 @@ def _tail(outliers: Outliers) -> list[str]:
     if tail is None:
         return []
     few = tail.count < LEAST_TAIL
-    name = "stragglers" if few else "a smooth tail"
-    text = f"Besides, {name}" if outliers.clusters else name.capitalize()
+    text = ("Stragglers" if few else "A smooth tail") + " outside clusters" * bool(outliers.clusters)
     text += f": {count(tail.count, 'trial')}, {percent(tail.share)}, from {multiple(tail.start)}"
     text += f" to {multiple(tail.stop)}" if tail.count > 1 else ""
     text += "" if few else f", {tail.shape}"
@@ -341,7 +344,7 @@ def _tail(outliers: Outliers) -> list[str]:
 def _period(period_ms: float | None, outliers: Outliers) -> str:
     if period_ms is None:
         return ""
-    by = " (period by summed latencies)" if outliers.period_by == TimesBy.SUMMED_LATENCIES else ""
+    by = " (start times estimated by summing latencies)" if outliers.period_by == TimesBy.SUMMED_LATENCIES else ""
     return f", every {milliseconds(period_ms)}{by}"
 
 
@@ -351,12 +354,12 @@ def _causes(causes: Sequence[Cause]) -> str:
 
 def _cause(cause: Cause) -> str:
     if cause.by == CountedBy.CONTROL:
-        share = percent(cause.share_body)
-        return f"explained by the machine's own noise: the control run stalls as long in {share} of its calls"
-    part, only = ("", "") if cause.share >= MOSTLY else ("in part ", "only ")
+        share = percent(cause.share_bulk)
+        return f"explained by machine noise: the control run (an empty step) has similar delays in {share} of its calls"
+    partly = "" if cause.share >= MOSTLY else "partly "
     return (
-        f"{part}coincides with {CAUSE_NAMES.get(cause.name, cause.name)}"
-        f" ({only}{percent(cause.share)} of these, {percent(cause.share_body)} of the bulk;"
+        f"{partly}associated with {CAUSE_NAMES.get(cause.name, cause.name)}"
+        f" (in {percent(cause.share)} of these trials, {percent(cause.share_bulk)} of the bulk;"
         f" odds ratio {number(cause.odds_ratio)}, p {_p_value(cause.p)})"
     )
 
@@ -369,7 +372,7 @@ def _p_value(p: float) -> str:
 
 
 def comparison_text(comparison: Comparison, a_name: str = "A", b_name: str = "B") -> str:
-    """The two answers first, then the ratios, what they rest on, the clusters, and what to record."""
+    """Several lines: the two results, ratios, reasons, clusters, other differences, and what to record."""
     sides = [letter if name == letter else f"{letter} ({name})" for letter, name in (("B", b_name), ("A", a_name))]
     lines = [f"median {comparison.median}, tail {comparison.tail}: {sides[0]} compared with {sides[1]}"]
     lines.append(_ratios(comparison))
@@ -378,7 +381,7 @@ def comparison_text(comparison: Comparison, a_name: str = "A", b_name: str = "B"
     lines += [f"  {reason}" for reason in comparison.reasons]
     lines += _changed_clusters(comparison)
     if comparison.differences:
-        lines.append("other differences, which may be the reason:")
+        lines.append("other differences, which may be the cause:")
         lines += [f"  {difference}" for difference in comparison.differences]
     return "\n".join(lines + _rounds_to_record(comparison))
 
@@ -409,13 +412,13 @@ def _changed_clusters(comparison: Comparison) -> list[str]:
             ("gone", comparison.clusters_gone),
             ("new", comparison.clusters_new),
             ("on both sides", comparison.clusters_kept),
-            ("on one side, which may be chance", comparison.clusters_unclear),
+            ("on one side, possibly by chance", comparison.clusters_unclear),
         )
         if pairs
     ]
     few = min(comparison.rounds_a, comparison.rounds_b) < ROUNDS
-    of = " in these processes, others may differ" * bool(few and (comparison.clusters_gone or comparison.clusters_new))
-    return [f"clusters of outliers, share of A -> of B{of}:", *lines] if lines else ["clusters of outliers: none"]
+    caveat = " (other processes may differ)" * bool(few and (comparison.clusters_gone or comparison.clusters_new))
+    return [f"clusters of outliers, share in A -> in B{caveat}:", *lines] if lines else ["no clusters of outliers"]
 
 
 def _pair(pair: ClusterPair) -> str:
@@ -429,10 +432,10 @@ def _rounds_to_record(comparison: Comparison) -> list[str]:
         return ["to decide the tail, record more trials in each process"]
     if comparison.command is None:
         return [
-            f"to decide it, record at least {comparison.rounds_needed} processes per side, in turns,"
-            " and give each its number in a column `round`"
+            f"to decide it, record at least {comparison.rounds_needed} processes per side, alternating,"
+            " with the number of the process in a column `round`"
         ]
-    sides = ", once for each side into a folder of its own" * comparison.one_configuration
+    sides = ", once per side into separate folders" * comparison.one_configuration
     return [f"to decide it, record new rounds{sides}, and compare those:", f"  {comparison.command}"]
 
 
@@ -440,11 +443,10 @@ def _rounds_to_record(comparison: Comparison) -> list[str]:
 
 
 def summary_table(rows: Sequence[SummaryRow]) -> str:
-    """For the terminal, at most `WIDTH` wide: the maximum comes first, since it rules; times in microseconds.
+    """The summary as a text table, at most `WIDTH` wide; the maximum comes first, times are in us.
 
-    A star marks a percentile without an upper bound at this n. What was measured elsewhere is named by its group
-    instead of its shape. The reason of a failure may make a line longer, and the names of workloads, which differ
-    in their ends.
+    A star marks a percentile without an upper bound at this n. Rows of tables from elsewhere show their group instead
+    of a shape. Lines with a failure can be longer, and so can tables with names of workloads.
     """
     named = _name_columns(rows)
     shown = sorted((column for column in fields(rows[0]) if column.metadata), key=lambda c: c.metadata["place"])
@@ -462,18 +464,19 @@ def summary_table(rows: Sequence[SummaryRow]) -> str:
     header = [*named, *(column.metadata["title"] for column in shown)]
     last = "clusters"
     head, *texts = table_lines(header, lines, width=None if whole else WIDTH - len(last) - 2)
-    room = max(WIDTH - len(head) - 2, len(last))
+    space = max(WIDTH - len(head) - 2, len(last))
     texts = [
-        f"{text}  {_clusters(row, room)}" if row.status == "ok" else text for text, row in zip(texts, rows, strict=True)
+        f"{text}  {_clusters(row, space)}" if row.status == "ok" else text
+        for text, row in zip(texts, rows, strict=True)
     ]
-    caption = "latencies in us after warm-up, n trials; outliers lie outside 1.5 x IQR"
-    caption += "; floor: arithmetic and weight traffic" if "floor" in header else ""
-    caption += "; * no upper bound at this n" if any("*" in cell for cells in lines for cell in cells) else ""
+    caption = "latencies in us after warm-up, n trials; outliers: outside 1.5 x IQR"
+    caption += "; roofline: lower bound for this machine" if "roofline" in header else ""
+    caption += "; *: no upper bound at this n" if any("*" in cell for cells in lines for cell in cells) else ""
     return "\n".join([caption, f"{head}  {last}", *texts])
 
 
 def _name_columns(rows: Sequence[SummaryRow]) -> dict[str, Callable[[SummaryRow], object]]:
-    """Columns that tell the rows apart, each with what it shows of a row."""
+    """Columns that identify the rows: heading -> function that gives the value for a row."""
     several = any(row.rounds > 1 or row.round is not None for row in rows)
     rounds = {"rounds": lambda row: row.rounds if row.round is None else f"r{row.round}"} if several else {}
     if any(row.runtime is None for row in rows):
@@ -489,7 +492,7 @@ def _name_columns(rows: Sequence[SummaryRow]) -> dict[str, Callable[[SummaryRow]
 
     named = {"network": network, "seq": lambda row: row.sequence, "batch": lambda row: row.batch}
     workloads = [name for name in ("workload", "mode") if any("workload" in row.group for row in rows)]
-    if workloads:  # a workload's name says its sizes
+    if workloads:  # the name of a workload includes its sizes
         named = {} if all("workload" in row.group for row in rows) else named
         named = {name: lambda row, name=name: row.group.get(name, "-") for name in workloads} | named
     named |= {"runtime": lambda row: row.runtime}
@@ -511,20 +514,20 @@ def _cell(row: SummaryRow, name: str) -> str:
     return microseconds(value) + "*" * (getattr(row, f"{name}_high", row.max_us) is None)
 
 
-def _clusters(row: SummaryRow, room: int) -> str:
-    """The most frequent clusters, as many as there is room for."""
+def _clusters(row: SummaryRow, space: int) -> str:
+    """The most frequent clusters, as many as fit into `space` characters."""
     if row.clusters is None:
         return "-"
     texts = (clusters_line(row.clusters, most) for most in range(len(row.clusters), -1, -1))
-    return next((text for text in texts if len(text) <= room), str(len(row.clusters)))
+    return next((text for text in texts if len(text) <= space), str(len(row.clusters)))
 
 
 # Replays
 
 
 def replay_text(replay: Replay, name: str = "") -> str:
-    """A small table, the closed loop beside the fixed rate, and what became late."""
-    of = count(replay.n, "trial") + (f" of {replay.rounds} processes, each by itself" if replay.rounds > 1 else "")
+    """A table of the closed loop and the fixed rate, and the delayed calls."""
+    trials = count(replay.n, "trial") + (f" of {replay.rounds} processes, each separately" * (replay.rounds > 1))
     head = f"{name}: " if name else ""
     sides = (replay.closed, replay.replayed)
     rows = [
@@ -536,10 +539,10 @@ def replay_text(replay: Replay, name: str = "") -> str:
     rows.append(("longest run above", *(str(side.longest_run) for side in sides)))
     return "\n".join(
         [
-            f"{head}{of}, replayed with a call due every {replay.period_us:g} us ({rate(replay.period_us)})",
+            f"{head}{trials}, replayed with a call due every {replay.period_us:g} us ({rate(replay.period_us)})",
             table(("us", "closed", "at a fixed rate"), rows, indent=2),
             f"utilization {percent(replay.utilisation)}; {_queued(replay)}",
-            "not seen here: a runtime that answers slower after a pause; record with --arrival periodic for that",
+            "not included: runtimes can be slower after a pause; record with --arrival periodic to measure that",
         ]
     )
 
@@ -549,14 +552,14 @@ def _queued(replay: Replay) -> str:
         return "no call waited for an earlier one"
     calls, earlier = count(replay.queued, "call"), count(replay.longest_queue, "earlier call")
     wait = f"{microseconds(replay.worst_wait_us)} us"
-    return f"{calls} ({percent(replay.queued_share)}) began late, by up to {wait}, behind up to {earlier}"
+    return f"{calls} ({percent(replay.queued_share)}) started late, by up to {wait}, behind up to {earlier}"
 
 
 # Scaling
 
 
 def scaling_text(findings: Findings) -> str:
-    """What was read, then a block a system: each axis, batching, and where a larger network is faster."""
+    """The source, then for each system: each axis, batching, and larger networks that are faster."""
     lines = [_source(findings.times)]
     for system in findings.times.cells:
         lines.append("")
@@ -579,7 +582,7 @@ def _source(times: Times) -> str:
     grid = "; ".join(f"{axis} {' '.join(map(str, sorted(values)))}" for axis, values in sizes.items())
     text = f"{times.where}: times of {count(counts.shapes, 'shape')} ({grid})"
     for number_left, noun, more in (
-        (counts.holes, "hole", " in the grid"),
+        (counts.holes, "shape", " of the grid missing"),
         (counts.blank, "row", " with a blank"),
         (counts.failed, "failure", ""),
     ):
@@ -589,8 +592,8 @@ def _source(times: Times) -> str:
         lines.append(f"columns not used: {', '.join(times.unused)}")
     if counts.duplicates:
         lines.append(
-            f"{count(counts.duplicates, 'row')} of a shape that came before: the median is taken; if a column tells"
-            ' them apart, name it with --rename, as in "GPU=device_name"'
+            f"{count(counts.duplicates, 'row')} of a shape that occurs before: the median is used; if a column"
+            ' distinguishes them, name it with --rename, for example "GPU=device_name"'
         )
     return "\n".join(lines)
 
@@ -613,13 +616,13 @@ def _axis(findings: Findings, system: str, axis: str) -> str:
             else "none leaves its fitted line by more than 10 %"
         )
     else:
-        text = f"linearity not tested: needs at least 3 values, has {findings.longest_line(system, axis)}"
+        text = f"linearity not tested: needs at least 3 values, there are {findings.longest_line(system, axis)}"
     text += f"; larger is faster in {count(len(inversions), 'pair')}{_certain(inversions)}"
     return f"{AXIS_NAMES[axis]}: {text}{_places(findings.times, system, axis, inversions)}"
 
 
 def _places(times: Times, system: str, axis: str, inversions: Sequence[Inversion]) -> str:
-    """Between which sizes, and where on the other axes, if not everywhere."""
+    """The sizes between which a larger network is faster, and the sizes on the other axes if not all."""
     if not inversions:
         return ""
     steps = Counter((pair.smaller[axis], pair.larger[axis]) for pair in inversions)
@@ -635,14 +638,14 @@ def _places(times: Times, system: str, axis: str, inversions: Sequence[Inversion
 def _penalties(findings: Findings, system: str) -> str:
     found = sorted((pair for pair in findings.batch1_penalties if pair.system == system), key=lambda pair: -pair.ratio)
     text = f"Batch 1 slower than batch 2: in {len(found) or 'none'}{_certain(found)}"
-    text += f" of {count(findings.with_batches_1_and_2(system), 'network')} that have both"
-    return text + (f", the most by {multiple(found[0].ratio)} at {_shape(found[0].shape)}" if found else "")
+    text += f" of {count(findings.with_batches_1_and_2(system), 'network')} measured at both"
+    return text + (f", by at most {multiple(found[0].ratio)} at {_shape(found[0].shape)}" if found else "")
 
 
 def _batching(findings: Findings, system: str) -> str:
     here = [batching for batching in findings.batching if batching.system == system]
     if not here:
-        return "Batching: no network has two batch sizes"
+        return "Batching: no network was measured at two batch sizes"
     free = Counter(batching.free_up_to for batching in here if batching.stops_at is not None)
     never = sum(batching.stops_at is None for batching in here)
     places = [f"to batch {size} ({times})" for size, times in sorted(free.items())]
@@ -661,13 +664,12 @@ def _inversions(findings: Findings, system: str) -> list[str]:
     lines = []
     for pair in found[:MOST_INVERSIONS]:
         rest = {axis: size for axis, size in pair.smaller.items() if axis != pair.axis}
-        text = (
-            f"  {pair.ratio:.3f}  {pair.axis} {pair.smaller[pair.axis]} -> {pair.larger[pair.axis]} at {_shape(rest)}"
-        )
+        text = f"  {pair.ratio:.3f}  {pair.axis} {pair.smaller[pair.axis]} -> {pair.larger[pair.axis]}"
+        text += f" at {_shape(rest)}" if rest else ""
         lines.append(text + {True: "  certain", False: "  not certain", None: ""}[pair.certain])
     if len(found) > MOST_INVERSIONS:
-        lines.append(f"  and {len(found) - MOST_INVERSIONS} more: --format json has them all")
-    return ["Larger networks that are faster, larger / smaller:", *lines] if lines else []
+        lines.append(f"  and {len(found) - MOST_INVERSIONS} more; --format json lists all")
+    return ["Larger networks that are faster (ratio of times, larger / smaller):", *lines] if lines else []
 
 
 def _certain(pairs: Sequence) -> str:
@@ -677,7 +679,7 @@ def _certain(pairs: Sequence) -> str:
 
 
 def _shape(shape: dict[str, int]) -> str:
-    return ", ".join(f"{axis} {size}" for axis, size in shape.items()) or "that"
+    return ", ".join(f"{axis} {size}" for axis, size in shape.items())
 
 
 def _slope(value: float) -> str:

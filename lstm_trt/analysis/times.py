@@ -1,8 +1,7 @@
-"""One time for each shape: what the analysis of scaling works on.
+"""One time per shape: the input of the scaling analysis.
 
-It asks nothing of a measurement but a network's sizes and how long it took, so that tables made elsewhere serve as
-well. What was measured on different systems (runtime, version, device, options, machine) is kept apart, and what
-was left out is counted.
+Only the sizes of the network and a time are needed, so averages from elsewhere can be used. Different systems
+(runtime, version, device, options, machine) are kept apart, and rows that are left out are counted.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ from lstm_trt.store.tables import UNIT_NS, Table, listed_names, normal_name, rea
 
 AXES = ("layers", "hidden", "sequence", "batch")
 
-#: Of the intervals of medians that pairs of recordings are judged by.
+#: Confidence of the intervals of medians for comparing pairs of recordings.
 PAIR_CONFIDENCE = 0.99
 
-#: Where a table has times of several kinds, the first of these is read: trials, or rows of `summarize`.
+#: Names of columns of times, in order of preference: trials, or rows of `summarize`.
 KINDS = ("latency", "median", "mean")
 
-#: Only the lab's own summaries mean these as part of the question.
+#: Further columns of the system in tables that `summarize` wrote.
 SUMMARY_SYSTEM_COLUMNS = ("trials", "warmup", "seed")
 
 
 @dataclass(frozen=True)
 class Round:
-    """The median of one process, and the exact interval that holds the true one at `PAIR_CONFIDENCE`.
+    """The median of one process, and its exact interval at `PAIR_CONFIDENCE`.
 
-    The bounds are order statistics, 0 and infinity where there are too few trials for one.
+    The bounds are order statistics; 0 and infinity if there are too few trials.
     """
 
     median_us: float
@@ -51,7 +50,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Cell:
-    """The time of one shape on one system; `rounds` where it comes from recordings."""
+    """The time of one shape on one system; `rounds` is empty if it comes from a table of averages."""
 
     latency_us: float
     rounds: tuple[Round, ...] = ()
@@ -59,11 +58,11 @@ class Cell:
 
 @dataclass
 class Counts:
-    """What was read and what was left out.
+    """Numbers of rows that were read and left out.
 
-    `rows` of the table, or recordings; `blank` of them have no time or no size; `duplicates`
-    were put into one number with a row before them; `failed` are failure rows. `holes` are
-    combinations of the sizes present that have no time.
+    `rows`: rows of the table, or recordings. `blank`: rows without a time or a size. `duplicates`:
+    rows pooled with an earlier row of the same shape. `failed`: failures. `holes`: combinations of
+    the sizes present that have no time.
     """
 
     rows: int = 0
@@ -79,8 +78,8 @@ class Counts:
 class Times:
     """Times of shapes: `cells[system][sizes]`, sizes in the order of `axes`.
 
-    `axes` are those of `AXES` that the source has; the others are constant. `systems` tells
-    what each system is, by the label that `cells` has for it.
+    `axes`: those of `AXES` that the source has. `systems`: label of a system, as in `cells` ->
+    its fields.
     """
 
     where: str
@@ -92,17 +91,17 @@ class Times:
 
     @property
     def raw(self) -> bool:
-        """Whether there are trials behind the numbers."""
+        """Whether there are trials, not only averages."""
         return any(cell.rounds for cells in self.cells.values() for cell in cells.values())
 
 
 def read_times(
     source: object, rename: Mapping[str, str] | None = None, column: str | None = None, unit: str | None = None
 ) -> Times:
-    """Times of recordings (whatever `as_runs` takes), or of a table made elsewhere with a row a measurement.
+    """Times of recordings (anything that `as_runs` accepts), or of a table with a row per measurement.
 
-    `rename`, `column` and `unit` are for tables, as in `store.runs.load`. Raises `UsageError` or `StoreError`,
-    one line, for what is not there or cannot be read.
+    `rename`, `column` and `unit` are for tables, as in `store.runs.load`. Raises `UsageError` or `StoreError`, with a
+    one-line message, if the source cannot be read.
     """
     if not isinstance(source, str | Path):
         return from_runs(as_runs(source))
@@ -112,16 +111,15 @@ def read_times(
     known = (*AXES, *(f"{kind}_{unit}" for kind in KINDS for unit in UNIT_NS), *SYSTEM_COLUMNS)
     for new in (rename or {}).values():
         if new and normal_name(new) not in known:
-            raise UsageError(f"--rename: {new!r} is no name of the lab's: choose from {', '.join(known)}")
+            raise UsageError(f"--rename: unknown column name {new!r}: choose from {', '.join(known)}")
     return from_table(table.renamed(rename), column, unit)
 
 
 def from_runs(runs: Runs) -> Times:
-    """Times of groups of trials: the middle one of the rounds' medians.
+    """Times of groups of trials: the median of the medians of the rounds (for an even number the lower middle one).
 
-    The middle, since a process is the unit of replication and its median one observation; for an even number of
-    rounds the lower of the two. Everything in the configuration but the four sizes belongs to the system, and so
-    does the machine; of a table, the other columns that it was grouped by.
+    The system is everything in the configuration except the four sizes, and the machine; for a table, the other
+    columns that it was grouped by.
     """
     where = runs.source or "the recordings"
     failed = [group for group in runs if not group.samples]
@@ -143,15 +141,15 @@ def from_runs(runs: Runs) -> Times:
         counts.used += len(rounds)
         latency_us = statistics.median_low(round.median_us for round in rounds)
         if latency_us <= 0:
-            raise UsageError(f"{where}: the median of {sizes} is 0: nothing was timed")
+            raise UsageError(f"{where}: the median of {sizes} is 0")
         cells.append((system, tuple(sizes[axis] for axis in axes), Cell(latency_us, rounds)))
     if not axes or not cells:
-        raise UsageError(f"{where}: no recording of a stacked LSTM among {counts.rows + counts.failed} items")
+        raise UsageError(f"{where}: none of {counts.rows + counts.failed} recordings is of a stacked LSTM")
     return _times(where, axes, [system for _, _, system in measured], cells, counts)
 
 
 def _sizes(group: Group) -> dict[str, int]:
-    """The sizes of a group on the `AXES` that it has."""
+    """The sizes of a group, by axis."""
     if group.configuration is None:
         fields = {normal_name(name): value for name, value in group.group.items()}
     else:
@@ -160,7 +158,7 @@ def _sizes(group: Group) -> dict[str, int]:
 
 
 def _system(group: Group) -> dict:
-    """All of a group's configuration that is not one of the four sizes, flat."""
+    """All fields of a group except the four sizes."""
     if group.configuration is None:
         return {normal_name(name): value for name, value in group.group.items() if normal_name(name) not in AXES}
     fields, workload = configuration_fields(group.configuration), group.configuration.workload.as_dict()
@@ -177,17 +175,17 @@ def _round(ordered: np.ndarray) -> Round:
 
 
 def from_table(table: Table, column: str | None = None, unit: str | None = None) -> Times:
-    """Times of a table: a column for each axis that it has, and one of times (`tables.time_column`, `KINDS`).
+    """Times of a table with a column per axis and a column of times (`tables.time_column`, `KINDS`).
 
-    Rows of one shape become their median and are counted, and so are rows with a blank cell. Raises `UsageError`
-    for what cannot be read, with row and column.
+    Several rows of one shape are replaced by their median. These rows, and rows with a blank cell, are counted. Raises
+    `UsageError`, with row and column, if a value is invalid.
     """
     time_name, unit, _ = time_column(table, column, unit, KINDS)
     axes = {axis: name for axis in AXES if (name := table.find(axis))}
     if not axes:
         raise UsageError(
-            f"{table.where} has none of the columns {', '.join(AXES)}; it has {listed_names(table.names)};"
-            ' --rename "Num LSTM layers=layers" says which column is which'
+            f"{table.where} has none of the columns {', '.join(AXES)}; its columns are {listed_names(table.names)};"
+            ' rename them, for example with --rename "Num LSTM layers=layers"'
         )
     known = SYSTEM_COLUMNS + (SUMMARY_SYSTEM_COLUMNS if table.find("config_id") else ())
     system_names = {name: found for name in known if (found := table.find(name))}
@@ -198,7 +196,7 @@ def from_table(table: Table, column: str | None = None, unit: str | None = None)
     counts = Counts(rows=table.data.num_rows, used=len(used), blank=table.data.num_rows - len(used))
     if not len(used):
         raise UsageError(
-            f"{table.where} has no row with a time and {', '.join(axes)}: {counts.rows} rows, all with blanks"
+            f"{table.where}: all {counts.rows} rows have blanks in the columns of times or of {', '.join(axes)}"
         )
     found: dict[tuple, list[float]] = {}
     for row in used:
@@ -215,13 +213,13 @@ def from_table(table: Table, column: str | None = None, unit: str | None = None)
 
 
 def _whole_sizes(table: Table, name: str) -> np.ndarray:
-    """A column of sizes as float64, NaN for blanks; raises `UsageError` for what is no size, with its row."""
+    """A column of sizes as float64, NaN for blanks; raises `UsageError`, with the row, if a size is invalid."""
     sizes = table.numbers(name).astype(np.float64)
     wrong = ~np.isnan(sizes) & ~((sizes >= 1) & np.isfinite(sizes) & (sizes == np.floor(sizes)))
     if wrong.any():
         row = int(np.argmax(wrong))
         raise UsageError(
-            f"{table.where}, {table.place(row)}: {name} is {sizes[row]:g}: a size is a whole number of at least 1"
+            f"{table.where}, {table.place(row)}: {name} is {sizes[row]:g}, but must be a whole number of at least 1"
         )
     return sizes
 
@@ -234,9 +232,9 @@ def _times(
     counts: Counts,
     unused: tuple[str, ...] = (),
 ) -> Times:
-    """Times in order, each system with a short label, with shapes and holes counted; `measured`: (system, sizes, time).
+    """Sorted `Times`, with a short label for each system; counts shapes and holes. `measured`: (system, sizes, cell).
 
-    `systems` are those of `measured`, and such as have no time.
+    `systems`: all systems, including those without a time.
     """
     system_of = {_key(system): system for system in systems}
     label_of = dict(zip(system_of, _labels(system_of.values()), strict=True))
@@ -261,7 +259,7 @@ def _key(system: dict) -> tuple:
 
 
 def _labels(systems: Iterable[dict]) -> list[str]:
-    """A short name for each system: the runtime, and of the rest what differs."""
+    """A short name for each system: the runtime, and the fields that differ."""
     systems = list(systems)
     named = ("runtime", "framework")
     rest = [{name: value for name, value in system.items() if name not in named} for system in systems]

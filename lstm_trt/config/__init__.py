@@ -1,1 +1,1 @@
-"""What is measured: shapes, workloads, configurations, options, protocols, and what tells them apart."""
+"""What is measured: shapes, workloads, configurations, options, protocols, and their labels."""

@@ -1,8 +1,7 @@
 """What is measured: a workload on a runtime with its options, under a protocol, on a device.
 
-A configuration has an identity, the SHA-256 of its canonical JSON. Two recordings
-with one identity answer the same question; a file of that name is the sign that a
-sweep has done its work there.
+The id of a configuration is the SHA-256 of its canonical JSON. Recordings with the same id are
+repetitions of the same measurement. A sweep skips a configuration whose file exists.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from lstm_trt.config.workload import Workload, check_whole, identity_fields, kno
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8")
 
-#: What is timed on the device's own clock: nothing, the computation, the copies around it too.
+#: What is timed on the device's own clock: nothing, the computation, or the computation and the copies.
 DEVICE_CLOCKS = ("off", "compute", "all")
 
-#: How the calls arrive, and how each kind may wait for the next one; the first is the default.
+#: Arrival pattern -> allowed ways to wait for the next call; the first is the default.
 WAITS = {"closed": ("none",), "periodic": ("spin", "sleep", "os"), "paused": ("os",)}
 
 ARRIVALS = tuple(WAITS)
 
-#: A tier is named by its trials: 30 000 are enough for p99.99 at 95 % with no miss.
+#: Numbers of trials by name. 30 000 trials without a miss prove p99.99 at 95 % confidence.
 TIERS = {"look": 1_000, "compare": 10_000, "certify": 30_000}
 
 MOST_TRIALS = 100_000_000
@@ -43,11 +42,11 @@ def canonical_json(value: object) -> str:
 
 @dataclass(frozen=True)
 class Options:
-    """How the runtime is asked to run.
+    """Options of the runtime.
 
-    `cores` are the cores that the process is pinned to before the runtime is
-    imported, as many as there are `threads`; none means those that `describe` chooses.
-    `device` None means the first one that the runtime offers.
+    The process is pinned to `cores` before the runtime is imported. There must be one core
+    per thread; if empty, `describe` chooses them. `device` None is the first device that the
+    runtime offers.
     """
 
     precision: str = "fp32"
@@ -68,7 +67,7 @@ class Options:
             raise UsageError(f"unknown device clocks {self.device_clocks!r}: choose from {', '.join(DEVICE_CLOCKS)}")
 
     def as_dict(self) -> dict:
-        """Plain JSON values, without fields that were added later and have their default (`identity_fields`)."""
+        """JSON values; fields that were added later are left out if they have their default (`identity_fields`)."""
         return identity_fields(self)
 
 
@@ -76,15 +75,15 @@ class Options:
 class Protocol:
     """How the trials are run; the number of trials is fixed beforehand.
 
-    `warmup` trials are recorded too, and marked. A block is what lies between two
-    readings of the machine's state; it ends after `block_trials` trials, or with the
-    trial in which `block_ms` are over. After a reading come `settle` trials that are
-    marked as warm-up, since the reading itself has emptied caches.
+    The `warmup` trials are recorded too, and marked. The machine's state is read between
+    blocks of trials. A block ends after `block_trials` trials, or with the first trial that
+    ends more than `block_ms` after its start. The `settle` trials after each reading are
+    marked as warm-up, because the reading evicts the caches.
 
-    Arrivals: "closed" begins a call when the last returns; "periodic" one each
-    `period_us`, and waits for it by `wait`: "spin", "sleep" (then spin the last 200 us)
-    or "os" (sleep only); "paused" sleeps `pause_ms` before each call. With `for_s` the
-    recording ends by time, and `trials` is the most that one part of it holds.
+    Arrivals: "closed" starts a call when the previous call returns. "periodic" starts a call
+    every `period_us` and waits by `wait`: "spin", "sleep" (sleep, then spin for the last
+    200 us) or "os" (sleep only). "paused" sleeps `pause_ms` before each call. With `for_s`
+    the recording ends after that time, and `trials` is the maximum for one part of it.
     """
 
     trials: int = 1000
@@ -119,7 +118,7 @@ class Protocol:
             object.__setattr__(self, "wait", waits[0])
         elif self.wait not in waits:
             if len(waits) == 1:
-                raise UsageError(f"wait goes with periodic arrivals, not with {self.arrival} ones: leave it out")
+                raise UsageError(f"wait applies to periodic arrivals only, not to {self.arrival}: remove it")
             raise UsageError(f"unknown wait {self.wait!r}: choose from {', '.join(waits)}")
         for name, arrival, unit_s, least_s, longest_s in (
             ("period_us", "periodic", 1e-6, 1e-6, LONGEST_GAP_S),
@@ -132,27 +131,27 @@ class Protocol:
                     raise UsageError(f"{arrival} arrivals need {name}: give --{name.replace('_', '-')}")
                 continue
             if arrival not in (None, self.arrival):
-                raise UsageError(f"{name} goes with {arrival} arrivals, not with {self.arrival} ones: leave it out")
+                raise UsageError(f"{name} applies to {arrival} arrivals only, not to {self.arrival}: remove it")
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise UsageError(f"{name} must be a number, not {value!r}")
             if not least_s <= value * unit_s <= longest_s:
                 least, most = least_s / unit_s, longest_s / unit_s
-                raise UsageError(f"{name} must be from {least:g} to {most:.0f}, not {value:g}")
+                raise UsageError(f"{name} must be between {least:g} and {most:.0f}, not {value:g}")
             object.__setattr__(self, name, float(value))
 
     @property
     def gap_s(self) -> float:
-        """Time from one call to the next that the arrivals ask for, in s: the period, the pause, or 0."""
+        """The period or the pause in s; 0 in a closed loop."""
         return (self.period_us or 0.0) / 1e6 + (self.pause_ms or 0.0) / 1e3
 
     @property
     def scheduled_s(self) -> float:
-        """What the gaps of all trials take together, in s; with a period that is all that the trials take."""
+        """Total of the periods or pauses of all trials in s; 0 in a closed loop."""
         return (self.trials + self.warmup) * self.gap_s
 
     @property
-    def arrival_words(self) -> str:
-        """How the calls come, for people: closed, periodic every 1000 µs (spin), paused 100 ms."""
+    def arrival_text(self) -> str:
+        """The arrivals as text: closed, periodic every 1000 µs (spin), paused 100 ms."""
         text = self.arrival
         text += f" every {self.period_us:g} µs" if self.period_us else ""
         text += f" {self.pause_ms:g} ms" if self.pause_ms else ""
@@ -160,16 +159,16 @@ class Protocol:
         return text + (f" for {self.for_s:g} s" if self.for_s else "")
 
     def as_dict(self) -> dict:
-        """Plain JSON values; what does not apply is left out, and so is what was added later (`identity_fields`)."""
+        """JSON values; fields that do not apply are left out, and see `identity_fields`."""
         return {name: value for name, value in identity_fields(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """One question that a recording answers; `id` is its identity.
+    """A workload, a runtime, its options, a protocol and a device.
 
-    `runtime` names what computes the workload, as its kind calls it (a runtime of this lab, or an
-    implementation). `mode` is one of the workload's.
+    `runtime` is the name of a runtime, or of an implementation of the workload. `mode` is one of
+    `workload.modes`.
     """
 
     workload: Workload
@@ -186,11 +185,11 @@ class Configuration:
 
     @property
     def name(self) -> str:
-        """The workload, for people: `2x200-s128-b1`, `ptb-lm@1/8 training`."""
+        """Name of the workload: `2x200-s128-b1`, `ptb-lm@1/8 training`."""
         return self.workload.title(self.mode)
 
     def as_dict(self) -> dict:
-        """Plain JSON values; `from_dict` is the inverse."""
+        """JSON values; `from_dict` is the inverse."""
         return {
             "workload": self.workload.as_dict(),
             "mode": self.mode,
@@ -210,8 +209,8 @@ class Configuration:
     def from_dict(cls, plain: Mapping) -> Configuration:
         """Inverse of `as_dict`.
 
-        Raises `UnknownConfiguration` for a workload kind or a field that this version does not know,
-        `UsageError` where a field is missing or its value cannot be.
+        Raises `UnknownConfiguration` for a workload kind or a field that this version does not have,
+        `UsageError` if a field is missing or its value is invalid.
         """
         try:
             return cls(
@@ -224,24 +223,24 @@ class Configuration:
                 mode=plain["mode"],
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"not a configuration of this version: {error}") from None
+            raise UsageError(f"invalid configuration: {error}") from None
 
 
-#: Above this share of time outside the trials a closed-loop recording is warned of.
+#: A closed-loop recording that spends more than this share of its time outside the trials gets a warning.
 OUTSIDE_SHARE_LIMIT = 0.20
 
 
 def warnings_of(protocol: Protocol, rows: int, inside_ns: float, wall_ns: float) -> list[str]:
-    """What a reader of a loop of `rows` trials should know: `inside_ns` of its `wall_ns` were inside them."""
+    """Warnings about a loop of `rows` trials, which took `inside_ns` of its `wall_ns`."""
     outside, mean_us, warnings = 1 - inside_ns / wall_ns, inside_ns / rows / 1e3, []
     if protocol.arrival == "closed" and outside > OUTSIDE_SHARE_LIMIT:
         warnings.append(
-            f"{100 * outside:.0f} % of the loop lies outside the trials:"
-            " the step is short beside the recorder's own work"
+            f"{100 * outside:.0f} % of the loop was spent outside the trials:"
+            " a call is short compared with the recorder's overhead"
         )
     if protocol.arrival == "periodic" and mean_us > protocol.period_us:
         warnings.append(
-            f"the calls took {mean_us:.1f} us in the mean, longer than the period of {protocol.period_us:g} us:"
-            " they fell ever further behind, and latencies tell the length of the recording"
+            f"the mean call time of {mean_us:.1f} us exceeds the period of {protocol.period_us:g} us:"
+            " the backlog kept growing, so the latencies depend on the length of the recording"
         )
     return warnings

@@ -1,9 +1,7 @@
-"""What can go wrong, as exceptions that say what was wrong, where, and what to do.
+"""Exceptions, and one-line messages from the errors of frameworks.
 
-The command line prints a `LabError` as one line on standard error and exits 2.
-Anything else that escapes is a bug: it keeps its traceback and exits 70.
-
-One line out of whatever a framework raises, while it builds or runs.
+The command line prints a `LabError` as one line on standard error and exits with status 2.
+Any other exception is a bug: its traceback is printed and the exit status is 70.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ STAGES = ("export", "build", "parity", "run", "memory", "time")
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, with the next where it ends in a colon; its kind where it has none."""
+    """First line of an error's text, with the second if the first ends in a colon; the class name if empty."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
@@ -23,15 +21,15 @@ def first_line(error: BaseException) -> str:
 
 
 class LabError(Exception):
-    """Base of every error that a user can cause or mend; its text is one line."""
+    """Base of all errors that a user can cause or fix; the text is one line."""
 
 
 class UsageError(LabError):
-    """A name, size or path that the caller gave cannot be used."""
+    """An argument, such as a name, size or path, is invalid."""
 
 
 class UnknownConfiguration(UsageError):
-    """What a newer version, or a package that is not installed here, has recorded: readers skip it with one line."""
+    """Recorded by a newer version, or with a package that is not installed; readers skip it with a warning."""
 
 
 class StoreError(LabError):
@@ -39,7 +37,7 @@ class StoreError(LabError):
 
 
 class RuntimeUnavailable(LabError):
-    """A runtime cannot run here; `remedy` is the command or step that makes it ready."""
+    """A runtime cannot run on this machine; `remedy` is what the user can do about it."""
 
     def __init__(self, runtime: str, reason: str, remedy: str = ""):
         super().__init__(f"{runtime}: {reason}" + (f"; {remedy}" if remedy else ""))
@@ -47,13 +45,13 @@ class RuntimeUnavailable(LabError):
 
 
 class ConfigurationFailed(LabError):
-    """One configuration failed at a known `stage` (one of `STAGES`); a sweep goes on."""
+    """One configuration failed at `stage` (one of `STAGES`); a sweep continues with the next."""
 
     stage = "run"
 
 
 class ExportFailed(ConfigurationFailed):
-    """The network could not be written as ONNX, or what was written is wrong."""
+    """The network could not be exported to ONNX, or the exported model is wrong."""
 
     stage = "export"
 
@@ -65,31 +63,31 @@ class BuildFailed(ConfigurationFailed):
 
 
 class ParityFailed(ConfigurationFailed):
-    """The runtime's answer disagrees with PyTorch in float32."""
+    """The runtime's output differs from that of PyTorch in float32."""
 
     stage = "parity"
 
 
 class RunFailed(ConfigurationFailed):
-    """The timed loop broke off or failed its self-check."""
+    """The timed loop was interrupted or failed its self-check."""
 
     stage = "run"
 
 
 class MemoryExhausted(ConfigurationFailed):
-    """Host or device memory did not suffice."""
+    """Not enough host or device memory."""
 
     stage = "memory"
 
 
 class TimeLimitReached(ConfigurationFailed):
-    """The configuration took longer than its limit."""
+    """The configuration exceeded its time limit."""
 
     stage = "time"
 
 
-#: How the frameworks, CUDA, TensorRT and the system say it, in small letters. Most raise their general error for want
-#: of memory, and TensorRT only logs it, so that nothing but the text tells it apart.
+#: How frameworks, CUDA, TensorRT and the system report that memory ran out, in lower case. Most raise a general error
+#: and TensorRT only logs it, so the text is the only way to recognize it.
 _NO_MEMORY = (
     "out of memory",
     "outofmemory",
@@ -104,32 +102,32 @@ _NO_MEMORY = (
 
 @contextmanager
 def building(name: str, what: str) -> Iterator[None]:
-    """Turns whatever is raised inside into one line: `MemoryExhausted`, or `BuildFailed`.
+    """Turn any exception raised inside into a one-line `MemoryExhausted` or `BuildFailed`.
 
-    `name` is what builds, `what` the thing that is built; errors of this lab pass as they are.
+    `name` is the framework, `what` is what it builds. A `LabError` is passed on unchanged.
     """
     try:
         yield
     except LabError:
         raise
-    except Exception as error:  # every framework has its own
+    except Exception as error:  # every framework has its own classes
         if is_memory_error(error):
-            raise MemoryExhausted(f"{name} has not the memory for {what}: {first_line(error)}") from error
+            raise MemoryExhausted(f"{name} ran out of memory for {what}: {first_line(error)}") from error
         raise BuildFailed(f"{name} cannot build {what}: {first_line(error)}") from error
 
 
 def run_failure(name: str, error: Exception) -> LabError:
-    """What `name` raised while it ran, as one line: `MemoryExhausted` or `RunFailed`, to be raised."""
+    """A one-line `MemoryExhausted` or `RunFailed`, to be raised, from an error that `name` raised while running."""
     return (MemoryExhausted if is_memory_error(error) else RunFailed)(f"{name}: {first_line(error)}")
 
 
 def is_memory_message(text: str) -> bool:
-    """Whether a message of a library says that memory did not suffice."""
+    """Whether a library's message reports that memory ran out."""
     return any(pattern in text.lower() for pattern in _NO_MEMORY)
 
 
 def is_memory_error(error: BaseException | None) -> bool:
-    """Whether memory is at the bottom of it, on the host or the device, however it was wrapped."""
+    """Whether an error, or one of its causes, reports that host or device memory ran out."""
     while error is not None:
         if isinstance(error, MemoryError) or is_memory_message(str(error)):
             return True

@@ -1,9 +1,7 @@
-"""Numbers and tables as text: one formatter a unit, and the one text table.
+"""Numbers and tables as text: one formatter per unit, and the text table.
 
-Used by the terminal's answers, by messages and by figures, so that a share is rounded the same wherever it is shown.
-Text is made here from numbers and never read back. What is not finite is shown as `?`.
-
-The terminal gets plain ASCII (`x`, `us`); figures pass `separator=THIN_SPACE` and `sign="×"`.
+Used by command output, messages and figures, so that a value is rounded the same way everywhere. Values that are not
+finite are shown as `?`. The terminal gets plain ASCII (`x`, `us`); figures pass `separator=THIN_SPACE` and `sign="×"`.
 """
 
 from __future__ import annotations
@@ -13,21 +11,21 @@ import re
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
 
-#: Between groups of three digits in figures.
+#: Thousands separator in figures.
 THIN_SPACE = "\u2009"
 
-#: A text column of a table is not narrowed below so many characters.
+#: Minimum width in characters of a narrowed text column.
 LEAST_WIDTH = 6
 
-#: Names that one message lists; the others are counted.
+#: Maximum number of names in one message; the others are counted.
 MOST_LISTED = 20
 
-#: What a column aligned to the right may hold: a number, with its mark or unit, or that there is none.
+#: A cell of a right-aligned column: a number with an optional mark or unit, `-`, `?`, or empty.
 _NUMBER = re.compile(r"([-+]?\d+(\.\d+)?(e[-+]?\d+)?[*x×%]?( (us|ms|s|min|MB|%))?)?|[-?]")
 
 
 def number(value: float, digits: int = 3, separator: str = "") -> str:
-    """`digits` significant digits, or all of the whole part: 1.23, 12.3, 123, 12345; zeros behind the point stay."""
+    """`digits` significant digits, and never fewer than the integer part: 1.23, 12.3, 123, 12345, 1.00."""
     if not math.isfinite(value):
         return "?"
     decimals = max(0, digits - 1 - _exponent(value, digits))
@@ -35,19 +33,19 @@ def number(value: float, digits: int = 3, separator: str = "") -> str:
 
 
 def short_number(value: float, digits: int = 10) -> str:
-    """As few digits as tell it, at most `digits`: 99.9, 1000, 0.5. For values that someone chose."""
+    """At most `digits` digits, without trailing zeros: 99.9, 1000, 0.5. For values that a user chose."""
     return _without_zeros(f"{value:.{digits}f}") if 1e-4 <= abs(value) < 10.0**digits else f"{value:.{digits}g}"
 
 
 def microseconds(value_us: float | None) -> str:
-    """A latency in a column of microseconds, without unit: a tenth below 10 000 us, whole above, `-` for None."""
+    """A latency without its unit, for a column in us: one decimal below 10 000 us, none above, `-` for None."""
     if value_us is None:
         return "-"
     return f"{value_us:.1f}" if value_us < 10_000 else f"{value_us:.0f}"
 
 
 def latency(value_us: float, digits: int = 4) -> str:
-    """A time given in microseconds, in the unit that suits it: 84.12 us, 1.235 ms, 2 s."""
+    """A time given in microseconds, in a suitable unit: 84.12 us, 1.235 ms, 2 s."""
     for size_us, unit in ((1e6, "s"), (1e3, "ms")):
         if value_us >= size_us:
             return f"{value_us / size_us:.{digits}g} {unit}"
@@ -55,12 +53,12 @@ def latency(value_us: float, digits: int = 4) -> str:
 
 
 def milliseconds(value_ms: float, digits: int = 3) -> str:
-    """A time given in milliseconds, in the unit that suits it: 20 ms, 50 us, 1.5 s."""
+    """A time given in milliseconds, in a suitable unit: 20 ms, 50 us, 1.5 s."""
     return latency(1e3 * value_ms, digits)
 
 
 def duration(seconds: float) -> str:
-    """A time that someone waits, in whole seconds: 8 s, 1 min 15 s, 2 h 05 min; none is negative."""
+    """A duration in whole seconds: 8 s, 1 min 15 s, 2 h 05 min; negative values are shown as 0 s."""
     whole = max(0, round(seconds))
     hours, minutes = whole // 3600, whole // 60 % 60
     if hours:
@@ -78,12 +76,12 @@ def rate(period_us: float) -> str:
 
 
 def percent(share: float, separator: str = "") -> str:
-    """A share as percentage: one decimal from 1 % on, two significant digits below: 12.3 %, 2.0 %, 0.30 %, 0.0033 %."""
+    """A share as percentage, one decimal above 1 %, two significant digits below: 12.3 %, 2.0 %, 0.30 %, 0.0033 %."""
     return f"{percent_number(share, separator)} %"
 
 
 def percent_number(share: float, separator: str = "") -> str:
-    """As `percent`, without the sign: for the first of two bounds, or a column whose head has it."""
+    """As `percent`, without the sign: for the first of two bounds, or a column with the sign in its heading."""
     if not math.isfinite(share):
         return "?"
     value = 100 * share
@@ -110,13 +108,13 @@ def percent_at_least(share: float) -> str:
 
 
 def percent_certified(percentage: float) -> str:
-    """A percentage near 100, rounded down to two digits of what is missing: 99.7009 -> 99.7; without the sign."""
+    """A percentage near 100 without its sign, rounded down to two digits of its distance to 100: 99.7009 -> 99.7."""
     missing = 100 - percentage
     if missing <= 0 or percentage <= 0:
         return "0" if percentage <= 0 else "100"
     digits = max(0, 1 - math.floor(math.log10(missing)))
     scale = 10**digits
-    # A little up before rounding down: 99.9 itself is below 99.9 in floating point.
+    # Add a little before rounding down: 99.9 in floating point is slightly below 99.9.
     return _without_zeros(f"{math.floor(percentage * scale + 1e-9) / scale:.{digits}f}")
 
 
@@ -131,14 +129,14 @@ def multiple(ratio: float, sign: str = "x", separator: str = "") -> str:
 
 
 def count(number: int, noun: str, plural: str | None = None, separator: str = "") -> str:
-    """`1 trial`, `12 trials`, `no trials`; `plural` where it is not regular."""
+    """`1 trial`, `12 trials`, `no trials`; `plural` is for irregular nouns."""
     if number != 1:
         noun = plural or noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
     return f"{f'{number:,}'.replace(',', separator) if number else 'no'} {noun}"
 
 
 def whole(number: int, separator: str = "") -> str:
-    """A count by itself: 12345, in figures 12 345."""
+    """A count without a noun: 12345, in figures 12 345."""
     return f"{number:,}".replace(",", separator)
 
 
@@ -151,14 +149,14 @@ def bytes_text(size: int) -> str:
 
 
 def listed(items: Iterable[object], most: int = MOST_LISTED) -> str:
-    """`a, b, c`; beyond `most` they are counted; `none` where there are none."""
+    """`a, b, c`; beyond `most` items the others are counted; `none` if empty."""
     items = [str(item) for item in items]
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return ", ".join(items[:most]) + more or "none"
 
 
 def table(header: Sequence[str] | None, rows: Sequence[Sequence[str]], **layout: object) -> str:
-    """Aligned columns with two spaces between them, one line a row; `table_lines` says the rest."""
+    """Aligned columns with two spaces between them, one line per row; arguments as in `table_lines`."""
     return "\n".join(table_lines(header, rows, **layout))
 
 
@@ -174,13 +172,12 @@ def table_lines(
 ) -> list[str]:
     """The header (if any) and the rows as aligned text, one string each.
 
-    A column of numbers is aligned to the right, any other to the left; `left` and `right` name columns of the header
-    that are aligned otherwise. A `*` behind a number does not move it. A row with fewer cells than the header ends in
-    free text, which has no part in the widths: the reason of a failure.
+    Columns of numbers are aligned to the right, others to the left, unless `left` or `right` names the column. A `*`
+    after a number does not move it. If a row has fewer cells than the header, its last cell is free text, such as the
+    reason of a failure, and does not count for the column widths.
 
-    `width` is that of the whole line. Where the columns need more, the widest text columns are narrowed, down to
-    `LEAST_WIDTH`, and their cells cut with `…`; with `wrap` the last column is wrapped instead, and its row has several
-    lines.
+    `width` is the maximum length of a line. If the columns need more, the widest text columns are narrowed, down to
+    `LEAST_WIDTH`, and their cells are cut with `…`. With `wrap` the last column is wrapped onto several lines instead.
     """
     size = max((len(row) for row in ([header] if header else rows)), default=0)
     columns = [[row[k] for row in rows if k < len(row) - (len(row) < size)] for k in range(size)]
@@ -215,9 +212,9 @@ def table_lines(
     return [text(line) for line in lines]
 
 
-def _narrow(widths: list[int], columns: list[int], room: int) -> None:
-    """Take characters from the widest of `columns`, in place, until all widths together fit into `room`."""
-    while columns and sum(widths) > room:
+def _narrow(widths: list[int], columns: list[int], most: int) -> None:
+    """Reduce the widest of `columns`, in place, until the sum of all widths is at most `most`."""
+    while columns and sum(widths) > most:
         widest = max(columns, key=lambda column: widths[column])
         if widths[widest] <= LEAST_WIDTH:
             return
@@ -230,12 +227,12 @@ def _aligned(cell: str, width: int, to_right: bool) -> str:
 
 
 def _exponent(value: float, digits: int) -> int:
-    """The power of ten of the first digit, after rounding to `digits`: of 9.996 with three digits it is 1."""
+    """Decimal exponent after rounding to `digits`: 1 for 9.996 with three digits."""
     return int(f"{value:.{digits - 1}e}".partition("e")[2])
 
 
 def _rounded(value: float, direction) -> str:
-    """Three significant digits, rounded by `math.ceil` or `math.floor`; shorter where that is exact."""
+    """Three significant digits, rounded by `math.ceil` or `math.floor`, without trailing zeros."""
     if value == 0:
         return "0"
     digits = max(0, 2 - math.floor(math.log10(value)))

@@ -1,4 +1,4 @@
-"""What tells configurations apart, as fields and as labels, and the command that records one."""
+"""Fields and labels that distinguish configurations, and the command that records one."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.shape import LstmShape
 
-#: Fields whose value says by itself what it is; of the others the name stands before it.
+#: Fields that are shown by their value alone; the others are shown with their name.
 PLAIN_FIELDS = ("runtime", "framework", "precision", "device", "device_name", "version", "arrivals", "length")
 
 #: Characters of a machine's fingerprint in a label.
 FINGERPRINT = 12
 
-#: Flags of which a sweep takes several values, so that it interleaves them.
+#: Flags for which `sweep` takes several values, whose recordings it interleaves.
 SWEPT_FLAGS = ("--layers", "--hidden", "--sequence", "--batch", "--features", "--directions", "--runtime")
 
 
 def configuration_fields(configuration: Configuration) -> dict[str, object]:
-    """All that was configured, flat: workload, mode, runtime, device, options, protocol; None where unused."""
+    """All fields of a configuration in one dictionary; protocol fields that are not used are None."""
     plain = configuration.as_dict()
     names = ("mode", "runtime", "runtime_version", "device_name")
     return {
@@ -33,13 +33,13 @@ def configuration_fields(configuration: Configuration) -> dict[str, object]:
 
 
 def differing(fields: Sequence[Mapping[str, object]]) -> list[str]:
-    """Names of the fields that have not the same value in all of them, in their order."""
-    names = dict.fromkeys(name for each in fields for name in each)
-    return [name for name in names if len({str(each.get(name)) for each in fields}) > 1]
+    """Names of the fields that differ between the dictionaries, in their order."""
+    names = dict.fromkeys(name for item in fields for name in item)
+    return [name for name in names if len({str(item.get(name)) for item in fields}) > 1]
 
 
 def field_text(name: str, value: object) -> str:
-    """One field of a label: `fp16`, `threads 2`, `machine 0a1b2c3d4e5f`; empty where there is no value."""
+    """One field of a label: `fp16`, `threads 2`, `machine 0a1b2c3d4e5f`; empty if there is no value."""
     if value is None or value == "":
         return ""
     if name == "machine":
@@ -48,18 +48,18 @@ def field_text(name: str, value: object) -> str:
 
 
 def labels(fields: Sequence[Mapping[str, object]], enough: bool = False) -> list[str]:
-    """For each, the text of the fields in which they differ; with `enough` only the first that tell all apart."""
+    """For each dictionary the text of the fields that differ; with `enough`, only until all labels are distinct."""
     texts = [""] * len(fields)
     for name in differing(fields):
         if enough and len(set(texts)) == len(fields):
             break
-        more = [field_text(name, each.get(name)) for each in fields]
+        more = [field_text(name, item.get(name)) for item in fields]
         texts = [", ".join(filter(None, pair)) for pair in zip(texts, more, strict=True)]
     return texts
 
 
 def record_command(configuration: Configuration, out: str | Path, rounds: int | None = None) -> str | None:
-    """The shell line that records this configuration, `rounds` times if given; what has its default is left out.
+    """The shell command that records this configuration, `rounds` times if given; defaults are left out.
 
     None for a kind of workload that no command records.
     """
@@ -70,9 +70,9 @@ def record_command(configuration: Configuration, out: str | Path, rounds: int | 
 
 
 def record_both_command(a: Configuration, b: Configuration, out: str | Path, rounds: int) -> str | None:
-    """The shell line that records rounds of both, interleaved where one sweep can, else one after the other.
+    """The shell command that records rounds of both, interleaved if one sweep can do it, else in sequence.
 
-    None where no command records one of them.
+    None if no command records one of them.
     """
     lines = dict.fromkeys(record_command(side, out, rounds) for side in (a, b))
     if None in lines:
@@ -91,12 +91,12 @@ def record_both_command(a: Configuration, b: Configuration, out: str | Path, rou
 def versions_command(
     library: str, versions: Sequence[str], configuration: Configuration, out: str | Path, rounds: int
 ) -> str:
-    """The shell line that records rounds of one configuration under versions of a library, in turns."""
+    """The shell command that records alternating rounds of one configuration under versions of a library."""
     return _command("versions", _flags(configuration), out, rounds, (library, *versions))
 
 
 def _flags(configuration: Configuration) -> dict[str, tuple[str, ...]]:
-    """Flag -> its values, in the order in which people give them; what has its default is left out."""
+    """Flag -> its values; defaults are left out."""
     defaults = _defaults()
     flags = {flag: (text,) for flag, text in _flag_texts(configuration).items() if defaults.get(flag) != text}
     return flags | ({"--graph": ()} if configuration.options.graph else {})
@@ -116,10 +116,10 @@ def _flag_texts(configuration: Configuration) -> dict[str, str]:
 
 
 def _defaults() -> dict[str, str]:
-    """What `record` and `sweep` do without being asked, but for what a reader wants to see: sizes, device, trials."""
-    usual = Configuration(LstmShape(1, 1, 1), "", "", "", Options(), Protocol())
+    """Defaults of `record` and `sweep`, except for flags that are always shown: sizes, runtime, device, trials."""
+    default = Configuration(LstmShape(1, 1, 1), "", "", "", Options(), Protocol())
     shown = ("--layers", "--hidden", "--sequence", "--batch", "--runtime", "--device", "--trials")
-    return {flag: text for flag, text in _flag_texts(usual).items() if flag not in shown}
+    return {flag: text for flag, text in _flag_texts(default).items() if flag not in shown}
 
 
 def _command(

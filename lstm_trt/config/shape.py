@@ -1,9 +1,8 @@
 """The shape of a stacked LSTM, and grids of shapes.
 
-The network is that of the founding document: `features` inputs, `layers` LSTM
-layers of `hidden` units that return every step, and a dense layer to one output
-at each step. Arrays are time-major: inputs (sequence, batch, features), outputs
-(sequence, batch, 1), float32.
+The network has `features` inputs, `layers` LSTM layers of `hidden` units that return
+the output of every step, and a dense layer to one output at each step. Arrays are
+time-major: inputs (sequence, batch, features), outputs (sequence, batch, 1), float32.
 """
 
 from __future__ import annotations
@@ -40,37 +39,37 @@ class LstmShape(Workload):
 
     @property
     def label(self) -> str:
-        """Short and unique, fit for a file name: `2x200-s128-b1`."""
+        """Short and unique, usable in a file name: `2x200-s128-b1`."""
         tail = f"-f{self.features}" if self.features != 12 else ""
         tail += "-bi" if self.directions == 2 else ""
         return f"{self.layers}x{self.hidden}-s{self.sequence}-b{self.batch}{tail}"
 
     @property
     def network(self) -> tuple[int, int, int, int]:
-        """What decides the weights: (layers, hidden, features, directions)."""
+        """The sizes that determine the weights: (layers, hidden, features, directions)."""
         return (self.layers, self.hidden, self.features, self.directions)
 
     def layer_inputs(self) -> list[int]:
-        """Width of what each layer reads at a step."""
+        """Input width of each layer."""
         return [self.features] + [self.hidden * self.directions] * (self.layers - 1)
 
     @property
     def parameters(self) -> int:
-        """Trained numbers, with PyTorch's two bias vectors a layer and direction."""
+        """Number of parameters, with PyTorch's two bias vectors per layer and direction."""
         gates = 4 * self.hidden
         lstm = sum(gates * (width + self.hidden + 2) for width in self.layer_inputs())
         return self.directions * lstm + self.hidden * self.directions + 1
 
     @property
     def input_flops(self) -> int:
-        """Multiplications and additions (2 a weight) that need no earlier step."""
+        """Multiplications and additions (2 per weight) that do not depend on an earlier step."""
         steps = self.sequence * self.batch
         gates = sum(2 * 4 * self.hidden * width for width in self.layer_inputs())
         return steps * (self.directions * gates + 2 * self.hidden * self.directions)
 
     @property
     def recurrent_flops(self) -> int:
-        """Multiplications and additions that wait for the step before."""
+        """Multiplications and additions that depend on the previous step."""
         steps = self.sequence * self.batch
         return steps * self.layers * self.directions * 2 * 4 * self.hidden * self.hidden
 
@@ -100,12 +99,12 @@ class LstmShape(Workload):
         try:
             return cls(**{name: value for name, value in plain.items() if name != "kind"})
         except TypeError as error:
-            raise UnknownConfiguration(f"not a shape of this version: {error}") from None
+            raise UnknownConfiguration(f"unknown fields of a shape: {error}") from None
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The product of value lists, one an axis; duplicates are dropped, order kept."""
+    """The product of value lists, one per axis; duplicates are dropped, the order is kept."""
 
     layers: tuple[int, ...]
     hidden: tuple[int, ...]
@@ -120,7 +119,7 @@ class Grid:
             if not values:
                 raise UsageError(f"{field.name} needs at least one value")
             object.__setattr__(self, field.name, values)
-        list(self)  # every shape is checked now, not in the middle of a sweep
+        list(self)  # check every shape now, not in the middle of a sweep
 
     def __iter__(self) -> Iterator[LstmShape]:
         return itertools.starmap(LstmShape, itertools.product(*(getattr(self, axis) for axis in AXES)))
@@ -129,7 +128,7 @@ class Grid:
         return math.prod(len(getattr(self, axis)) for axis in AXES)
 
 
-#: The whole grid of the founding document: 5 x 8 x 5 x 10 = 2000 shapes.
+#: The predefined grid: 5 x 8 x 5 x 10 = 2000 shapes.
 FOUNDING = Grid(
     layers=(1, 2, 3, 4, 6),
     hidden=(32, 64, 100, 128, 200, 256, 300, 400),

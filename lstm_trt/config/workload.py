@@ -1,8 +1,8 @@
-"""What every kind of workload tells of itself: its identity, its axes, its named inputs and outputs.
+"""Base class of all kinds of workload: identity, axes, named inputs and outputs.
 
-A kind is a frozen dataclass that derives from `Workload`, named in `registry.WORKLOADS` (or by an installed
-package's entry point `lstm_trt.workloads`); who prepares it stands in `registry.PREPARERS`. The stacked LSTM of
-this lab is `shape.LstmShape`.
+A kind is a frozen dataclass that derives from `Workload` and is listed in `registry.WORKLOADS`, or in the entry point
+`lstm_trt.workloads` of an installed package. `registry.PREPARERS` names the module that prepares it. The stacked LSTM
+is `shape.LstmShape`.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
     from lstm_trt.config.configuration import Configuration
 
-#: Sizes that any kind may have; null where they mean nothing for it. Analyses and figures vary these.
+#: Sizes that analyses and figures vary; null for kinds to which they do not apply.
 AXES = ("layers", "hidden", "sequence", "batch", "features", "directions")
 
 
-#: Metadata of a dataclass field that was added after recordings had been made without it.
+#: Metadata of a dataclass field that was added after the first recordings.
 ADDED = {"added": True}
 
 
 def identity_fields(part: object) -> dict:
-    """A dataclass as plain values, for an identity that survives new fields.
+    """A dataclass as JSON values, from which ids are computed; tuples become lists.
 
-    A field declared with `field(default=..., metadata=ADDED)` is left out where it has its default, so
-    that what was recorded before it existed keeps its id; so is a field with `compare=False`. Tuples become lists.
+    Left out are fields with `compare=False`, and fields declared with `field(default=..., metadata=ADDED)` that have
+    their default, so that older recordings keep their ids.
     """
     values = {
         item.name: getattr(part, item.name)
@@ -43,15 +43,15 @@ def identity_fields(part: object) -> dict:
 
 
 def known_fields(kind: type, plain: Mapping) -> object:
-    """A dataclass of these values; raises `UnknownConfiguration` for a field that this version does not have."""
+    """A dataclass of type `kind` with these values; raises `UnknownConfiguration` for an unknown field."""
     unknown = plain.keys() - {item.name for item in fields(kind)}
     if unknown:
-        raise UnknownConfiguration(f"this version knows no {kind.__name__.lower()} {', '.join(sorted(unknown))}")
+        raise UnknownConfiguration(f"unknown field of {kind.__name__.lower()}: {', '.join(sorted(unknown))}")
     return kind(**plain)
 
 
 def check_whole(name: str, value: object, least: int, most: int | None = None) -> None:
-    """Raises `UsageError` for what is no whole number from `least` to `most`."""
+    """Raise `UsageError` if the value is not an integer between `least` and `most`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise UsageError(f"{name} must be a whole number, not {value!r}")
     if value < least:
@@ -61,80 +61,80 @@ def check_whole(name: str, value: object, least: int, most: int | None = None) -
 
 
 class Workload(ABC):
-    """One workload: what is computed, apart from the runtime that computes it."""
+    """What is computed, independently of the runtime."""
 
     #: The kind, as recordings store it.
     KIND: ClassVar[str]
 
-    #: What a step may do: "forward", "training", ... An open set; the first is the default. Recordings of
-    #: different modes are never pooled.
+    #: Modes of a step: "forward", "training", ... The first is the default. Recordings of different modes are
+    #: never pooled.
     modes: tuple[str, ...] = ("forward",)
 
     @property
     @abstractmethod
     def label(self) -> str:
-        """Unique among the workloads of its kind, for people and file names: `2x200-s128-b1`."""
+        """Unique among the workloads of its kind, usable in a file name: `2x200-s128-b1`."""
 
     @abstractmethod
     def as_dict(self) -> dict:
-        """JSON values with `kind`: the workload's part of the identity. `from_dict` is the inverse.
+        """JSON values with `kind`: the workload's part of the id. `from_dict` is the inverse.
 
-        A field that is added to a kind later is left out where it has its default, so that every
-        recording keeps its id (`identity_fields`).
+        A field that is added to a kind later must be left out if it has its default, so that
+        recordings keep their ids (`identity_fields`).
         """
 
     @classmethod
     @abstractmethod
     def from_dict(cls, plain: Mapping) -> Workload:
-        """Inverse of `as_dict`; raises `UsageError` where a field is missing or unknown."""
+        """Inverse of `as_dict`; raises `UsageError` if a field is missing or unknown."""
 
     @property
     @abstractmethod
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name -> shape of what a forward step reads."""
+        """Name -> shape of the inputs of a forward step."""
 
     @property
     @abstractmethod
     def output_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name -> shape of what a forward step answers."""
+        """Name -> shape of the outputs of a forward step."""
 
     @property
     def axes(self) -> dict[str, int | None]:
-        """`AXES` of this workload; None where an axis means nothing for it."""
+        """Sizes of this workload by axis (`AXES`); None for axes that do not apply."""
         return {axis: getattr(self, axis, None) for axis in AXES}
 
     @property
     def parameters(self) -> int | None:
-        """Trained numbers; None where they are not known."""
+        """Number of parameters; None if not known."""
         return None
 
     @property
     def flops(self) -> int | None:
-        """Operations of one forward pass, matrix products only (2 a weight); None where they are not known."""
+        """Operations of one forward pass, matrix products only (2 per weight); None if not known."""
         return None
 
     def group_fields(self, mode: str) -> dict[str, object]:
-        """What tells it from other workloads beside its axes, runtime and options, name -> JSON value."""
+        """Fields that distinguish it from other workloads, besides its axes: name -> JSON value."""
         return {"workload": self.label, "mode": mode}
 
     def title(self, mode: str) -> str:
-        """The label, with the mode where it is not the usual forward pass."""
+        """The label, with the mode if it is not "forward"."""
         return self.label if mode == "forward" else f"{self.label} {mode}"
 
     def command(self, configuration: Configuration, out: str | Path, rounds: int | None = None) -> str | None:
-        """The shell line that records it, where that is not `lstm-trt record` with the flags of a shape."""
+        """The shell command that records it; None if that is `lstm-trt record` with the flags of a shape."""
         return None
 
     def check_mode(self, mode: str) -> None:
-        """Raises `UsageError` for a mode that this workload does not have."""
+        """Raise `UsageError` for a mode that this workload does not have."""
         if mode not in self.modes:
             raise UsageError(f"{self.label} has no mode {mode!r}: choose from {', '.join(self.modes)}")
 
 
 def workload_from_dict(plain: Mapping) -> Workload:
-    """The workload of a recording's JSON, of any kind that is registered here.
+    """The workload that a recording's JSON describes.
 
-    Raises `UnknownConfiguration` for a kind that is not, `UsageError` for fields that do not go together.
+    Raises `UnknownConfiguration` for a kind that is not registered, `UsageError` for invalid fields.
     """
     kind = plain.get("kind", "stacked-lstm")
     try:
@@ -145,5 +145,5 @@ def workload_from_dict(plain: Mapping) -> Workload:
         raise UnknownConfiguration(f"the workload kind {kind!r} cannot be loaded: {error}") from None
     if found is None:
         known = ", ".join(registry.table("WORKLOADS"))
-        raise UnknownConfiguration(f"unknown workload kind {kind!r}: this version knows {known}")
+        raise UnknownConfiguration(f"unknown workload kind {kind!r}: this version has {known}")
     return found.from_dict(plain)

@@ -129,7 +129,7 @@ def facts(group: Group) -> list[str]:
     if configuration is not None:
         options = f"{configuration.options.precision}, {count(configuration.options.threads, 'thread')}"
         system = f"{configuration.runtime} {configuration.runtime_version} ({options}) on {configuration.device_name}"
-        notes.append(f"{system}; arrivals: {configuration.protocol.arrival_words}")
+        notes.append(f"{system}; arrivals: {configuration.protocol.arrival_text}")
     elif group.group:
         notes.append(", ".join(f"{key} {value}" for key, value in group.group.items()))
     if first is not None and (first.machine or first.versions):
@@ -180,7 +180,7 @@ def _folded_rows(name: str, value: str) -> Rows:
 
 def verdict_rows(verdict: Verdict) -> Rows:
     """The numbers beside the tail of `verdict_page`."""
-    statistics, n = verdict.card, verdict.n
+    statistics, n = verdict.firm_statistics, verdict.n
     if statistics is None:
         return []
     rows = [("Late trials: (m, k)-firm statistics", ""), (f"of n = {whole(n)}", whole(verdict.misses))]

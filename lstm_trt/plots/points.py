@@ -238,7 +238,7 @@ def _system(group: Group) -> dict[str, str | None]:
         "threads": count(configuration.options.threads, "thread"),
         "mode": configuration.mode,
         "graph": "graph" if configuration.options.graph else "",
-        "arrival": configuration.protocol.arrival_words,
+        "arrival": configuration.protocol.arrival_text,
         **{name: f"{name.replace('_', ' ')} {value}" for name, value in {**options, **protocol}.items()},
         "device_name": configuration.device_name,
         "machine": f"machine {machine[:12]}" if machine else None,

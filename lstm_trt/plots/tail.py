@@ -231,7 +231,7 @@ def _names(groups: Sequence[Group]) -> list[str]:
     """How the calls arrive where one network was recorded with several arrivals, else the groups' own names."""
     configurations = [group.configuration for group in groups]
     if None not in configurations and len({(each.workload, each.runtime) for each in configurations}) == 1:
-        arrivals = [each.protocol.arrival_words for each in configurations]
+        arrivals = [each.protocol.arrival_text for each in configurations]
         if 1 < len(set(arrivals)) == len(groups):
             return arrivals
     return [group.name or "all trials" for group in groups]

@@ -147,7 +147,7 @@ class Answer:
         configuration = self.sides[0].configuration
         options, protocol = configuration.options, configuration.protocol
         caption = f"{configuration.name} on {configuration.runtime}, {options.precision} on {options.device}"
-        caption += f", {protocol.trials} trials {protocol.arrival_words}; ratios are to {self.sides[0].version}"
+        caption += f", {protocol.trials} trials {protocol.arrival_text}; ratios are to {self.sides[0].version}"
         header = ("version", "rounds", "n", "max us", "p99 us", "median us", "median ratio", "tail ratio")
         rows = []
         for side, comparison in zip(self.sides, [None, *self.comparisons], strict=True):

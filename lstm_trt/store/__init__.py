@@ -1,8 +1,8 @@
 """Recordings on disk, latencies in memory, tables made elsewhere, and the cache.
 
-A recording is one self-contained Parquet file (`schema`, `files`), a long one a series of such files, a campaign a
-folder of them (`folders`, `locks`); many become two files (`consolidated`). Analysis and plots take latencies
-(`samples`) from recordings and from tables (`tables`, `foreign`) in one form (`runs`).
+A recording is one self-contained Parquet file (`schema`, `files`); a long recording is a series of such files. A
+campaign is a folder of recordings (`folders`, `locks`), which can be consolidated into two files (`consolidated`).
+Analysis and plots read recordings and tables (`tables`, `foreign`) in the same form (`samples`, `runs`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The cache on disk, `$XDG_CACHE_HOME/lstm_trt`: bounded, shown and cleared by `lstm-trt cache`.
+"""The cache on disk, `$XDG_CACHE_HOME/lstm_trt`, of limited size; `lstm-trt cache` shows and clears it.
 
-An entry is one file. It appears whole or not at all, carries the SHA-256 of its
-content in a second file, and is made anew where the two disagree.
+An entry is one file, written atomically. A second file holds the SHA-256 of its content;
+if the two disagree, the entry is made again.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ DEFAULT_LIMIT_BYTES = 2 * 2**30
 
 
 def folder() -> Path:
-    """Where the cache is; not created by asking."""
+    """Folder of the cache; this does not create it."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "lstm_trt"
 
 
 def limit_bytes() -> int:
-    """`LSTM_TRT_CACHE_MB` or 2 GiB."""
+    """Maximum size of the cache: `LSTM_TRT_CACHE_MB`, by default 2 GiB."""
     text = os.environ.get("LSTM_TRT_CACHE_MB", "")
     if not text:
         return DEFAULT_LIMIT_BYTES
@@ -35,9 +35,9 @@ def limit_bytes() -> int:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write under a temporary name and move into place; nothing half-written stays behind.
+    """Write a file atomically: under a temporary name, then renamed.
 
-    Raises OSError as the system gives it (disk full, no permission).
+    Raises OSError (disk full, no permission); no partial file is left.
     """
     temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
     try:
@@ -58,7 +58,7 @@ def sha256(content: bytes) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """One cached file; `kind` is the folder it is in, `used_at` seconds since 1970."""
+    """One cached file; `kind` is the name of its folder, `used_at` is in seconds since 1970."""
 
     kind: str
     path: Path
@@ -67,7 +67,7 @@ class Entry:
 
 
 def entry_path(kind: str, key: str, suffix: str) -> Path:
-    """Where the file for `key` is, if it is there."""
+    """Path of the file for `key`, which need not exist."""
     return folder() / kind / f"{key}{suffix}"
 
 
@@ -76,22 +76,22 @@ def _digest_path(path: Path) -> Path:
 
 
 def fetch(kind: str, key: str, suffix: str, make: Callable[[], bytes]) -> tuple[Path, str, bool]:
-    """The file for `key`, made by `make` where it is missing or damaged.
+    """The file for `key`, made by `make` if it is missing or damaged.
 
-    Returns (path, SHA-256 of the content, whether it was there). Raises `UsageError`
-    where the cache cannot be written.
+    Returns (path, SHA-256 of the content, whether it was cached). Raises `UsageError`
+    if the cache cannot be written.
     """
     found = stored(kind, key, suffix)
     return (*found, True) if found else (*keep(kind, key, suffix, make()), False)
 
 
 def stored(kind: str, key: str, suffix: str) -> tuple[Path, str] | None:
-    """The file for `key` and the SHA-256 of its content; None where it is missing or damaged."""
+    """The file for `key` and the SHA-256 of its content; None if it is missing or damaged."""
     path = entry_path(kind, key, suffix)
     try:
         digest = _digest_path(path).read_text().strip()
         if sha256(path.read_bytes()) == digest:
-            os.utime(path)  # least recently used goes first
+            os.utime(path)  # the least recently used entries are removed first
             return path, digest
     except OSError:
         pass
@@ -99,17 +99,18 @@ def stored(kind: str, key: str, suffix: str) -> tuple[Path, str] | None:
 
 
 def keep(kind: str, key: str, suffix: str, content: bytes) -> tuple[Path, str]:
-    """Write the file for `key`, over the one that is there; returns path and SHA-256, raises as `fetch`."""
+    """Write or replace the file for `key`; returns path and SHA-256. Raises `UsageError` as `fetch` does."""
     path, digest = entry_path(kind, key, suffix), sha256(content)
     digest_path = _digest_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        digest_path.unlink(missing_ok=True)  # the digest comes last: without it the entry does not count
+        digest_path.unlink(missing_ok=True)  # the digest is written last: an entry without one is invalid
         write_whole(path, content)
         write_whole(digest_path, digest.encode())
     except OSError as error:
         raise UsageError(
-            f"cannot write the cache {path.parent}: {error.strerror or error}; set XDG_CACHE_HOME to a folder with room"
+            f"cannot write the cache {path.parent}: {error.strerror or error};"
+            " set XDG_CACHE_HOME to a writable folder with enough space"
         ) from None
     trim(keep=path)
     return path, digest
@@ -127,13 +128,13 @@ def entries() -> list[Entry]:
 
 
 def remove(path: Path) -> None:
-    """Delete a cached file and its digest, where they are there."""
+    """Delete a cached file and its digest, if present."""
     _digest_path(path).unlink(missing_ok=True)
     path.unlink(missing_ok=True)
 
 
 def trim(keep: Path | None = None) -> None:
-    """Remove the least recently used entries until the rest fits the limit."""
+    """Remove the least recently used entries, except `keep`, until the size is within the limit."""
     present = entries()
     total = sum(entry.size_bytes for entry in present)
     for entry in present:
@@ -145,7 +146,7 @@ def trim(keep: Path | None = None) -> None:
 
 
 def clear() -> tuple[int, int]:
-    """Remove everything; returns (entries, bytes) removed."""
+    """Remove all entries; returns (entries, bytes) removed."""
     present = entries()
     for entry in present:
         remove(entry.path)

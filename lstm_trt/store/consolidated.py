@@ -1,4 +1,4 @@
-"""Many recordings as two files: `trials.parquet` with all trials, `configs.parquet` with a row a recording."""
+"""Many recordings as two files: `trials.parquet` with all trials, `configs.parquet` with a row per recording."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def read_pair(
     columns: Collection[str] | None = None,
     skipped: list[UnknownConfiguration] | None = None,
 ) -> Iterator[Recording | Failure]:
-    """What a pair holds and `known` does not; raises `StoreError` for a damaged one, or halves of two.
+    """Recordings and failures of a consolidated pair, except those of the (config_id, round) in `known`.
 
-    Rows of a newer version are put into `skipped` where it is given, and raised where not.
+    Raises `StoreError` if a file is damaged or the two files do not belong together. Rows of a newer version raise
+    `UnknownConfiguration`, or are appended to `skipped` if it is given.
     """
     import pyarrow.parquet as pq
 
@@ -45,7 +46,7 @@ def read_pair(
     stamps = [described_by(configs.schema.metadata, folder / CONFIGS_FILE).get("pair")]
     stamps.append(described_by(trials.schema_arrow.metadata, folder / TRIALS_FILE).get("pair"))
     if stamps[0] != stamps[1]:
-        raise StoreError(f"{folder}: {TRIALS_FILE} and {CONFIGS_FILE} are not of one consolidation; consolidate again")
+        raise StoreError(f"{folder}: {TRIALS_FILE} and {CONFIGS_FILE} do not belong together; consolidate again")
     names = wanted(columns, trials.schema_arrow.names)
     current, table = -1, None
     for row in configs.to_pylist():
@@ -86,8 +87,8 @@ def read_pair(
 def consolidate(items: Iterable[Recording | Failure], folder: Path, group_rows: int = 200_000) -> tuple[int, int]:
     """Write `trials.parquet` and `configs.parquet` into `folder`; returns (recordings, failures).
 
-    Streams: memory holds one row group of about `group_rows` trials, or one recording that is longer. Both files carry
-    one random stamp, and appear only when both are whole.
+    Memory use is one row group of about `group_rows` trials, or one recording if that is longer. Both files carry the
+    same random stamp. They replace older files only when both are complete.
     """
     import secrets
 

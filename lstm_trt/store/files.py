@@ -1,6 +1,6 @@
-"""One recording, one Parquet file: written under a temporary name and moved into place, validated when read.
+"""Recordings as Parquet files, one per recording: written atomically, validated when read.
 
-A configuration that failed is a small JSON file beside the recordings.
+A configuration that failed is stored as a small JSON file next to the recordings.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from lstm_trt.store.schema import (
 
 
 def write(recording: Recording, folder: Path) -> Path:
-    """Write `<id>-r<round>.parquet` (or `-r<round>-p<part>`) into `folder`, whole or not at all.
+    """Write `<id>-r<round>.parquet` (or `-r<round>-p<part>`) into `folder`, atomically.
 
-    Raises `StoreError` for a full disk or an unwritable folder; what was there stays.
+    Raises `StoreError` if the disk is full or the folder is not writable; an older file is then kept.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -69,16 +69,16 @@ def write_failure(failure: Failure, folder: Path) -> Path:
 
 
 def put(path: Path, content: bytes) -> Path:
-    """Write a file whole or not at all; raises `StoreError` in one line."""
+    """Write a file atomically; raises `StoreError`."""
     try:
         write_whole(path, content)
     except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror or error}; nothing was left half-written") from None
+        raise StoreError(f"cannot write {path}: {error.strerror or error}; no partial file was left") from None
     return path
 
 
 def make_folder(folder: Path) -> Path:
-    """Create a folder for recordings and prove that it can be written; raises `UsageError`."""
+    """Create a folder for recordings and check that it is writable; raises `UsageError`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable.tmp"
@@ -90,9 +90,9 @@ def make_folder(folder: Path) -> Path:
 
 
 def read(path: Path, columns: Collection[str] | None = None) -> Recording:
-    """One recording, or one part of a long one; of its columns only `columns`, where they are named.
+    """Read a recording, or a part of a long one; only the `columns` that are named, by default all.
 
-    Raises `StoreError` for a damaged or foreign file, `UnknownConfiguration` for one of a newer version.
+    Raises `StoreError` if the file is damaged or not a recording, `UnknownConfiguration` if a newer version wrote it.
     """
     import pyarrow.parquet as pq
 
@@ -112,11 +112,11 @@ def read(path: Path, columns: Collection[str] | None = None) -> Recording:
             part=described.get("part"),
         )
     except KeyError as error:
-        raise StoreError(f"{path}: its metadata lacks {error}") from None
+        raise StoreError(f"{path}: the metadata has no {error}") from None
 
 
 def wanted(columns: Collection[str] | None, present: Sequence[str]) -> list[str] | None:
-    """The columns to load of those `present` in a file: those that were named, and the control run's; None for all."""
+    """The columns to load: of those `present` the named ones and the control run's; None for all."""
     if columns is None:
         return None
     if unknown := [name for name in columns if name not in COLUMNS]:
@@ -125,7 +125,10 @@ def wanted(columns: Collection[str] | None, present: Sequence[str]) -> list[str]
 
 
 def read_failure(path: Path) -> Failure:
-    """One failure row. Raises `StoreError` for a damaged or foreign file, `UnknownConfiguration` for a newer one."""
+    """Read a failure file.
+
+    Raises `StoreError` if it is damaged or not a failure file, `UnknownConfiguration` if a newer version wrote it.
+    """
     try:
         described = json.loads(path.read_text())
         check_version(described, path)
@@ -141,11 +144,11 @@ def read_failure(path: Path) -> Failure:
     except UnknownConfiguration:
         raise
     except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
-        raise StoreError(f"{path} is not a failure row of this lab: {error}") from None
+        raise StoreError(f"{path} is not a valid failure file: {error}") from None
 
 
 def configuration_of(plain: dict, path: Path) -> Configuration:
-    """The configuration that a file stores; raises `UnknownConfiguration`, naming the file, for a newer version's."""
+    """The configuration stored in a file; raises `UnknownConfiguration` with the file's name."""
     try:
         return Configuration.from_dict(plain)
     except UnknownConfiguration as error:
@@ -153,35 +156,38 @@ def configuration_of(plain: dict, path: Path) -> Configuration:
 
 
 def opened(path: Path, reader: Callable[[Path], Any]) -> Any:
-    """What `reader(path)` gives; raises `StoreError` where the file is not there or not whole."""
+    """`reader(path)`; raises `StoreError` if the file is missing or damaged."""
     import pyarrow as pa
 
     try:
         return reader(path)
     except FileNotFoundError:
-        raise StoreError(f"there is no file {path}") from None
+        raise StoreError(f"no such file: {path}") from None
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise StoreError(f"{path} is not a whole Parquet file: {first_line(error)}") from None
+        raise StoreError(f"{path} is not a valid Parquet file: {first_line(error)}") from None
 
 
 def described_by(metadata: dict | None, path: Path) -> dict:
-    """The lab's JSON in a file's metadata; raises `StoreError` where there is none, or of a newer version."""
+    """The JSON in a file's metadata.
+
+    Raises `StoreError` if it is missing or damaged, `UnknownConfiguration` if a newer version wrote it.
+    """
     if not metadata or METADATA_KEY not in metadata:
-        raise StoreError(f"{path} is a Parquet file but no recording of this lab: it lacks the lstm_trt metadata")
+        raise StoreError(f"{path} is a Parquet file but not a recording: it has no lstm_trt metadata")
     try:
         described = json.loads(metadata[METADATA_KEY])
     except (ValueError, RecursionError) as error:
-        raise StoreError(f"{path}: its lstm_trt metadata is damaged: {error}") from None
+        raise StoreError(f"{path}: the lstm_trt metadata is damaged: {error}") from None
     check_version(described, path)
     return described
 
 
 def check_version(described: Any, path: Path) -> None:
-    """Raises `UnknownConfiguration` for a newer schema version, `StoreError` where there is none."""
+    """Raise `UnknownConfiguration` for a newer schema version, `StoreError` if there is none."""
     version = described.get("schema_version") if isinstance(described, dict) else None
     if not isinstance(version, int):
-        raise StoreError(f"{path}: its metadata has no schema_version")
+        raise StoreError(f"{path}: the metadata has no schema_version")
     if version > SCHEMA_VERSION:
         raise UnknownConfiguration(
-            f"{path} has schema version {version}, this lab reads up to {SCHEMA_VERSION}: upgrade lstm_trt"
+            f"{path} has schema version {version}, this version reads up to {SCHEMA_VERSION}: upgrade lstm_trt"
         )

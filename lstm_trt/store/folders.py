@@ -1,7 +1,7 @@
-"""What a folder of recordings holds: whole recordings, parts of long ones, failures, a consolidated pair.
+"""Folders of recordings: single-file recordings, parts of long recordings, failures, a consolidated pair.
 
-The parts of one (configuration, round) are one recording: its trials continue over the
-parts on one clock.
+The parts of one (configuration, round) are one recording: trials and `start_ns` continue
+from part to part.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True)
 class Contents:
-    """What a folder holds, by (config_id, round): whole recordings, failures, parts; the pair; renamed files.
+    """Files of a folder: recordings, failures and parts by (config_id, round).
 
-    `parts`: number of the part -> its file, ascending.
+    `pair`: the folder, if it holds a consolidated pair. `others`: Parquet files with other names.
+    `parts`: number of the part -> file, ascending.
     """
 
     recordings: dict[Key, Path]
@@ -45,12 +46,12 @@ class Contents:
 
     @property
     def recorded(self) -> list[Path]:
-        """The files of whole recordings and of parts."""
+        """The files of recordings and of parts."""
         return [*self.recordings.values(), *(path for numbered in self.parts.values() for path in numbered.values())]
 
 
 def contents(folder: Path) -> Contents:
-    """The names in a folder, without opening the files."""
+    """Files of a folder by their names; the files are not opened."""
     recordings, failures, parts, others = {}, {}, {}, []
     for path in sorted(folder.iterdir()):
         match = _NAME.match(path.name)
@@ -72,20 +73,21 @@ def contents(folder: Path) -> Contents:
 def read_many(
     path: Path, columns: Collection[str] | None = None, skipped: list[UnknownConfiguration] | None = None
 ) -> Iterator[Recording | Failure]:
-    """Everything under a file, a folder, or a consolidated pair (its folder or either file).
+    """All recordings and failures of a file, a folder, or a consolidated pair (its folder or either file).
 
-    Of the trials' columns only `columns` are loaded, where they are named: 200 million
-    trials take 17 GB with all of them, 3.4 GB with `latency_ns`, `warmup` and `start_ns`.
-    The parts of a long recording are given as one; one whose last part is missing says so
-    in its warnings. A recording beside a consolidated pair that also holds it is given
-    once. A failure whose configuration was recorded later in the same round is left out.
-    Raises `StoreError` where there is nothing, or where a file is damaged. What a newer version recorded
-    into a folder or pair (`UnknownConfiguration`) is put into `skipped` where that is given, and raised where not.
+    With `columns`, only these columns of the trials are loaded: 200 million trials take 17 GB
+    with all columns, 3.4 GB with `latency_ns`, `warmup` and `start_ns`. The parts of a long
+    recording are joined; missing parts are named in its warnings. A recording that is also in
+    the consolidated pair of the folder is given once. A failure is left out if its configuration
+    was recorded later in the same round.
+
+    Raises `StoreError` if there is no recording, or a file is damaged. Recordings of a newer version in a folder
+    or pair raise `UnknownConfiguration`, or are appended to `skipped` if it is given.
     """
     path = Path(path)
     if not path.exists():
-        raise StoreError(f"there is no file or folder {path}")
-    wanted(columns, ())  # refuses unknown names
+        raise StoreError(f"no such file or folder: {path}")
+    wanted(columns, ())  # raises for unknown names
     if path.is_file():
         if path.name in (TRIALS_FILE, CONFIGS_FILE):
             yield from read_pair(path.parent, set(), columns, skipped)
@@ -99,7 +101,7 @@ def read_many(
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from None
     if not (found.recordings or found.failures or found.others or found.parts or found.pair):
-        raise StoreError(f"{path} holds no recording; record one with: lstm-trt record --out {path} ...")
+        raise StoreError(f"{path} contains no recordings; record one with: lstm-trt record --out {path} ...")
     known = found.recordings.keys() | found.parts.keys()
     readers = [partial(read, file, columns) for file in [*found.recordings.values(), *found.others]]
     readers += [partial(read_parts, parts, columns, found.failures.get(key)) for key, parts in found.parts.items()]
@@ -119,7 +121,7 @@ def read_many(
 
 @dataclass(frozen=True)
 class Consolidated:
-    """A consolidated pair that was written into `folder`: how many recordings and failures it holds."""
+    """Result of a consolidation: the folder, and the numbers of recordings and failures."""
 
     folder: Path
     recordings: int
@@ -131,16 +133,16 @@ class Consolidated:
 
     def __str__(self) -> str:
         counts = f"{self.recordings} recordings, {self.failures} failures"
-        return f"{self.folder}: {TRIALS_FILE} and {CONFIGS_FILE} hold {counts}"
+        return f"{self.folder}: wrote {TRIALS_FILE} and {CONFIGS_FILE} with {counts}"
 
 
 def consolidate_folder(path: Path, out: Path | None = None) -> Consolidated:
-    """Write a consolidated pair of everything under `path` into `out` (default: the folder of `path`).
+    """Write a consolidated pair of all recordings of `path` into `out` (default: the folder of `path`).
 
-    Raises `UsageError` where there is no such path or `out` cannot be written, and what `read_many` raises.
+    Raises `UsageError` if `path` does not exist or `out` is not writable, and the errors of `read_many`.
     """
     if not path.exists():
-        raise UsageError(f"there is no folder {path}")
+        raise UsageError(f"no such folder: {path}")
     folder = make_folder(out or (path if path.is_dir() else path.parent))
     return Consolidated(folder, *consolidate(read_many(path), folder))
 
@@ -148,11 +150,11 @@ def consolidate_folder(path: Path, out: Path | None = None) -> Consolidated:
 def read_parts(
     numbered: dict[int, Path], columns: Collection[str] | None = None, failure: Path | None = None
 ) -> Recording:
-    """The parts of one long recording as one: number of the part -> its file, ascending.
+    """Join the parts of a long recording: `numbered` is number of the part -> file, ascending.
 
-    Trials and blocks are counted through, `start_ns` continues on the soak's own clock.
-    What is missing stands in the provenance's warnings, with the reason of the `failure` where one was
-    written. Memory: the columns asked for, and one part.
+    Trials and blocks are numbered consecutively. Missing parts are named in the warnings of the
+    provenance, with the reason from the `failure` file if there is one. Memory use: the columns
+    of the whole recording, and one part.
     """
     import pyarrow.parquet as pq
 
@@ -165,10 +167,10 @@ def read_parts(
     for path, place in zip(paths, places, strict=False):
         last = read(path, columns)
         if first is None:
-            first = last  # the step was built and gated once
+            first = last  # the step was built and checked once
             whole = {name: np.empty(places[-1], values.dtype) for name, values in first.columns.items()}
         if last.columns.keys() != whole.keys() or last.configuration != first.configuration:
-            raise StoreError(f"{path} has other columns, or another configuration, than {paths[0].name}")
+            raise StoreError(f"{path}: columns or configuration differ from those of {paths[0].name}")
         for name, values in last.columns.items():
             whole[name][place : place + len(values)] = values + place if name == "trial" else values
         provenance = last.provenance
@@ -195,7 +197,7 @@ def read_parts(
 
 
 def joined_checks(checks: list[dict]) -> dict:
-    """The self-checks of all parts as one: durations summed, the largest difference of the clocks."""
+    """The self-checks of all parts combined: sums of durations, and the largest difference of the clocks."""
     loop_ns = sum(check["loop_ns"] for check in checks)
     return {
         "loop_ns": loop_ns,
@@ -206,10 +208,10 @@ def joined_checks(checks: list[dict]) -> dict:
 
 
 def missing(numbered: dict[int, Path], soak: dict, failure: str | None) -> Iterator[str]:
-    """A line for each thing that a soak lacks; `soak` is what its last part says of it."""
-    holes = [number for number in range(max(numbered)) if number not in numbered]
-    if holes:
-        yield f"soak with holes: part {', '.join(map(str, holes))} missing"
+    """Warnings about missing parts of a long recording; `soak` is the entry in the provenance of its last part."""
+    absent = [number for number in range(max(numbered)) if number not in numbered]
+    if absent:
+        yield f"soak incomplete: part {', '.join(map(str, absent))} missing"
     if not soak["last"]:
         count = len(numbered)
         expected = max(count + 1, round((soak["part"] + 1) * soak["asked_s"] / soak["elapsed_s"]))
@@ -217,9 +219,9 @@ def missing(numbered: dict[int, Path], soak: dict, failure: str | None) -> Itera
 
 
 def tidy(folder: Path) -> list[Path]:
-    """Remove what killed writers left, and rename recordings that are no whole Parquet files to `*.damaged`.
+    """Remove temporary files of killed writers and rename damaged recordings to `*.damaged`.
 
-    The lab itself never leaves one; a copy that broke off does. Returns their old paths.
+    A damaged recording is for example an incomplete copy. Returns the old paths of those renamed.
     """
     import pyarrow.parquet as pq
 
@@ -236,9 +238,9 @@ def tidy(folder: Path) -> list[Path]:
 
 
 def finished(folder: Path) -> tuple[set[Key], set[Key]]:
-    """(config_id, round) of what was recorded, and of what failed, in a folder.
+    """(config_id, round) of the recordings and of the failures in a folder.
 
-    A long recording counts from its first part on: what is missing becomes a further round.
+    A long recording counts as recorded from its first part on; if it is incomplete, a new round is recorded.
     """
     import pyarrow.parquet as pq
 
@@ -252,20 +254,20 @@ def finished(folder: Path) -> tuple[set[Key], set[Key]]:
 
 
 def find_folder(path: str | Path) -> Path:
-    """`path` as it stands, or below the first parent of the working folder that has it.
+    """`path` in the working folder, or in its nearest parent that has it.
 
-    So a notebook finds `data/epyc` from its own folder in JupyterLab and from the top
-    folder under papermill. Raises `UsageError` where no parent has it.
+    So a notebook finds `data/epyc` both from its own folder (JupyterLab) and from the project
+    folder (papermill). Raises `UsageError` if it is not found.
     """
     path = Path(path).expanduser()
     for folder in [Path(), *Path.cwd().parents]:
         if (folder / path).exists():
             return folder / path
-    raise UsageError(f"there is no {path} here or in a folder above: give the path of the recordings")
+    raise UsageError(f"{path} is not in the working folder or its parents: give the path of the recordings")
 
 
 def project_folder(path: str | Path) -> Path:
-    """Where new files of a notebook go: below the project's top folder if it runs inside one, else here."""
+    """`path` for new files of a notebook: in the project folder if it runs in one, else in the working folder."""
     path = Path(path).expanduser()
     for folder in [Path.cwd(), *Path.cwd().parents]:
         if (folder / "pyproject.toml").exists() and (folder / "notebooks").is_dir():

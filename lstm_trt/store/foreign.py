@@ -1,8 +1,8 @@
-"""Latencies of a table made elsewhere as groups of samples: a row a trial.
+"""Latencies of a table from elsewhere, a row per trial, as groups of samples.
 
-Beside the times, columns count by the names that recordings of this lab have: `warmup`, `round`, `trial`,
-`start_ns` or `intended_ns` (in any unit), and the causes that the lab counts. Rows of several configurations are
-told apart by `group_by`, and refused where they are not.
+Besides the times these columns are used, named as in recordings: `warmup`, `round`, `trial`, `start_ns` or
+`intended_ns` (in any unit), and the counted causes. If the rows are of several configurations, `group_by` must
+separate them.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from lstm_trt.config.shape import AXES
 from lstm_trt.store.samples import BLOCK_CAUSES, TRIAL_CAUSES, Group, Sample
 from lstm_trt.store.tables import STARTS, UNIT_NS, Table, is_start, normal_name, split_unit, times
 
-#: Times are rounded to this many decimals of a nanosecond, so that 1.1 ms is 1100 us.
+#: Times are rounded to this many decimals of a nanosecond, so that 1.1 ms equals 1100 us.
 STEP_DECIMALS = 3
 
-#: Clocks that tell more than this (150 years) are none.
+#: Start times above this (150 years) are ignored.
 LONGEST_NS = 2.0**62
 
-#: Medians below and above these are warned of: no call from a host takes less, no control loop waits for more.
+#: Medians below and above these give a warning: the unit is probably wrong.
 ABSURD_BELOW_NS, ABSURD_ABOVE_NS = 1e3, 1e9
 
-#: What tells systems apart in tables and recordings, beside the sizes of the network.
+#: Columns that describe the system in tables and recordings, besides the sizes of the network.
 SYSTEM_COLUMNS = (
     *("runtime", "runtime_version", "framework", "device", "device_name", "precision", "threads", "mode", "graph"),
     *("device_clocks", "arrival", "features", "directions", "machine"),
 )
 
-#: Columns that say what was measured: rows with two values of one are of two configurations.
+#: Columns of the configuration: rows with different values are of different configurations.
 _CONFIGURED = {*AXES, *SYSTEM_COLUMNS, "config_id"}
 
-#: In a name without a unit these say so as well: `num_layers`, `hidden size`, `batch_size`.
+#: A column whose name contains one of these, without a unit, is a size too: `num_layers`, `hidden size`, `batch_size`.
 _SIZES = {"layer", "layers", "hidden", "sequence", "seq", "batch"}
 
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
-#: Rows of each process of each group, in the order of the trials: values of the keys -> [(round, rows)].
+#: Rows of each process of each group, in order of the trials: values of the keys -> [(round, rows)].
 Parts = dict[tuple, list[tuple[int, np.ndarray]]]
 
 
@@ -56,13 +56,14 @@ def groups_of_table(
     one_group: bool,
     warnings: list[str],
 ) -> list[Group]:
-    """The groups of a table whose column `name` holds times in `unit`, one for each combination of the `keys`.
+    """The groups of a table, one for each combination of values of the columns `keys`.
 
-    `causes` and `one_group` as in `runs.load`; what is to be warned of is added to `warnings`.
+    The column `name` holds the times in `unit`. `causes` and `one_group` are as in `runs.load`. Warnings are appended
+    to `warnings`.
     """
     latency_ns = _latency_ns(table, name, unit)
     if are_averages(name):
-        warnings.append(f"{name} holds averages by its name: late answers are lost in them")
+        warnings.append(f"{name} seems to hold averages: they hide the tail of the latencies")
     warmup = _warmup(table, warnings)
     counts = _counts(table, causes, {name, *keys}, warnings)
     round_name, trial_name = _round_column(table, keys), table.find("trial")
@@ -89,19 +90,19 @@ def groups_of_table(
         if group.n < 2:
             which = f"{table.where}: {label}" if fields else table.where
             few = count(group.n, "time") + " after warm-up" * bool(warmup.any())
-            raise UsageError(f"{which} has {few}, at least 2 are needed, and 1000 to say something of the tail")
+            raise UsageError(f"{which} has {few}: at least 2 are needed, and about 1000 for the tail")
         groups.append(group)
     warnings += _absurd(table.where, groups, unit)
     return groups
 
 
 def are_averages(name: str) -> bool:
-    """Whether the times of a column of this name are averages, whose tail is gone."""
+    """Whether the name of a column says that it holds averages."""
     return not {"average", "avg", "mean", "median"}.isdisjoint(normal_name(name).split("_"))
 
 
 def columns_of(table: Table, names: Iterable[str], option: str) -> list[str]:
-    """The table's columns of names that `option` gives; raises `UsageError` for a name that is given twice."""
+    """The table's columns with the names given by `option`; raises `UsageError` for a name given twice."""
     found = [table.column(name, option) for name in names]
     if len(set(found)) < len(found):
         raise UsageError(f"{option} names {Counter(found).most_common(1)[0][0]} twice")
@@ -112,7 +113,7 @@ def _latency_ns(table: Table, name: str, unit: str) -> np.ndarray:
     with np.errstate(over="ignore"):
         latency_ns = np.round(times(table, name) * UNIT_NS[unit], STEP_DECIMALS)
     if not np.isfinite(latency_ns).all() or not (latency_ns > 0).all():
-        raise UsageError(f"{table.where}: {name or 'the file'} has times that are out of all range in {unit}")
+        raise UsageError(f"{table.where}: {name or 'the file'} has times out of range for the unit {unit}")
     return latency_ns
 
 
@@ -122,12 +123,12 @@ def _warmup(table: Table, warnings: list[str]) -> np.ndarray:
         truths = [_TRUTHS.get(str(cell).casefold()) for cell in table.cells(name)]
         if None not in truths:
             return np.array(truths)
-        warnings.append(f"{name} has values other than true, false, 1 and 0: no row was taken as warm-up")
+        warnings.append(f"{name} has values other than true, false, 1 and 0: no row is treated as warm-up")
     return np.zeros(table.data.num_rows, dtype=bool)
 
 
 def _round_column(table: Table, keys: Sequence[str]) -> str | None:
-    """The column of rounds: each of its values is one process, with two trials at least."""
+    """The column of rounds: each of its values is one process with at least two trials."""
     name = table.find("round")
     if name is None or name in keys or table.kind(name) not in ("number", "text", "bool"):
         return None
@@ -135,14 +136,14 @@ def _round_column(table: Table, keys: Sequence[str]) -> str | None:
 
 
 def _counts(table: Table, causes: Sequence[str] | None, taken: set, warnings: list[str]) -> dict[str, np.ndarray]:
-    """The columns that count something at each trial: those that were given, else those that this lab counts."""
+    """The columns of counts per trial: `causes` if given, else those with names that recordings have."""
     names = [cause for cause in (*TRIAL_CAUSES, *BLOCK_CAUSES) if cause in table.names]
     names = [name for name in names if table.array(name).null_count < table.data.num_rows]
     found = {}
     for name in names if causes is None else columns_of(table, causes, "--causes"):
         values = table.numbers(name) if table.kind(name) in ("number", "bool") else np.full(1, np.nan)
         if name in taken or not (np.isfinite(values).all() and (values >= 0).all() and (values == values // 1).all()):
-            problem = f"{name} is no column of counts: a cause is 0 or a whole number above, in every row"
+            problem = f"{name} is not a column of counts: a cause must be a whole number of at least 0 in every row"
             if causes is not None:
                 raise UsageError(f"{table.where}: {problem}")
             warnings.append(problem)
@@ -154,7 +155,7 @@ def _counts(table: Table, causes: Sequence[str] | None, taken: set, warnings: li
 def _parts(
     table: Table, keys: Sequence[str], round_name: str | None, trial_name: str | None, warnings: list[str]
 ) -> Parts:
-    """The rows of each round of each group, groups in the order of their first rows."""
+    """The rows of each round of each group; groups are in the order of their first rows."""
     rounds = table.cells(round_name) if round_name else [0] * table.data.num_rows
     numbers = {cell: cell if isinstance(cell, int) else place for place, cell in enumerate(dict.fromkeys(rounds))}
     rows_by: dict[tuple, list[int]] = {}
@@ -169,15 +170,15 @@ def _parts(
             rows, was_sorted = rows[np.argsort(trials[rows])], True
         parts.setdefault(tuple(values), []).append((int(numbers[cell]), rows))
     if was_sorted:
-        warnings.append(f"rows were put in the order of {trial_name}")
+        warnings.append(f"rows were sorted by {trial_name}")
     return {values: sorted(rounds, key=lambda part: part[0]) for values, rounds in parts.items()}
 
 
 def _start_ns(table: Table, taken: set, parts: Parts, warnings: list[str]) -> np.ndarray | None:
-    """When the calls began, in ns from the first row; None where nothing says so.
+    """Start times of the calls in ns from the first row; None if the table has none.
 
-    Of the columns that tell it (`STARTS`), with their unit, the best that ascends in every sample: a clock too coarse
-    for the trials tells no period.
+    The first of the columns `STARTS` that has a unit and ascends in every sample. A clock that is too coarse for this
+    cannot show a period.
     """
     names = [name for name in table.names if is_start(name) and name not in taken]
     coarse = []
@@ -188,21 +189,21 @@ def _start_ns(table: Table, taken: set, parts: Parts, warnings: list[str]) -> np
         values = table.numbers(name)
         if not (np.abs(values.astype(np.float64)) * UNIT_NS[unit] < LONGEST_NS).all():
             continue
-        # Whole numbers are subtracted as such: nanoseconds since 1970 have more digits than a float.
+        # Subtract before converting to float: nanoseconds since 1970 have more digits than a float.
         start_ns = np.round((values - values[0]) * UNIT_NS[unit]).astype(np.int64)
         if all((np.diff(start_ns[rows]) > 0).all() for rounds in parts.values() for _, rows in rounds):
             return start_ns
         coarse.append(name)
     if coarse:
-        warnings.append(f"{coarse[0]} does not ascend from row to row: no period can be named")
+        warnings.append(f"{coarse[0]} does not increase from row to row: periods of slow trials cannot be found")
     return None
 
 
 def _refuse_mixtures(table: Table, read: set, keys: Sequence[str], parts: Parts, warnings: list[str]) -> None:
-    """Raise `UsageError` where a column that is not `read` shows that the rows are of several configurations.
+    """Raise `UsageError` if a column outside `read` shows that the rows are of several configurations.
 
-    So do two values of a column that says what was measured, and a text that repeats, twice on average. Where
-    rows were told apart already, but not by that column, warn of it.
+    Such a column has several values and either belongs to the configuration by its name, or is text in which each
+    value occurs twice on average. If the rows are grouped already, this is only a warning.
     """
     import pyarrow.compute as pc
 
@@ -214,32 +215,32 @@ def _refuse_mixtures(table: Table, read: set, keys: Sequence[str], parts: Parts,
         array = table.array(name)
         values = pc.count_distinct(array, mode="all").as_py()
         repeats = kind == "text" and 2 * values <= rows and not array.null_count
-        if values > 1 and (repeats or _says_what_was_measured(name)):
+        if values > 1 and (repeats or _is_configured(name)):
             mixed[name] = values
         elif not keys and 2 <= values <= rows / 10 and pa.types.is_integer(array.type):
             balanced = len(set(Counter(table.cells(name)).values())) == 1
-            if balanced:  # as in a planned experiment, and not as what happens to a trial
+            if balanced:  # as in a planned experiment, unlike a quantity measured at each trial
                 what = f"{values} values of {name}, equally often"
-                warnings.append(f"{table.where} has {what}: say --group-by {name} if they are configurations")
+                warnings.append(f"{table.where} has {what}: use --group-by {name} if these are configurations")
     if mixed and not keys:
         what = " and ".join(f"{values} values of {name}" for name, values in mixed.items())
         flags = " ".join(f'"{name}"' if " " in name else name for name in mixed)
         raise UsageError(
-            f"{table.where} mixes {what}: say --group-by {flags}, or --one-group if all rows are of one configuration"
+            f"{table.where} mixes {what}: use --group-by {flags}, or --one-group if all rows are of one configuration"
         )
     for name in mixed:
         cells = table.cells(name)
         if any(len({cells[row] for _, rows in rounds for row in rows}) > 1 for rounds in parts.values()):
-            warnings.append(f"{table.where} mixes values of {name} within a group: --group-by {name} as well?")
+            warnings.append(f"{table.where} mixes values of {name} within a group: add it to --group-by?")
 
 
-def _says_what_was_measured(name: str) -> bool:
+def _is_configured(name: str) -> bool:
     stem, unit = split_unit(name)
     return unit is None and (stem in _CONFIGURED or not _SIZES.isdisjoint(stem.split("_")))
 
 
 def _absurd(where: str, groups: Sequence[Group], unit: str) -> list[str]:
-    """A warning where medians look like a wrong unit."""
+    """A warning if a median suggests a wrong unit."""
     medians = [float(np.median(np.concatenate([sample.timed_ns for sample in group.samples]))) for group in groups]
     if min(medians) < ABSURD_BELOW_NS:
         return [f"a median in {where} is {min(medians):g} ns: is {unit} the right unit?"]

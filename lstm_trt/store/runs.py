@@ -1,7 +1,7 @@
-"""Latencies from anywhere in the one form that analysis and plots take: `Runs`, groups of samples with their source.
+"""`Runs`, groups of samples with their source: the input of analysis and plots.
 
-`load` reads recordings of this lab (a file, a folder, a consolidated pair) and tables made elsewhere;
-`as_runs` takes what is in memory already as well.
+`load` reads recordings (a file, a folder, a consolidated pair) and tables from elsewhere;
+`as_runs` also accepts objects in memory.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from lstm_trt.store.tables import read_table, time_column
 if TYPE_CHECKING:
     import pandas as pd
 
-#: What analysis and plots read of a recording; clocks of the device stay on disk.
+#: Columns of a recording that analysis and plots use; the times of the device's own clock are not loaded.
 _COLUMNS = ("trial", "latency_ns", "warmup", "start_ns", "intended_ns", *TRIAL_CAUSES)
 
 
 @dataclass(frozen=True, eq=False)
 class Runs(Sequence[Group]):
-    """Latencies by configuration, and where they came from: a sequence of its `groups`.
+    """Latencies by configuration and their source: a sequence of `groups`.
 
-    `grouped`: answers are a list, each with its group; else there is one group, whose `group` is {}.
-    `how` (column and unit) and `group_by` tell how a table from elsewhere was read; they are empty for
-    recordings of this lab (`own`), which stand in `recordings`, in the order they were read.
+    `grouped`: JSON output is a list with an object per group; otherwise there is one group and its `group` is {}.
+    For a table, `how` has the column and unit that were read, and `group_by` its columns. `own` is true for
+    recordings of lstm_trt; `recordings` has them in the order they were read.
     """
 
     groups: tuple[Group, ...]
@@ -63,7 +63,7 @@ class Runs(Sequence[Group]):
         return self._only(self.groups[index]) if isinstance(index, slice) else self.groups[index]
 
     def __str__(self) -> str:
-        """A line a group: its name, rounds and trials, or why there are none."""
+        """A line per group: name, trials and rounds, or the reason of the failure."""
         return "\n".join(
             f"{group.name}: {group.failure}"
             if group.failure is not None
@@ -73,7 +73,7 @@ class Runs(Sequence[Group]):
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """A DataFrame, a row a group: what was configured, `rounds`, `n` and `failure`."""
+        """A DataFrame with a row per group: its configuration, `rounds`, `n` and `failure`."""
         import pandas as pd
 
         rows = [{**group_fields(group), "rounds": len(group.samples), "n": group.n} for group in self.groups]
@@ -83,27 +83,27 @@ class Runs(Sequence[Group]):
     def where(self, **wanted: Any) -> Runs:
         """Only the groups with these values: `where(hidden=[64, 128], runtime="onnxruntime", arrival="closed")`.
 
-        Names are axes, runtime, mode, fields of options and protocol (`group_fields`); of a table from
-        elsewhere its `group_by` columns. A list, tuple, set or range stands for any of its values.
-        Raises `UsageError` for a name that no group has, and where nothing is left.
+        Names are axes, runtime, mode, and fields of options and protocol (`group_fields`); for a table
+        its `group_by` columns. A list, tuple, set or range matches any of its values. Raises `UsageError`
+        for an unknown name, and if no group is left.
         """
         fields = [group_fields(group) for group in self.groups]
         for name in wanted:
-            if not any(name in of_group for of_group in fields):
+            if not any(name in values for values in fields):
                 known = ", ".join(dict.fromkeys(itertools.chain(*fields))) or "nothing"
-                raise UsageError(f"{self.source or 'the runs'}: no group has a field {name!r}; choose from {known}")
-        values = {
+                raise UsageError(f"{self.source or 'the runs'}: no group has the field {name!r}; choose from {known}")
+        allowed = {
             name: list(value) if isinstance(value, list | tuple | set | frozenset | range) else [value]
             for name, value in wanted.items()
         }
         found = tuple(
             group
-            for group, of_group in zip(self.groups, fields, strict=True)
-            if all(of_group.get(name) in several for name, several in values.items())
+            for group, values in zip(self.groups, fields, strict=True)
+            if all(values.get(name) in several for name, several in allowed.items())
         )
         if not found:
-            asked = ", ".join(f"{name} {' or '.join(map(str, several))}" for name, several in values.items())
-            raise UsageError(f"{self.source or 'the runs'}: no recording or row has {asked}")
+            filters = ", ".join(f"{name} {' or '.join(map(str, several))}" for name, several in allowed.items())
+            raise UsageError(f"{self.source or 'the runs'}: no recording or row has {filters}")
         return self._only(found)
 
     def _only(self, groups: tuple[Group, ...]) -> Runs:
@@ -113,7 +113,7 @@ class Runs(Sequence[Group]):
 
 
 def group_fields(group: Group) -> dict:
-    """What a group is, flat: all that was configured and the machine, or the values of a table's group."""
+    """All fields of a group in one dictionary: configuration and machine, or the values of a table's group."""
     configuration = group.configuration
     if configuration is None:
         return dict(group.group) or {"name": group.name}
@@ -128,7 +128,7 @@ def group_fields(group: Group) -> dict:
 
 
 def as_runs(source: Runs | Group | Recording | Failure | str | Path | Iterable) -> Runs:
-    """`Runs` of what holds latencies: `Runs`, groups, recordings, one of these, or a path (see `load`)."""
+    """Convert to `Runs`: a path (see `load`), groups, recordings, a single one of these, or `Runs`."""
     if isinstance(source, Runs):
         return source
     if isinstance(source, str | Path):
@@ -140,7 +140,7 @@ def as_runs(source: Runs | Group | Recording | Failure | str | Path | Iterable) 
         return Runs(tuple(groups), grouped=len(groups) > 1 or bool(groups and groups[0].group), own=own)
     wrong = next((item for item in items if not isinstance(item, Recording | Failure)), None)
     if wrong is not None:
-        raise UsageError(f"a path, Runs, groups or recordings are wanted, not {type(wrong).__name__}")
+        raise UsageError(f"expected a path, Runs, groups or recordings, not {type(wrong).__name__}")
     return Runs(tuple(groups_of(items)), grouped=len(items) > 1, recordings=tuple(items))
 
 
@@ -155,27 +155,28 @@ def load(
     one_group: bool = False,
     **where: Any,
 ) -> Runs:
-    """The latencies under a path: a file, folder or consolidated pair of this lab's, or a table from elsewhere.
+    """Read latencies from recordings (a file, a folder or a consolidated pair) or from a table.
 
-    Of a table: `column` holds the times in `unit` (ns, us, ms or s). Each combination of values of the
-    `group_by` columns is a group. `rename` (the table's name -> another) is applied first. `causes` are
-    columns of counts. `one_group` says that all rows (of a group) are of one configuration. `where` keeps
-    some groups only, see `Runs.where`. Raises `UsageError` or `StoreError`, one line, for what cannot be read.
+    The other arguments are for tables. `column` holds the times in `unit` (ns, us, ms or s). Each combination
+    of values of the `group_by` columns is a group. `rename` (old name -> new name) is applied first. `causes`
+    are columns of counts. `one_group` states that all rows of a group are of one configuration. Keyword
+    arguments in `where` select groups, see `Runs.where`. Raises `UsageError` or `StoreError`, with a one-line
+    message, if the path cannot be read.
     """
     path = Path(path)
     table = read_table(path)
     if table is None:
         options = {"--column": column, "--unit": unit, "--group-by": group_by, "--rename": rename, "--causes": causes}
         for option in (option for option, value in options.items() if value):
-            why = "are grouped by configuration" if option == "--group-by" else "know their columns and units"
-            raise UsageError(f"{path} holds recordings of this lab, which {why}: leave {option} out")
+            why = "are grouped by configuration" if option == "--group-by" else "have fixed columns and units"
+            raise UsageError(f"{path} holds recordings of lstm_trt, which {why}: remove {option}")
         runs = _recorded(path)
     else:
         table = table.renamed(rename)
         keys = columns_of(table, group_by, "--group-by")
         name, unit, warnings = time_column(table, column, unit)
         if name in keys:
-            raise UsageError(f"--group-by {name}: that column holds the times")
+            raise UsageError(f"--group-by {name}: this column holds the times")
         groups = groups_of_table(table, name, unit, keys, causes, one_group, warnings)
         how = ({"column": name} if name else {}) | {"unit": unit}
         runs = Runs(tuple(groups), str(path), tuple(warnings), how, tuple(keys), grouped=bool(keys), own=False)
@@ -186,10 +187,10 @@ def _recorded(path: Path) -> Runs:
     skipped: list[UnknownConfiguration] = []
     items = tuple(folders.read_many(path, _COLUMNS, skipped))
     if skipped:
-        newer = f"{count(len(skipped), 'recording')} of a newer version skipped, the first one is {skipped[0]}"
+        newer = f"{count(len(skipped), 'recording')} of a newer version skipped; the first: {skipped[0]}"
         if not items:
-            raise UnknownConfiguration(f"{path} holds nothing else: {newer}")
-    soaks = [item.provenance["soak"] for item in items if "soak" in item.provenance]  # only these can lack a part
+            raise UnknownConfiguration(f"{path} has no recordings that this version can read: {newer}")
+    soaks = [item.provenance["soak"] for item in items if "soak" in item.provenance]  # only these have parts
     warnings = list(dict.fromkeys(text for soak in soaks for text in soak.get("lacks", ())))
     warnings += [newer] if skipped else []
     groups = groups_of(items)

@@ -1,7 +1,7 @@
-"""Latencies in memory, the one form that analysis and plots work on.
+"""Latencies in memory, as analysis and plots use them.
 
-A `Sample` is what one process recorded, in the order of its calls; a `Group` is the samples of one configuration,
-one a round. Recordings of this lab become groups here, tables made elsewhere in `foreign`.
+A `Sample` has the latencies of one process, in order of the calls. A `Group` has the samples of one configuration,
+one per round. Recordings are converted to groups here, tables from elsewhere in `foreign`.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from lstm_trt.store.schema import Failure, Recording
 
 
-#: Counts a trial that may coincide with a late answer.
+#: Counters that are read at each trial.
 TRIAL_CAUSES = ("involuntary_switches", "minor_faults", "major_faults")
 
-#: Counts a block of trials; every trial of a block has the block's count.
+#: Counters that are read between blocks of trials; every trial has the count of its block.
 BLOCK_CAUSES = ("steal_ns", "throttled_periods")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Latencies of one process, in the order of its calls; arrays are of one length, a row a call.
+    """Latencies of one process, in order of the calls; the arrays have one entry per call.
 
-    `latency_ns` is float64, > 0, all rows. `warmup` (bool) marks rows that statistics leave out.
-    `start_ns` tells when each call was due, ascending (None where it is not known): the intended
-    start where there is one, else the actual one. `causes`: name -> counts, >= 0, of what was
-    counted at a trial; a name that is not there was not counted. `block_causes`: the same, of
-    counters that are read between blocks of trials only. `control_ns`: latencies of the control
-    run, an empty step with the same arrivals, None where there was none.
+    `latency_ns` is float64, > 0. `warmup` (bool) marks calls that statistics leave out.
+    `start_ns`: ascending start times, the intended ones if known, else the actual ones; None if
+    not known. `causes`: name -> counts at each trial, >= 0; a counter that is absent was not
+    read. `block_causes`: the same for counters that are read between blocks of trials.
+    `control_ns`: latencies of the control run (an empty step with the same arrivals), None if
+    there was none.
     """
 
     latency_ns: np.ndarray = field(repr=False)
@@ -52,11 +52,11 @@ class Sample:
 
     @property
     def timed_ns(self) -> np.ndarray:
-        """Latencies after warm-up, in ns, in order."""
+        """Latencies after warm-up in ns, in order."""
         return self.latency_ns[~self.warmup]
 
     def timed(self, values: np.ndarray) -> np.ndarray:
-        """The rows after warm-up of any of the arrays."""
+        """The entries after warm-up of one of the arrays."""
         return values[~self.warmup]
 
     @classmethod
@@ -68,7 +68,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class NoTrials:
-    """Why a configuration has no trials; `stage` is one of `errors.STAGES`, None where nothing failed."""
+    """Why a configuration has no trials; `stage` is one of `errors.STAGES`, None if nothing failed."""
 
     stage: str | None
     reason: str
@@ -79,11 +79,11 @@ class NoTrials:
 
 @dataclass(frozen=True)
 class Group:
-    """Samples of one configuration, one a round, in the order of the rounds.
+    """Samples of one configuration, one per round, in order of the rounds.
 
-    `name` is for people. `group` (JSON values) tells it from the others of its source and is
-    empty where there are no others. `failure` says why there are no samples.
-    `configuration` is there where it was recorded by this lab.
+    `name` is for display. `group` (JSON values) distinguishes it from the other groups of its
+    source and is empty if there are none. `failure` is the reason if there are no samples.
+    `configuration` is None for tables from elsewhere.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Group:
 
 
 def of_recording(recording: Recording) -> Sample:
-    """A recording of this lab as a sample."""
+    """Convert a recording to a sample."""
     columns, provenance = recording.columns, recording.provenance
     rows = len(columns["latency_ns"])
     block_causes: dict[str, np.ndarray] = {}
@@ -128,10 +128,10 @@ def of_recording(recording: Recording) -> Sample:
 
 
 def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
-    """Recordings by configuration and machine, sorted by shape and runtime; a round is a sample.
+    """Group recordings by configuration and machine, sorted by shape and runtime; each round is a sample.
 
-    Unlike machines are never put together. A configuration that failed in one round and ran in
-    another is shown by its recordings. The same recording given twice counts once.
+    Recordings of different machines are never pooled. A configuration that failed in some rounds
+    only is represented by its recordings. A recording given twice counts once.
     """
     from lstm_trt.store.schema import Failure
 
@@ -184,12 +184,12 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
 
 
 def with_distinct_names(groups: list[Group]) -> list[Group]:
-    """The groups, those of one name with what they differ in behind it, as much as it takes to tell them apart."""
-    alike: dict[str, list[int]] = {}
+    """The groups with distinct names: to equal names the fields are appended that distinguish them."""
+    by_name: dict[str, list[int]] = {}
     for index, group in enumerate(groups):
-        alike.setdefault(group.name, []).append(index)
+        by_name.setdefault(group.name, []).append(index)
     found = list(groups)
-    for name, same in alike.items():
+    for name, same in by_name.items():
         more = labels([_label_fields(groups[index]) for index in same], enough=True)
         for index, label in zip(same, more, strict=True):
             found[index] = replace(groups[index], name=", ".join(filter(None, [name, label])))
@@ -197,13 +197,13 @@ def with_distinct_names(groups: list[Group]) -> list[Group]:
 
 
 def _label_fields(group: Group) -> dict[str, object]:
-    """What a configuration is beside its shape and runtime, the most telling first; for names."""
+    """Fields of a configuration besides shape and runtime, the most important first; for names."""
     configuration, protocol = group.configuration, group.configuration.protocol
     fields = configuration_fields(configuration)
     shown = ("period_us", "pause_ms", "for_s", "wait", "arrival")  # as arrivals
     return {
         "mode": configuration.mode,
-        "arrivals": protocol.arrival_words,
+        "arrivals": protocol.arrival_text,
         "version": configuration.runtime_version,
         **configuration.options.as_dict(),
         "device_name": configuration.device_name,

@@ -1,12 +1,12 @@
-"""What a recording is, in memory and as the columns of a Parquet file.
+"""Recordings in memory and as Parquet files.
 
-A column is a quantity, a row a trial; configuration, provenance and the schema's version
-are JSON in the file's metadata.
+The file has a row per trial and a column per quantity. Configuration, provenance and the
+schema's version are JSON in the file's metadata.
 
 Schema history (older versions stay readable):
-  1  first version. Added since: the columns of the control run, parts of long recordings.
-     Readers of the first day pass over the columns and refuse configurations with a period,
-     a pause or a time by their unknown fields, so that nothing is misread.
+  1  First version. Added later: the columns of the control run, parts of long recordings.
+     The first readers ignore these columns, and raise for configurations with a period, a
+     pause or a duration because of their unknown fields.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COLUMNS = {
     "major_faults": "int64",
 }
 
-#: The empty step's calls, a row a call: beside the trials, and shorter where they are.
+#: Columns of the control run, an empty step: a row per call. They may be shorter than the trials (nulls at the end).
 CONTROL_COLUMNS = {"control_start_ns": "start_ns", "control_latency_ns": "latency_ns"}
 
 REQUIRED = ("trial", "warmup", "start_ns", "latency_ns")
@@ -48,11 +48,11 @@ REQUIRED = ("trial", "warmup", "start_ns", "latency_ns")
 class Recording:
     """Trials of one configuration in one round; a column that was not measured is absent.
 
-    `trial` counts rows from 0, warm-up included. `warmup` marks the rows that
-    statistics leave out. With periodic arrivals a call was due at `intended_ns`, and
-    `latency_ns` counts from there. `control`: "start_ns" and "latency_ns" of the control
-    run (`control.py`), from its own beginning; None where there was none. `part`: number
-    of this part of a long recording; None for a whole one.
+    `trial` numbers the rows from 0, warm-up included. `warmup` marks the rows that
+    statistics leave out. With periodic arrivals a call is due at `intended_ns`, and
+    `latency_ns` is measured from then. `control`: "start_ns" and "latency_ns" of the control
+    run (`control.py`), with times from its own start; None if there was none. `part`: number
+    of this part of a long recording; None for a complete one.
     """
 
     configuration: Configuration
@@ -64,7 +64,7 @@ class Recording:
 
     @property
     def timed_ns(self) -> np.ndarray:
-        """Latencies after warm-up, in ns, in the order of the trials."""
+        """Latencies after warm-up in ns, in order of the trials."""
         return self.columns["latency_ns"][~self.columns["warmup"]]
 
     @property
@@ -75,7 +75,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Failure:
-    """A configuration that could not be recorded, at which stage and why. Raises `TypeError` unless both are text."""
+    """A configuration that could not be recorded, with stage and reason; raises `TypeError` unless both are text."""
 
     configuration: Configuration
     round: int
@@ -93,7 +93,7 @@ class Failure:
 
 
 def validate(recording: Recording, where: object) -> None:
-    """Raise `StoreError` where columns are missing, of unequal length, or not what they claim."""
+    """Raise `StoreError` if columns are missing, of unequal length, or invalid."""
     columns = recording.columns
     for name in REQUIRED:
         if name not in columns:
@@ -104,7 +104,7 @@ def validate(recording: Recording, where: object) -> None:
         if len(values) != len(columns["trial"]):
             raise StoreError(f"{where}: column {name} has {len(values)} rows, trial has {len(columns['trial'])}")
     if len(columns["trial"]) == 0:
-        raise StoreError(f"{where}: holds no trial")
+        raise StoreError(f"{where}: contains no trials")
     if not np.array_equal(columns["trial"], np.arange(len(columns["trial"]))):
         raise StoreError(f"{where}: trials are missing or out of order")
     if (columns["latency_ns"] < 0).any():
@@ -116,7 +116,7 @@ def validate(recording: Recording, where: object) -> None:
 
 
 def arrow_schema():
-    """The columns of a recording in a file, all of them, in order."""
+    """All columns of a recording file, in order."""
     import pyarrow as pa
 
     kinds = {name: pa.bool_() if kind == "bool" else pa.int64() for name, kind in COLUMNS.items()}
@@ -124,7 +124,7 @@ def arrow_schema():
 
 
 def arrow_arrays(recording: Recording) -> list:
-    """The recording's columns as `arrow_schema` has them; what was not measured is null."""
+    """The recording's columns in the order of `arrow_schema`; columns that were not measured are null."""
     import pyarrow as pa
 
     rows = len(recording.columns["trial"])
@@ -141,7 +141,7 @@ def arrow_arrays(recording: Recording) -> list:
 
 
 def numpy_columns(table, path: Path) -> dict[str, np.ndarray]:
-    """A table's columns of trials; one that is null throughout was not measured and is left out."""
+    """The trials' columns of a table; a column that is entirely null was not measured and is left out."""
     columns = {}
     for name in table.schema.names:
         if name not in COLUMNS:
@@ -150,19 +150,19 @@ def numpy_columns(table, path: Path) -> dict[str, np.ndarray]:
         if values.null_count == len(values):
             continue
         if values.null_count:
-            raise StoreError(f"{path}: column {name} has {values.null_count} holes")
+            raise StoreError(f"{path}: column {name} has {values.null_count} missing values")
         kind = bool if COLUMNS[name] == "bool" else np.int64
         columns[name] = values.to_numpy().astype(kind, copy=False)
     return columns
 
 
 def numpy_control(table, path: Path) -> dict[str, np.ndarray] | None:
-    """The control run that stands beside the trials; None where there is none."""
+    """The control run stored with the trials; None if there is none."""
     found = {}
     for column, name in CONTROL_COLUMNS.items():
         if column not in table.schema.names:
             return None
         found[name] = values = table.column(column).drop_null().to_numpy().astype(np.int64, copy=False)
         if table.column(column)[: len(values)].null_count:
-            raise StoreError(f"{path}: column {column} has holes")
+            raise StoreError(f"{path}: column {column} has missing values")
     return found if len(found["start_ns"]) else None
