@@ -16,6 +16,7 @@ import numpy as np
 
 from lstm_trt.analysis.quantiles import PERCENTILES, interval, percentile
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import count
 from lstm_trt.config.labels import configuration_fields, labels
 from lstm_trt.store.foreign import SYSTEM_COLUMNS
 from lstm_trt.store.runs import Runs, as_runs, load
@@ -196,7 +197,7 @@ def from_table(table: Table, column: str | None = None, unit: str | None = None)
     counts = Counts(rows=table.data.num_rows, used=len(used), blank=table.data.num_rows - len(used))
     if not len(used):
         raise UsageError(
-            f"{table.where}: all {counts.rows} rows have blanks in the columns of times or of {', '.join(axes)}"
+            f"{table.where}: no row has a time and {', '.join(axes)} ({count(counts.rows, 'row')} with blanks)"
         )
     found: dict[tuple, list[float]] = {}
     for row in used:

@@ -1,4 +1,4 @@
-"""An answer prints what its command prints, gives its JSON, and a DataFrame."""
+"""An answer has the text and JSON of its command, and a DataFrame."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONFIRM, LAYERS = ROOT / "data" / "epyc" / "confirm", ROOT / "data" / "epyc" / "
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_an_answer_prints_and_holds_what_its_command_does(lab, command, answer):
+def test_an_answer_has_the_text_and_json_of_its_command(lab, command, answer):
     found = answer()
     assert f"{found}\n" == lab(*command).stdout
     assert found.as_dict() == json.loads(lab(*command, "--format", "json").stdout)
@@ -48,16 +48,16 @@ def test_a_configuration_that_failed_has_its_place_in_each_answer():
     groups = [group("a", *[5.0] * 50), Group("b", (), {"model": "b"}, failure=NoTrials("memory", "too large"))]
     for found in (verdict(groups, 100), outliers(groups), replay(groups, 10)):
         assert "failed at memory: too large" in str(found)
-        assert [each["group"]["model"] for each in found.as_dict()] == ["a", "b"]
+        assert [item["group"]["model"] for item in found.as_dict()] == ["a", "b"]
     assert verdict(groups, 100).exit_status == 3
-    assert [each.verdict for each in verdict(groups, 100, "90")] == [Outcome.MET, Outcome.NOT_ENOUGH_EVIDENCE]
+    assert [answer.verdict for answer in verdict(groups, 100, "90")] == [Outcome.MET, Outcome.NOT_ENOUGH_EVIDENCE]
     assert [row.stage for row in summarize(groups)] == [None, "memory"]
 
 
 def test_an_answer_of_many_configurations_is_one_line_each():
     groups = [group(f"model {number}", *[5.0] * 50) for number in range(9)]
     assert len(str(outliers(groups)).splitlines()) == 9
-    assert len(str(verdict(groups, 100)).splitlines()) == 10  # and how many of each outcome
+    assert len(str(verdict(groups, 100)).splitlines()) == 10  # and the numbers of each outcome
 
 
 @pytest.mark.parametrize("latencies_us", [(), (5.0,)])

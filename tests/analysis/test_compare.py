@@ -1,4 +1,4 @@
-"""Comparisons: what is the same is rarely called different, what differs is found, and why is told."""
+"""Comparisons: equal sides are rarely called different, differences are found, and the reasons are given."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ CALLED = ("FASTER", "SLOWER")
 
 @pytest.fixture
 def no_clusters(monkeypatch):
-    """The words do not depend on clusters; looking for those would take most of the time."""
+    """The results do not depend on clusters; searching for those would take most of the time."""
     monkeypatch.setattr(analysis_compare, "changes", lambda *sides: dict.fromkeys(ClusterChange, ()))
 
 
 def side(*rounds, name="side", **more) -> Group:
-    return Group(name, tuple(Sample.of(one, round=number) for number, one in enumerate(rounds)), **more)
+    return Group(name, tuple(Sample.of(latency_ns, round=number) for number, latency_ns in enumerate(rounds)), **more)
 
 
 def flat(median_us: float, n: int = 1000, width: float = 0.01) -> np.ndarray:
@@ -45,7 +45,7 @@ def flat(median_us: float, n: int = 1000, width: float = 0.01) -> np.ndarray:
     return median_us * 1e3 * places
 
 
-def body(kind: str, n: int, generator: np.random.Generator) -> np.ndarray:
+def bulk(kind: str, n: int, generator: np.random.Generator) -> np.ndarray:
     if kind == "clusters":
         which = generator.random(n)
         return generator.lognormal(0, 0.01, n) * np.where(which < 0.01, 2, np.where(which < 0.03, 1.25, 1))
@@ -61,7 +61,7 @@ def body(kind: str, n: int, generator: np.random.Generator) -> np.ndarray:
 
 
 def processes(kind: str, n: int, rounds: int, generator: np.random.Generator, scale=1.0, spread=0.03) -> Group:
-    return side(*(1e5 * scale * generator.lognormal(0, spread) * body(kind, n, generator) for _ in range(rounds)))
+    return side(*(1e5 * scale * generator.lognormal(0, spread) * bulk(kind, n, generator) for _ in range(rounds)))
 
 
 # Error rates
@@ -73,10 +73,10 @@ def test_over_all_ways_to_deal_ten_rounds_the_error_is_exact(no_clusters, rng):
     for chosen in itertools.combinations(range(10), 5):
         a = side(*(np.full(40, values[k]) for k in chosen))
         b = side(*(np.full(40, values[k]) for k in range(10) if k not in chosen))
-        told = compare(a, b, effect=0)
-        assert told.tail_percentile == 90
-        called["median"] += told.median in CALLED
-        called["tail"] += told.tail in CALLED
+        result = compare(a, b, effect=0)
+        assert result.tail_percentile == 90
+        called["median"] += result.median in CALLED
+        called["tail"] += result.tail in CALLED
     # P(U <= 1) twice, of 252 equally likely ways: 1.6 %, at most 2.5 % each so that both hold at 95 %.
     assert called == {"median": 4, "tail": 4}
 
@@ -88,23 +88,23 @@ def test_over_all_ways_to_deal_ten_rounds_the_error_is_exact(no_clusters, rng):
 def test_one_configuration_is_rarely_called_faster_or_slower_than_itself(no_clusters, kind, rounds, n, times, rng):
     called = 0
     for _ in range(times):
-        told = compare(*(processes(kind, n, rounds, rng) for _ in "ab"))
-        called += told.median in CALLED or told.tail in CALLED
+        result = compare(*(processes(kind, n, rounds, rng) for _ in "ab"))
+        called += result.median in CALLED or result.tail in CALLED
     assert called <= binom.isf(1e-3 / 32, times, 0.05)
 
 
 @pytest.mark.parametrize("n", [1000, 10_000])
 def test_what_is_15_per_cent_faster_is_found_with_ten_rounds(no_clusters, n, rng):
-    told = [compare(processes("heavy", n, 10, rng), processes("heavy", n, 10, rng, scale=0.85)) for _ in range(20)]
+    results = [compare(processes("heavy", n, 10, rng), processes("heavy", n, 10, rng, scale=0.85)) for _ in range(20)]
     # Found in 99 of 100 and more: less than 16 of 20 once in 10**7.
-    assert sum(one.median == "FASTER" for one in told) >= 16
-    assert all(0.8 < one.median_ratio < 0.9 for one in told)
+    assert sum(result.median == "FASTER" for result in results) >= 16
+    assert all(0.8 < result.median_ratio < 0.9 for result in results)
 
 
 def test_what_is_the_same_within_the_effect_is_called_so_with_ten_rounds(no_clusters, rng):
-    told = [compare(*(processes("clusters", 4000, 10, rng, spread=0.003) for _ in "ab")) for _ in range(20)]
-    assert sum(one.median == "SAME" for one in told) >= 16
-    assert all(one.command is None or one.tail == "AMBIGUOUS" for one in told)
+    results = [compare(*(processes("clusters", 4000, 10, rng, spread=0.003) for _ in "ab")) for _ in range(20)]
+    assert sum(result.median == "SAME" for result in results) >= 16
+    assert all(result.command is None or result.tail == "AMBIGUOUS" for result in results)
 
 
 # Rules
@@ -118,12 +118,12 @@ def test_what_is_the_same_within_the_effect_is_called_so_with_ten_rounds(no_clus
 def test_the_interval_over_rounds_decides(no_clusters, low, high, word):
     # All rounds of A are alike: of 5 x 5 ratios the second and the last but one belong to the first and last of B.
     a, b = side(*[flat(100)] * 5), side(*(flat(100 * ratio) for ratio in np.linspace(low, high, 5)))
-    told = compare(a, b)
-    assert (told.median, told.tail) == (word, word)
-    assert (told.median_ratio_low, told.median_ratio_high) == pytest.approx((low, high), rel=1e-9)
-    assert told.median_ratio == pytest.approx((low + high) / 2, rel=1e-9)
+    result = compare(a, b)
+    assert (result.median, result.tail) == (word, word)
+    assert (result.median_ratio_low, result.median_ratio_high) == pytest.approx((low, high), rel=1e-9)
+    assert result.median_ratio == pytest.approx((low + high) / 2, rel=1e-9)
     assert compare(b, a).median == MIRROR[word]
-    assert (told.command is None) and any("over rounds" in reason for reason in told.reasons)
+    assert (result.command is None) and any("over rounds" in reason for reason in result.reasons)
 
 
 def test_exchanging_the_sides_mirrors_the_answer(no_clusters, rng):
@@ -131,26 +131,30 @@ def test_exchanging_the_sides_mirrors_the_answer(no_clusters, rng):
         for scale in (0.7, 0.95, 1, 1.2):
             a = processes("heavy", 1000, rounds[0], rng, spread=0.01)
             b = processes("heavy", 1000, rounds[1], rng, scale, spread=0.01)
-            one, other = compare(a, b), compare(b, a)
-            assert (MIRROR[one.median], MIRROR[one.tail]) == (other.median, other.tail)
-            assert one.median_ratio == pytest.approx(1 / other.median_ratio)
-            assert (one.rounds_a, one.n_b, one.max_us_a) == (other.rounds_b, other.n_a, other.max_us_b)
-            if one.median_ratio_low is not None:
-                assert one.median_ratio_low == pytest.approx(1 / other.median_ratio_high)
+            forward, backward = compare(a, b), compare(b, a)
+            assert (MIRROR[forward.median], MIRROR[forward.tail]) == (backward.median, backward.tail)
+            assert forward.median_ratio == pytest.approx(1 / backward.median_ratio)
+            assert (forward.rounds_a, forward.n_b, forward.max_us_a) == (
+                backward.rounds_b,
+                backward.n_a,
+                backward.max_us_b,
+            )
+            if forward.median_ratio_low is not None:
+                assert forward.median_ratio_low == pytest.approx(1 / backward.median_ratio_high)
 
 
 @pytest.mark.parametrize("ratio", [1.03, 1.09])
 def test_one_process_a_side_proves_nothing_below_ten_per_cent(no_clusters, ratio):
-    told = compare(side(flat(100)), side(flat(100 * ratio)))
-    assert (told.median, told.tail) == ("AMBIGUOUS", "AMBIGUOUS")
-    assert told.median_ratio == pytest.approx(ratio) and told.median_ratio_low is None
-    assert any("one process per side" in reason and "10 %" in reason for reason in told.reasons)
+    result = compare(side(flat(100)), side(flat(100 * ratio)))
+    assert (result.median, result.tail) == ("AMBIGUOUS", "AMBIGUOUS")
+    assert result.median_ratio == pytest.approx(ratio) and result.median_ratio_low is None
+    assert any("one process per side" in reason and "10 %" in reason for reason in result.reasons)
 
 
 def test_one_process_a_side_beyond_ten_per_cent_with_disjoint_intervals(no_clusters):
-    told = compare(side(flat(100)), side(flat(115)))
-    assert (told.median, told.tail, told.command) == ("SLOWER", "SLOWER", None)
-    assert any("of one configuration differ by less than 10 %" in reason for reason in told.reasons)
+    result = compare(side(flat(100)), side(flat(115)))
+    assert (result.median, result.tail, result.command) == ("SLOWER", "SLOWER", None)
+    assert any("less than 10 %" in reason for reason in result.reasons)
     assert compare(side(flat(115)), side(flat(100))).median == "FASTER"
     # Medians 20 % apart that 30 trials hardly know.
     wide = compare(side(flat(100, 30, 0.9)), side(flat(120, 30, 0.9)))
@@ -161,31 +165,31 @@ def test_one_process_a_side_beyond_ten_per_cent_with_disjoint_intervals(no_clust
 def test_fewer_than_five_rounds_must_agree_among_themselves(no_clusters):
     a, b = side(flat(100), flat(101)), side(flat(130), flat(131))
     assert compare(a, b).median == "SLOWER"
-    told = compare(side(flat(100), flat(140)), side(flat(141), flat(190)))
-    assert told.median == "AMBIGUOUS" and any("already differ" in reason for reason in told.reasons)
+    result = compare(side(flat(100), flat(140)), side(flat(141), flat(190)))
+    assert result.median == "AMBIGUOUS" and any("already differ" in reason for reason in result.reasons)
     assert compare(side(*[flat(100)] * 12), side(*[flat(109)] * 4)).median == "AMBIGUOUS"
 
 
-def test_late_answers_that_come_together_prove_less(no_clusters):
-    late = flat(100)
-    late[400:440] *= 1.5  # one burst: p99 lies in it
-    told = compare(side(flat(100)), side(late))
-    assert told.tail == "AMBIGUOUS" and told.tail_ratio > 1.4
+def test_slow_calls_in_a_burst_prove_less(no_clusters):
+    slow = flat(100)
+    slow[400:440] *= 1.5  # one burst: p99 lies in it
+    result = compare(side(flat(100)), side(slow))
+    assert result.tail == "AMBIGUOUS" and result.tail_ratio > 1.4
     apart = flat(100)
     apart[::25] *= 1.5  # as many, spread out
     assert compare(side(flat(100)), side(apart)).tail == "SLOWER"
 
 
-def test_a_machine_that_was_slower_itself_proves_nothing(no_clusters):
+def test_a_machine_that_became_slower_proves_nothing(no_clusters):
     def with_control(control_us, latency_us):
         return Group("one", (Sample.of(flat(latency_us), control_ns=np.full(50, 1e3 * control_us)),))
 
     for control, word in ((1, "SLOWER"), (1.15, "SLOWER"), (1.25, "AMBIGUOUS"), (0.5, "SLOWER")):
-        told = compare(with_control(0.1, 100), with_control(0.1 * control, 130))
-        assert told.median == word
+        result = compare(with_control(0.1, 100), with_control(0.1 * control, 130))
+        assert result.median == word
         assert compare(with_control(0.1 * control, 130), with_control(0.1, 100)).median == MIRROR[word]
-        assert any("control run" in one for one in told.differences) == (control not in (1, 1.05))
-        assert any("control run" in one for one in told.reasons) == (word == "AMBIGUOUS")
+        assert any("control run" in text for text in result.differences) == (control not in (1, 1.05))
+        assert any("control run" in text for text in result.reasons) == (word == "AMBIGUOUS")
     assert compare(with_control(0.1, 100), side(flat(130))).median == "SLOWER"
 
 
@@ -201,12 +205,12 @@ def test_the_effective_number_is_the_number_where_they_are_independent(rng):
 
 @pytest.mark.parametrize("n", [10, 35, 36, 367, 368, 3687, 3688, 36_887, 36_888])
 def test_the_tail_is_the_highest_percentile_with_an_upper_bound(no_clusters, n):
-    told = compare(side(flat(100, 40_000), flat(100, n)), side(flat(100, 40_000)))
+    result = compare(side(flat(100, 40_000), flat(100, n)), side(flat(100, 40_000)))
     # There is one where the largest of n trials lies below the percentile with 2.5 % at most.
     expected = [p for p in (99.99, 99.9, 99, 90) if Fraction(str(p)) ** n * 40 <= 100**n]
-    assert told.tail_percentile == (expected[0] if expected else None)
+    assert result.tail_percentile == (expected[0] if expected else None)
     if not expected:
-        assert (told.tail, told.tail_ratio) == ("AMBIGUOUS", None) and f"n = {n}" in " ".join(told.reasons)
+        assert (result.tail, result.tail_ratio) == ("AMBIGUOUS", None) and f"n = {n}" in " ".join(result.reasons)
         short = compare(*(side(*[flat(median, n)] * 5) for median in (100, 130)))
         assert short.median == "SLOWER" and comparison_text(short).endswith("record more trials in each process")
 
@@ -214,13 +218,13 @@ def test_the_tail_is_the_highest_percentile_with_an_upper_bound(no_clusters, n):
 def test_a_high_confidence_asks_for_more_rounds(no_clusters):
     sides = [side(*[flat(100 * ratio)] * 5) for ratio in (1, 1.3)]
     assert compare(*sides).median == "SLOWER"
-    told = compare(*sides, confidence=0.999)
-    assert told.median == "AMBIGUOUS" and "99.9 % confidence" in told.reasons[0]
-    needed = told.rounds_needed
+    result = compare(*sides, confidence=0.999)
+    assert result.median == "AMBIGUOUS" and "99.9 % confidence" in result.reasons[0]
+    needed = result.rounds_needed
     assert compare(*(side(*[flat(100 * ratio)] * needed) for ratio in (1, 1.3)), confidence=0.999).median == "SLOWER"
 
 
-# What is told beside
+# Differences and commands
 
 
 def configured(**changes) -> Configuration:
@@ -231,41 +235,43 @@ def configured(**changes) -> Configuration:
 def recorded(configuration: Configuration, *rounds, **more) -> Group:
     samples = tuple(
         Sample.of(
-            one, round=number, **({"machine": "m", "versions": {"numpy": "2.0"}, "started_unix_ns": number} | more)
+            latency_ns,
+            round=number,
+            **({"machine": "m", "versions": {"numpy": "2.0"}, "started_unix_ns": number} | more),
         )
-        for number, one in enumerate(rounds)
+        for number, latency_ns in enumerate(rounds)
     )
     return Group(f"{configuration.workload.label} on {configuration.runtime}", samples, configuration=configuration)
 
 
-def commands(told) -> list:
-    return [parse(shlex.split(one)[1:]) for one in told.command.split(" && ")]
+def commands(result) -> list:
+    return [parse(shlex.split(line)[1:]) for line in result.command.split(" && ")]
 
 
 def test_the_command_records_both_sides_in_one_sweep_where_one_axis_differs(no_clusters):
     shapes = LstmShape(2, 64, 100), LstmShape(2, 128, 100)
-    told = compare(*(recorded(configured(shape=shape), flat(100)) for shape in shapes))
-    (asked,) = commands(told)
+    result = compare(*(recorded(configured(shape=shape), flat(100)) for shape in shapes))
+    (asked,) = commands(result)
     assert (asked.layers, asked.hidden, asked.sequence, asked.batch) == ([2], [64, 128], [100], [1])
     assert (asked.runtime, asked.device, asked.trials, asked.rounds) == (["onnxruntime"], "cpu", 1000, 5)
-    assert not told.one_configuration
+    assert not result.one_configuration
     odd = Protocol(arrival="periodic", period_us=1234567.25, wait="os")
-    told = compare(*(recorded(configured(shape=shape, protocol=odd), flat(100)) for shape in shapes))
-    assert (commands(told)[0].period_us, commands(told)[0].wait) == (1234567.25, "os")
-    told = compare(recorded(configured(), flat(100)), recorded(configured(runtime="pytorch"), flat(100)))
-    assert commands(told)[0].runtime == ["onnxruntime", "pytorch"]
-    told = compare(
+    result = compare(*(recorded(configured(shape=shape, protocol=odd), flat(100)) for shape in shapes))
+    assert (commands(result)[0].period_us, commands(result)[0].wait) == (1234567.25, "os")
+    result = compare(recorded(configured(), flat(100)), recorded(configured(runtime="pytorch"), flat(100)))
+    assert commands(result)[0].runtime == ["onnxruntime", "pytorch"]
+    result = compare(
         recorded(configured(), flat(1)), recorded(configured(shape=LstmShape(2, 64, 100, features=7)), flat(1))
     )
-    assert commands(told)[0].features == [12, 7]
+    assert commands(result)[0].features == [12, 7]
 
 
 def test_the_command_has_every_option_and_two_sweeps_where_options_differ(no_clusters):
     options = Options("fp16", 2, (0, 1), "cuda", True, "compute")
     protocol = Protocol(trials=5000, warmup=20, seed=3, arrival="periodic", wait="sleep", period_us=1500)
-    one, other = configured(), configured(shape=LstmShape(2, 64, 100, 4, 7, 2), options=options, protocol=protocol)
-    told = compare(recorded(one, flat(100)), recorded(other, flat(100)))
-    first, second = commands(told)
+    plain, changed = configured(), configured(shape=LstmShape(2, 64, 100, 4, 7, 2), options=options, protocol=protocol)
+    result = compare(recorded(plain, flat(100)), recorded(changed, flat(100)))
+    first, second = commands(result)
     assert (first.precision, first.threads, first.graph, first.arrival) == ("fp32", 1, False, "closed")
     assert (second.precision, second.threads, second.device, second.graph) == ("fp16", 2, "cuda", True)
     assert (second.device_clocks, second.trials, second.warmup, second.seed) == ("compute", 5000, 20, 3)
@@ -274,9 +280,9 @@ def test_the_command_has_every_option_and_two_sweeps_where_options_differ(no_clu
 
 
 def test_the_same_configuration_is_to_be_recorded_once_for_each_side(no_clusters):
-    told = compare(recorded(configured(), flat(100)), recorded(configured(), flat(105)))
-    assert told.one_configuration and len(commands(told)) == 1
-    assert "once for each side" in comparison_text(told)
+    result = compare(recorded(configured(), flat(100)), recorded(configured(), flat(105)))
+    assert result.one_configuration and len(commands(result)) == 1
+    assert "once per side" in comparison_text(result)
     more = compare(*(recorded(configured(), *(flat(x * 100) for x in (1, 1.1, 1, 1.1, 1, 1.1))) for _ in "ab"))
     assert commands(more)[0].rounds == 12  # six a side did not suffice
 
@@ -284,42 +290,42 @@ def test_the_same_configuration_is_to_be_recorded_once_for_each_side(no_clusters
 def test_the_same_recording_twice_is_called_that(no_clusters):
     for rounds in (1, 6):
         group = recorded(configured(), *(flat(100) for _ in range(rounds)))
-        told = compare(group, group)
-        assert told.median_ratio == 1 and told.median == ("AMBIGUOUS" if rounds == 1 else "SAME")
-        assert told.reasons[0] == "A and B are the same recording: this compares it with itself"
+        result = compare(group, group)
+        assert result.median_ratio == 1 and result.median == ("AMBIGUOUS" if rounds == 1 else "SAME")
+        assert "same recording" in result.reasons[0]
     partly = replace(
-        group, samples=(*group.samples[:2], *(replace(one, started_unix_ns=9) for one in group.samples[2:]))
+        group, samples=(*group.samples[:2], *(replace(sample, started_unix_ns=9) for sample in group.samples[2:]))
     )
     assert compare(group, partly).reasons[0] == "2 of the recordings are on both sides"
 
 
-def test_unlike_machines_versions_and_options_are_named(no_clusters):
-    one = recorded(configured(), flat(100), flat(101))
-    other = recorded(
+def test_different_machines_versions_and_options_are_named(no_clusters):
+    first = recorded(configured(), flat(100), flat(101))
+    second = recorded(
         configured(options=Options(threads=2)), flat(130), flat(131), machine="n", versions={"numpy": "2.4"}
     )
-    told = compare(one, other)
-    assert set(told.differences) == {"threads: 1 -> 2", "machine: m -> n", "version of numpy: 2.0 -> 2.4"}
-    assert told.median == "SLOWER" and "may be the reason:\n  threads: 1 -> 2" in comparison_text(told)
-    mixed = replace(one, samples=(one.samples[0], other.samples[1]))
-    assert "machine is not the same in all rounds of B" in compare(one, mixed).differences
-    assert "trials of a process: 1000 -> 900" in compare(side(flat(100)), side(flat(100, 900))).differences
-    assert compare(one, recorded(configured(), flat(99), flat(100))).differences == ()
+    result = compare(first, second)
+    assert set(result.differences) == {"threads: 1 -> 2", "machine: m -> n", "version of numpy: 2.0 -> 2.4"}
+    assert result.median == "SLOWER" and ":\n  threads: 1 -> 2" in comparison_text(result)
+    mixed = replace(first, samples=(first.samples[0], second.samples[1]))
+    assert "machine differs between rounds of B" in compare(first, mixed).differences
+    assert "trials per process: 1000 -> 900" in compare(side(flat(100)), side(flat(100, 900))).differences
+    assert compare(first, recorded(configured(), flat(99), flat(100))).differences == ()
     later = recorded(configured(), flat(99), flat(100), started_unix_ns=10**18)
-    assert compare(one, later).differences == ("order: all rounds of A were recorded before those of B",)
-    assert compare(later, one).differences == ("order: all rounds of B were recorded before those of A",)
+    assert compare(first, later).differences == ("order: all rounds of A were recorded before those of B",)
+    assert compare(later, first).differences == ("order: all rounds of B were recorded before those of A",)
     foreign = [side(flat(100), group={"model": name, "batch": 1}) for name in ("small", "large")]
     assert compare(*foreign).differences == ("model: small -> large",)
 
 
-def test_words_and_json(no_clusters):
-    told = compare(recorded(configured(), flat(100)), recorded(configured(), flat(105)))
-    lines = comparison_text(told, "before", "after").splitlines()
+def test_text_and_json(no_clusters):
+    result = compare(recorded(configured(), flat(100)), recorded(configured(), flat(105)))
+    lines = comparison_text(result, "before", "after").splitlines()
     assert lines[0] == "median AMBIGUOUS, tail AMBIGUOUS: B (after) compared with A (before)"
     assert lines[1].split() == ["us", "A", "B", "B", "/", "A"]
     assert lines[2].split() == ["median", "100.0", "105.0", "1.050"]
-    assert lines[-1].strip() == told.command
-    plain = json.loads(json.dumps(told.as_dict(), allow_nan=False))
+    assert lines[-1].strip() == result.command
+    plain = json.loads(json.dumps(result.as_dict(), allow_nan=False))
     assert (plain["median"], plain["tail"], plain["clusters_gone"], plain["clusters_new"]) == ("AMBIGUOUS",) * 2 + (
         [],
     ) * 2
@@ -340,7 +346,7 @@ def test_sides_without_trials_are_refused():
         (Group("one", (), failure=NoTrials("memory", "too large")), "too large"),
         (Group("one", ()), "no trials"),
         (Group("one", (Sample(np.ones(5), np.ones(5, dtype=bool)),)), "no trials"),
-        (side(np.array([1.0, 0.0])), "not above 0"),
+        (side(np.array([1.0, 0.0])), "not positive"),
     ):
         for pair in ((good, bad), (bad, good)):
             with pytest.raises(UsageError, match=text):
@@ -358,7 +364,7 @@ def test_holms_correction():
 
 
 def with_clusters(generator: np.random.Generator, n: int, *planted: tuple[float, float], median_us=100.0) -> np.ndarray:
-    """A body within 1 %, and of n trials exactly the share at each multiple of the median, at random places."""
+    """A bulk within 1 %, and exactly the given share of n trials at each multiple, at random places."""
     ratios = generator.lognormal(0, 0.01, n)
     places = iter(generator.permutation(n))
     for multiplier, share in planted:
@@ -375,38 +381,38 @@ def multipliers(pairs) -> list[float]:
 def test_a_cluster_that_is_gone_and_one_that_is_new_are_named(rounds, rng):
     a = side(*(with_clusters(rng, 3000, (1.25, 0.02), (2, 0.01)) for _ in range(rounds)))
     b = side(*(with_clusters(rng, 3000, (2, 0.01), (1.6, 0.02), median_us=80) for _ in range(rounds)))
-    told = compare(a, b)
-    assert multipliers(told.clusters_gone) == [1.25] and multipliers(told.clusters_new) == [1.6]
-    assert multipliers(told.clusters_kept) == [2] and not told.clusters_unclear
-    (gone,), (new,) = told.clusters_gone, told.clusters_new
+    result = compare(a, b)
+    assert multipliers(result.clusters_gone) == [1.25] and multipliers(result.clusters_new) == [1.6]
+    assert multipliers(result.clusters_kept) == [2] and not result.clusters_unclear
+    (gone,), (new,) = result.clusters_gone, result.clusters_new
     assert gone.share == gone.share_a == pytest.approx(0.02, rel=0.1) and gone.share_b == 0
     assert new.share == new.share_b == pytest.approx(0.02, rel=0.1) and new.share_a == 0
     back = compare(b, a)
     assert (multipliers(back.clusters_gone), multipliers(back.clusters_new)) == ([1.6], [1.25])
-    text = comparison_text(told)
+    text = comparison_text(result)
     assert f"gone: {gone.multiplier:.2f}x 2.0 % -> 0 %" in text and f"new: {new.multiplier:.2f}x 0 % -> 2.0 %" in text
-    assert told.as_dict()["clusters_gone"][0]["multiplier"] == gone.multiplier
+    assert result.as_dict()["clusters_gone"][0]["multiplier"] == gone.multiplier
 
 
 def test_the_same_clusters_are_neither_gone_nor_new(rng):
     wrong = 0
     for n in [1000, 4000] * 10:
         planted = (1.25, 0.02), (2, 0.01)
-        told = compare(*(side(with_clusters(rng, n, *planted, median_us=m)) for m in (100, 130)))
-        wrong += bool(told.clusters_gone or told.clusters_new)
+        result = compare(*(side(with_clusters(rng, n, *planted, median_us=m)) for m in (100, 130)))
+        wrong += bool(result.clusters_gone or result.clusters_new)
     assert wrong <= binom.isf(1e-3, 20, 0.05)
 
 
 def test_a_cluster_too_weak_to_be_found_in_few_trials_is_not_gone(rng):
     a = side(with_clusters(rng, 20_000, (1.25, 0.004)))
-    told = compare(a, side(with_clusters(rng, 1000, (1.25, 0.003))))  # three trials are no cluster
-    assert not told.clusters_gone and multipliers((*told.clusters_unclear, *told.clusters_kept)) == [1.25]
-    told = compare(a, side(with_clusters(rng, 20_000)))
-    assert multipliers(told.clusters_gone) == [1.25]
+    result = compare(a, side(with_clusters(rng, 1000, (1.25, 0.003))))  # three trials are no cluster
+    assert not result.clusters_gone and multipliers((*result.clusters_unclear, *result.clusters_kept)) == [1.25]
+    result = compare(a, side(with_clusters(rng, 20_000)))
+    assert multipliers(result.clusters_gone) == [1.25]
 
 
 def test_a_cluster_that_comes_in_some_processes_only_is_not_new(rng):
     a = side(*(with_clusters(rng, 1000) for _ in range(6)))
     b = side(*(with_clusters(rng, 1000, *[(1.5, 0.05)] * (number < 2)) for number in range(6)))
-    told = compare(a, b)
-    assert not told.clusters_new and multipliers(told.clusters_unclear) == [1.5]
+    result = compare(a, b)
+    assert not result.clusters_new and multipliers(result.clusters_unclear) == [1.5]

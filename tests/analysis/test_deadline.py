@@ -49,7 +49,7 @@ def lognormal(rng, n: int, sigma: float = 0.05) -> np.ndarray:
 
 
 def of(*arrays) -> list[Sample]:
-    return [Sample.of(one, round=place) for place, one in enumerate(arrays)]
+    return [Sample.of(latency_ns, round=place) for place, latency_ns in enumerate(arrays)]
 
 
 def with_misses(n: int, places) -> np.ndarray:
@@ -116,7 +116,7 @@ def test_missed_by_the_exact_lower_bound():
     assert verdict.verdict == MISSED and verdict.miss_rate_low > 0.001 and verdict.trials_needed is None
     verdict = judge(of(with_misses(3000, spread(3000, 6))), 200)
     assert verdict.verdict == NOT_ENOUGH and verdict.miss_rate_low <= 0.001
-    assert "not below what is allowed" in verdict.reasons[0] and "record" not in verdict_text(verdict)
+    assert "not below the allowed rate" in verdict.reasons[0] and "record" not in verdict_text(verdict)
 
 
 def test_what_the_trials_certify():
@@ -130,9 +130,9 @@ def test_what_the_trials_certify():
 
 @pytest.mark.parametrize("n", [2, 10, 59, 299, 300, 1000, 2995, 2996, 3000, 29_956, 100_000, 299_572, 10**6])
 def test_percentages_are_rounded_to_what_is_still_proven(n):
-    told = percent_certified(100 * (1 - rate_bounds(0, n)[1]))
-    assert proves_below(0, n, 1 - Fraction(told) / 100)
-    rest = 100 - Fraction(told)
+    shown = percent_certified(100 * (1 - rate_bounds(0, n)[1]))
+    assert proves_below(0, n, 1 - Fraction(shown) / 100)
+    rest = 100 - Fraction(shown)
     assert not proves_below(0, n, (rest - rest / 9) / 100)  # two digits of the rest: at most a tenth is given away
 
 
@@ -142,7 +142,7 @@ def test_the_highest_percentile_that_clean_trials_certify():
     assert evidence_percentile(10**8) == "99.999" and evidence_percentile(458, 0.99) is None
 
 
-# Rounds, warm-up, card
+# Rounds, warm-up, (m,k)-firm statistics
 
 
 def test_rounds_are_pooled_and_warm_up_stands_beside():
@@ -152,26 +152,26 @@ def test_rounds_are_pooled_and_warm_up_stands_beside():
     verdict = judge(samples, 200)
     assert (verdict.n, verdict.misses, verdict.max_us, verdict.max_with_warmup_us) == (3000, 1, 300, 900)
     assert verdict.max_us_rounds == (300, 150)
-    assert "max 300.0 us of n = 3000 (with warm-up 900.0 us), of the rounds 300.0 150.0" in verdict_text(verdict)
+    assert "max 300.0 us in n = 3000 trials (with warm-up 900.0 us); by round 300.0 150.0" in verdict_text(verdict)
 
 
-def brute_card(rounds: list[np.ndarray]):
+def brute_force(rounds: list[np.ndarray]):
     worst = {}
     for window in (10, 100, 1000):
-        sums = [np.convolve(one, np.ones(min(window, len(one)), int), "valid").max() for one in rounds]
+        sums = [np.convolve(misses, np.ones(min(window, len(misses)), int), "valid").max() for misses in rounds]
         worst[window] = max(sums) if max(map(len, rounds)) >= window else None
-    runs = [len(list(group)) for one in rounds for late, group in itertools.groupby(one) if late]
-    after = [one[place] for one in rounds for place in range(1, len(one)) if one[place - 1]]
+    runs = [len(list(group)) for misses in rounds for late, group in itertools.groupby(misses) if late]
+    after = [misses[place] for misses in rounds for place in range(1, len(misses)) if misses[place - 1]]
     everything = np.concatenate(rounds)
     return worst, max(runs, default=0), everything.mean(), np.mean(after) if after else None
 
 
-def test_the_card_is_that_of_counting_every_window(rng):
+def test_firm_statistics_are_those_of_counting_every_window(rng):
     for _ in range(200):
         rate = rng.choice([0, 0.01, 0.2, 0.9, 1])
         rounds = [(rng.random(rng.integers(1, 1300)) < rate).astype(int) for _ in range(rng.integers(1, 4))]
-        found = firm_statistics([np.flatnonzero(one) for one in rounds], [len(one) for one in rounds])
-        worst, longest, p_miss, after = brute_card(rounds)
+        found = firm_statistics([np.flatnonzero(misses) for misses in rounds], [len(misses) for misses in rounds])
+        worst, longest, p_miss, after = brute_force(rounds)
         assert (found.worst_in, found.longest_run) == (worst, longest)
         assert found.p_miss == pytest.approx(p_miss) and found.p_miss_after_miss == (
             None if after is None else pytest.approx(after)
@@ -179,11 +179,11 @@ def test_the_card_is_that_of_counting_every_window(rng):
 
 
 def test_runs_and_windows_do_not_cross_rounds_and_pass_over_marked_rows():
-    one, other = with_misses(50, [48, 49]), with_misses(50, [0, 1, 2])
-    assert judge(of(one, other), 200).card.longest_run == 3
-    assert judge(of(one, other), 200).card.worst_in == {10: 3, 100: None, 1000: None}
+    first, second = with_misses(50, [48, 49]), with_misses(50, [0, 1, 2])
+    assert judge(of(first, second), 200).firm_statistics.longest_run == 3
+    assert judge(of(first, second), 200).firm_statistics.worst_in == {10: 3, 100: None, 1000: None}
     marked = Sample(with_misses(53, [24, 25, 26, 27, 28, 29]), np.isin(np.arange(53), [25, 26, 27]))
-    assert judge([marked], 200).card.longest_run == 3
+    assert judge([marked], 200).firm_statistics.longest_run == 3
 
 
 # Trials that depend on each other. A series comes with the deadline that it misses at exactly the share allowed.
@@ -207,7 +207,7 @@ def moving_maximum(rng, n: int, allowed: float, k: int):
 
 
 def bursty(rng, n: int, allowed: float, length: float, chance: float):
-    """A bad state of `length` trials on average in which a trial misses with `chance`; else a clean body."""
+    """A bad state of `length` trials on average in which a trial misses with `chance`; else no misses."""
     share = allowed / chance
     stay = {True: length, False: length * (1 - share) / share}
     bad, place, misses = bool(rng.random() < share), 0, np.zeros(n, dtype=bool)
@@ -258,7 +258,7 @@ def test_met_at_the_boundary_in_at_most_5_percent_of_series(name, rng):
 
 @pytest.mark.parametrize(("length", "chance"), [(5, 0.5), (5, 1), (10, 0.5), (20, 1), (50, 0.5), (50, 1)])
 def test_a_burst_that_was_caught_keeps_met_to_5_percent(length, chance, rng):
-    """A bad state that was never caught, or in one miss, looks as good as any: these are left out."""
+    """Recordings without a bad state, or with one miss in it, cannot be recognized and are left out."""
     for percentile, n, runs in (("99", 1000, 400), ("99", 3000, 200), ("99.9", 10_000, 150), ("99.9", 30_000, 80)):
         found = mets(functools.partial(bursty, length=length, chance=chance), n, percentile, runs, rng, least=2)
         assert len(found) <= at_most(runs, 0.05), (percentile, n)
@@ -288,11 +288,11 @@ def test_independent_clean_trials_of_the_length_needed_are_met(body, rng):
     """At least 999 in 1000."""
     for n, percentile, runs in ((299, "99", 400), (2995, "99.9", 150)):
         verdicts = [judge(of(BODIES[body](rng, n)), 1e9, percentile) for _ in range(runs)]
-        assert sum(one.verdict != MET for one in verdicts) <= at_most(runs, 1e-3)
-        assert all(one.effective_n == n for one in verdicts if one.verdict == MET)
+        assert sum(verdict.verdict != MET for verdict in verdicts) <= at_most(runs, 1e-3)
+        assert all(verdict.effective_n == n for verdict in verdicts if verdict.verdict == MET)
 
 
-def test_chance_is_told_exactly_for_neighbours_and_bounded_for_wider_windows():
+def test_chance_is_exact_for_neighbours_and_bounded_for_wider_windows():
     n, m = 24, 5
     gaps = np.diff(np.array(list(itertools.combinations(range(n), m))), axis=1)
     places = [np.arange(m)]
@@ -332,19 +332,21 @@ def test_dependence_goes_from_met_to_not_enough_and_nowhere_else(rng):
     assert (far.verdict, far.verdict_if_independent, far.trials_needed_if_independent) == (NOT_ENOUGH, MET, 2995)
     assert far.effective_n < 2995 and far.trials_needed == math.ceil(2995 / far.dependence.factor) > 10_000
     assert "bursts" in far.reasons[0] and far.certifies < 99.9
-    told = verdict_text(far)
-    assert "NOT ENOUGH EVIDENCE instead of MET" in told and f"record {far.trials_needed} fresh trials" in told
+    text = verdict_text(far)
+    assert "NOT ENOUGH EVIDENCE instead of MET" in text and f"record {far.trials_needed} new trials" in text
     missed = judge(of(latency_ns), ordered[-40] / 1e3)
     assert missed.verdict == missed.verdict_if_independent == MISSED and missed.effective_n < 10_000
     assert judge(of(latency_ns), 1e4, "90").verdict == MET
 
 
-def test_misses_in_one_burst_are_worth_less_than_misses_apart():
+def test_misses_in_one_burst_reduce_the_effective_sample_size():
     apart, together = spread(10_000, 4), range(5000, 5004)
     assert judge(of(with_misses(10_000, apart)), 200).verdict == MET
     verdict = judge(of(with_misses(10_000, together)), 200)
     assert (verdict.verdict, verdict.verdict_if_independent) == (NOT_ENOUGH, MET)
-    assert verdict.dependence.at_deadline and "3 follow another within 1 trial" in verdict.reasons[0]
+    assert (
+        verdict.dependence.at_deadline and "3 of the 4 misses follow another one within 1 trial" in verdict.reasons[0]
+    )
 
 
 def test_the_longer_recording_asked_for_does_certify(rng):
@@ -366,12 +368,12 @@ def test_misses_of_one_round_are_not_those_of_all(rng):
     rounds = [np.full(10_000, 1e5), with_misses(10_000, places), np.full(10_000, 1e5)]
     verdict = judge(of(*rounds), 200)
     assert (verdict.verdict, verdict.verdict_if_independent) == (NOT_ENOUGH, MET)
-    assert "12 of the 12 misses fell into one round of 3" in " ".join(verdict.reasons)
+    assert "12 of the 12 misses are in one of 3 rounds" in " ".join(verdict.reasons)
     mixed = [with_misses(10_000, places[part::3]) for part in range(3)]
     assert judge(of(*mixed), 200).verdict == MET
 
 
-def test_rounds_of_unlike_medians_are_no_dependence(rng):
+def test_rounds_of_different_medians_are_no_dependence(rng):
     runs = 100
     kept = sum(
         judge(of(*(factor * lognormal(rng, 1000, 0.01) for factor in (1, 1.03, 0.98))), 1e4).effective_n == 3000
@@ -383,7 +385,7 @@ def test_rounds_of_unlike_medians_are_no_dependence(rng):
 # Drift
 
 
-def test_a_body_that_drifts_far_below_the_deadline_keeps_met_and_tells_the_drift(rng):
+def test_a_drift_far_below_the_deadline_keeps_met_and_is_shown(rng):
     for n, percentile in ((3000, "99"), (10_000, "99.9"), (30_000, "99.9")):
         latency_ns = lognormal(rng, n, 0.01) * np.linspace(1, 1.03, n)
         verdict = judge(of(latency_ns), 200, percentile)
@@ -403,11 +405,11 @@ def test_a_drift_that_ends_over_the_deadline_does_not_stay_met(rng):
             assert verdict.verdict == NOT_ENOUGH
 
 
-def test_a_drift_that_would_carry_the_tail_over_the_deadline_is_told(rng):
+def test_a_drift_that_would_carry_the_tail_over_the_deadline_is_a_reason(rng):
     latency_ns = lognormal(rng, 10_000, 0.01) * np.where(np.arange(10_000) < 6000, 1, 1.1)
     verdict = judge(of(latency_ns), 118)
     assert (verdict.misses, verdict.verdict, verdict.verdict_if_effective) == (0, NOT_ENOUGH, MET)
-    assert "if it continues" in verdict.reasons[0] and "fresh trials in a steady state" in verdict_text(verdict)
+    assert "if it continues" in verdict.reasons[0] and "new trials in a steady state" in verdict_text(verdict)
     assert judge(of(latency_ns), 140).verdict == MET
     assert judge(of(latency_ns[::-1]), 118).verdict == MET  # it gets faster
 
@@ -418,69 +420,72 @@ def test_a_drift_that_would_carry_the_tail_over_the_deadline_is_told(rng):
 def test_failures_statuses_and_json(rng):
     verdict = failed("failed at build: no such layer", 1000)
     assert (verdict.verdict, verdict.n, verdict.max_us, verdict.trials_needed) == (NOT_ENOUGH, 0, None, 2995)
-    for told in (verdict_text(verdict, "2x128"), verdict_line(verdict, "2x128"), sentence(verdict)):
-        assert "failed at build: no such layer" in told
+    for text in (verdict_text(verdict, "2x128"), verdict_line(verdict, "2x128"), sentence(verdict)):
+        assert "failed at build: no such layer" in text
     assert [exit_status(names) for names in ([MET], [MET, NOT_ENOUGH], [NOT_ENOUGH, MISSED, MET])] == [0, 3, 1]
-    for one in (verdict, judge(of(lognormal(rng, 500), lognormal(rng, 500)), 105)):
-        again = json.loads(json.dumps(one.as_dict(), allow_nan=False))
+    for answer in (verdict, judge(of(lognormal(rng, 500), lognormal(rng, 500)), 105)):
+        again = json.loads(json.dumps(answer.as_dict(), allow_nan=False))
         names = {"verdict", "n", "misses", "deadline_us", "percentile", "confidence", "max_us", "trials_needed"}
-        names |= {"miss_rate_low", "miss_rate_high", "effective_n", "certifies", "extremal_index", "card", "drift"}
+        names |= {
+            "miss_rate_low",
+            "miss_rate_high",
+            "effective_n",
+            "certifies",
+            "extremal_index",
+            "firm_statistics",
+            "drift",
+        }
         assert names <= set(again) and again["percentile"] == 99.9
-    assert set(again["card"]["worst_in"]) == {"10", "100", "1000"} and len(again["max_us_rounds"]) == 2
+    assert set(again["firm_statistics"]["worst_in"]) == {"10", "100", "1000"} and len(again["max_us_rounds"]) == 2
 
 
-def told(latency_ns, deadline_us, percentile="99.9") -> tuple[Verdict, str]:
+def judged(latency_ns, deadline_us, percentile="99.9") -> tuple[Verdict, str]:
     verdict = judge(of(latency_ns), deadline_us, percentile)
     return verdict, verdict_text(verdict, "2x128 on onnxruntime")
 
 
 def test_verdict_text():
-    _, text = told(np.full(3000, 9.123e4), 100)
+    _, text = judged(np.full(3000, 9.123e4), 100)
     assert text.startswith("MET  p99.9 within 100 us at 95 % confidence  2x128 on onnxruntime\n")
-    assert "max 91.2 us of n = 3000 (with warm-up 91.2 us)" in text
-    assert "99.9 % of calls are at or below the maximum (95 % confidence)" in text
-    assert "no misses in 3000 trials, at most 0.0999 %" in text and "record" not in text
-    _, text = told(np.full(1000, 9e4), 100)
+    assert "max 91.2 us in n = 3000 trials (with warm-up 91.2 us)" in text
+    assert "no misses in 3000 trials: miss rate at most 0.0999 %" in text and "record" not in text
+    _, text = judged(np.full(1000, 9e4), 100)
     assert text.startswith("NOT ENOUGH EVIDENCE") and "99.7 % of calls meet the deadline" in text
-    assert "record 2995 fresh trials; do not append to this recording" in text
-    verdict, text = told(with_misses(10**6, spread(10**6, 2)), 200)
-    assert verdict.verdict == MET and "2 misses in 1000000 trials = 0.00020 %" in text
-    assert "(m,k)-firm: at worst 1 in any 10, 1 in any 100, 1 in any 1000 trials; longest run of misses 1" in text
-    verdict, text = told(with_misses(3000, spread(3000, 60)), 200)
+    assert "record 2995 new trials; do not append" in text
+    verdict, text = judged(with_misses(10**6, spread(10**6, 2)), 200)
+    assert verdict.verdict == MET and "2 misses in 1000000 trials: miss rate 0.00020 %" in text
+    assert "1 in any 10, 1 in any 100, 1 in any 1000" in text and "longest run of misses 1" in text
+    verdict, text = judged(with_misses(3000, spread(3000, 60)), 200)
     assert text.startswith("MISSED") and "do not append" not in text
-    assert sentence(verdict).startswith("The 99.9th percentile misses 200 us, at 95 % confidence: 60 misses in 3000")
+    assert "99.9th percentile exceeds 200 us" in sentence(verdict) and "60 misses in 3000" in sentence(verdict)
     assert verdict_line(verdict, "2x128").startswith("MISSED  ") and verdict_line(verdict, "2x128").endswith("  2x128")
     assert "\n" not in verdict_line(verdict, "2x128") + sentence(verdict)
 
 
 @pytest.mark.parametrize(
-    ("deadline_us", "percentile", "confidence", "message"),
+    ("deadline_us", "percentile", "confidence", "name"),
     [
-        (-5, "99.9", 0.95, "the deadline is a time in us above 0, not -5"),
-        (0, "99.9", 0.95, "the deadline is a time in us above 0, not 0"),
-        (float("nan"), "99.9", 0.95, "the deadline is a time in us above 0, not nan"),
-        (float("inf"), "99.9", 0.95, "the deadline is a time in us above 0, not inf"),
-        ("soon", "99.9", 0.95, "the deadline is a time in us above 0, not 'soon'"),
-        (100, "100", 0.95, "a percentile lies between 0 and 100, not at 100"),
-        (100, "99.9", 95, "the confidence is a share such as 0.95"),
+        *((value, "99.9", 0.95, "deadline") for value in (-5, 0, float("nan"), float("inf"), "soon")),
+        (100, "100", 0.95, "percentile"),
+        (100, "99.9", 95, "confidence"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_in_verdict_line(deadline_us, percentile, confidence, message):
+def test_invalid_questions_are_refused_in_one_line(deadline_us, percentile, confidence, name):
     for ask in (functools.partial(judge, of([1.0])), functools.partial(failed, "why")):
-        with pytest.raises(UsageError) as refusal:
+        with pytest.raises(UsageError, match=name) as refusal:
             ask(deadline_us, percentile, confidence)
-        assert str(refusal.value).startswith(message) and "\n" not in str(refusal.value)
+        assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("samples", [[], of([]), [Sample(np.ones(3), np.ones(3, dtype=bool))]])
 def test_nothing_to_judge_is_refused(samples):
-    with pytest.raises(UsageError, match="no trial after warm-up"):
+    with pytest.raises(UsageError, match="no trials after warm-up"):
         judge(samples, 100)
 
 
 @pytest.mark.parametrize("latency_ns", [[1.0, float("nan")], [1.0, 0.0], [1.0, -3.0], [float("inf"), 2.0]])
-def test_what_is_no_latency_is_refused(latency_ns):
-    with pytest.raises(UsageError, match="finite number above 0"):
+def test_invalid_latencies_are_refused(latency_ns):
+    with pytest.raises(UsageError, match="finite and positive"):
         judge(of(latency_ns), 100)
 
 

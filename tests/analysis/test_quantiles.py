@@ -1,4 +1,4 @@
-"""Exact intervals of percentiles and rates: computed from the binomial, apart from the code's own way to it."""
+"""Exact intervals of percentiles and rates, compared with independent computations from the binomial."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_tests_are_those_of_scipy_and_agree_with_the_bounds():
 
 
 def test_they_stay_exact_where_trials_are_many():
-    """At 1e6 trials scipy's bdtr is off by 1 in a million; the law in logarithms is the judge."""
+    """At 1e6 trials scipy's bdtr is off by 1 in a million; the reference is the sum in logarithms."""
     for n, allowed in ((10**6, Fraction(1, 1000)), (3 * 10**6, Fraction(1, 100))):
         centre = int(n * allowed - 1.645 * float(n * allowed * (1 - allowed)) ** 0.5)
         for count in range(centre - 8, centre + 8):
@@ -105,7 +105,7 @@ def test_they_stay_exact_where_trials_are_many():
 def test_the_size_of_the_met_test_is_at_most_what_is_asked(allowed, confidence):
     """For every n from 1 to 50 000: the most misses that give MET, by this code, have at most that probability."""
     sizes = np.arange(1, 50_001)
-    # The quantile function of scipy says where the last MET count lies, or one beside it.
+    # The quantile function of scipy says where the last MET count is, within one.
     near = stats.binom.ppf(1 - confidence, sizes, float(allowed)).astype(int)
     most = np.full(len(sizes), -1)
     for place, (n, around) in enumerate(zip(sizes.tolist(), near.tolist(), strict=True)):
@@ -143,7 +143,7 @@ def fewest(events: int, n: int, allowed: Fraction, confidence: float) -> int:
     return int(lengths[stats.binom.cdf(charged, lengths, float(allowed)) <= 1 - confidence][0])
 
 
-def test_the_fresh_recording_is_the_shortest_that_certifies():
+def test_the_new_recording_is_the_shortest_that_suffices():
     rng = random.Random(11)
     for _ in range(60):
         allowed, confidence = Fraction(rng.choice(("0.5", "0.25", "0.1", "0.01"))), rng.choice((0.9, 0.95, 0.99))
@@ -153,8 +153,8 @@ def test_the_fresh_recording_is_the_shortest_that_certifies():
 
 
 @pytest.mark.parametrize(("events", "n", "allowed"), [(985, 100_000, "0.01"), (480, 1000, "0.5"), (96, 10_000, "0.01")])
-def test_so_it_is_where_the_share_is_near_what_is_allowed(events, n, allowed):
-    """All counts up to the answer's are looked at: none before it certifies at its longest length."""
+def test_it_is_also_the_shortest_if_the_rate_is_near_the_allowed_one(events, n, allowed):
+    """No smaller count suffices at its longest length."""
     allowed = Fraction(allowed)
     found = trials_for_share(events, n, allowed)
     count = -(-found * events // n)
@@ -164,21 +164,21 @@ def test_so_it_is_where_the_share_is_near_what_is_allowed(events, n, allowed):
     assert not proves_below(-(-(found - 1) * events // n), found - 1, allowed)
 
 
-def test_it_is_none_where_the_share_is_no_less_than_allowed_and_fast_where_it_nearly_is(monkeypatch):
+def test_it_is_none_for_too_high_a_rate_and_fast_near_the_limit(monkeypatch):
     from scipy import special
 
     evaluated, betaincc = [], special.betaincc
     monkeypatch.setattr(special, "betaincc", lambda a, *rest: evaluated.append(np.size(a)) or betaincc(a, *rest))
     allowed = Fraction(1, 1000)
     assert trials_for_share(1, 1000, allowed) is None and trials_for_share(2, 1000, allowed) is None
-    assert trials_for_share(0, 10, Fraction(1, 10**10)) is None  # 2.996e10 is beyond what is asked for
+    assert trials_for_share(0, 10, Fraction(1, 10**10)) is None  # 2.996e10 is above the maximum
     assert trials_for_share(999_999, 10**9, allowed) is None
     assert trials_for_share(9_900, 10**7, allowed) < LONGEST
     assert trials_for_share(499_999, 10**6, Fraction(1, 2)) is None
     assert 0 < sum(evaluated) < 1_000_000  # of 1e9 lengths
 
 
-# What is asked for
+# Arguments
 
 
 def test_shares_are_exact():
@@ -187,12 +187,12 @@ def test_shares_are_exact():
 
 
 @pytest.mark.parametrize("percentile", ["0", "100", "-1", "100.1", "many", "", "1/0", "nan", float("inf")])
-def test_what_is_no_percentile_is_refused(percentile):
+def test_invalid_percentiles_are_refused(percentile):
     with pytest.raises(UsageError, match="percentile"):
         share_of(percentile)
 
 
 @pytest.mark.parametrize("confidence", [0.49, 1, 95, float("nan"), -0.95])
-def test_what_is_no_confidence_is_refused(confidence):
+def test_invalid_confidences_are_refused(confidence):
     with pytest.raises(UsageError, match="confidence"):
         check_confidence(confidence)

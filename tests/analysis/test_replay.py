@@ -23,20 +23,20 @@ def replay(samples, *limits_us):
 
 
 def by_hand(latency_ns, period_ns):
-    """(wait, answer, earlier calls not ended when due) of each call, one call after the other."""
-    told, end, ends = [], 0, []
+    """(waiting time, response time, unfinished earlier calls when due) of each call."""
+    calls, end, ends = [], 0, []
     for number, latency in enumerate(latency_ns):
         due = number * period_ns
         begins = max(due, end)
-        under_way = sum(one > due for one in ends)
+        under_way = sum(ended > due for ended in ends)
         end = begins + latency
         ends.append(end)
-        told.append((begins - due, end - due, under_way))
-    return [np.array(column) for column in zip(*told, strict=True)]
+        calls.append((begins - due, end - due, under_way))
+    return [np.array(column) for column in zip(*calls, strict=True)]
 
 
 def bursty(generator, n):
-    """Whole ns around 1000, some late, in runs."""
+    """Whole ns around 1000, some slow, in runs."""
     late = np.repeat(generator.random(n // 4 + 1) < 0.15, 4)[:n]
     return (generator.integers(900, 1100, n) * np.where(late, generator.integers(2, 6, n), 1)).astype(float)
 
@@ -47,39 +47,39 @@ def test_every_number_is_that_of_the_recursion_by_hand(n, rng):
         parts = [bursty(rng, n) for _ in range(rng.integers(1, 4))]
         period = int(max(part.mean() for part in parts)) + int(rng.integers(1, 800))
         deadline = int(rng.integers(900, 3000))
-        told = replay([Sample.of(part) for part in parts], period / 1e3, deadline / 1e3)
+        result = replay([Sample.of(part) for part in parts], period / 1e3, deadline / 1e3)
         hands = [by_hand(part, period) for part in parts]
         for part, hand in zip(parts, hands, strict=True):
             assert np.array_equal(waiting_ns(part, period), hand[0])
         waits, answers, under_way = (np.concatenate(columns) for columns in zip(*hands, strict=True))
-        assert told.n == n * len(parts) and told.rounds == len(parts)
-        assert told.queued == np.count_nonzero(waits) and told.queued_share == told.queued / told.n
-        assert told.worst_wait_us == waits.max() / 1e3 and told.longest_queue == under_way.max()
-        for side, values in ((told.replayed, answers), (told.closed, np.concatenate(parts))):
+        assert result.n == n * len(parts) and result.rounds == len(parts)
+        assert result.queued == np.count_nonzero(waits) and result.queued_share == result.queued / result.n
+        assert result.worst_wait_us == waits.max() / 1e3 and result.longest_queue == under_way.max()
+        for side, values in ((result.replayed, answers), (result.closed, np.concatenate(parts))):
             ordered = np.sort(values) / 1e3
             expected = [ordered[-(-len(ordered) * part // 1000) - 1] for part in (500, 990, 999, 1000)]
             assert [side.median_us, side.p99_us, side.p999_us, side.max_us] == pytest.approx(expected, rel=1e-12)
             assert side.misses == np.count_nonzero(values > deadline)
         runs = [[len(run) for run in "".join("x "[int(v <= deadline)] for v in hand[1]).split()] for hand in hands]
-        assert told.replayed.longest_run == max((run for one in runs for run in one), default=0)
+        assert result.replayed.longest_run == max((run for part in runs for run in part), default=0)
 
 
 def test_a_period_that_no_call_exceeds_changes_nothing(rng):
     latency = rng.integers(1_000, 2_000, 1000)
-    told = replay([Sample.of(latency)], 2.0)
-    assert told.closed == told.replayed and told.queued == told.longest_queue == 0 and told.worst_wait_us == 0
-    assert told.utilisation == pytest.approx(latency.mean() / 2000)
+    result = replay([Sample.of(latency)], 2.0)
+    assert result.closed == result.replayed and result.queued == result.longest_queue == 0 and result.worst_wait_us == 0
+    assert result.utilisation == pytest.approx(latency.mean() / 2000)
 
 
 def test_one_late_call_makes_the_next_ones_late():
     # 10 us due every 12 us, one of 40 us: it ends 28 us late, and each call after it gains 2 us.
     latency = np.full(100, 10_000.0)
     latency[50] = 40_000
-    told = replay([Sample.of(latency)], 12)
-    assert told.closed.misses == 1 and told.closed.longest_run == 1
-    assert told.queued == 14 and told.worst_wait_us == 28 and told.longest_queue == 3
+    result = replay([Sample.of(latency)], 12)
+    assert result.closed.misses == 1 and result.closed.longest_run == 1
+    assert result.queued == 14 and result.worst_wait_us == 28 and result.longest_queue == 3
     # The late one, then 38, 36, ... 14 us: 14 calls beyond 12 us, in one run.
-    assert (told.replayed.misses, told.replayed.longest_run, told.replayed.max_us) == (14, 14, 40.0)
+    assert (result.replayed.misses, result.replayed.longest_run, result.replayed.max_us) == (14, 14, 40.0)
 
 
 def test_each_process_begins_anew_and_warm_up_is_left_out():
@@ -108,16 +108,16 @@ def test_time_is_conserved(rng):
 @pytest.mark.parametrize("mean_us", [0.0371, 1, 9.9999, 123.456, 99_999.0])
 def test_a_period_that_is_too_short_names_one_that_is_not(mean_us):
     samples = [Sample.of(np.full(10, mean_us * 900)), Sample.of([mean_us * 500, mean_us * 1500])]
-    with pytest.raises(UsageError, match="grows without end") as refused:
+    with pytest.raises(UsageError, match="backlog") as refused:
         replay(samples, mean_us)
     assert "\n" not in str(refused.value)
-    smallest = float(str(refused.value).split("smallest period that works is ")[1].split()[0])
+    smallest = float(str(refused.value).split("at least ")[1].split()[0])
     assert mean_us < smallest <= mean_us * 1.0011
     assert replay(samples, smallest).utilisation < 1
 
 
 @pytest.mark.parametrize("wrong", [0, -1, float("nan"), float("inf")])
-def test_periods_and_deadlines_that_are_none_are_refused(wrong):
+def test_invalid_periods_and_deadlines_are_refused(wrong):
     sample = Sample.of(np.full(10, 1000.0))
     with pytest.raises(UsageError, match="period"):
         replay([sample], wrong)
@@ -145,14 +145,14 @@ def test_runs():
         assert longest_run(np.array([place for place, letter in enumerate(text) if letter == "1"])) == expected
 
 
-def test_words_and_json():
+def test_text_and_json():
     latency = np.full(100, 10_000.0)
     latency[50] = 40_000
-    told = replay([Sample.of(latency)], 12, 15)
-    lines = replay_text(told, "a network").splitlines()
+    result = replay([Sample.of(latency)], 12, 15)
+    lines = replay_text(result, "a network").splitlines()
     assert lines[0].startswith("a network: 100 trials") and "83.33 kHz" in lines[0]
     assert lines[2].split() == ["max", "40.0", "40.0"]
     assert [line.split()[-2:] for line in lines if "above 15 us" in line] == [["1", "13"]]
-    assert "14 calls (14.0 %) began late, by up to 28.0 us, behind up to 3 earlier calls" in lines[-2]
-    assert json.loads(json.dumps(told.as_dict(), allow_nan=False))["replayed"]["misses"] == 13
+    assert "14 calls (14.0 %) started late, by up to 28.0 us, behind up to 3 earlier calls" in lines[-2]
+    assert json.loads(json.dumps(result.as_dict(), allow_nan=False))["replayed"]["misses"] == 13
     assert [rate(period) for period in (0.5, 1, 1000, 1e6, 2e6)] == ["2 MHz", "1 MHz", "1 kHz", "1 Hz", "0.5 Hz"]

@@ -1,4 +1,4 @@
-"""What frameworks raise becomes one line: out of memory, not built, or not run."""
+"""Errors of frameworks become one line: out of memory, build failed, or run failed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def wrapped(inner: str) -> RuntimeError:
         (ValueError("no\nsuch thing"), BuildFailed),
     ],
 )
-def test_what_goes_wrong_is_one_line_of_its_kind(error, kind):
+def test_an_error_becomes_one_line_of_its_class(error, kind):
     with pytest.raises(kind) as caught, building("some", "cell (forward)"):
         raise error
     assert "\n" not in str(caught.value) and "some" in str(caught.value) and "cell (forward)" in str(caught.value)
@@ -45,11 +45,11 @@ def test_what_goes_wrong_is_one_line_of_its_kind(error, kind):
     assert str(failure) == f"some: {first_line(error)}"
 
 
-def test_errors_of_this_lab_pass_as_they_are():
+def test_own_errors_are_passed_on_unchanged():
     with pytest.raises(UsageError, match="passes as it is"), building("some", "cell"):
         raise UsageError("passes as it is")
 
 
-def test_the_first_line_goes_on_after_a_colon():
+def test_the_first_line_includes_the_second_after_a_colon():
     assert first_line(RuntimeError("raised:\n\n  CppCompileError: no g++\nmore")) == "raised: CppCompileError: no g++"
     assert first_line(RuntimeError("no\nmore")) == "no" and first_line(KeyError()) == "KeyError"

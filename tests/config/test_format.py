@@ -35,7 +35,7 @@ from lstm_trt.config import format
         (format.listed([]), "none"),
     ],
 )
-def test_one_rounding_a_unit(text, expected):
+def test_one_rounding_per_unit(text, expected):
     assert text == expected
 
 

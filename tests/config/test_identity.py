@@ -1,4 +1,4 @@
-"""Ids stay: every stored one is what is computed today, and a field that is added later changes none."""
+"""Ids are stable: stored ids equal those computed today, and a field that is added later changes none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDERS = sorted(path.parent for path in (ROOT / "data" / "epyc").glob("*/config
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_every_id_that_ships_is_that_of_its_configuration(folder):
+def test_every_shipped_id_is_that_of_its_configuration(folder):
     import pyarrow.parquet as pq
 
     rows = pq.read_table(folder / "configs.parquet", columns=["config_id", "configuration"]).to_pylist()
@@ -32,7 +32,7 @@ def test_every_id_that_ships_is_that_of_its_configuration(folder):
 
 
 def later(part, metadata=ADDED, **values):
-    """`part` in a version whose class has a further field, `of_tomorrow`, with a default."""
+    """`part` in a later version, whose class has another field, `of_tomorrow`, with a default."""
     further = ("of_tomorrow", str, field(default="as ever", metadata=metadata))
     kind = make_dataclass(type(part).__name__, [further], bases=(type(part),), frozen=True)
     return kind(**{item.name: getattr(part, item.name) for item in fields(part)}, **values)
@@ -61,12 +61,12 @@ def test_a_field_added_later_changes_no_id_where_it_has_its_default(part):
     changed = later(part, of_tomorrow="another")
     assert changed.as_dict() == part.as_dict() | {"of_tomorrow": "another"}
     assert id_with(changed) != id_with(part)
-    # Declared without the mark it would have changed all of them.
+    # Without the metadata it would have changed all ids.
     assert id_with(later(part, metadata=None)) != id_with(part)
 
 
 @pytest.mark.parametrize("part", [PARTS["options"], PARTS["protocol"]], ids=["options", "protocol"])
-def test_a_later_version_reads_what_was_stored_before_and_an_earlier_one_refuses_what_came_after(part):
+def test_a_later_version_reads_older_files_and_an_earlier_one_refuses_newer_fields(part):
     plain = json.loads(json.dumps(part.as_dict()))
     assert known_fields(type(later(part)), plain).as_dict() == part.as_dict()
     with pytest.raises(UnknownConfiguration):

@@ -8,7 +8,7 @@ PLAIN = Configuration(LstmShape(2, 64, 32), "onnxruntime", "1.0", "a processor")
 THREADS = Configuration(LstmShape(2, 64, 32), "onnxruntime", "1.0", "a processor", Options(precision="bf16", threads=2))
 
 
-def test_labels_say_what_differs_and_no_more():
+def test_labels_show_only_what_differs():
     fields = [configuration_fields(configuration) for configuration in (PLAIN, THREADS)]
     assert labels(fields) == ["fp32, threads 1", "bf16, threads 2"]
     assert labels(fields, enough=True) == ["fp32", "bf16"]

@@ -22,14 +22,14 @@ SHAPES = [LstmShape(1, 7, 3), LstmShape(3, 16, 5, 2), LstmShape(2, 9, 4, 3, feat
 def test_counts_are_those_of_the_network_itself(shape):
     module = build_module(shape, make_weights(shape, 0))
     assert shape.parameters == sum(parameter.numel() for parameter in module.parameters())
-    # Every weight of a matrix is used once a step and sequence, as a multiplication and an addition.
+    # Every weight of a matrix is used once per step and sequence, in a multiplication and an addition.
     steps = shape.sequence * shape.batch
     matrices = {name: p.numel() for name, p in module.named_parameters() if p.dim() == 2}
     assert shape.flops == 2 * steps * sum(matrices.values())
     assert shape.recurrent_flops == 2 * steps * sum(n for name, n in matrices.items() if "weight_hh" in name)
 
 
-def test_the_founding_grid_is_that_of_the_document():
+def test_the_predefined_grid():
     shapes = list(FOUNDING)
     assert len(shapes) == len(set(shapes)) == len(FOUNDING) == 2000
     assert {shape.layers for shape in shapes} == {1, 2, 3, 4, 6}
@@ -40,7 +40,7 @@ def test_the_founding_grid_is_that_of_the_document():
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         ({"layers": 0}, "layers must be at least 1"),
         ({"hidden": -3}, "hidden must be at least 1"),
@@ -50,8 +50,8 @@ def test_the_founding_grid_is_that_of_the_document():
         ({"hidden": 10**9}, "at most"),
     ],
 )
-def test_sizes_that_make_no_network(values, words):
-    with pytest.raises(UsageError, match=words):
+def test_invalid_sizes(values, message):
+    with pytest.raises(UsageError, match=message):
         LstmShape(**{"layers": 1, "hidden": 8, "sequence": 4, **values})
 
 
@@ -67,13 +67,13 @@ def configuration(**changes) -> Configuration:
     return replace(Configuration(LstmShape(2, 64, 32), "onnxruntime", "1.31.1", "a processor"), **changes)
 
 
-def test_the_identity_is_the_hash_of_canonical_json_and_survives_a_round_trip():
-    one = configuration()
-    text = json.dumps(one.as_dict(), sort_keys=True, separators=(",", ":"))
-    assert canonical_json(one.as_dict()) == text
-    assert one.id == hashlib.sha256(text.encode()).hexdigest()
+def test_the_id_is_the_hash_of_canonical_json_and_survives_a_round_trip():
+    original = configuration()
+    text = json.dumps(original.as_dict(), sort_keys=True, separators=(",", ":"))
+    assert canonical_json(original.as_dict()) == text
+    assert original.id == hashlib.sha256(text.encode()).hexdigest()
     back = Configuration.from_dict(json.loads(text))
-    assert back == one and back.id == one.id
+    assert back == original and back.id == original.id
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_the_identity_is_the_hash_of_canonical_json_and_survives_a_round_trip():
     ],
     ids=str,
 )
-def test_whatever_changes_the_question_changes_the_identity(changes):
+def test_every_change_of_the_configuration_changes_the_id(changes):
     assert configuration(**changes).id != configuration().id
 
 
 @pytest.mark.parametrize("plain", [{}, {"workload": 3}, {**configuration().as_dict(), "options": {"speed": 1}}])
-def test_foreign_configurations_are_refused(plain):
+def test_invalid_configurations_are_refused(plain):
     with pytest.raises(UsageError):
         Configuration.from_dict(plain)
 
@@ -116,7 +116,7 @@ def test_foreign_configurations_are_refused(plain):
         lambda: choose_cores(10_000),
     ],
 )
-def test_options_that_mean_nothing_are_refused(make):
+def test_invalid_options_are_refused(make):
     with pytest.raises(UsageError):
         make()
 

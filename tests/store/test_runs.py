@@ -1,4 +1,4 @@
-"""Runs: groups of samples from anywhere, chosen by what was configured."""
+"""Runs: groups of samples, selected by their configuration."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_groups_of_a_table_are_chosen_by_its_columns(tmp_path):
     assert runs.frame["hidden"].tolist() == [8, 16]
 
 
-def test_runs_of_whatever_holds_latencies(folder):
+def test_runs_of_paths_groups_and_recordings(folder):
     runs = load(folder)
     items = list(folders.read_many(folder))
     assert as_runs(runs) is runs
@@ -67,7 +67,7 @@ def test_runs_of_whatever_holds_latencies(folder):
         as_runs([1, 2])
 
 
-# Recordings of a newer version, and one writer a folder
+# Recordings of a newer version, and one writer per folder
 
 
 def newer(folder, name: str, change) -> None:
@@ -81,24 +81,24 @@ def newer(folder, name: str, change) -> None:
 
 
 NEWER = {
-    "workload kind": lambda told: told["configuration"]["workload"].update(kind="transformer"),
-    "field of the workload": lambda told: told["configuration"]["workload"].update(heads=8),
-    "option": lambda told: told["configuration"]["options"].update(fusion="all"),
-    "protocol": lambda told: told["configuration"]["protocol"].update(batching="adaptive"),
-    "schema": lambda told: told.update(schema_version=99),
+    "workload kind": lambda described: described["configuration"]["workload"].update(kind="transformer"),
+    "field of the workload": lambda described: described["configuration"]["workload"].update(heads=8),
+    "option": lambda described: described["configuration"]["options"].update(fusion="all"),
+    "protocol": lambda described: described["configuration"]["protocol"].update(batching="adaptive"),
+    "schema": lambda described: described.update(schema_version=99),
 }
 
 
 @pytest.mark.parametrize("kind", NEWER)
-def test_what_a_newer_version_recorded_is_skipped_with_one_line(folder, kind):
+def test_a_recording_of_a_newer_version_is_skipped_with_one_warning(folder, kind):
     before = [group.name for group in load(folder)]
     newer(folder, f"{'0' * 64}-r0.parquet", NEWER[kind])
     kept = sorted(path.name for path in folder.iterdir())
     runs = load(folder)
     assert [group.name for group in runs] == before and len(runs.warnings) == 1
-    assert runs.warnings[0].startswith("1 recording of a newer version skipped")
+    assert runs.warnings[0].startswith("1 recording of a newer version")
     folders.tidy(folder)
-    assert sorted(path.name for path in folder.iterdir()) == kept  # never set aside, never deleted
+    assert sorted(path.name for path in folder.iterdir()) == kept  # neither renamed nor deleted
     with pytest.raises(UnknownConfiguration, match=r"0000-r0\.parquet"):
         load(folder / f"{'0' * 64}-r0.parquet")
     with pytest.raises(UnknownConfiguration):  # it would be missing from the pair
