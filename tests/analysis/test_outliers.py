@@ -1,4 +1,4 @@
-"""Outliers against latencies with a known truth: clusters, data without clusters, periods, causes, steady states, edges."""
+"""Outliers against latencies with a known truth: clusters, clean data, periods, causes, steady states, edges."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def recovered(found, clusters) -> bool:
     ),
 )
 def test_planted_clusters_are_recovered_in_90_of_100(n, clusters, move, rng):
-    # Ten trials, each an independent draw of a lognormal bulk times two, have a mean with an error of 2 sigma / sqrt(10) of
-    # the median: with sigma 2 % by more than 0.02 in 11 % of the samples, with 5 % in 53 %. No program can do
+    # Ten independent draws of a lognormal bulk times two have a mean with an error of 2 sigma / sqrt(10) of the
+    # median: with sigma 2 % by more than 0.02 in 11 % of the samples, with 5 % in 53 %. No program can do
     # better, so the clusters of the wider bulk have their own jitter here.
     bodies = [("normal 1 %", None), ("lognormal 1 %", None), ("lognormal 2 %", 0.01)]
     samples = 75 if n == 1000 else 40

@@ -20,7 +20,7 @@ from lstm_trt.analysis.text import scaling_text
 from lstm_trt.analysis.times import AXES, PAIR_CONFIDENCE, Cell, Round, from_table, read_times
 from lstm_trt.cli import scaling as command
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.errors import LabError, StoreError, UsageError
+from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.store import consolidated, files, folders, schema
 from lstm_trt.store.tables import Table

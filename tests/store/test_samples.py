@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lstm_trt.config.errors import LabError, UsageError
+from lstm_trt.config.errors import LabError, StoreError, UsageError
 from lstm_trt.store import consolidated, files, folders, schema
 from lstm_trt.store.runs import load
 from lstm_trt.store.samples import groups_of
@@ -588,9 +588,11 @@ def test_bad_options_are_refused_in_one_line(tmp_path):
     (tmp_path / "t.txt").write_text("5\n6\n")
     for options in ({"column": "x"}, {"group_by": ["x"]}, {"causes": ["x"]}):
         assert "without column names" in refusal(tmp_path / "t.txt", unit="us", **options)
-    assert "no such file or folder" in refusal(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="no such file or folder"):
+        load(tmp_path / "nowhere")
     (tmp_path / "nothing").mkdir()
-    assert "contains no recordings" in refusal(tmp_path / "nothing")
+    with pytest.raises(StoreError, match="contains no recordings"):
+        load(tmp_path / "nothing")
     wide = put(tmp_path / "wide.csv", {f"column{place}": [1, 2] for place in range(500)})
     assert "and 480 more" in refusal(wide)
 
