@@ -234,7 +234,7 @@ def outliers_line(outliers: Outliers, name: str) -> str:
     """The outliers on one line, for lists of configurations."""
     clusters = clusters_line(outliers.clusters)
     found = f"{count(outliers.outliers, 'outlier')} in {count(outliers.n, 'trial')}"
-    return f"{name}: {found}; clusters: {clusters}; steady state: {outliers.steady_state}"
+    return f"{name}: {found}; clusters: {clusters}; level: {outliers.steady_state}"
 
 
 def clusters_line(clusters: Sequence, most: int | None = None) -> str:
@@ -268,10 +268,9 @@ def _course(rounds: Sequence[Round]) -> list[str]:
     """Steady state and segments of each round; one line if all rounds are flat."""
     several = len(rounds) > 1
     if all(part.steady_state == SteadyState.FLAT and len(part.segments) == 1 for part in rounds):
-        return [f"Steady state: flat{' in all rounds' * several}"]
+        return [f"Level: flat{' in all rounds' * several}"]
     return [
-        (f"Round {part.round}: " if several else "Steady state: ") + f"{part.steady_state}{_segments(part)}"
-        for part in rounds
+        (f"Round {part.round}: " if several else "Level: ") + f"{part.steady_state}{_segments(part)}" for part in rounds
     ]
 
 
@@ -345,7 +344,7 @@ def _period(period_ms: float | None, outliers: Outliers) -> str:
     if period_ms is None:
         return ""
     by = " (start times estimated by summing latencies)" if outliers.period_by == TimesBy.SUMMED_LATENCIES else ""
-    return f", every {milliseconds(period_ms)}{by}"
+    return f", period {milliseconds(period_ms)}{by}"
 
 
 def _causes(causes: Sequence[Cause]) -> str:
@@ -606,7 +605,8 @@ def _axis(findings: Findings, system: str, axis: str) -> str:
         linear = sum(line.r2 > LINEAR_R2 for line in series)
         between = f" ({_slope(slopes[0])} to {_slope(slopes[-1])})" if len(slopes) > 1 else ""
         text = f"R2 > {LINEAR_R2} in {linear} of {len(series)} series,"
-        text += f" {_slope(statistics.median(slopes))} us per {AXIS_UNITS[axis]}{between}; "
+        text += f" {'median slope' if between else 'slope'} {_slope(statistics.median(slopes))} us per"
+        text += f" {AXIS_UNITS[axis]}{between}; "
         breaks = Counter(line.breaks_at for line in series if line.breaks_at is not None)
         places = ", ".join(f"at {axis} {size} ({times})" for size, times in sorted(breaks.items()))
         leave = "leaves" if breaks.total() == 1 else "leave"
@@ -616,8 +616,8 @@ def _axis(findings: Findings, system: str, axis: str) -> str:
             else "none leaves its fitted line by more than 10 %"
         )
     else:
-        text = f"linearity not tested: needs at least 3 values, there are {findings.longest_line(system, axis)}"
-    text += f"; larger is faster in {count(len(inversions), 'pair')}{_certain(inversions)}"
+        text = f"linearity not tested: needs at least 3 sizes, has {findings.longest_line(system, axis)}"
+    text += f"; larger is faster in {count(len(inversions), 'pair')}{_certain(inversions)}" if inversions else ""
     return f"{AXIS_NAMES[axis]}: {text}{_places(findings.times, system, axis, inversions)}"
 
 

@@ -381,7 +381,7 @@ def test_text(fixed):
     assert clusters_line(()) == "none"
     text = outliers_text(found, "a name")
     assert text.startswith("a name:\n1000 trials, median 100")
-    assert "Steady state: flat" in text
+    assert "Level: flat" in text
     assert "2 clusters, as multiples of the local median:\n  1.25x (125" in text
     assert "20 trials, 2.0 % (1.2 to 3.1 %), unexplained" in text
     assert "No events were counted" in text

@@ -124,7 +124,7 @@ def test_names_of_the_literature_stay_whole_in_the_labs_tables(folder, run):
         (("cell", "--implementation", "onnxruntime", "--batches", "0", "--out", "x"), "batches must be at least 1"),
         (("cell", "--implementation", "onnxruntime", "--rounds", "0", "--out", "x"), "rounds must be at least 1"),
         (("--list", "--format", "csv"), "text or json"),
-        (("--table", "--out", "x"), "there is no file or folder"),
+        (("--table", "--out", "x"), "file or folder"),
         (("--dry-run",), "--dry-run goes with --plan"),
         (("--plan",), "--out is missing"),
         (("--plan", "cell", "--out", "x"), "--plan is the whole set"),

@@ -501,7 +501,7 @@ def test_the_page_of_outliers(counts):
     assert len(drawn) == len(counts)
     marked = {to_rgba(line.get_color()) for line in drawn}
     assert {patch.get_facecolor() for patch in pooled_line(figure).axes.patches} == marked
-    assert "nothing was counted" not in words(figure)  # the control run was
+    assert "no events were counted" not in words(figure)  # the control run was
     assert_the_page_is_whole(figure)
     with pytest.raises(UsageError, match="no trials after warm-up"):
         plots.outliers_page(group(), found)
@@ -550,9 +550,9 @@ def test_a_cause_of_few_of_the_late_trials_is_told_as_part_of_it():
         late = SimpleNamespace(causes=(cause,))
         return causes_words(late, SimpleNamespace(causes_counted=("major_faults",))).replace("\u00a0", " ")
 
-    assert told(0.9) == "major page faults (odds 12.0×)"
-    assert told(0.063) == "in part major page faults (6.3 % of these, odds 12.0×)"
-    assert "in part" not in told(0.2, "control")
+    assert told(0.9) == "major page faults (odds ratio 12.0)"
+    assert told(0.063) == "partly major page faults (6.3 % of these, odds ratio 12.0)"
+    assert "partly" not in told(0.2, "control")
     nothing = SimpleNamespace(causes=()), SimpleNamespace(causes_counted=("major_faults",))
     assert causes_words(*nothing) == "unexplained"
-    assert causes_words(nothing[0], SimpleNamespace(causes_counted=())) == "nothing was counted"
+    assert causes_words(nothing[0], SimpleNamespace(causes_counted=())) == "no events were counted"

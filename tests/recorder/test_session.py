@@ -196,7 +196,7 @@ def test_the_command_records_and_prints_what_it_stored(tmp_path, lab):
 def test_what_the_preparing_process_refuses_is_a_failure_with_its_reason(tmp_path):
     process = Process(None, tmp_path, "preparer")
     job = {"kind": "reference", "configuration": {}, "gate_seed": 1, "answers_path": "answers.npy"}
-    with pytest.raises(WorkerLost, match="not a configuration of this version"):
+    with pytest.raises(WorkerLost, match="invalid configuration"):
         process.call(job, time_limit_s=300, memory_limit=None, listener=lambda answer: None)
     assert process.alive
     process.close()

@@ -55,8 +55,8 @@ def test_times_that_mean_nothing(text):
     ("arguments", "words"),
     [
         (("--for", "3x"), "3h, 1h30m, 90s or plain seconds"),
-        (("--for", "0"), "for_s must be from 1 to"),
-        (("--for", "400d"), "for_s must be from 1 to"),
+        (("--for", "0"), "for_s must be between 1 and"),
+        (("--for", "400d"), "for_s must be between 1 and"),
         (("--for", "3h", "--trials", 10), "--for sets how long it records, --trials"),
         (("--for", "3h", "--tier", "look"), "--tier"),
         (("--for", "3h", "--time-limit", 10), "--time-limit"),
@@ -215,11 +215,11 @@ def test_what_is_missing_is_told(tmp_path, record_parts):
     (cut,) = folders.read_many(tmp_path)
     assert "(it fell over)" in cut.provenance["warnings"][-1]
     files[0].write_bytes(files[0].read_bytes()[:-50])
-    with pytest.raises(StoreError, match="not a whole Parquet file"):
+    with pytest.raises(StoreError, match="not a valid Parquet file"):
         list(folders.read_many(tmp_path))
     assert folders.tidy(tmp_path) == [files[0]]
     (cut,) = folders.read_many(tmp_path)
-    assert "soak with holes: part 0 missing" in cut.provenance["warnings"]
+    assert "soak incomplete: part 0 missing" in cut.provenance["warnings"]
     schema.validate(cut, "what is left")
 
 
@@ -227,7 +227,7 @@ def test_what_is_missing_is_told(tmp_path, record_parts):
     ("numbers", "part", "elapsed_s", "told"),
     [
         (range(3), 2, 30.0, ["soak incomplete: 3 of about 18 parts"]),
-        ((0, 2), 2, 30.0, ["soak with holes: part 1 missing", "soak incomplete: 2 of about 18 parts"]),
+        ((0, 2), 2, 30.0, ["soak incomplete: part 1 missing", "soak incomplete: 2 of about 18 parts"]),
         ((0,), 0, 179.9, ["soak incomplete: 1 of about 2 parts"]),
     ],
 )
@@ -257,7 +257,7 @@ def test_a_part_with_other_columns_is_refused(tmp_path, record_parts):
     path = parts_of(tmp_path)[1]
     part = store_files.read(path)
     store_files.write(replace(part, columns={**part.columns, "compute_ns": part.columns["latency_ns"]}), tmp_path)
-    with pytest.raises(StoreError, match="other columns"):
+    with pytest.raises(StoreError, match="columns or configuration differ"):
         list(folders.read_many(tmp_path))
 
 

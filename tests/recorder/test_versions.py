@@ -234,7 +234,7 @@ def test_what_fails_under_every_version_is_told_and_compared_with_nothing(record
         ("numpy", ["2.0", "2.1"], {}, "no runtime's library: choose from onnxruntime, tensorrt"),
         ("onnxruntime", ["1.20.1", "1.21.0"], {"runtime": "pytorch"}, "pytorch loads torch, not onnxruntime"),
         ("onnxruntime", ["1.20.1", "1.21.0"], {"rounds": 0}, "rounds must be at least 1"),
-        ("onnxruntime", ["1.20.1", "1.21.0"], {"effect": 1.5}, "the effect is a share"),
+        ("onnxruntime", ["1.20.1", "1.21.0"], {"effect": 1.5}, "the effect must be a share"),
         ("onnxruntime", ["1.20.1", "1.21.0"], {"time_limit_s": 0}, "the time limit must be above 0"),
         ("onnxruntime", ["1.20.1", "1.21.0"], {"options": Options(precision="fp16")}, "offers no fp16"),
     ],
