@@ -48,7 +48,7 @@ SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
         (("sweep", *SHAPE, "--memory-limit-gb", -1, "--out", "x"), "--memory-limit-gb must be above 0"),
         (("sweep", *SHAPE, "--batch", 1, 0, "--out", "x"), "batch must be at least 1"),
         (("sweep", *SHAPE, "--runtime", "onnxruntime", "nope", "--out", "x"), "unknown runtime 'nope'"),
-        (("consolidate", "nowhere-at-all"), "no folder nowhere-at-all"),
+        (("consolidate", "nowhere-at-all"), "nowhere-at-all"),
         (("summarize", "nowhere-at-all"), "no such file or folder: nowhere-at-all"),
         (("export", "--layers", 1, "--hidden", 8, "--sequence", 0, "--out", "x"), "sequence must be at least 1"),
         (("export", *SHAPE, "--seed", -1, "--out", "x"), "seed must be at least 0"),

@@ -137,8 +137,8 @@ def test_a_folder_of_one_configuration_is_a_list_too(tmp_path, answer):
     ("arguments", "words"),
     [
         ((), "required: --deadline-us"),
-        (("--deadline-us", "0"), "above 0"),
-        (("--deadline-us", "-3"), "above 0"),
+        (("--deadline-us", "0"), "positive"),
+        (("--deadline-us", "-3"), "positive"),
         (("--deadline-us", "nan"), "nan"),
         (("--deadline-us", "inf"), "inf"),
         (("--deadline-us", "soon"), "invalid float value: 'soon'"),
@@ -168,7 +168,7 @@ WRONG = {
     "nan": ("latency_us\n500\nnan\n501\n", "1 blank or NaN, the first in line 3"),
     "negative": ("latency_us\n500\n-1\n501\n", "1 zero or negative, the first in line 3"),
     "zero": ("latency_us\n500\n501\n0\n", "1 zero or negative, the first in line 4"),
-    "mixed": ("hidden,latency_us\n" + "32,500\n64,900\n" * 20, "mixes 2 values of hidden: say --group-by hidden"),
+    "mixed": ("hidden,latency_us\n" + "32,500\n64,900\n" * 20, "mixes 2 values of hidden: use --group-by hidden"),
 }
 
 
