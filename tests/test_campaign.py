@@ -102,5 +102,5 @@ def test_data_is_found_from_the_notebooks_folder_and_from_the_top(monkeypatch):
         monkeypatch.chdir(start)
         assert find_folder("data/README.md").resolve() == ROOT / "data" / "README.md"
         assert project_folder("data/local/x") == ROOT / "data" / "local" / "x"
-    with pytest.raises(UsageError, match="no data/nothing"):
+    with pytest.raises(UsageError, match="data/nothing"):
         find_folder("data/nothing")
