@@ -311,9 +311,9 @@ def _shape(ordered: np.ndarray, fence: float) -> str:
 def _explain(found: Outliers, samples: list[Sample]) -> Outliers:
     starts, by = _starts(samples)
     kinds = [*range(len(found.clusters)), *([TAIL] if found.tail else [])]
-    late = [(cluster.multiplier, cluster.multiplier) for cluster in found.clusters]
-    late += [(found.tail.start, found.tail.stop)] if found.tail else []
-    excess = [tuple((multiple - 1) * found.median_us * 1e3 for multiple in ends) for ends in late]
+    ranges = [(cluster.multiplier, cluster.multiplier) for cluster in found.clusters]
+    ranges += [(found.tail.start, found.tail.stop)] if found.tail else []
+    excess = [tuple((multiple - 1) * found.median_us * 1e3 for multiple in ends) for ends in ranges]
     # Only the slow outliers are the tail; fast outliers have the same label.
     labels = [
         np.where((label == TAIL) & (sample.timed_ns < level), TAIL - 1, label)

@@ -608,16 +608,16 @@ def _axis(findings: Findings, system: str, axis: str) -> str:
         text += f" {'median slope' if between else 'slope'} {_slope(statistics.median(slopes))} us per"
         text += f" {AXIS_UNITS[axis]}{between}; "
         breaks = Counter(line.breaks_at for line in series if line.breaks_at is not None)
-        places = ", ".join(f"at {axis} {size} ({times})" for size, times in sorted(breaks.items()))
+        places = ", ".join(f"{times} at {axis} {size}" for size, times in sorted(breaks.items()))
         leave = "leaves" if breaks.total() == 1 else "leave"
         text += (
-            f"{breaks.total()} of them {leave} the fitted line by more than 10 %: {places}"
+            f"{breaks.total()} series {leave} the fitted line by more than 10 % ({places})"
             if breaks
-            else "none leaves its fitted line by more than 10 %"
+            else "no series leaves its fitted line by more than 10 %"
         )
     else:
         text = f"linearity not tested: needs at least 3 sizes, has {findings.longest_line(system, axis)}"
-    text += f"; larger is faster in {count(len(inversions), 'pair')}{_certain(inversions)}" if inversions else ""
+    text += f"; larger is faster in {count(len(inversions), 'pair')}{_significant(inversions)}" if inversions else ""
     return f"{AXIS_NAMES[axis]}: {text}{_places(findings.times, system, axis, inversions)}"
 
 
@@ -629,16 +629,19 @@ def _places(times: Times, system: str, axis: str, inversions: Sequence[Inversion
     texts = [f"between {', '.join(f'{small} and {large} ({n})' for (small, large), n in steps.most_common(3))}"]
     texts[0] += " and others" if len(steps) > 3 else ""
     for place, other in enumerate(times.axes):
-        seen = {pair.smaller[other] for pair in inversions}
-        if other != axis and len(inversions) > 1 and seen < {shape[place] for shape in times.cells[system]}:
-            texts.append(f"only at {other} {', '.join(map(str, sorted(seen)))}")
+        sizes = {pair.smaller[other] for pair in inversions}
+        if other != axis and len(inversions) > 1 and sizes < {shape[place] for shape in times.cells[system]}:
+            texts.append(f"only at {other} {', '.join(map(str, sorted(sizes)))}")
     return ", " + ", ".join(texts)
 
 
 def _penalties(findings: Findings, system: str) -> str:
     found = sorted((pair for pair in findings.batch1_penalties if pair.system == system), key=lambda pair: -pair.ratio)
-    text = f"Batch 1 slower than batch 2: in {len(found) or 'none'}{_certain(found)}"
-    text += f" of {count(findings.with_batches_1_and_2(system), 'network')} measured at both"
+    measured = findings.with_batches_1_and_2(system)
+    if not measured:
+        return "Batch 1 slower than batch 2: not tested, no network was measured at both"
+    text = f"Batch 1 slower than batch 2: in {len(found) or 'none'}{_significant(found)}"
+    text += f" of {count(measured, 'network')} measured at both"
     return text + (f", by at most {multiple(found[0].ratio)} at {_shape(found[0].shape)}" if found else "")
 
 
@@ -648,14 +651,17 @@ def _batching(findings: Findings, system: str) -> str:
         return "Batching: no network was measured at two batch sizes"
     free = Counter(batching.free_up_to for batching in here if batching.stops_at is not None)
     never = sum(batching.stops_at is None for batching in here)
-    places = [f"to batch {size} ({times})" for size, times in sorted(free.items())]
-    places += [f"to the largest measured ({never})"] if never else []
+    places = [f"to batch {size} ({count(times, 'network')})" for size, times in sorted(free.items())]
+    places += [f"to the largest batch measured ({count(never, 'network')})"] if never else []
     best = Counter(batching.cheapest for batching in here)
-    text = f"Batching: each doubling costs less than 10 % up {', '.join(places)}"
-    text += f"; least time per sample at batch {', '.join(f'{size} ({times})' for size, times in sorted(best.items()))}"
+    cheapest = (f"batch {size} ({count(times, 'network')})" for size, times in sorted(best.items()))
+    text = f"Batching: doubling the batch costs less than 10 % up {', '.join(places)}"
+    text += f"; least time per sample at {', '.join(cheapest)}"
     largest = sum(batching.cheapest_is_largest for batching in here)
     if largest:
-        text += f", in {largest} of {len(here)} networks the largest measured: a larger one may be better"
+        text += (
+            f"; in {largest} of {len(here)} networks this is the largest batch measured, and a larger one may be better"
+        )
     return text
 
 
@@ -666,16 +672,16 @@ def _inversions(findings: Findings, system: str) -> list[str]:
         rest = {axis: size for axis, size in pair.smaller.items() if axis != pair.axis}
         text = f"  {pair.ratio:.3f}  {pair.axis} {pair.smaller[pair.axis]} -> {pair.larger[pair.axis]}"
         text += f" at {_shape(rest)}" if rest else ""
-        lines.append(text + {True: "  certain", False: "  not certain", None: ""}[pair.certain])
+        lines.append(text + {True: "  significant", False: "  not significant", None: ""}[pair.certain])
     if len(found) > MOST_INVERSIONS:
         lines.append(f"  and {len(found) - MOST_INVERSIONS} more; --format json lists all")
     return ["Larger networks that are faster (ratio of times, larger / smaller):", *lines] if lines else []
 
 
-def _certain(pairs: Sequence) -> str:
+def _significant(pairs: Sequence) -> str:
     if not pairs or pairs[0].certain is None:
         return ""
-    return f" ({sum(pair.certain for pair in pairs)} certain)"
+    return f" ({sum(pair.certain for pair in pairs)} significant)"
 
 
 def _shape(shape: dict[str, int]) -> str:

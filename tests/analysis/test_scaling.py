@@ -197,7 +197,7 @@ def test_inversions_between_hidden_200_and_256():
     breaks = {(line.fixed["layers"], line.breaks_at) for line in found.linearity if line.axis == "sequence"}
     assert breaks == {(layers, None) for layers in LAYERS} | {(3, 256), (4, 256), (6, 256)}
     text = scaling_text(found)
-    assert "Sequence length: R2 > 0.99 in 97 of 100 series" in text and "3 of them leave the fitted line" in text
+    assert "Sequence length: R2 > 0.99 in 97 of 100 series" in text and "3 series leave the fitted line" in text
     assert "only at layers 3, 4, 6, only at sequence 256, only at batch 1" in text
     # The slow shape is also slower at batch 1 than at batch 2.
     assert {tuple(pair.shape.values()) for pair in found.batch1_penalties} == {(n, 200, 256, 1) for n in (3, 4, 6)}
@@ -419,7 +419,7 @@ def test_recordings_give_medians_and_say_what_is_certain(tmp_path, capsys):
     assert found["counts"]["failed"] == 1 and found["counts"]["used"] == 4
     assert found["linearity"][0]["fixed"] == {"layers": 2, "sequence": 16, "batch": 1}
     assert run(tmp_path) == 0
-    assert "2 pairs (1 certain)" in capsys.readouterr().out
+    assert "2 pairs (1 significant)" in capsys.readouterr().out
     consolidated.consolidate(folders.read_many(tmp_path), tmp_path)
     assert run(tmp_path / consolidated.TRIALS_FILE, "--format", "json") == 0
     assert json.loads(capsys.readouterr().out)["inversions"] == found["inversions"]
