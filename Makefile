@@ -1,4 +1,4 @@
-# Two commands do everything: `make sweep` and `make test`. PIP_ARGS is passed on to pip.
+# The main targets are `make sweep` and `make test`. PIP_ARGS is passed to pip.
 PYTHON ?= python3
 PIP_ARGS ?=
 VENV ?= .venv
@@ -22,13 +22,13 @@ PYTEST = -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -
 
 help:
 	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), print the summary, draw its figures"
-	@echo "make test             the tests, in 5 minutes on 2 cores"
-	@echo "make test-frameworks  the tests that need TensorFlow and TVM, and the slow ones, in a separate environment ($(FRAMEWORKS))"
-	@echo "make literature       record the literature's benchmarks in that environment, within 45 minutes on 2 cores"
+	@echo "make test             run the tests, in 5 minutes on 2 cores"
+	@echo "make test-frameworks  run the slow tests and those that need TensorFlow and TVM, in a separate environment ($(FRAMEWORKS))"
+	@echo "make literature       record the published benchmarks in that environment, within 45 minutes on 2 cores"
 	@echo "make figures          redraw the figures of the recordings in data/"
 	@echo "make lab              open JupyterLab on the notebooks"
-	@echo "make hook             strip the outputs of notebooks from commits; FILTER=1: by a clean filter"
-	@echo "make clean            remove the environments and what make sweep recorded"
+	@echo "make hook             strip notebook outputs from commits with a git hook; FILTER=1: with a clean filter"
+	@echo "make clean            remove the environments and the recordings of make sweep"
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

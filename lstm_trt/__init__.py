@@ -3,7 +3,7 @@
     >>> import lstm_trt as lab
     >>> recording = lab.record(lab.LstmShape(layers=2, hidden=200, sequence=128), "onnxruntime")
 
-Importing the package loads nothing heavy: names are fetched when they are first used (`registry.API`).
+Importing the package is fast: each name is loaded when it is first used (`registry.API`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""What notebooks draw from, and the largest network that meets a deadline with the fresh recording that confirms it.
+"""Data for notebooks, and the largest network that meets a deadline with its confirmation by a new recording.
 
-A notebook says which shapes and runtimes it is about; `load_or_record` brings their runs, from folders of recordings
-or, with `record=True`, from this machine, where it first records whatever its own folder does not hold yet.
-`load_literature` does the same for the workloads of the literature.
+A notebook states its shapes and runtimes; `load_or_record` returns their runs, from folders of recordings or, with
+`record=True`, from this machine, where missing configurations are recorded first. `load_literature` does the same for
+workloads of the literature.
 
-`largest_that_meets` picks the best of many: each MET is wrong with a probability of at most 1 - confidence, but of
-many networks near the deadline the one that was lucky is the one that is chosen. So `confirm` judges a recording that
-had no part in the choice. Only the first one counts: repeating until one passes would bias the result.
+`largest_that_meets` selects the best of many networks. Each MET is wrong with a probability of at most 1 - confidence,
+but selection among many networks near the deadline favours those that met it by chance. `confirm` therefore tests a
+recording that was not used for the selection. Only the first confirmation counts; repeating until one passes biases
+the result.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group, groups_of
 from lstm_trt.store.schema import Failure, Recording
 
-#: What "largest" may mean, and what it is called.
+#: Measures of size for "largest", and their names in texts.
 SIZES = {"flops": "multiply-adds", "parameters": "parameters"}
 
 
 def size_of(workload: Workload, by: str = "flops") -> int | None:
-    """Multiply-adds of one forward pass (half of `flops`), or trained parameters; None where they are not known."""
+    """Multiply-adds of one forward pass (half of `flops`), or trained parameters; None if unknown."""
     if by not in SIZES:
         raise UsageError(f"unknown size {by!r}: choose from {', '.join(SIZES)}")
     flops, parameters = workload.flops, workload.parameters
@@ -56,9 +57,9 @@ def largest_that_meets(
     confidence: float = 0.95,
     by: str = "flops",
 ) -> Group | None:
-    """The group with the largest network, by multiply-adds of one answer, whose verdict is MET; None where none is.
+    """The group with the largest network, by multiply-adds of one forward pass, that has the verdict MET; or None.
 
-    Among equals the one with the smallest maximum.
+    Of networks of equal size it is the one with the smallest maximum.
     """
     sizes: dict[int | None, list[Group]] = {}
     for group in as_runs(runs):
@@ -74,7 +75,7 @@ def largest_that_meets(
 
 @dataclass(frozen=True)
 class Confirmation:
-    """The command of a fresh recording of `group`, and what it showed where there is one."""
+    """The command that records `group` again, and the new recording with its verdict, if there is one."""
 
     group: Group
     command: str
@@ -87,10 +88,10 @@ class Confirmation:
 
     def __str__(self) -> str:
         if self.verdict is None:
-            return f"Not confirmed yet: record the chosen network once more, with as many trials:\n  {self.command}"
+            return f"Not confirmed yet: record the selected network again, with as many trials:\n  {self.command}"
         head = "Confirmed" if self.confirmed else "NOT confirmed"
-        text = f"{head} by a recording that had no part in the choice. {sentence(self.verdict)}"
-        return f"{text}\nIt was recorded by:\n  {self.command}"
+        text = f"{head} by a recording that was not used for the selection. {sentence(self.verdict)}"
+        return f"{text}\nIt was recorded with:\n  {self.command}"
 
 
 def confirm(
@@ -103,11 +104,11 @@ def confirm(
     record: bool = False,
     out: str | Path = "data/local/confirm",
 ) -> Confirmation:
-    """Judge the first recording of this configuration that is younger than those of `group`.
+    """Test the first recording of this configuration that is newer than those of `group`.
 
-    It is sought in `data`; with `record` in `out`, where it is made if there is none. It has as many trials as the
-    group. Raises `UsageError` for a group from elsewhere, and where a recording made here would be of another machine
-    or version.
+    It is looked up in `data`, or with `record` in `out`, where it is recorded if there is none, with as many trials as
+    the group. Raises `UsageError` for a group from elsewhere, or if this machine or version differs from that of the
+    group.
     """
     if group.configuration is None or not group.n:
         raise UsageError(f"{group.name or 'this'} was not recorded by this package: it cannot be recorded again")
@@ -121,7 +122,7 @@ def confirm(
     elif data is not None:
         try:
             folder = find_folder(data)
-        except UsageError:  # nothing was recorded there yet: the command says how
+        except UsageError:  # nothing was recorded there yet
             folder = None
     fresh = _first_fresh(group, folder)
     if record and fresh is None:
@@ -133,12 +134,12 @@ def confirm(
 
 
 def _question(configuration: Configuration) -> dict:
-    """What two recordings must have in common; their lengths may differ."""
+    """The properties that two recordings must share; their lengths may differ."""
     return replace(configuration, protocol=replace(configuration.protocol, trials=1, for_s=None)).as_dict()
 
 
 def _first_fresh(group: Group, folder: Path | None) -> Group | None:
-    """The oldest recording in `folder` that asks the same on the same machine and began after all of the group."""
+    """The oldest matching recording in `folder` from the same machine that started after all of the group."""
     if folder is None or not folder.exists():
         return None
     last = max((sample.started_unix_ns or 0 for sample in group.samples), default=0)
@@ -158,14 +159,14 @@ def _first_fresh(group: Group, folder: Path | None) -> Group | None:
 def _record(configuration: Configuration, folder: Path) -> None:
     own = configuration.workload.command(configuration, folder)
     if own is not None:
-        raise UsageError(f"{configuration.name} is recorded by a command of its own: {own}")
+        raise UsageError(f"{configuration.name} is recorded with another command: {own}")
     workload, runtime, protocol = configuration.workload, configuration.runtime, configuration.protocol
     options = replace(configuration.options, cores=())
     here = describe(workload, runtime, protocol, options)
     if _question(here) != _question(configuration):
         raise UsageError(
             f"{configuration.name} was recorded on {configuration.device_name} with {configuration.runtime}"
-            f" {configuration.runtime_version}, here is {here.device_name} with {here.runtime_version}"
+            f" {configuration.runtime_version}, but this machine has {here.device_name} with {here.runtime_version}"
             f" on cores {list(here.options.cores)}: record the sweep here first"
         )
     pool.record(workload, runtime, protocol, options, out=folder)
@@ -185,14 +186,14 @@ def load_or_record(
 ) -> Runs:
     """The runs of `grids` (each: axis -> values, as `Grid` has them) on `runtimes`.
 
-    `data` is a folder or file of recordings, or several of them. Of `protocols` the trials and arrivals count; with
-    none, any recording does. With `record` the grids are recorded here first, into `out`, which resumes if it was
-    interrupted; `control` adds a control run of an empty step to each. Raises `UsageError` for names and sizes that
-    mean nothing and where there is nothing.
+    `data` is a folder or file of recordings, or several of them. Recordings must match the trials and arrivals of one
+    of `protocols`, if any are given. With `record` the grids are recorded here first, into `out`, which resumes if
+    interrupted; `control` adds a control run of an empty step to each. Raises `UsageError` for unknown names, invalid
+    sizes, and if there are no such recordings.
     """
     sources = [data] if isinstance(data, str | Path) else list(data)
     if not sources:
-        raise UsageError("data names no folder of recordings")
+        raise UsageError("data is empty: give a folder of recordings")
     shapes = list(dict.fromkeys(shape for grid in grids for shape in Grid(**{k: tuple(v) for k, v in grid.items()})))
     if record:
         wanted = [
@@ -209,24 +210,27 @@ def load_or_record(
         for item in folders.read_many(path)
         if item.configuration.workload in shapes
         and item.configuration.runtime in runtimes
-        and (not protocols or any(_alike(item.configuration.protocol, protocol) for protocol in protocols))
+        and (not protocols or any(_matches(item.configuration.protocol, protocol) for protocol in protocols))
     ]
     if not items:
         asked = " or ".join(f"{protocol.trials} trials, {protocol.arrival_text}" for protocol in protocols)
         raise UsageError(
-            f"{sources[0]} holds none of these shapes on {listed(runtimes)}{f' with {asked}' if asked else ''}:"
+            f"{sources[0]} has none of these shapes on {listed(runtimes)}{f' with {asked}' if asked else ''}:"
             " set record = True to record them here"
         )
     return replace(as_runs(items), source=str(sources[0]))
 
 
-def _alike(protocol: Protocol, wanted: Protocol) -> bool:
+def _matches(protocol: Protocol, wanted: Protocol) -> bool:
     names = ("trials", "arrival", "wait", "period_us", "pause_ms")
     return all(getattr(protocol, name) == getattr(wanted, name) for name in names)
 
 
 def _record_missing(configurations: Sequence[Configuration], out: str | Path, **how) -> Runs:
-    """Record what `out` does not hold yet; `how` goes to `run_sweep`. Raises `UsageError` where it was stopped."""
+    """Record the configurations that are missing in `out`; `how` is passed to `run_sweep`.
+
+    Raises `UsageError` if it was stopped.
+    """
     source = project_folder(out)
     report = run_sweep(configurations, source, **how)
     print(report)
@@ -238,7 +242,7 @@ def _record_missing(configurations: Sequence[Configuration], out: str | Path, **
 
 
 def describe_runs(runs: Runs) -> str:
-    """What the runs hold, in a line for people."""
+    """One line about the runs: recordings, failures, runtimes, devices and source."""
     items = runs.recordings
     recordings = [item for item in items if isinstance(item, Recording)]
     failures = sum(isinstance(item, Failure) for item in items)
@@ -252,7 +256,7 @@ def describe_runs(runs: Runs) -> str:
 
 @dataclass(frozen=True)
 class Literature:
-    """Runs of workloads of the literature with the figures they give, and what their documents print."""
+    """Runs of workloads of the literature with their metrics, and the published results of their documents."""
 
     runs: Runs
     rows: metrics.Table
@@ -273,12 +277,12 @@ def load_literature(
     most: int | None = None,
     show_progress: bool = True,
 ) -> Literature:
-    """The recordings of workloads, by name, in all sizes that their documents have figures for.
+    """The recordings of workloads, by name, in all sizes for which their documents have results.
 
-    From `data`, at whatever scale they were made. With `record` they are recorded here first, into `out`, which
-    resumes if it was interrupted: `implementations` (all that are ready if empty) at `scale`, with so many `batches`
-    (the document's if None), in every mode of the document; `most` takes only the first so many sizes of each. Raises
-    `UsageError` for unknown names and where there is nothing.
+    They are loaded from `data`, at any scale. With `record` they are recorded here first, into `out`, which resumes if
+    interrupted: `implementations` (if empty, all that are available) at `scale`, with `batches` (if None, the number of
+    the document), in every mode of the document; `most` limits the number of sizes of each workload. Raises
+    `UsageError` for unknown names, and if there are no such recordings.
     """
     variants = tuple(variant for name in workloads for variant in VARIANTS[find(name).name][:most])
     documents = dict.fromkeys(variant.document for variant in variants)
@@ -304,5 +308,5 @@ def load_literature(
         runs = replace(as_runs(items), source=str(source))
     if not runs:
         known = listed(workloads)
-        raise UsageError(f"{runs.source} holds no recording of {known}: set record = True to record here")
+        raise UsageError(f"{runs.source} has no recording of {known}: set record = True to record here")
     return Literature(runs, metrics.table(runs.recordings), printed, variants)

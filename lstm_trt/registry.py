@@ -1,9 +1,9 @@
-"""Where things live by name: runtimes, workload kinds, implementations, commands and the public API.
+"""Tables of names: runtimes, workload kinds, implementations, commands and the public API.
 
-The only module that names what lies above it. It holds strings and imports nothing of the package, so
-that asking for one name loads one module. What ships stands in the tables below, so that the package
-runs from a checkout too; an installed package adds its own through entry points of the groups in
-`GROUPS`, and a name with a dot (`my_package.my_runtime`, `my_package.module:OBJECT`) is taken as a module.
+This is the only module that names modules of higher layers. It holds strings and imports nothing from the package,
+so that using one name loads one module. The tables list the contents of this package, so that it also runs from a
+checkout. Other packages add entries through the entry point groups in `GROUPS`; a dotted name
+(`my_package.my_runtime`, `my_package.module:OBJECT`) is imported directly.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable
 from functools import lru_cache
 
-#: What users type as `--runtime` -> module or object with the contract of `runtimes/__init__.py`.
+#: Name for `--runtime` -> module or object that implements the contract of `runtimes/__init__.py`.
 RUNTIMES = {
     "onnxruntime": "lstm_trt.runtimes.onnxruntime",
     "pytorch": "lstm_trt.runtimes.pytorch:RUNTIME",
@@ -29,7 +29,7 @@ WORKLOADS = {
     "literature": "lstm_trt.literature.workloads:LiteratureWorkload",
 }
 
-#: Workload kind -> who prepares it (`runtimes.base.Preparer`).
+#: Workload kind -> object that prepares it (`runtimes.base.Preparer`).
 PREPARERS = {
     "stacked-lstm": "lstm_trt.recorder.shapes:PREPARER",
     "literature": "lstm_trt.literature.session:PREPARER",
@@ -37,7 +37,7 @@ PREPARERS = {
 
 _IMPLEMENTATIONS = "lstm_trt.literature.implementations"
 
-#: What users type as `--implementation` -> module or object with the same contract as a runtime, and more.
+#: Name for `--implementation` -> module or object; the contract is that of a runtime, extended.
 IMPLEMENTATIONS = {
     "pytorch-basic-eager": f"{_IMPLEMENTATIONS}.pytorch:BASIC_EAGER",
     "pytorch-basic-scripted": f"{_IMPLEMENTATIONS}.pytorch:BASIC_SCRIPTED",
@@ -63,30 +63,29 @@ IMPLEMENTATIONS = {
     "tvm-tuned": f"{_IMPLEMENTATIONS}.tvm:TUNED",
 }
 
-#: Command -> the line that `lstm-trt --help` shows. Its module is `lstm_trt.cli.<command>`, imported when it is run.
+#: Command -> its summary in `lstm-trt --help`. Its module is `lstm_trt.cli.<command>`, imported when it is used.
 COMMANDS = {
-    "doctor": "show which runtimes work here, what is missing, and how the host is set up",
+    "doctor": "show which runtimes work here, what is missing, and host settings that affect latency",
     "cache": "show or clear the cache of exported networks and engines",
     "export": "write a network of given sizes as an ONNX file",
-    "build": "build a TensorRT engine, also for a GPU that is not here, and count its launches",
+    "build": "build a TensorRT engine, also for other GPUs, and count its kernel launches",
     "record": "record the latencies of one network on one runtime",
     "sweep": "record a grid of networks on one or more runtimes; resumes if interrupted",
-    "watch": "follow a running recording in one live line; no verdict before the end",
+    "watch": "show the progress of a running recording in one line; no verdict before the end",
     "consolidate": "merge many recordings into trials.parquet and configs.parquet",
     "summarize": "print one row per configuration: n, maximum, percentiles with exact intervals, outliers, clusters",
     "verdict": "test whether a latency percentile meets a deadline, with stated confidence",
-    "outliers": "explain the latency tail: outliers, their clusters and periods,"
-    " and the events that coincide with them",
-    "compare": "test whether B is faster than A, slower or the same, in median and tail",
-    "replay": "estimate what a closed-loop recording would have shown at a fixed call rate",
+    "outliers": "explain the latency tail: outliers, clusters, periods, and coinciding events",
+    "compare": "test whether B is faster than, slower than, or the same as A, in median and tail",
+    "replay": "estimate the latencies of a closed-loop recording at a fixed call rate",
     "scaling": "show how latency grows with each network size: linearity, breaks, inversions, batching",
-    "literature": "record published LSTM benchmarks with current implementations, in the metrics of their documents",
+    "literature": "record published LSTM benchmarks with current implementations, in the published metrics",
     "versions": "compare versions of a library on one network, recorded in interleaved rounds",
     "rerun": "run notebooks with other parameters; fails if any cell fails",
 }
 
-#: Name in `import lstm_trt as lab` -> where it lives. None of them is the name of a top-level module, which Python
-#: would put in its place, but for the two folders that offer names of their own.
+#: Name in `import lstm_trt as lab` -> where it is defined. Except for the subpackages `plots` and `literature`, no name
+#: may be that of a module in `lstm_trt`: importing that module would replace it.
 API = {
     "LabError": "lstm_trt.config.errors:LabError",
     "UsageError": "lstm_trt.config.errors:UsageError",
@@ -130,7 +129,7 @@ API = {
     "rerun_notebooks": "lstm_trt.rerun:rerun",
 }
 
-#: Picture in `lab.plots` -> where it is drawn. No module there has the name of a picture, which would take its place.
+#: Name in `lab.plots` -> where it is defined. No name may be that of a module in `lstm_trt.plots`, see `API`.
 PICTURES = {
     "arrival_tails": "lstm_trt.plots.tail:arrival_tails",
     "batching": "lstm_trt.plots.scaling:batching",
@@ -153,7 +152,7 @@ PICTURES = {
     "verdict_page": "lstm_trt.plots.page:verdict_page",
 }
 
-#: Name in `lab.literature` -> where it lives.
+#: Name in `lab.literature` -> where it is defined.
 LITERATURE = {
     "describe_benchmark": "lstm_trt.literature.session:describe_benchmark",
     "printed": "lstm_trt.literature.compare:printed",
@@ -167,7 +166,7 @@ LITERATURE = {
     "table_of": "lstm_trt.literature.plots:table_of",
 }
 
-#: Table -> the entry points' group that adds to it.
+#: Table -> entry point group that adds to it.
 GROUPS = {
     "RUNTIMES": "lstm_trt.runtimes",
     "WORKLOADS": "lstm_trt.workloads",
@@ -178,23 +177,23 @@ GROUPS = {
 
 @lru_cache(maxsize=len(GROUPS))
 def _added(group: str) -> dict[str, str]:
-    """What installed packages add to a table by entry points of a group."""
-    import importlib.metadata  # slow to load, and not needed for what ships
+    """The entries that installed packages add through an entry point group."""
+    import importlib.metadata  # slow to import, and only needed for other packages
 
     return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=group)}
 
 
 def table(name: str) -> dict[str, str]:
-    """A table by its name, such as "RUNTIMES", with what installed packages add to it; what ships comes first."""
-    ships = globals()[name]
-    return {**ships, **(_added(GROUPS[name]) if name in GROUPS else {}), **ships}
+    """A table by its name, such as "RUNTIMES": built-in entries, then those of installed packages."""
+    builtin = globals()[name]
+    return {**builtin, **(_added(GROUPS[name]) if name in GROUPS else {}), **builtin}
 
 
 def load(name: str, key: str) -> object:
-    """What stands in the table `name` at `key`; only its own module is imported.
+    """Import the object that the table `name` has at `key`.
 
-    Raises `KeyError` for a key that the table lacks, unless it has a dot and so names a module itself;
-    `ImportError` or `AttributeError` where the module cannot be imported or lacks the object.
+    A dotted key that the table lacks is imported directly. Raises `KeyError` for any other unknown key, `ImportError`
+    or `AttributeError` if the module cannot be imported or lacks the object.
     """
     target = globals()[name].get(key) or table(name).get(key, key if "." in key else None)
     if target is None:
@@ -205,7 +204,7 @@ def load(name: str, key: str) -> object:
 
 
 def offer(name: str, module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a module that offers the names of a table, each fetched when it is first used."""
+    """`__getattr__` and `__dir__` of a module that loads each name of a table when it is first used."""
 
     def fetch(attribute: str) -> object:
         if attribute not in globals()[name]:

@@ -1,13 +1,12 @@
-"""Run notebooks with parameters, strictly: from the first cell to the last, or reported as failed.
+"""Run notebooks with parameters, strictly: a notebook that does not complete all cells is reported as failed.
 
-Papermill itself takes an unknown parameter with a warning, a `sys.exit(0)` in a cell for
-success although the cells after it never ran, and a skipped cell for a completed one.
-Here every notebook is checked before the first one runs (a parameter that no cell reads, a
-text where the notebook wants a number, a kernel that is not installed), and one counts as
-run only where its kernel answered "ok" to every cell that has code.
+Papermill accepts an unknown parameter with a warning, treats `sys.exit(0)` in a cell as success although the following
+cells never ran, and treats a skipped cell as completed. Here all notebooks are checked before the first one runs
+(unknown parameters, text instead of a number, kernels that are not installed), and a notebook succeeds only if its
+kernel replied "ok" to every cell with code.
 
-Notebooks run one after the other, since two at once would disturb each other's timings,
-each in a kernel of its own whose current folder is the notebook's, as in JupyterLab.
+Notebooks run one after the other, since they would disturb each other's timings. Each has its own kernel in the folder
+of the notebook, as in JupyterLab.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ if TYPE_CHECKING:
 
 TAG, INJECTED = "parameters", "injected-parameters"
 
-#: The value of a parameter that cannot be read without running its cell.
+#: Value of a parameter that cannot be read without running its cell.
 UNREAD = object()
 
-#: Seconds a kernel may take to start.
+#: Time limit for the start of a kernel.
 START_LIMIT_S = 120
 
-#: How the output of a notebook ends that did not run to its end.
+#: Suffix of the output of a notebook that failed.
 FAILED = ".failed.ipynb"
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A notebook that can run: its content, the number of its `parameters` cell, that cell's values, its kernel."""
+    """A checked notebook: content, number of the `parameters` cell, the values in that cell, and kernel."""
 
     path: Path
     notebook: NotebookNode
@@ -64,9 +63,9 @@ class Checked:
 
 @dataclass(frozen=True)
 class Run:
-    """What became of one notebook: `failure` is None, or one line, with the `cell` it blames.
+    """Result of one notebook: `failure` is None or one line of text, `cell` the number of the cell that failed.
 
-    Cells are counted from 1, text cells too, as they stand in the notebook that was given.
+    All cells of the given notebook are counted, from 1, including text cells.
     """
 
     notebook: Path
@@ -92,7 +91,7 @@ class Run:
         if self.failure is None:
             return f"{self.notebook}: {self.cells} cells in {duration(self.seconds)} -> {self.output}"
         place = f"cell {self.cell}: " if self.cell is not None else ""
-        return f"{self.notebook}: {place}{self.failure}; what ran is in {self.output}"
+        return f"{self.notebook}: {place}{self.failure}; the executed cells are in {self.output}"
 
 
 def rerun(
@@ -106,12 +105,11 @@ def rerun(
     show_progress: bool = True,
     listener: Callable[[Run], None] | None = None,
 ) -> list[Run]:
-    """Run notebooks one after the other; a notebook that fails does not keep the next from running.
+    """Run notebooks one after the other; the next one runs even if one fails.
 
-    The outputs are `<name>-<date>-<time>.ipynb` in `out`, never over a file that is there; that
-    of a failed one ends in `.failed.ipynb`. `raw` are parameters that stay text whatever they
-    look like. Raises `UsageError`, before anything runs, for what `check_notebooks` refuses and
-    for a folder that cannot be written. Ctrl-C ends the kernel and is passed on.
+    The outputs are `<name>-<date>-<time>.ipynb` in `out`, and `.failed.ipynb` after a failure; existing files are never
+    overwritten. `raw` are parameters that are always text. Raises `UsageError`, before anything runs, for the errors of
+    `check_notebooks` and for a folder that cannot be written. Ctrl-C ends the kernel and raises KeyboardInterrupt.
     """
     checked = check_notebooks(notebooks, parameters or {}, raw or {}, kernel)
     if cell_limit_s is not None and cell_limit_s < 1:
@@ -132,12 +130,11 @@ def rerun(
 def check_notebooks(
     paths: Sequence[str | Path], parameters: Mapping[str, object], raw: Mapping[str, str], kernel: str | None = None
 ) -> list[Checked]:
-    """Read and check every notebook; raises one `UsageError` that names each that cannot run, and why.
+    """Read and check all notebooks; raises one `UsageError` that names each invalid one with the reason.
 
-    Refused are: a missing file, invalid JSON or an invalid notebook, none or several cells tagged
-    `parameters`, a cell that papermill injected before, a name that the `parameters` cell does
-    not assign, text for what is a number, truth value or list there (unless it is in `raw`), and
-    a kernel that is not installed or not Python's.
+    Errors are: a missing file, invalid JSON or an invalid notebook, no or several cells tagged `parameters`, a cell
+    that papermill injected earlier, a parameter that the `parameters` cell does not assign, text for a number, bool or
+    list (unless it is in `raw`), and a kernel that is not installed or not for Python.
     """
     try:
         import papermill  # noqa: F401
@@ -163,18 +160,18 @@ def _check(path: Path, parameters: Mapping[str, object], raw: Mapping[str, str],
     notebook = _read(path)
     tagged = [(number, cell) for number, cell in enumerate(notebook.cells, 1) if TAG in cell.metadata.get("tags", [])]
     if not tagged:
-        raise UsageError(f"{path}: no cell is tagged {TAG!r}: tag the one that sets the defaults")
+        raise UsageError(f"{path}: no cell is tagged {TAG!r}: tag the cell that sets the defaults")
     if len(tagged) > 1:
         numbers = " and ".join(str(number) for number, _ in tagged)
-        raise UsageError(f"{path}: cells {numbers} are tagged {TAG!r}: papermill would take the first, leave one")
+        raise UsageError(f"{path}: cells {numbers} are tagged {TAG!r}: papermill would use only the first, keep one")
     number, cell = tagged[0]
     if cell.cell_type != "code":
         raise UsageError(f"{path}: cell {number}, tagged {TAG!r}, is not code")
     for place, other in enumerate(notebook.cells, 1):
         if INJECTED in other.metadata.get("tags", []):
             raise UsageError(
-                f"{path}: cell {place} holds the parameters of an earlier run: run the notebook it came"
-                " from, or delete that cell"
+                f"{path}: cell {place} has the parameters of an earlier run: run the original notebook, or delete that"
+                " cell"
             )
     kernel = _kernel(path, notebook, kernel)
     defaults = _defaults(f"{path}: cell {number}, tagged {TAG!r},", cell)
@@ -193,12 +190,12 @@ def _read(path: Path) -> NotebookNode:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # cells without an id are fine
+            warnings.simplefilter("ignore")  # about cells without an id
             notebook = nbformat.read(path, as_version=4)
             nbformat.validate(notebook)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
-    except Exception as error:  # nbformat raises many kinds for what is no notebook
+    except Exception as error:  # nbformat raises errors of many classes
         raise UsageError(f"{path} is not a valid notebook: {_first_line(error)}") from None
     return notebook
 
@@ -209,14 +206,14 @@ def _kernel(path: Path, notebook: NotebookNode, wanted: str | None) -> str:
 
     name = wanted or notebook.metadata.get("kernelspec", {}).get("name")
     if not name:
-        raise UsageError(f"{path} names no kernel: choose one in JupyterLab, or with --kernel python3")
+        raise UsageError(f"{path} has no kernel: choose one in JupyterLab, or with --kernel python3")
     manager = KernelSpecManager()
     try:
         spec = manager.get_kernel_spec(name)
     except NoSuchKernel:
         present = ", ".join(sorted(manager.find_kernel_specs())) or "none: pip install -e '.[dev]'"
         raise UsageError(
-            f"{path}: kernel {name!r} is not installed; there is {present}; --kernel chooses one"
+            f"{path}: kernel {name!r} is not installed; available: {present}; choose one with --kernel"
         ) from None
     if spec.language.casefold() != "python":
         raise UsageError(f"{path}: kernel {name!r} runs {spec.language}, not Python")
@@ -224,14 +221,14 @@ def _kernel(path: Path, notebook: NotebookNode, wanted: str | None) -> str:
 
 
 def _defaults(place: str, cell: NotebookNode) -> dict[str, object]:
-    """Names that the parameters cell assigns, as papermill reads them, with their values where those are literals."""
+    """Names that the parameters cell assigns, as papermill reads them, with their values if these are literals."""
     from IPython.core.inputtransformer2 import TransformerManager
     from papermill.translators import PythonTranslator
 
     try:
-        ast.parse(TransformerManager().transform_cell(cell.source))  # it may hold magics
+        ast.parse(TransformerManager().transform_cell(cell.source))  # it may contain magics
     except SyntaxError as error:
-        raise UsageError(f"{place} is not Python: {error.msg} in its line {error.lineno}") from None
+        raise UsageError(f"{place} is not Python: {error.msg} in line {error.lineno}") from None
     defaults: dict[str, object] = {}
     for parameter in PythonTranslator.inspect(cell):
         try:
@@ -242,14 +239,14 @@ def _defaults(place: str, cell: NotebookNode) -> dict[str, object]:
 
 
 def _wrong_kind(name: str, value: object, default: object) -> str | None:
-    """Why a value cannot be meant, by the kind of its default; None where nothing speaks against it."""
+    """The error if a value does not match the type of its default; None if it may be valid."""
     if isinstance(default, bool):
-        return f"{name} is True or False there, not {value!r}" if isinstance(value, str) else None
+        return f"{name} must be True or False, not {value!r}" if isinstance(value, str) else None
     if isinstance(default, int | float) and isinstance(value, str | bool | list | dict):
-        return f"{name} is a number there ({default}), not {value!r}; -r passes text all the same"
+        return f"{name} must be a number (default {default}), not {value!r}; -r passes text unchecked"
     if isinstance(default, list | tuple | dict | set) and isinstance(value, str | int | float):
         kind, example = ("dictionary", "{...}") if isinstance(default, dict) else ("list", "[...]")
-        return f"{name} is a {kind} there: -y '{name}: {example}' gives one"
+        return f"{name} must be a {kind}, for example -y '{name}: {example}'"
     return None
 
 
@@ -279,7 +276,7 @@ def parse_yaml(text: str) -> dict[str, object]:
 
 
 def _new_file(folder: Path, stem: str) -> Path:
-    """An empty file of a new name, so that two commands at once do not choose the same."""
+    """Create an empty file with a new name, so that concurrent commands do not choose the same name."""
     name = f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
     for number in itertools.count(1):
         path = folder / (f"{name}.ipynb" if number == 1 else f"{name}-{number}.ipynb")
@@ -296,7 +293,7 @@ def _new_file(folder: Path, stem: str) -> Path:
 def _run(notebook: Checked, output: Path, values: Mapping, cell_limit_s: int | None, bar: str | None) -> Run:
     import papermill
 
-    replies: dict[int, dict] = {}  # what the kernel answered, by place in the notebook that ran
+    replies: dict[int, dict] = {}  # replies of the kernel, by index in the executed notebook
     error, stopped = None, False
 
     def keep(cell: NotebookNode, cell_index: int, execute_reply: dict) -> None:
@@ -321,11 +318,11 @@ def _run(notebook: Checked, output: Path, values: Mapping, cell_limit_s: int | N
             )
         except KeyboardInterrupt:
             stopped = True
-        except Exception as caught:  # whatever a notebook and its kernel can do
+        except Exception as caught:  # any error of a notebook or its kernel
             error = caught
         if stopped:
-            output.rename(output.with_suffix(FAILED))  # it holds what ran so far
-            gc.collect()  # else asyncio prints of the task that was stopped when Python ends
+            output.rename(output.with_suffix(FAILED))  # it contains the cells executed so far
+            gc.collect()  # otherwise asyncio prints a warning about the stopped task at exit
             raise KeyboardInterrupt
         kernel_errors.seek(0)
         complaints = kernel_errors.read().decode(errors="replace")
@@ -336,12 +333,12 @@ def _run(notebook: Checked, output: Path, values: Mapping, cell_limit_s: int | N
 
 
 def _braces(path: Path) -> str:
-    """Papermill fills names in braces into paths."""
+    """Escape braces, which papermill would replace in paths."""
     return str(path).replace("{", "{{").replace("}", "}}")
 
 
 def _kernel_manager(errors):
-    """A kernel manager whose kernels write what they complain of to a file, not to our terminal."""
+    """A kernel manager that redirects the standard error of kernels to a file."""
     from jupyter_client.manager import AsyncKernelManager
 
     class Manager(AsyncKernelManager):
@@ -353,7 +350,7 @@ def _kernel_manager(errors):
 
 @contextmanager
 def _quiet():
-    """Without log lines and warnings of papermill and below: what they say, one line says at the end."""
+    """Suppress log lines and warnings of papermill and its dependencies; errors are reported at the end."""
     levels = {logger: logger.level for logger in map(logging.getLogger, ("papermill", "asyncio", "traitlets"))}
     try:
         for logger in levels:
@@ -367,7 +364,7 @@ def _quiet():
 
 
 def _cells_run(notebook: Checked, injected: bool) -> list[tuple[int, str, str]]:
-    """(number, source, title for people) of each cell that papermill runs; "" as source of what has no code."""
+    """(number, source, title in messages) of each cell that papermill runs; source is "" for cells without code."""
     cells = [
         (number, cell.source.strip() if cell.cell_type == "code" else "", f'"{_first_line(cell.source)}"')
         for number, cell in enumerate(notebook.notebook.cells, 1)
@@ -384,7 +381,7 @@ def _judge(
     complaints: str,
     cell_limit_s: int | None,
 ) -> tuple[int | None, str | None]:
-    """(number of the cell to blame, what it did), or (None, None) where every cell with code completed."""
+    """(number of the failed cell, failure), or (None, None) if all cells with code completed."""
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
     message = f"{type(error).__name__}: {_first_line(error)}"
@@ -397,7 +394,7 @@ def _judge(
         if reply.get("status") != "ok":
             name, text = reply.get("ename", ""), reply.get("evalue", "")
             if name == "SystemExit" and text in ("", "0", "None"):
-                return number, f"{title} ended the notebook by SystemExit, which papermill takes for success"
+                return number, f"{title} ended the notebook with SystemExit, which papermill treats as success"
             return number, f"{title} raised {name}: {_first_line(text)}".rstrip(": ")
         if any(part.get("source") == "ask_exit" for part in reply.get("payload", [])):
             return number, f"{title} called exit()"
@@ -414,6 +411,6 @@ def _judge(
 
 
 def _first_line(text: object) -> str:
-    """The first line of a text that is not blank, of at most 200 characters."""
+    """The first non-blank line of a text, shortened to 200 characters."""
     line = next((line.strip() for line in str(text).splitlines() if line.strip()), "")
     return line if len(line) <= 200 else line[:199] + "…"

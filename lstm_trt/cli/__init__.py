@@ -1,6 +1,6 @@
-"""The command line `lstm-trt`: one file a command.
+"""The command line `lstm-trt`: one module per command.
 
-A command is a module with `EXAMPLE` (the end of its help), `add_arguments(parser)`, `run(arguments)`, which
-returns the exit status, and `FORMATS` where it prints anything else than text and JSON. `registry.COMMANDS`
-names it and has the summary line. `main` imports it when the command is asked for.
+Each module defines `EXAMPLE` (the end of its help), `add_arguments(parser)` and `run(arguments)`, which returns the
+exit status; `FORMATS` lists the output formats if they are not text and JSON. `registry.COMMANDS` holds the name and
+the summary line of each command. `main` imports a module only when its command is used.
 """

@@ -27,21 +27,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shape_arguments(parser, required=False)
     add = parser.add_argument
     add("--onnx", type=Path, metavar="FILE", help="build this ONNX file instead of a network of given sizes")
-    runtime = "TensorRT for RTX, or TensorRT for the GPU that is here (default %(default)s)"
+    runtime = "TensorRT for RTX, or TensorRT for the GPU of this machine (default %(default)s)"
     add("--runtime", choices=FLAVOURS, default="tensorrt-rtx", help=runtime)
-    precision = f"{', '.join(PRECISIONS)} (default %(default)s; TF32 is off unless asked for)"
+    precision = f"precision: {', '.join(PRECISIONS)} (default %(default)s; only tf32 enables TF32)"
     add("--precision", default=EngineOptions.precision, metavar="NAME", help=precision)
-    target = f"target GPU of tensorrt-rtx: {', '.join(COMPUTE_CAPABILITIES)} (default: all)"
+    target = f"target compute capability of tensorrt-rtx: {', '.join(COMPUTE_CAPABILITIES)} (default: all)"
     add("--compute-capability", type=str.lower, metavar="SM", help=target)
-    add("--optimization-level", type=int, metavar="N", help="0 to 5 (default: the builder's choice)")
+    add("--optimization-level", type=int, metavar="N", help="level 0 to 5 (default: the builder's choice)")
     streams = "maximum number of auxiliary streams (default: the builder's choice)"
     add("--aux-streams", type=int, metavar="N", help=streams)
-    add("--workspace-mb", type=int, metavar="MB", help="limit of the workspace memory, in 10**6 bytes")
+    add("--workspace-mb", type=int, metavar="MB", help="limit of the workspace memory in MB (10**6 bytes)")
     for axis, meaning in _RANGES.items():
         sizes = ("MIN", "OPT", "MAX")
         add(f"--{axis}-range", type=int, nargs=3, metavar=sizes, help=f"keep the {meaning} symbolic, within this range")
-    add("--layers-table", action="store_true", help="show loops, kernels per time step and launches")
-    add("--check", type=Path, metavar="ENGINE", help="only check whether this engine can be loaded here")
+    add("--layers-table", action="store_true", help="print loops, kernels per time step and kernel launches")
+    add("--check", type=Path, metavar="ENGINE", help="only check whether this engine can be loaded on this machine")
     add("--seed", type=int, default=0, metavar="N", help="seed of the weights (default %(default)s)")
     add("--out", type=Path, metavar="DIR", help="folder for the .engine and .json files")
 
@@ -51,10 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.check is not None:
         return _check(arguments)
     if arguments.out is None and not arguments.layers_table:
-        raise UsageError("--out is missing: give a folder, or ask for --layers-table alone")
+        raise UsageError("--out is missing: give a folder, or --layers-table to only print the table")
     sizes = sizes_of(arguments)
     if arguments.onnx is not None and sizes:
-        raise UsageError(f"--onnx names a network, --{next(iter(sizes))} another: give one of them")
+        raise UsageError(f"--onnx and --{next(iter(sizes))} exclude each other: give an ONNX file or sizes")
     options = EngineOptions(
         arguments.runtime,
         precision=arguments.precision,
@@ -87,7 +87,7 @@ def _shape(arguments: argparse.Namespace):
 
 
 def _profile(arguments: argparse.Namespace) -> Profile | None:
-    """The ranges that were given, if any; for a shape, a size without a range stays what it is."""
+    """The given ranges, None without any; for a shape, a size without a range stays fixed."""
     ranges = {axis: getattr(arguments, f"{axis}_range") for axis in _RANGES}
     if not any(ranges.values()):
         return None

@@ -1,6 +1,6 @@
-"""What several commands share: arguments, the objects made of them, and how answers are printed.
+"""Shared by several commands: arguments, the objects built from them, and printing.
 
-Defaults and choices are those of the dataclasses and constants that the arguments become.
+Defaults and choices come from the dataclasses and constants of the package.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 1
 
-PATH_HELP = "recordings (file, folder or consolidated pair), or a table of times (CSV, Parquet, JSON, plain text)"
+PATH_HELP = "recordings (file or folder), or a table of latencies (CSV, Parquet, JSON, plain text)"
 
 RUNTIME_HELP = "runtime; lstm-trt doctor lists them"
 
@@ -44,7 +44,7 @@ AXIS_HELP = {
 
 
 def shape_arguments(parser: argparse.ArgumentParser, *, several: bool = False, required: bool = True) -> None:
-    """The sizes of one shape, or of `several`."""
+    """Add the sizes of one network, or lists of sizes if `several`."""
     for axis, meaning in AXIS_HELP.items():
         default = getattr(LstmShape, axis, None)
         parser.add_argument(
@@ -58,17 +58,17 @@ def shape_arguments(parser: argparse.ArgumentParser, *, several: bool = False, r
 
 
 def sizes_of(arguments: argparse.Namespace) -> dict:
-    """The sizes that were given: axis -> size, or sizes."""
+    """The given sizes by axis: a number each, or a list."""
     return {axis: getattr(arguments, axis) for axis in AXES if getattr(arguments, axis) is not None}
 
 
 def shape_of(arguments: argparse.Namespace) -> LstmShape:
-    """The shape that was given; raises `UsageError` for impossible sizes."""
+    """The given shape; raises `UsageError` for invalid sizes."""
     return LstmShape(**sizes_of(arguments))
 
 
 def runtime_arguments(parser: argparse.ArgumentParser) -> None:
-    """How the runtime is asked to run (`Options`), and how the trials are run (`Protocol`)."""
+    """Add the fields of `Options` and `Protocol`."""
     options = parser.add_argument_group("runtime options")
     add = options.add_argument
     add("--precision", choices=PRECISIONS, default=Options.precision, help="precision (default %(default)s)")
@@ -76,35 +76,35 @@ def runtime_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads", type=int, default=Options.threads, metavar="K", help="threads, one core each (default %(default)s)"
     )
     add("--device", metavar="NAME", help="cpu or cuda (default: the first that the runtime supports)")
-    add("--graph", action="store_true", help="launch a CUDA graph, on runtimes where that is optional")
-    clocks = "also record device times: of the computation, or of the copies as well (default %(default)s)"
+    add("--graph", action="store_true", help="use a CUDA graph, on runtimes where it is optional")
+    clocks = "also measure on the device: only the computation, or all including copies (default %(default)s)"
     add("--device-clocks", choices=DEVICE_CLOCKS, default=Options.device_clocks, help=clocks)
     protocol = parser.add_argument_group("protocol")
     add = protocol.add_argument
     add("--trials", type=int, metavar="N", help=f"timed trials (default {Protocol.trials})")
     tiers = ", ".join(f"{name} {trials}" for name, trials in TIERS.items())
-    add("--tier", choices=TIERS, help=f"number of trials by name: {tiers}")
-    warmup = "warm-up trials, stored and marked (default %(default)s)"
+    add("--tier", choices=TIERS, help=f"predefined number of trials: {tiers}")
+    warmup = "warm-up trials, stored and marked as such (default %(default)s)"
     add("--warmup", type=int, default=Protocol.warmup, metavar="N", help=warmup)
-    arrival = "when calls begin: when the last returns, at a fixed period, or after a pause (default %(default)s)"
+    arrival = "start of a call: after the previous one, at a fixed period, or after a pause (default %(default)s)"
     add("--arrival", choices=ARRIVALS, default=Protocol.arrival, help=arrival)
     add("--period-us", type=float, metavar="US", help="period of periodic arrivals")
-    wait = f"how periodic arrivals wait (default {WAITS['periodic'][0]}; sleep spins for the last 200 us)"
+    wait = f"how to wait for the next period (default {WAITS['periodic'][0]}; sleep spins for the last 200 us)"
     add("--wait", choices=WAITS["periodic"], default=Protocol.wait, help=wait)
     add("--pause-ms", type=float, metavar="MS", help="idle time before each call of paused arrivals")
     seed = "seed of weights, inputs and order (default %(default)s)"
     add("--seed", type=int, default=Protocol.seed, metavar="N", help=seed)
-    parser.add_argument("--time-limit", type=float, metavar="S", help="seconds that a configuration may take")
+    parser.add_argument("--time-limit", type=float, metavar="S", help="time limit per configuration in seconds")
 
 
 def sweep_arguments(parser: argparse.ArgumentParser) -> None:
-    """How several configurations are recorded, beside their protocol."""
-    parser.add_argument("--retry-failed", action="store_true", help="try again what failed before")
-    parser.add_argument("--quiet", action="store_true", help="no progress line")
+    """Add the options of commands that record several configurations."""
+    parser.add_argument("--retry-failed", action="store_true", help="retry configurations that failed before")
+    parser.add_argument("--quiet", action="store_true", help="do not print progress")
 
 
 def sweep_options(arguments: argparse.Namespace) -> dict:
-    """The keyword arguments of `run_sweep` that were given, but for the seed."""
+    """The keyword arguments of `run_sweep`, except the seed."""
     return {
         "rounds": arguments.rounds,
         "time_limit_s": arguments.time_limit,
@@ -114,17 +114,17 @@ def sweep_options(arguments: argparse.Namespace) -> dict:
 
 
 def protocol_of(arguments: argparse.Namespace) -> Protocol:
-    """The protocol that was given; raises `UsageError` where its parts do not go together."""
+    """The given protocol; raises `UsageError` if its options contradict each other."""
     return Protocol(**{**_given(arguments, Protocol), "trials": _trials(arguments)})
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
-    """The options that were given."""
+    """The given options."""
     return Options(**_given(arguments, Options))
 
 
 def _given(arguments: argparse.Namespace, kind: type) -> dict:
-    """The arguments that are fields of a dataclass."""
+    """The arguments that have the name of a field of the dataclass."""
     return {field.name: getattr(arguments, field.name) for field in fields(kind) if hasattr(arguments, field.name)}
 
 
@@ -133,28 +133,28 @@ def _trials(arguments: argparse.Namespace) -> int:
         return Protocol.trials if arguments.trials is None else arguments.trials
     trials = TIERS[arguments.tier]
     if arguments.trials not in (None, trials):
-        raise UsageError(f"--tier {arguments.tier} means {trials} trials, --trials says {arguments.trials}: give one")
+        raise UsageError(f"--tier {arguments.tier} means {trials} trials, but --trials is {arguments.trials}: give one")
     return trials
 
 
 def table_arguments(parser: argparse.ArgumentParser, *, grouped: bool = True) -> None:
-    """How a table from elsewhere is read: its column of times, and, where it is `grouped`, what its rows belong to."""
+    """Add options for tables recorded elsewhere; `grouped` adds those that assign rows to configurations."""
     group = parser.add_argument_group("tables recorded elsewhere")
     add = group.add_argument
-    column = "column of the times (default: latency_ns, _us, _ms or _s, or the only one that states a unit)"
+    column = "column of the latencies (default: latency_ns, _us, _ms or _s, or the only column that states a unit)"
     add("--column", metavar="NAME", help=column)
-    add("--unit", choices=UNIT_NS, help="unit of the times, where the column's name does not state it")
-    rename = 'rename columns first, as in "Average time (s)=latency_s"; OLD= ignores a column'
+    add("--unit", choices=UNIT_NS, help="unit of the latencies, if the column's name does not state it")
+    rename = 'rename columns first, for example "Average time (s)=latency_s"; OLD= ignores a column'
     add("--rename", nargs="+", action="extend", default=[], metavar="OLD=NEW", help=rename)
     if not grouped:
         return
-    add("--group-by", nargs="+", default=[], metavar="COLUMN", help="columns that tell configurations apart")
-    add("--causes", nargs="+", metavar="COLUMN", help="columns with counts per trial that may explain the tail")
-    add("--one-group", action="store_true", help="all rows belong to one configuration")
+    add("--group-by", nargs="+", default=[], metavar="COLUMN", help="columns that distinguish configurations")
+    add("--causes", nargs="+", metavar="COLUMN", help="columns with event counts per trial that may explain the tail")
+    add("--one-group", action="store_true", help="treat all rows as one configuration")
 
 
 def load_runs(arguments: argparse.Namespace, path: Path) -> Runs:
-    """The runs under a path, read as `table_arguments` ask."""
+    """Load the runs of a path with the options of `table_arguments`."""
     names = ("column", "unit", "group_by", "causes", "one_group")
     return load(path, rename=renames(arguments.rename), **{name: getattr(arguments, name) for name in names})
 
@@ -165,33 +165,33 @@ def renames(given: Iterable[str]) -> dict[str, str]:
     for text in given:
         old, equals, new = text.rpartition("=")
         if not equals or not old.strip():
-            raise UsageError(f'--rename takes OLD=NEW, as in "Average time (s)=latency_s", not {text!r}')
+            raise UsageError(f'--rename takes OLD=NEW, for example "Average time (s)=latency_s", not {text!r}')
         if names.setdefault(old.strip(), new.strip()) != new.strip():
             raise UsageError(f"--rename gives {old.strip()!r} two names")
     return names
 
 
 def comparison_arguments(parser: argparse.ArgumentParser) -> None:
-    """What counts as a difference, and how sure the answer is."""
+    """Add the smallest relevant difference and the confidence of a comparison."""
     effect = "smallest relevant relative difference (default %(default)s)"
     parser.add_argument("--effect", type=float, default=EFFECT, metavar="E", help=effect)
     confidence_argument(parser, "confidence of each comparison")
 
 
 def confidence_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
-    """The confidence of an answer."""
+    """Add --confidence."""
     parser.add_argument(
         "--confidence", type=float, default=DEFAULT_CONFIDENCE, metavar="C", help=f"{meaning} (default %(default)s)"
     )
 
 
 def print_json(value: object) -> None:
-    """A JSON answer on standard output."""
+    """Print a value as JSON to standard output."""
     print(json.dumps(value, indent=1, allow_nan=False))
 
 
 def print_answer(answer: object, form: str, warnings: Iterable[str] = ()) -> None:
-    """An answer as JSON (`as_dict`), CSV (`csv_text`), or text (`str`), on standard output; warnings before it."""
+    """Print warnings to standard error, then the answer as JSON (`as_dict`), CSV (`csv_text`) or text (`str`)."""
     warn(warnings)
     if form == "json":
         print_json(answer.as_dict())
@@ -202,29 +202,29 @@ def print_answer(answer: object, form: str, warnings: Iterable[str] = ()) -> Non
 
 
 def print_progress(line: str) -> None:
-    """A line about what is under way, on standard error: standard output may be read by a program."""
+    """Print a progress line to standard error, since a program may read standard output."""
     print(line, file=sys.stderr, flush=True)
 
 
 def warn(warnings: Iterable[str]) -> None:
-    """Warnings, a line each, on standard error."""
+    """Print warnings to standard error, one per line."""
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
 
 
 def print_files(paths: Iterable[Path]) -> None:
-    """The names of figures, on standard error, and after the answer where both go to one file."""
+    """Print the paths of figures to standard error, after everything on standard output."""
     sys.stdout.flush()
     for path in paths:
         print(path, file=sys.stderr)
 
 
 def stopped(given: Sequence[str], before: str = "") -> int:
-    """Print the command that resumes, on standard error; returns the exit status of what Ctrl-C has ended."""
+    """Print the command that resumes to standard error; returns the exit status after Ctrl-C."""
     print(f"stopped; {before}resume with: {shlex.join(['lstm-trt', *given])}", file=sys.stderr)
     return EXIT_STOPPED
 
 
 def exit_status(report: Report) -> int:
-    """Of a sweep that ran to its end: failed where it has no recording at all."""
+    """Exit status of a completed sweep: failed if it has no recording at all."""
     return 0 if report.recorded + report.done_before else EXIT_FAILED

@@ -11,7 +11,7 @@ EXAMPLE = "lstm-trt doctor"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """None but those of every command."""
+    """Arguments of `doctor`: none of its own."""
 
 
 def run(arguments: argparse.Namespace) -> int:

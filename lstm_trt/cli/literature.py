@@ -36,10 +36,10 @@ EXAMPLE = (
 
 SIZES = ("hidden", "layers", "batch", "sequence")
 
-#: The document's sizes as they are.
+#: The document's sizes, not scaled.
 WHOLE = LiteratureWorkload.scale
 
-#: What a plan says for each of its rows.
+#: Options that --plan sets for each of its rows.
 PLANNED = ("mode", "scale", "variants", *SIZES, "batches", "warmup", "device")
 
 
@@ -48,28 +48,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("workload", nargs="*", metavar="WORKLOAD", help=f"workloads: {', '.join(WORKLOADS)}")
     add("--list", action="store_true", help="show the workloads and the implementations that can run them")
-    add("--plan", action="store_true", help="record the whole set, in sizes for 2 cores and 45 minutes")
+    add("--plan", action="store_true", help="record all workloads and implementations, scaled to 45 minutes on 2 cores")
     add("--dry-run", action="store_true", help="with --plan: only print each row with its scale and estimated time")
-    add("--table", action="store_true", help="print what the folder --out holds; nothing is recorded")
-    add("--implementation", nargs="+", metavar="NAME", help="implementations, or all: those that are ready here")
-    add("--mode", choices=MODES, help="mode (default: the first one of the document)")
+    add("--table", action="store_true", help="print the results in the folder --out; nothing is recorded")
+    add("--implementation", nargs="+", metavar="NAME", help="implementations, or all that are available here")
+    add("--mode", choices=MODES, help="mode (default: the document's first)")
     scale = "fraction of the document's batch size and sequence length, such as 1/8 (default %(default)s)"
     add("--scale", default=WHOLE, metavar="FRACTION", help=scale)
-    add("--variants", action="store_true", help="all sizes for which the document has figures")
+    add("--variants", action="store_true", help="all sizes for which the document has results")
     for name in SIZES:
         add(f"--{name}", type=int, metavar="N", help=f"{AXIS_HELP[name]}, before scaling (default: the document's)")
     add("--batches", type=int, metavar="N", help="timed batches (default: the document's number)")
-    add("--warmup", type=int, metavar="N", help="warm-up batches (default: in the document's proportion)")
+    add("--warmup", type=int, metavar="N", help="warm-up batches (default: the document's share)")
     threads = "threads, one core each (default %(default)s)"
     add("--threads", type=int, default=Options.threads, metavar="K", help=threads)
     add("--device", metavar="NAME", help="cpu or cuda (default: the first that the implementation supports)")
-    add("--rounds", type=int, metavar="N", help="repeat everything in new processes (default 1)")
+    add("--rounds", type=int, metavar="N", help="rounds, each in new processes (default 1)")
     seed = "seed of weights, batches and order (default %(default)s)"
     add("--seed", type=int, default=Protocol.seed, metavar="N", help=seed)
-    add("--time-limit", type=float, metavar="S", help="seconds that a recording may take")
+    add("--time-limit", type=float, metavar="S", help="time limit per recording in seconds")
     sweep_arguments(parser)
     add("--out", type=Path, metavar="DIR", help="folder for the recordings")
-    add("--figures", type=Path, metavar="DIR", help="draw them beside the documents' figures, into this folder")
+    add("--figures", type=Path, metavar="DIR", help="draw the results beside the published ones into this folder")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -79,20 +79,20 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plan:
         return _plan(arguments)
     if arguments.dry_run:
-        raise UsageError("--dry-run goes with --plan")
+        raise UsageError("--dry-run needs --plan")
     if arguments.out is None:
-        raise UsageError("--out is missing: give a folder for the recordings, or ask for --list")
+        raise UsageError("--out is missing: give a folder for the recordings, or --list")
     if arguments.table:
-        return _print_metrics(arguments, _asked(arguments))
+        return _print_metrics(arguments, _table_filter(arguments))
     if not arguments.workload:
-        raise UsageError("which workload? lstm-trt literature --list shows them")
+        raise UsageError("no workload given: lstm-trt literature --list shows them")
     if not arguments.implementation:
         raise UsageError("--implementation is missing: lstm-trt literature --list shows them")
     return _record(arguments, configurations(arguments))
 
 
 def configurations(arguments: argparse.Namespace) -> list[Configuration]:
-    """The configurations that were asked for; raises `UsageError` where a name or size means nothing."""
+    """The requested configurations; raises `UsageError` for unknown names and invalid sizes."""
     options = Options(threads=arguments.threads, device=arguments.device)
     more = {name: getattr(arguments, name) for name in ("mode", "scale", "batches", "warmup", "seed")}
     return [
@@ -105,7 +105,7 @@ def configurations(arguments: argparse.Namespace) -> list[Configuration]:
 def _workloads(arguments: argparse.Namespace) -> list[LiteratureWorkload]:
     sizes = {name: getattr(arguments, name) for name in SIZES if getattr(arguments, name) is not None}
     if sizes and arguments.variants:
-        raise UsageError(f"--variants are the document's sizes, --{next(iter(sizes))} is another: give one of them")
+        raise UsageError(f"--variants and --{next(iter(sizes))} exclude each other: give one of them")
     found = []
     for name in dict.fromkeys(arguments.workload):
         workload = find(name)
@@ -120,7 +120,7 @@ def _implementations(arguments: argparse.Namespace, workload: LiteratureWorkload
 
 
 def _own_implementations(arguments: argparse.Namespace) -> list[str]:
-    """Those given by a name with a dot, which no table has: --list and --plan take them in."""
+    """The implementations given by a dotted name, which are in no table; --list and --plan include them."""
     return [name for name in arguments.implementation or () if "." in name]
 
 
@@ -134,8 +134,8 @@ def _record(arguments: argparse.Namespace, wanted: list[Configuration]) -> int:
     return exit_status(report)
 
 
-def _asked(arguments: argparse.Namespace) -> Callable[[Configuration], bool]:
-    """Whether --table shows a configuration: of the workloads, implementations and mode, if they were given."""
+def _table_filter(arguments: argparse.Namespace) -> Callable[[Configuration], bool]:
+    """Filter of --table: configurations of the given workloads, implementations and mode."""
     workloads = {find(name).name for name in arguments.workload}
     names = set(arguments.implementation or ()) - {"all"}
     return lambda configuration: (
@@ -146,7 +146,7 @@ def _asked(arguments: argparse.Namespace) -> Callable[[Configuration], bool]:
 
 
 def _print_metrics(arguments: argparse.Namespace, wanted: Callable[[Configuration], bool]) -> int:
-    """Print the metrics of what the folder holds of the wanted configurations."""
+    """Print the metrics of the wanted configurations in the folder --out."""
     items = folders.read_many(arguments.out)
     found = metrics.table(
         item
@@ -154,7 +154,7 @@ def _print_metrics(arguments: argparse.Namespace, wanted: Callable[[Configuratio
         if isinstance(item.configuration.workload, LiteratureWorkload) and wanted(item.configuration)
     )
     if not found:
-        raise UsageError(f"{arguments.out} holds no such recording of a workload of the literature")
+        raise UsageError(f"{arguments.out} has no matching recording of a literature workload")
     print_answer(found, arguments.format)
     if arguments.figures is not None:
         from lstm_trt.literature.plots import draw  # matplotlib takes a second to load
@@ -165,10 +165,10 @@ def _print_metrics(arguments: argparse.Namespace, wanted: Callable[[Configuratio
 
 def _plan(arguments: argparse.Namespace) -> int:
     if arguments.workload or set(arguments.implementation or ()) != set(_own_implementations(arguments)):
-        raise UsageError("--plan is the whole set: leave workload and --implementation out, but for names with a dot")
+        raise UsageError("--plan chooses workloads and implementations: remove them, except for dotted names")
     chosen = [name for name in PLANNED if getattr(arguments, name) not in (None, False, WHOLE)]
     if chosen or arguments.threads != Options.threads:
-        raise UsageError(f"--plan chooses for each row: leave --{(chosen or ['threads'])[0]} out")
+        raise UsageError(f"--plan sets --{(chosen or ['threads'])[0]} for each row: remove it")
     whole = plan.plan(_own_implementations(arguments))
     print_progress(str(whole))
     if arguments.dry_run:
@@ -181,6 +181,6 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     if arguments.format == "csv":
-        raise UsageError("--list is printed as text or json")
+        raise UsageError("--list supports text and json only")
     print_answer(listing(arguments.workload, _own_implementations(arguments)), arguments.format)
     return 0

@@ -1,4 +1,4 @@
-"""The command line `lstm-trt`: parse, call, print. Everything it does is one call in the package.
+"""The command line `lstm-trt`: parse, call, print. Each command is one call of the package.
 
 Exit status: 0 done; 1 nothing could be recorded, a notebook failed, or a deadline is missed; 2 an error in the
 input, reported in one line; 3 not enough evidence for a verdict; 70 a bug, with its traceback; 130 stopped by Ctrl-C.
@@ -22,7 +22,7 @@ from lstm_trt.registry import COMMANDS
 
 EXIT_USAGE, EXIT_BUG, EXIT_STOPPED = 2, 70, 130
 
-#: What the machine refuses (full disk, no permission) is no bug of ours.
+#: Errors of the machine (full disk, no permission), which are not bugs.
 _ENVIRONMENT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -31,8 +31,8 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
-def build_parser(asked: str | None = None) -> argparse.ArgumentParser:
-    """All commands by name, and the arguments of the one that is `asked` for: its module alone is imported."""
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """A parser with the names of all commands and the arguments of `command`, the only module that is imported."""
     parser = _Parser(
         prog="lstm-trt",
         description="Measure LSTM inference latency per runtime and test it against a deadline.",
@@ -42,20 +42,20 @@ def build_parser(asked: str | None = None) -> argparse.ArgumentParser:
     subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         subparser = subcommands.add_parser(name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
-        if name == asked:
+        if name == command:
             _add_command(subparser, importlib.import_module(f"lstm_trt.cli.{name}"), summary)
     return parser
 
 
 def parse(given: Sequence[str]) -> argparse.Namespace:
-    """The arguments of a command, with its function as `run` and the whole line as `given`.
+    """Parse a command line; in the result `run` is the command's function and `given` the command line.
 
-    Raises `UsageError` for what cannot be parsed; ends with `SystemExit` after --help and --version.
+    Raises `UsageError` for invalid arguments, and `SystemExit` after --help and --version.
     """
-    asked = next((word for word in given if not word.startswith("-")), None)
-    arguments, unknown = build_parser(asked).parse_known_args(given)
+    command = next((word for word in given if not word.startswith("-")), None)
+    arguments, unknown = build_parser(command).parse_known_args(given)
     if unknown:
-        raise UsageError(f"unrecognized arguments: {' '.join(unknown)}; see lstm-trt {asked} --help")
+        raise UsageError(f"unrecognized arguments: {' '.join(unknown)}; see lstm-trt {command} --help")
     arguments.given = list(given)
     return arguments
 
@@ -83,7 +83,7 @@ def main(given: Sequence[str] | None = None) -> int:
         print("lstm-trt: stopped", file=sys.stderr)
         return EXIT_STOPPED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe
         return 0
     except OSError as error:
         return _refuse(error) if error.errno in _ENVIRONMENT_ERRORS else _bug()

@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run `outliers`; returns the exit status."""
     runs = load_runs(arguments, arguments.path)
     short = len(runs) > AT_LENGTH and arguments.format != "json" and not arguments.figures
-    answers = outliers(runs, causes=not short)  # a line a configuration has no room for causes and periods
+    answers = outliers(runs, causes=not short)  # the short form shows no causes and periods
     print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:
         print_files(plots.draw_outliers(answers.runs, answers.answers, arguments.figures))

@@ -39,9 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--runtime", default="onnxruntime", metavar="NAME", help=f"{RUNTIME_HELP} (default %(default)s)")
     runtime_arguments(parser)
-    length = "record for this time (90s, 10m, 3h, 1h30m) instead of a number of trials; resumes if interrupted"
+    length = "recording time (90s, 10m, 3h, 1h30m) instead of a number of trials; resumes if interrupted"
     add("--for", dest="for_time", metavar="TIME", help=length)
-    control = "do not also time an empty step, which shows what the machine itself delays"
+    control = "do not also time an empty step, which measures the delays of the machine itself"
     add("--no-control", dest="control", action="store_false", help=control)
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the recording")
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run `record`; returns the exit status."""
     shape = shape_of(arguments)
-    asked = {
+    settings = {
         "runtime": arguments.runtime,
         "protocol": protocol_of(arguments),
         "options": options_of(arguments),
@@ -58,18 +58,18 @@ def run(arguments: argparse.Namespace) -> int:
     }
     progress = _Progress(f"{shape.label} on {arguments.runtime}")
     if arguments.format != "json":
-        asked["listener"] = progress
+        settings["listener"] = progress
     if arguments.for_time is None:
-        return _record(arguments, pool.record(shape, time_limit_s=arguments.time_limit, **asked))
+        return _record(arguments, pool.record(shape, time_limit_s=arguments.time_limit, **settings))
     for name in ("trials", "tier", "time_limit"):
         if getattr(arguments, name) is not None:
             flag = name.replace("_", "-")
-            raise UsageError(f"--for sets how long it records, --{flag} when it ends: give one of them")
+            raise UsageError(f"--for and --{flag} exclude each other: give one of them")
     try:
-        done = soak.soak(shape, soak.seconds_of(arguments.for_time), **asked)
+        done = soak.soak(shape, soak.seconds_of(arguments.for_time), **settings)
     except KeyboardInterrupt:
         progress.end_line()
-        return stopped(arguments.given, "the parts written stay; ")
+        return stopped(arguments.given, "parts already written are kept; ")
     print_answer(done, arguments.format, done.warnings)
     return 0
 
@@ -90,7 +90,7 @@ def _record(arguments: argparse.Namespace, recording: Recording) -> int:
 
 
 class _Progress:
-    """Prints what the recorder reports, on standard error; what changes by the second only on a terminal."""
+    """Prints events of the recorder to standard error; live counters only on a terminal."""
 
     def __init__(self, name: str) -> None:
         self._name, self._terminal, self._open = name, sys.stderr.isatty(), False

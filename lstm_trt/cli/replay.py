@@ -15,8 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `replay`."""
     add = parser.add_argument
     add("path", type=Path, help=PATH_HELP)
-    add("--period-us", type=float, required=True, metavar="US", help="time between the calls of the fixed rate")
-    add("--deadline-us", type=float, metavar="US", help="deadline, from the time a call is due (default: the period)")
+    add("--period-us", type=float, required=True, metavar="US", help="time between calls at the fixed rate")
+    deadline = "deadline, counted from the time a call is due (default: the period)"
+    add("--deadline-us", type=float, metavar="US", help=deadline)
     table_arguments(parser)
 
 

@@ -19,18 +19,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("notebooks", type=Path, nargs="+", metavar="NOTEBOOK", help="notebooks, run one after the other")
     pair = {"nargs": 2, "action": "append", "default": [], "metavar": ("NAME", "VALUE")}
-    add("-p", "--parameter", **pair, help="set a parameter to a number, True, False, None, or text")
-    add("-r", "--raw", **pair, help="set a parameter to text, whatever it looks like")
-    add("-y", "--yaml", action="append", default=[], metavar="YAML", help="set parameters, as in 'hidden: [64, 128]'")
+    add("-p", "--parameter", **pair, help="set a parameter to a number, True, False, None or text")
+    add("-r", "--raw", **pair, help="set a parameter to this text, without conversion")
+    yaml = "set parameters, for example 'hidden: [64, 128]'"
+    add("-y", "--yaml", action="append", default=[], metavar="YAML", help=yaml)
     add("-k", "--kernel", metavar="NAME", help="kernel to use instead of the notebook's own")
-    add("--cell-limit", type=int, metavar="S", help="seconds that a cell may take")
-    folder = "folder for the notebooks that ran (default %(default)s)"
+    add("--cell-limit", type=int, metavar="S", help="time limit per cell in seconds")
+    folder = "folder for the executed notebooks (default %(default)s)"
     add("--out", type=Path, default=Path("runs"), metavar="DIR", help=folder)
-    add("--quiet", action="store_true", help="no progress line")
+    add("--quiet", action="store_true", help="do not print progress")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run `rerun`; returns 0 where all notebooks ran to their end, else 1."""
+    """Run `rerun`; returns 0 if all notebooks completed, else 1."""
     values = [(name, parse_value(text)) for name, text in arguments.parameter]
     values += [item for text in arguments.yaml for item in parse_yaml(text).items()]
     as_json = arguments.format == "json"

@@ -16,11 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `scaling`."""
     add = parser.add_argument
     path = (
-        "recordings (file, folder or consolidated pair), or a CSV or Parquet table with columns layers, hidden,"
-        " sequence, batch and latency_us (or _ns, _ms, _s); runtime, device_name and others keep systems apart"
+        "recordings (file or folder), or a CSV or Parquet table with columns layers, hidden, sequence, batch and"
+        " latency_us (or _ns, _ms, _s); columns such as runtime and device_name distinguish systems"
     )
     add("path", type=Path, help=path)
-    ratio = "report only pairs whose latencies differ by at least this ratio (default %(default)g: all)"
+    ratio = "report only inversions with at least this ratio of latencies (default %(default)g: all)"
     add("--min-ratio", type=float, default=1.0, metavar="R", help=ratio)
     add("--figures", type=Path, metavar="DIR", help="draw the figures into this folder")
     table_arguments(parser, grouped=False)

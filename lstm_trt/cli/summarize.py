@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run `summarize`; returns the exit status."""
     runs = load_runs(arguments, arguments.path)
     if arguments.figures and not runs.own:
-        raise UsageError(f"--figures draws recordings of this lab, and {arguments.path} is a table: leave it out")
+        raise UsageError(f"--figures needs recordings made by lstm-trt, but {arguments.path} is a table: remove it")
     answers = summarize(runs, arguments.by_round)
     print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:

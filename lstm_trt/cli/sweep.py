@@ -37,15 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `sweep`."""
     add = parser.add_argument
     grids = ", ".join(f"{name} ({len(grid)} networks)" for name, grid in GRIDS.items())
-    add("--grid", metavar="NAME", help=f"predefined grid: {grids}; sizes that are given replace those of the grid")
+    add("--grid", metavar="NAME", help=f"predefined grid: {grids}; given sizes replace those of the grid")
     shape_arguments(parser, several=True, required=False)
     add("--runtime", nargs="+", default=["onnxruntime"], metavar="NAME", help=f"{RUNTIME_HELP} (default onnxruntime)")
     runtime_arguments(parser)
-    rounds = "repeat everything in new processes (default 3 from 10000 trials on, else 1)"
+    rounds = "rounds, each in new processes (default 3 from 10000 trials on, else 1)"
     add("--rounds", type=int, metavar="N", help=rounds)
     add("--control", action="store_true", help=CONTROL_HELP)
     sweep_arguments(parser)
-    add("--memory-limit-gb", type=float, metavar="GB", help="memory that a worker process may use")
+    add("--memory-limit-gb", type=float, metavar="GB", help="memory limit of a worker process in GB")
     add("--figures", type=Path, metavar="DIR", help="draw the figures of the sweep into this folder")
     add("--deadline-us", type=float, metavar="US", help="deadline to show in the figures")
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the recordings")
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _grid(arguments: argparse.Namespace) -> Grid:
-    """The grid that was given; raises `UsageError` for an unknown name, or where an axis has no values."""
+    """The given grid; raises `UsageError` for an unknown name or an axis without values."""
     sizes = sizes_of(arguments)
     if arguments.grid is not None:
         if arguments.grid not in GRIDS:

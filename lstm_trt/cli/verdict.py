@@ -19,7 +19,7 @@ from lstm_trt.cli.common import (
 EXAMPLE = (
     "lstm-trt verdict recordings --deadline-us 1000 --percentile 99.9 --confidence 0.95\n"
     "  lstm-trt verdict times.csv --column latency --unit us --deadline-us 1000\n"
-    "exit status: 0 MET, 1 MISSED, 3 NOT ENOUGH EVIDENCE, 2 an error in the input"
+    "exit status: 0 MET, 1 MISSED, 3 NOT ENOUGH EVIDENCE, 2 invalid input"
 )
 
 
@@ -31,14 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     percentile = "percentile that must meet the deadline (default %(default)s)"
     add("--percentile", default="99.9", metavar="P", help=percentile)
     confidence_argument(parser, "confidence of the verdict")
-    add("--figures", type=Path, metavar="DIR", help="draw a page for a review into this folder")
+    add("--figures", type=Path, metavar="DIR", help="draw a report page per configuration into this folder")
     table_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run `verdict`; returns 0 MET, 1 MISSED, 3 NOT ENOUGH EVIDENCE: the worst of several, MISSED first."""
+    """Run `verdict`; returns 0 MET, 1 MISSED, 3 NOT ENOUGH EVIDENCE; of several the worst, MISSED first."""
     question = (arguments.deadline_us, arguments.percentile, arguments.confidence)
-    check_question(*question)  # before a long reading
+    check_question(*question)  # before the recordings are loaded, which may take long
     answers = verdict(load_runs(arguments, arguments.path), *question)
     print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:

@@ -25,7 +25,7 @@ from lstm_trt.recorder.versions import record_versions
 
 EXAMPLE = (
     "lstm-trt versions onnxruntime 1.20.1 1.31.1 --layers 2 --hidden 64 --sequence 32 --out versions\n"
-    "each version is installed into an environment of its own, which is kept in the cache"
+    "each version is installed into its own virtual environment, which is kept in the cache"
 )
 
 FORMATS = ("text", "csv", "json")
@@ -34,10 +34,10 @@ FORMATS = ("text", "csv", "json")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `versions`."""
     add = parser.add_argument
-    add("library", metavar="LIBRARY", help="package name as pip has it: onnxruntime, torch, tensorrt, tensorrt-rtx")
-    add("versions", nargs="+", metavar="VERSION", help="two or more; the first version is the baseline")
+    add("library", metavar="LIBRARY", help="name of the package on PyPI: onnxruntime, torch, tensorrt, tensorrt-rtx")
+    add("versions", nargs="+", metavar="VERSION", help="two or more versions; the first is the baseline")
     shape_arguments(parser)
-    add("--runtime", metavar="NAME", help="runtime, where the library has several; lstm-trt doctor lists them")
+    add("--runtime", metavar="NAME", help="runtime, if the library has several; lstm-trt doctor lists them")
     runtime_arguments(parser)
     add("--rounds", type=int, default=ROUNDS, metavar="N", help="rounds, each in new processes (default %(default)s)")
     add("--control", action="store_true", help=CONTROL_HELP)

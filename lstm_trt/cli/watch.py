@@ -16,9 +16,9 @@ EXAMPLE = "lstm-trt watch soak --deadline-us 1000"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `watch`."""
     add = parser.add_argument
-    add("path", type=Path, metavar="DIR", help="folder that is being recorded into (--out of record or sweep)")
+    add("path", type=Path, metavar="DIR", help="output folder of a running record or sweep")
     add("--deadline-us", type=float, metavar="US", help="count latencies above this deadline")
-    add("--once", action="store_true", help="print one line and end")
+    add("--once", action="store_true", help="print one line and exit")
 
 
 def run(arguments: argparse.Namespace) -> int:

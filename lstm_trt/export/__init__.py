@@ -1,1 +1,1 @@
-"""A PyTorch network as an ONNX file and as a TensorRT engine."""
+"""Export of PyTorch networks to ONNX files and TensorRT engines."""

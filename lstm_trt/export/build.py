@@ -1,8 +1,8 @@
 """Building an engine: parse the ONNX file, configure, build, read the log; and the builder's timing cache.
 
-The graph passes the gate (`onnx_checks.check`) before. Networks are strongly typed, so that versions 10 and 11 behave
-alike: half precision is written into the graph (`onnx_fp16`), TF32 is a flag that is always set and recorded. The most
-verbose log of the builder is kept while it works: it holds the layer table, and the reason where the build fails.
+The graph is checked first (`onnx_checks.check`). Networks are strongly typed, so that TensorRT 10 and 11 behave the
+same: half precision is part of the graph (`onnx_fp16`), and the TF32 flag is always set explicitly and recorded. The
+most verbose log of the builder is collected: it contains the layer table, and the reason if the build fails.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def build_engine(
     """The engine of a shape's network (with the weights of `seed`) or of an ONNX file, from the cache or built now.
 
     Without `options` it is built by TensorRT for RTX in float32, for `target`, a compute capability such as "sm89"
-    (all that it knows where there is none). With a profile the sizes stay symbolic, and a shape's own sequence and
-    batch do not matter. `name` is for messages and `information`. With precision "fp16" float32 graphs are written in
-    float16 first. Raises `ExportFailed` for what is no valid ONNX, `BuildFailed` for what TensorRT cannot build or
-    would read wrongly, `RuntimeUnavailable` where the flavour is not installed, `UsageError` for a file that cannot be
-    read, a cache that cannot be written, or both options and a target.
+    (default: all). With a profile the sizes stay symbolic, and sequence and batch of a shape are ignored. `name` is
+    used in messages and `information`. With precision "fp16" float32 graphs are converted to float16 first. Raises
+    `ExportFailed` for invalid ONNX, `BuildFailed` for graphs that TensorRT cannot build or would misread,
+    `RuntimeUnavailable` if the flavour is not installed, `UsageError` for a file that cannot be read, a cache that
+    cannot be written, or both options and a target.
     """
     if options is not None and target is not None:
-        raise UsageError("options have a compute_capability of their own: leave target out")
+        raise UsageError("options and target exclude each other: set options.compute_capability")
     options = options or EngineOptions("tensorrt-rtx", compute_capability=target, detailed=True)
     if isinstance(network, LstmShape):
         path = export_network(network, seed).path
@@ -60,10 +60,10 @@ def build_engine(
     trt = load_module(options.flavour)
     card = gpu() if options.compute_capability is None else None
     if options.flavour == "tensorrt" and card is None:
-        raise BuildFailed("tensorrt builds on the GPU that the engine is for, none is visible: use tensorrt-rtx")
+        raise BuildFailed("tensorrt builds for the GPU of this machine, but none is visible: use tensorrt-rtx")
     if options.compute_capability == "sm75" and options.precision != "fp16":
         raise BuildFailed(
-            f"TensorRT for RTX has no float32 matrix products for sm75, {options.precision} cannot be built: give"
+            f"TensorRT for RTX has no float32 matrix products for sm75, so {options.precision} cannot be built: use"
             " --precision fp16 or another --compute-capability"
         )
     identity = {
@@ -75,15 +75,15 @@ def build_engine(
         "options": options.as_dict(),
     }
     key = cache.sha256(canonical_json(identity).encode())
-    for _ in range(2):  # a second time only where the cache's two files turn out to be of two builds
+    for _ in range(2):  # again if the two cached files turn out to be of different builds
         engine = _fetch(key, name, functools.cache(lambda: _build(onnx, options, name, card)))
         if engine is not None:
             return engine
-    raise BuildFailed(f"the cache holds two builds of {name}, another process may be building it too; try again")
+    raise BuildFailed(f"the cache has files of two builds of {name}, another process may be building it: try again")
 
 
 def _fetch(key: str, name: str, make) -> Engine | None:
-    """The pair of files for `key`; None, and nothing of it left in the cache, where they do not belong together."""
+    """The cached engine for `key`; if its two files do not match, removes both and returns None."""
     beside, _, _ = cache.fetch("engine", key, ".json", lambda: make()[1])
     information = json.loads(beside.read_bytes())
     path, digest, _ = cache.fetch("engine", key, ".engine", lambda: make()[0])
@@ -95,7 +95,7 @@ def _fetch(key: str, name: str, make) -> Engine | None:
 
 
 def _build(onnx: bytes, options: EngineOptions, name: str, card: dict | None) -> tuple[bytes, bytes]:
-    """(plan, information as JSON) of a build done now."""
+    """Build now; returns (plan, information as JSON)."""
     model = onnx_checks.read(onnx, name)
     onnx_checks.check(model, options.precision, name)
     computed = to_half(model, name) if options.precision == "fp16" else model
@@ -128,8 +128,8 @@ def _build(onnx: bytes, options: EngineOptions, name: str, card: dict | None) ->
 def build_plan(model: onnx.ModelProto, options: EngineOptions, name: str, card: dict | None) -> tuple[bytes, dict]:
     """Build now: (plan, facts); facts are `build_seconds`, `layers`, `warnings`.
 
-    `card` is the GPU here where the engine depends on it. Raises `BuildFailed` with the first line of
-    the parser or builder that says what was wrong, `UsageError` where ranges and symbolic sizes disagree.
+    `card` is the GPU of this machine if the engine depends on it. Raises `BuildFailed` with the first error of the
+    parser or builder, `UsageError` if ranges do not match the symbolic sizes.
     """
     trt = load_module(options.flavour)
     started = time.perf_counter_ns()
@@ -138,7 +138,7 @@ def build_plan(model: onnx.ModelProto, options: EngineOptions, name: str, card: 
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = trt.OnnxParser(network, logger(options.flavour))
         if not parser.parse(model.SerializeToString()):
-            raise BuildFailed(f"TensorRT's parser refuses {name}: {_parser_error(parser, lines)}")
+            raise BuildFailed(f"TensorRT's parser rejects {name}: {_parser_error(parser, lines)}")
         config = builder.create_builder_config()
         _configure(trt, config, options)
         _add_profile(builder, config, network, model, options.profile, name)
@@ -162,7 +162,7 @@ def build_plan(model: onnx.ModelProto, options: EngineOptions, name: str, card: 
 
 
 def _parser_error(parser, lines) -> str:
-    """The parser's first error with the operator that it is about."""
+    """The first error of the parser, with its operator."""
     if not parser.num_errors:
         return errors_of(lines) or "no reason given"
     error = parser.get_error(0)
@@ -179,7 +179,7 @@ def _configure(trt, config, options: EngineOptions) -> None:
         config.num_compute_capabilities = 1
         target = trt.ComputeCapability.__members__[options.compute_capability.upper()]
         if not config.set_compute_capability(target, 0):
-            raise BuildFailed(f"this TensorRT for RTX does not build for {options.compute_capability}")
+            raise BuildFailed(f"this version of TensorRT for RTX cannot build for {options.compute_capability}")
     if options.optimization_level is not None:
         config.builder_optimization_level = options.optimization_level
     if options.max_aux_streams is not None:
@@ -193,12 +193,12 @@ def _configure(trt, config, options: EngineOptions) -> None:
 
 
 def _add_profile(builder, config, network, model: onnx.ModelProto, profile: Profile | None, name: str) -> None:
-    """Ranges for the symbolic sizes of the inputs; their names in the file say which size is which."""
+    """Set the ranges of the symbolic input sizes, which are identified by their names in the file."""
     dims = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
     dynamic = [tensor for tensor in inputs if any(size < 0 for size in tensor.shape)]
     if not dynamic and profile is not None:
-        raise UsageError(f"{name} has no symbolic size: leave the ranges out")
+        raise UsageError(f"{name} has no symbolic size: remove the ranges")
     if not dynamic:
         return
     symbols = {tensor.name: [dim.dim_param for dim in dims[tensor.name]] for tensor in dynamic}
@@ -213,7 +213,7 @@ def _add_profile(builder, config, network, model: onnx.ModelProto, profile: Prof
         ]
         ranges.set_shape(tensor.name, *(tuple(size[kind] for size in sizes) for kind in range(3)))
     if config.add_optimization_profile(ranges) < 0:
-        raise BuildFailed(f"TensorRT does not take the ranges of {name}: check them")
+        raise BuildFailed(f"TensorRT rejects the ranges for {name}: check them")
 
 
 def _range(symbol: str, tensor: str, profile: Profile) -> tuple[int, int, int]:
@@ -223,11 +223,13 @@ def _range(symbol: str, tensor: str, profile: Profile) -> tuple[int, int, int]:
             if found is None:
                 raise UsageError(f"the input {tensor!r} has a symbolic size {symbol!r}: give --{axis}-range as well")
             return found
-    raise UsageError(f"the input {tensor!r} has a size {symbol!r}: call it sequence or batch, or write a number")
+    raise UsageError(
+        f"the input {tensor!r} has a symbolic size {symbol!r}: name it sequence or batch, or make it static"
+    )
 
 
 def _read_timing_cache(trt, config, options: EngineOptions, card: dict | None) -> tuple[str, bytes] | None:
-    """Give the builder what earlier builds on this GPU timed; RTX times nothing, its timing cache is a no-op."""
+    """Load the timing cache of earlier builds on this GPU; TensorRT for RTX does not use one."""
     if options.flavour != "tensorrt":
         return None
     identity = {"flavour": options.flavour, "version": trt.__version__, "gpu": card}
@@ -248,7 +250,7 @@ def _write_timing_cache(config, timing: tuple[str, bytes] | None) -> None:
 
 
 def _inspect(trt, plan: bytes, options: EngineOptions) -> list[layers.Row] | None:
-    """The program of an engine by the inspector, which needs the GPU that it was built for."""
+    """The program of an engine from the engine inspector, which needs the GPU that the engine is for."""
     runtime = trt.Runtime(logger(options.flavour))
     engine = runtime.deserialize_cuda_engine(plan)
     if engine is None:

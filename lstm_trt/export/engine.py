@@ -1,10 +1,10 @@
-"""A TensorRT engine: what it is built for, the files that it becomes, and whether it can be loaded here.
+"""A TensorRT engine: its options, its files, and whether it can be loaded on this machine.
 
-Engines are built by `build.py`, for `tensorrt` and `tensorrt-rtx` alike, and cached under the hash of everything that
-changes them. Beside each stands a JSON file, the engine's `information`: versions, target, options, SHA-256. From it a
-check tells a damaged engine, one of another version and one for another GPU, without TensorRT and without a GPU. On a
-GPU, TensorRT loads the engine and has the last word. An engine without its JSON file can be judged only by TensorRT;
-where there is no GPU either, TensorRT for RTX recognises what is no engine at all, but not one that was cut short.
+Engines are built by `build.py`, for `tensorrt` and `tensorrt-rtx`, and cached under the hash of everything that affects
+them. A JSON file beside each engine has its `information`: versions, target, options, SHA-256. With it, a check detects
+a damaged engine, another version and another GPU without TensorRT and without a GPU; on a GPU the check also loads the
+engine. Without the JSON file only TensorRT can check an engine; without a GPU, TensorRT for RTX recognises files that
+are not engines, but not truncated engines.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from lstm_trt.export.trt import FLAVOURS, collected, errors_of, gpu, load_module
 from lstm_trt.store import cache
 from lstm_trt.store.files import make_folder, put
 
-#: Targets that TensorRT for RTX 1.7 has names for. It has none for Hopper (sm90).
+#: Targets that TensorRT for RTX 1.7 has names for; it has none for Hopper (sm90).
 COMPUTE_CAPABILITIES = ("sm75", "sm80", "sm86", "sm89", "sm120", "sm121")
 
 PRECISIONS = ("fp32", "tf32", "fp16")
 
-#: Part of the cache key: raise it whenever the same input gives another engine or other information.
+#: Part of the cache key: increase it whenever the same input gives a different engine or different information.
 RECIPE = 2
 
 
 @dataclass(frozen=True)
 class Profile:
-    """(min, opt, max) of the time steps and of the batch; None for what is no symbolic size of the network."""
+    """(min, opt, max) of the time steps and of the batch; None for a size that is not symbolic."""
 
     sequence: tuple[int, int, int] | None
     batch: tuple[int, int, int] | None
@@ -45,18 +45,17 @@ class Profile:
             sizes = tuple(getattr(self, name))
             object.__setattr__(self, name, sizes)
             if len(sizes) != 3 or not 1 <= sizes[0] <= sizes[1] <= sizes[2]:
-                raise UsageError(f"the {name}'s range must be 1 <= min <= opt <= max, not {' '.join(map(str, sizes))}")
+                raise UsageError(f"the {name} range must be 1 <= min <= opt <= max, not {' '.join(map(str, sizes))}")
 
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What an engine is built for; raises `UsageError` (bf16: `ExportFailed`) for what no builder has.
+    """Options of an engine; raises `UsageError` (bf16: `ExportFailed`) for options that no builder supports.
 
-    `compute_capability` is for TensorRT for RTX ("sm86"); None is the builder's default. None of
-    `optimization_level` (0 to 5), `max_aux_streams` and `workspace_bytes` is the builder's own choice.
-    `capturable` has an RTX engine use no memory that it would allocate while running, which NVIDIA's
-    notes on version 1.2 call required for the capture of a CUDA graph; others need nothing for that.
-    `detailed` keeps names and shapes of all layers in the engine: needed for the layer table.
+    `compute_capability` is for TensorRT for RTX ("sm86"). None in `compute_capability`, `optimization_level` (0 to 5),
+    `max_aux_streams` and `workspace_bytes` means the builder's default. With `capturable` an RTX engine allocates no
+    memory while it runs, which NVIDIA's notes on version 1.2 require for the capture of a CUDA graph; TensorRT needs no
+    option for that. `detailed` keeps names and shapes of all layers in the engine, for the layer table.
     """
 
     flavour: str
@@ -73,22 +72,22 @@ class EngineOptions:
         if self.flavour not in FLAVOURS:
             raise UsageError(f"unknown flavour of TensorRT {self.flavour!r}: choose from {', '.join(FLAVOURS)}")
         if self.precision == "bf16":
-            raise ExportFailed("bf16: ONNX's LSTM has no bfloat16 among its types; choose fp32, tf32 or fp16")
+            raise ExportFailed("bf16: ONNX's LSTM does not support bfloat16; choose fp32, tf32 or fp16")
         if self.precision not in PRECISIONS:
-            raise UsageError(f"TensorRT offers no {self.precision!r} here: choose from {', '.join(PRECISIONS)}")
+            raise UsageError(f"unknown precision {self.precision!r} for TensorRT: choose from {', '.join(PRECISIONS)}")
         if self.compute_capability is not None:
             if self.compute_capability not in COMPUTE_CAPABILITIES:
                 known = ", ".join(COMPUTE_CAPABILITIES)
                 raise UsageError(f"unknown compute capability {self.compute_capability!r}: choose from {known}")
             if self.flavour != "tensorrt-rtx":
-                raise UsageError(f"{self.flavour} builds for the GPU that is here: only tensorrt-rtx takes a target")
+                raise UsageError(f"{self.flavour} builds for the GPU of this machine: only tensorrt-rtx has a target")
         for name, least, most in (
             ("optimization_level", 0, 5),
             ("max_aux_streams", 0, 64),
             ("workspace_bytes", 1, 2**50),
         ):
             value = getattr(self, name)
-            # The builder of RTX takes 9 for 5 without a word.
+            # The builder of TensorRT for RTX silently treats 9 as 5.
             if value is not None and not (isinstance(value, int) and least <= value <= most):
                 raise UsageError(f"{name} must be a whole number from {least} to {most}, not {value!r}")
 
@@ -113,23 +112,23 @@ class Engine:
 
     @property
     def plan(self) -> bytes:
-        """The serialized engine; raises `BuildFailed` where the cache lost or changed it meanwhile."""
+        """The serialized engine; raises `BuildFailed` if it was changed in or removed from the cache."""
         try:
             plan = self.path.read_bytes()
         except OSError as error:
-            raise BuildFailed(f"the engine is gone from the cache: {error.strerror}; build it again") from None
+            raise BuildFailed(f"the engine is no longer in the cache: {error.strerror}; build it again") from None
         if cache.sha256(plan) != self.sha256:
             raise BuildFailed(f"the engine {self.path} was changed since it was built; build it again")
         return plan
 
     def write(self, folder: Path) -> list[Path]:
-        """Write the engine and the JSON file about it into `folder`; raises `UsageError` where that cannot be."""
+        """Write the engine and its JSON file into `folder`; raises `UsageError` if that is not possible."""
         folder, stem, plan = make_folder(folder), file_stem(self), self.plan
         information = json.dumps(self.information, indent=1) + "\n"
         return [put(folder / f"{stem}.json", information.encode()), put(folder / f"{stem}.engine", plan)]
 
     def __str__(self) -> str:
-        """One line: what it is, for which GPU, how it computes, how long the build took."""
+        """One line: name, size, version, target GPU, precision, build time."""
         facts = self.information
         title, version = FLAVOURS[facts["flavour"]].title, facts["engine"]["version"]
         target, card = facts["target"]["compute_capabilities"], facts["target"]["gpu"]
@@ -144,7 +143,7 @@ class Engine:
 
 
 def network_name(shape: LstmShape, profile: Profile | None = None) -> str:
-    """`3x72-s24-b4`, or `3x72-s8to64-b1to4` where the sizes are ranges."""
+    """`3x72-s24-b4`, or `3x72-s8to64-b1to4` if the sizes are ranges."""
     if profile is None:
         return shape.label
     sizes = [f"{r[0]}to{r[2]}" if r[0] < r[2] else f"{r[0]}" for r in (profile.sequence, profile.batch)]
@@ -152,7 +151,7 @@ def network_name(shape: LstmShape, profile: Profile | None = None) -> str:
 
 
 def file_stem(engine: Engine) -> str:
-    """Of the files `.engine` and `.json`: network, precision, flavour and target, `3x72-s24-b4-fp32-rtx-sm86`."""
+    """Name of the files without suffix: network, precision, flavour and target, `3x72-s24-b4-fp32-rtx-sm86`."""
     information = engine.information
     flavour, options = information["flavour"], information["options"]
     target = options["compute_capability"]
@@ -163,19 +162,19 @@ def file_stem(engine: Engine) -> str:
 
 
 def read_file(path: Path) -> bytes:
-    """Raises `UsageError` where it cannot be read."""
+    """Content of a file; raises `UsageError` if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
 
 
-# Whether an engine can be loaded here
+# Whether an engine can be loaded on this machine
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What an engine's information says of where it comes from; `targets` is empty for the builder's default."""
+    """The origin of an engine from its information; `targets` is empty for the builder's default."""
 
     flavour: str
     version: str
@@ -185,7 +184,7 @@ class Origin:
 
     @classmethod
     def of(cls, information: dict) -> Origin:
-        """Raises KeyError or TypeError for what is no engine's information."""
+        """Raises KeyError or TypeError if `information` is not that of an engine."""
         engine, target = information["engine"], information["target"]
         targets = tuple(target["compute_capabilities"])
         return cls(information["flavour"], engine["version"], targets, target["gpu"], engine["sha256"])
@@ -193,9 +192,9 @@ class Origin:
 
 @dataclass(frozen=True)
 class EngineReport:
-    """Whether a plan can be loaded on this machine; `reason` says why not, `remedy` what helps.
+    """Whether a plan can be loaded on this machine; if not, `reason` and `remedy` say why and what to do.
 
-    `path` is the plan's file, where there is one.
+    `path` is the file of the plan, if any.
     """
 
     loadable: bool
@@ -220,21 +219,20 @@ class EngineReport:
 
 
 def check_file(path: Path) -> EngineReport:
-    """`check_engine` of a file and the JSON file beside it; raises `UsageError` where one cannot be read."""
+    """`check_engine` for a file and the JSON file beside it; raises `UsageError` if one cannot be read."""
     beside, origin = path.with_suffix(".json"), None
     if beside.is_file() and beside != path:
         try:
             origin = Origin.of(json.loads(read_file(beside)))
         except (ValueError, KeyError, TypeError):
-            reason = "is not what lstm-trt build writes beside an engine: move it away"
-            raise UsageError(f"{beside} {reason}") from None
+            raise UsageError(f"{beside} was not written by lstm-trt build: remove it") from None
     return replace(check_engine(read_file(path), origin), path=path)
 
 
 def check_engine(plan: bytes, origin: Origin | None = None) -> EngineReport:
-    """Whether a plan can be loaded here, by its origin where that is known and, on a GPU, by loading it.
+    """Whether a plan can be loaded on this machine: checks its origin, if known, and loads it on a GPU.
 
-    Without an origin every installed flavour is tried. Never raises for a bad plan: the report says what is wrong.
+    Without an origin all installed flavours are tried. Never raises for a bad plan: the report states the reason.
     """
     card = gpu()
     flavours = [origin.flavour] if origin else list(_installed()) or ["tensorrt-rtx"]
@@ -264,9 +262,9 @@ def _installed() -> Iterator[str]:
 
 
 def _fault(plan: bytes, flavour: str, origin: Origin | None, card: dict | None) -> tuple[str, str]:
-    """(reason, remedy) why a plan cannot be loaded here; ("", "") where it can."""
+    """(reason, remedy) if a plan cannot be loaded on this machine; ("", "") if it can."""
     if origin and origin.sha256 != cache.sha256(plan):
-        return "it is damaged: its SHA-256 is not the one that it was built with", "copy or build it again"
+        return "it is damaged: its SHA-256 differs from that of the build", "copy or build it again"
     title = FLAVOURS[flavour].title
     try:
         trt = load_module(flavour)
@@ -282,29 +280,29 @@ def _fault(plan: bytes, flavour: str, origin: Origin | None, card: dict | None) 
     if loaded:
         return "", ""
     if card is not None or diagnostics:
-        said = "; ".join(filter(None, (", ".join(diagnostics), errors_of(messages) if card else "")))
-        return f"{title} does not load it: {said or 'no reason given'}", "build it on or for this machine"
-    known = "it is as it was built" if origin else "there is no JSON file beside it, so that nothing is known of it"
-    return f"no NVIDIA GPU is visible here; {known}", "check it on the machine that is to run it"
+        errors = "; ".join(filter(None, (", ".join(diagnostics), errors_of(messages) if card else "")))
+        return f"{title} cannot load it: {errors or 'no reason given'}", "build it on or for this machine"
+    known = "the file is intact" if origin else "it has no JSON file beside it, so that its origin is unknown"
+    return f"no NVIDIA GPU is visible here; {known}", "check it on the machine that will run it"
 
 
 def _mismatch(origin: Origin, installed: str, card: dict | None) -> tuple[str, str]:
-    """(reason, remedy) where version or GPU are not those that the engine was built for; ("", "") otherwise."""
+    """(reason, remedy) if version or GPU differ from those that the engine was built for; ("", "") otherwise."""
     title = FLAVOURS[origin.flavour].title
-    if origin.version.split(".")[:3] != installed.split(".")[:3]:  # the fourth is the number of the build
-        return f"it was built by {title} {origin.version}, installed is {installed}", "build it with this version"
+    if origin.version.split(".")[:3] != installed.split(".")[:3]:  # the fourth part is the build number
+        return f"it was built by {title} {origin.version}, but {installed} is installed", "build it again"
     wanted = card and card["compute_capability"]
     built_on = [origin.gpu["compute_capability"]] if origin.flavour == "tensorrt" and origin.gpu else []
     targets = [target for target in origin.targets or built_on if target]
-    # Older files list a target without a name for the default, which is for more GPUs than can be named.
+    # Older files list an unnamed target for the default, which includes more GPUs than have names.
     if wanted and targets and wanted not in targets and set(origin.targets) <= set(COMPUTE_CAPABILITIES):
-        reason = f"it was built for {', '.join(targets)}, the GPU here ({card['name']}) is {wanted}"
-        return reason, f"build it with --compute-capability {wanted}, if the builder has that"
+        reason = f"it was built for {', '.join(targets)}, but the GPU here ({card['name']}) is {wanted}"
+        return reason, f"build it with --compute-capability {wanted}, if the builder supports it"
     return "", ""
 
 
 def _diagnostics(trt, runtime, plan: bytes) -> list[str]:
-    """What TensorRT for RTX objects to; without a GPU it calls every plan invalid, and names malformed ones only."""
+    """The defects that TensorRT for RTX names; without a GPU these are only those of malformed plans."""
     _, found = runtime.get_engine_validity(plan)
     members = trt.EngineInvalidityDiagnostics.__members__.items()
     return [name.lower().replace("_", " ") for name, bit in members if int(found) & int(bit)]

@@ -1,10 +1,10 @@
-"""The layer table of an engine: what its program launches, and how often.
+"""The layer table of an engine: the kernels of its program, and the number of launches.
 
-An engine is a small program: kernels, integer bookkeeping, and conditional jumps that make the
-loop over time steps. Built with detailed verbosity, the builder's log prints it row by row; that
-works without a GPU. On a GPU the engine inspector prints the same rows. Read from there: the rows
-and where they jump. Derived: how often a loop turns (its limit / its step, both are literals of the
-program, or the sequence where it is dynamic), and the launches (one a kernel row and turn).
+An engine is a small program: kernels, integer operations on the host, and conditional jumps that form the loop over
+time steps. With detailed verbosity the builder's log lists its rows, without a GPU; on a GPU the engine inspector lists
+the same rows. The rows and their jump targets are read from there. The iterations of a loop (called turns in the code:
+limit / step, which are literals of the program, or the sequence length if it is dynamic) and the launches (one per
+kernel row and iteration) are derived.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from lstm_trt.config.format import count, table_lines
 
 LOG_MARK = "Layers:\n"
 
-#: Rows of these kinds are kernels whatever they put out.
+#: Rows of these kinds are always kernels.
 KERNELS = ("kgen", "gemm", "runtime_fusion")
 
-#: Rows that copy a size between host and device in the middle of an inference: a wait, not a kernel.
+#: Rows that copy a size between host and device during an inference: they synchronize, but are not kernels.
 COPIES = re.compile(r"ShapeHostToDevice|copy_d2h|copy_h2d")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the program: `onnx` names operators of the file, `then` is where a jump leads."""
+    """One row of the program: `onnx` are the names of its operators in the file, `then` is the target of a jump."""
 
     name: str
     kind: str
@@ -40,7 +40,7 @@ class Row:
 
     @property
     def kernel(self) -> bool:
-        """Whether it is launched on the GPU; integer bookkeeping on the host has only scalar outputs."""
+        """Whether it is launched on the GPU; integer operations on the host have only scalar outputs."""
         return self.kind in KERNELS or not (self.scalar or COPIES.search(f"{self.kind} {self.name}"))
 
     @property
@@ -52,7 +52,7 @@ class Row:
 
 
 def rows_from_log(lines: Iterable[tuple[str, str]]) -> list[Row] | None:
-    """The program among the builder's messages; None where it did not print one."""
+    """The program from the messages of the builder; None if they do not contain one."""
     for _, text in lines:
         if text.startswith(LOG_MARK):
             return [_row_from_text(line) for line in text.splitlines() if line.startswith("Name: ")]
@@ -77,7 +77,7 @@ def _row_from_text(line: str) -> Row:
 
 
 def rows_from_inspector(text: str) -> list[Row] | None:
-    """The program as the engine inspector's JSON has it; None where it holds names alone."""
+    """The program from the JSON of the engine inspector; None if that has only names."""
     layers = json.loads(text).get("Layers", [])
     if not layers or not all(isinstance(layer, dict) for layer in layers):
         return None
@@ -112,14 +112,14 @@ def structure(network) -> dict[str, int]:
 
 
 class _Program:
-    """Values of the program's integers, as far as literals and the sequence decide them."""
+    """Values of the integers in a program, as far as literals and the sequence length determine them."""
 
     def __init__(self, rows: list[Row], sequence: int | None) -> None:
         self.rows, self.sequence = rows, sequence
         self.makers: dict[str, Row] = {}
         for row in rows:
-            # A variable that a memset clears first and a calculation sets later has the latter's value;
-            # an `add` is the step of a loop's counter, which starts where the memset put it.
+            # A variable that a memset clears and a calculation sets later has the value of the calculation; an `add`
+            # increments a loop counter, which starts at the value of the memset.
             made = row.outputs[0] if row.outputs else ""
             if made not in self.makers or (self.makers[made].kind == "memset" and row.kind != "add"):
                 self.makers[made] = row
@@ -128,7 +128,7 @@ class _Program:
         literal = re.match(r"__d\^(M?)(\d+)i(?:32|64)", name)
         if literal:
             return -int(literal[2]) if literal[1] else int(literal[2])
-        if name.startswith("host^"):  # copied back from the device: the size that is dynamic
+        if name.startswith("host^"):  # copied back from the device: the dynamic size
             return self.sequence
         maker = self.makers.get(name)
         if maker is None or depth > 20:
@@ -145,7 +145,7 @@ class _Program:
         return None
 
     def loops(self) -> list[dict]:
-        """Each backward jump: rows from `first` to `last`, its turns and the steps of one turn."""
+        """The loops, one per backward jump: rows from `first` to `last`, number of turns, and steps per turn."""
         places = {row.name: place for place, row in enumerate(self.rows)}
         found = []
         for last, row in enumerate(self.rows):
@@ -162,10 +162,10 @@ class _Program:
 
 
 def layer_table(rows: list[Row], network: dict[str, int], source: str, sequence: int | None = None) -> dict:
-    """What an inference launches; JSON values.
+    """The kernels and launches of an inference, as JSON values.
 
-    `network` is from `structure`; `sequence` are the time steps for which a dynamic loop is
-    counted. `launches` is None where a loop's turns cannot be derived.
+    `network` is the result of `structure`; `sequence` is the number of time steps that is assumed for a dynamic loop.
+    `launches` is None if the turns of a loop cannot be derived.
     """
     loops, kernels = _Program(rows, sequence).loops(), []
     for place, row in enumerate(rows):
@@ -177,7 +177,7 @@ def layer_table(rows: list[Row], network: dict[str, int], source: str, sequence:
         body = [kernel for kernel in kernels if kernel["loop"] == number]
         turns, step = loop["turns"], loop["step"]
         named = [set(row.onnx) for row in rows[loop["first"] : loop["last"] + 1] if row.onnx]
-        # Where steps are left over after the last turn, only their rows, which come next, name the operator.
+        # If steps remain after the last turn, only their rows, which follow the loop, name the operator.
         named = named or [set(row.onnx) for row in rows[loop["last"] :] if row.onnx][:1]
         counted.append(
             {
@@ -205,40 +205,40 @@ def layer_table(rows: list[Row], network: dict[str, int], source: str, sequence:
 
 
 def render(table: dict | None) -> list[str]:
-    """The table as lines of text that say what is read and what is derived; one line where there is none."""
+    """The table as lines of text; one line if there is no table."""
     if table is None:
-        return ["no layer table: the builder's log has none (another logger came first?), and no GPU to inspect it on"]
+        return ["no layer table: the builder's log has none (was another logger set first?), and there is no GPU"]
     network, loops = table["network"], table["loops"]
     lines = [
-        f"network as parsed (read): {count(network['loops'], 'loop')}, {count(network['recurrences'], 'recurrence')},"
+        f"network as parsed: {count(network['loops'], 'loop')}, {count(network['recurrences'], 'recurrence')},"
         f" {count(network['matrix_products'], 'matrix product')}, {count(network['layers'], 'layer')}",
         f"engine (read from {table['source']}): {count(len(table['kernels']), 'kernel')} among"
         f" {count(table['rows'], 'row')}, {count(len(loops), 'loop')}"
         + ("" if loops else ": all time steps are unrolled"),
     ]
     if loops:
-        header = ("loop", "steps", "steps/turn", "turns", "kernels/turn", "kernels/step", "operator")
+        header = ("loop", "steps", "steps/iteration", "iterations", "kernels/iteration", "kernels/step", "operator")
         rows = []
         for number, loop in enumerate(loops, 1):
             cells = [loop[name] for name in ("steps", "steps_a_turn", "turns", "kernels_a_turn", "kernels_a_step")]
             texts = ["?" if cell is None else f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in cells]
             rows.append((str(number), *texts, " ".join(loop["onnx"])))
         lines += table_lines(header, rows, left=("loop",), indent=2)
-    header = ("loop", "rows", "kind", "kernel (operations of a fused one, four letters each)", "operator")
+    header = ("loop", "rows", "kind", "kernel (if fused: four letters per operation)", "operator")
     rows = []
     for kernel, same in itertools.groupby(table["kernels"]):
         loop = "-" if kernel["loop"] is None else str(kernel["loop"] + 1)
         rows.append((loop, str(len(list(same))), kernel["kind"], kernel["what"][:76], " ".join(kernel["onnx"])))
     lines += table_lines(header, rows, left=("loop",), indent=2)
     if table["launches"] is None:
-        lines.append("launches per inference: not to be derived, a loop's turns are known only when it runs")
+        lines.append("launches per inference: unknown, the iterations of a loop are determined at run time")
     else:
         counted = f", counted for {table['sequence']} time steps" if table["sequence"] else ""
         sums = "".join(f" + {loop['turns']} x {loop['kernels_a_turn']}" for loop in loops)
         lines.append(
-            f"launches per inference (derived{counted}, one per kernel and turn): {table['launches']}"
+            f"launches per inference (derived{counted}, one per kernel and iteration): {table['launches']}"
             f" = {table['kernels_outside_loops']}{sums}"
         )
     if table["copies_of_sizes"]:
-        lines.append(f"sizes copied between host and device in the middle of it (read): {table['copies_of_sizes']}")
+        lines.append(f"sizes copied between host and device during an inference: {table['copies_of_sizes']}")
     return lines

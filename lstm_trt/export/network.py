@@ -1,7 +1,7 @@
 """The networks as PyTorch modules, their seeded weights and inputs.
 
-Weights and inputs come from numpy's generator and not from PyTorch's, so that every
-framework, and every version of one, gets the same numbers.
+Weights and inputs come from numpy's generator instead of PyTorch's, so that all frameworks and versions get the same
+numbers.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     import torch
 
 
-#: How many different sequences a batch holds at most. A reference for a batch of 512
-#: costs as much as for these; the rest of the batch repeats them in a random order,
-#: so that every answer of the batch is still checked.
+#: Maximum number of distinct sequences in a batch. The rest of the batch repeats them in random order, so that all
+#: outputs are checked while the reference outputs are computed for these only.
 DISTINCT_SEQUENCES = 4
 
 
@@ -56,11 +55,11 @@ def uniform_weights(
 
 
 def make_inputs(shape: LstmShape, seed: int | list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Standard normal inputs of which few sequences differ.
+    """Standard normal inputs with few distinct sequences.
 
     Returns `(inputs, distinct, which)`: inputs (sequence, batch, features), the
     distinct sequences (sequence, d, features) with d <= DISTINCT_SEQUENCES, and for
-    each place of the batch which of them it holds: `inputs[:, b] == distinct[:, which[b]]`.
+    each position in the batch the index of its sequence: `inputs[:, b] == distinct[:, which[b]]`.
     """
     generator = np.random.default_rng(seed)
     count = min(shape.batch, DISTINCT_SEQUENCES)
@@ -92,7 +91,7 @@ def build_module(shape: LstmShape, weights: dict[str, np.ndarray]) -> torch.nn.M
 
 
 def reference_outputs(module: torch.nn.Module, inputs: np.ndarray) -> np.ndarray:
-    """What PyTorch on the CPU in float32 answers: (sequence, batch, 1)."""
+    """Outputs of PyTorch on the CPU in float32: (sequence, batch, 1)."""
     import torch
 
     with torch.inference_mode():

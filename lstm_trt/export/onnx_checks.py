@@ -1,9 +1,8 @@
-"""ONNX graphs for TensorRT: the gate for what it cannot build or reads wrongly.
+"""Checks of ONNX graphs for TensorRT: rejects those that it cannot build or misreads.
 
-TensorRT's parser takes some LSTM operators for others without a warning. What stands in this
-gate was found by computing the parsed network in numpy (tests/network_in_numpy.py) beside
-ONNX Runtime and the operator's definition; peepholes and sequence lengths are read rightly
-and pass. A refusal names the operator and what to do about it.
+TensorRT's parser silently misreads some LSTM operators. These were found by evaluating the parsed network in numpy
+(tests/support/network_in_numpy.py) and comparing it with ONNX Runtime and the definition of the operator; peepholes and
+sequence lengths are read correctly and accepted. Errors name the operator and a remedy.
 """
 
 from __future__ import annotations
@@ -21,37 +20,37 @@ if TYPE_CHECKING:
 
 INPUT_NAMES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
-#: Read rightly, with ONNX's default parameters. Softplus is read as 0 whatever its input; Affine is unknown;
-#: the builder fails on Elu in a gate; ThresholdedRelu and ScaledTanh have other defaults in ONNX Runtime.
+#: Read correctly, with ONNX's default parameters. Softplus is always read as 0; Affine is unknown; the builder fails on
+#: Elu in a gate; ThresholdedRelu and ScaledTanh have different defaults in ONNX Runtime.
 ACTIVATIONS = ("Sigmoid", "Tanh", "Relu", "HardSigmoid", "LeakyRelu", "Softsign")
 
 
 class Value(NamedTuple):
-    """What is known of a tensor: ONNX element type (0: unknown) and sizes (None: symbolic or unknown)."""
+    """Known properties of a tensor: ONNX element type (0: unknown) and sizes (None: symbolic or unknown)."""
 
     type: int
     sizes: tuple[int | None, ...] | None
 
 
 def read(content: bytes, name: str = "network") -> onnx.ModelProto:
-    """An ONNX file with its local functions inlined; raises `ExportFailed` where it is none or cut short."""
+    """An ONNX file with its local functions inlined; raises `ExportFailed` if it is invalid or truncated."""
     import onnx
     import onnx.inliner
 
     try:
         model = onnx.load_from_string(content)
-    except Exception as error:  # google's DecodeError, which onnx does not name
-        raise ExportFailed(f"{name} is no ONNX file, or is cut short: {one_line(error)}") from None
+    except Exception as error:  # protobuf's DecodeError, which onnx does not export
+        raise ExportFailed(f"{name} is not an ONNX file, or is truncated: {one_line(error)}") from None
     if not model.graph.node:
-        raise ExportFailed(f"{name} is no ONNX file, or an empty one: it holds no operator")
+        raise ExportFailed(f"{name} is not an ONNX file, or has no operators")
     if not _is_utf8(model):
-        # TensorRT would quote such a name, and its bindings print an error of their own before our logger is called.
-        raise ExportFailed(f"{name} is not valid ONNX: a name in it is not UTF-8; write it again")
+        # TensorRT would quote such a name, and its bindings print an error before the logger is called.
+        raise ExportFailed(f"{name} is not valid ONNX: a name in it is not UTF-8; export it again")
     return onnx.inliner.inline_local_functions(model) if model.functions else model
 
 
 def _is_utf8(message) -> bool:
-    """Whether all strings of a protobuf message are text: those that are not UTF-8 come as bytes."""
+    """Whether all strings of a protobuf message are UTF-8; others are returned as bytes."""
     for field, value in message.ListFields():
         single = isinstance(value, str | bytes) or hasattr(value, "ListFields")
         if field.type == field.TYPE_STRING:
@@ -86,16 +85,16 @@ def lstms(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 
 def label(node: onnx.NodeProto) -> str:
-    """`LSTM operator '/lstm/LSTM'`; an operator without a name is named by its output."""
-    made = next((output for output in node.output if output), "nothing")
-    return f"{node.op_type} operator {node.name!r}" if node.name else f"{node.op_type} operator that makes {made!r}"
+    """`LSTM operator '/lstm/LSTM'`; an operator without a name is identified by its output."""
+    output = next((output for output in node.output if output), "none")
+    return f"{node.op_type} operator {node.name!r}" if node.name else f"{node.op_type} operator with output {output!r}"
 
 
 def check(model: onnx.ModelProto, precision: str = "fp32", name: str = "network") -> None:
-    """Refuse what TensorRT cannot build or would read wrongly.
+    """Reject a graph that TensorRT cannot build or would misread.
 
-    `precision` is what the caller will say of the engine: "fp32" and "tf32" refuse operators in
-    float16. Raises `BuildFailed`, and `ExportFailed` where ONNX's own checker refuses the file.
+    `precision` is that of the engine: "fp32" and "tf32" reject operators in float16. Raises `BuildFailed`, and
+    `ExportFailed` if ONNX's own checker rejects the file.
     """
     import onnx
 
@@ -103,7 +102,7 @@ def check(model: onnx.ModelProto, precision: str = "fp32", name: str = "network"
     found = lstms(model)
     if not found:
         kinds = ", ".join(sorted({node.op_type for node in nodes(model.graph)}))
-        raise BuildFailed(f"{name} holds no LSTM operator, only {one_line(kinds, 80)}: nothing to measure here")
+        raise BuildFailed(f"{name} has no LSTM operator, only {one_line(kinds, 80)}: nothing to measure")
     values = _values(model)
     for node in found:
         fault = _fault(node, values, precision)
@@ -111,7 +110,7 @@ def check(model: onnx.ModelProto, precision: str = "fp32", name: str = "network"
             raise BuildFailed(f"{label(node)}: {fault}")
     try:
         onnx.checker.check_model(model, full_check=True)
-    except Exception as error:  # ValidationError, InferenceError: its text names the operator
+    except Exception as error:  # ValidationError, InferenceError: the text names the operator
         raise ExportFailed(f"{name} is not valid ONNX: {one_line(error)}") from None
 
 
@@ -123,16 +122,16 @@ def _refuse_external_data(model: onnx.ModelProto, name: str) -> None:
             reader = next((node for node in nodes(model.graph) if tensor.name in node.input), None)
             where = f", read by {label(reader)}," if reader is not None else ""
             raise BuildFailed(
-                f"the numbers of {tensor.name!r}{where} are in another file: save {name} with its weights inside,"
+                f"the values of {tensor.name!r}{where} are in another file: save {name} with its weights included,"
                 " onnx.save(onnx.load(path), path)"
             )
 
 
 def _values(model: onnx.ModelProto) -> dict[str, Value]:
-    """Types and sizes by name, as far as ONNX's shape inference gets."""
+    """Types and sizes by name, as far as ONNX's shape inference determines them."""
     import onnx
 
-    with contextlib.suppress(Exception):  # a broken graph: the checker will say so
+    with contextlib.suppress(Exception):  # a broken graph: the checker reports it
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     found = {}
     for value in (*model.graph.value_info, *model.graph.output, *model.graph.input):
@@ -145,7 +144,7 @@ def _values(model: onnx.ModelProto) -> dict[str, Value]:
 
 
 def _fault(node: onnx.NodeProto, values: dict[str, Value], precision: str) -> str:
-    """What is wrong with one LSTM operator and what to do, or ""."""
+    """The fault of one LSTM operator and its remedy, or ""."""
     import onnx
 
     has = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
@@ -154,15 +153,15 @@ def _fault(node: onnx.NodeProto, values: dict[str, Value], precision: str) -> st
         return f"unknown direction {direction!r}: forward, reverse or bidirectional"
     if has.get("layout", 0) != 0:
         return (
-            f"layout={has['layout']} (batch first) would be read as layout=0 without a warning: export it time-major"
-            " (PyTorch writes Transpose operators around it), or transpose X and Y yourself"
+            f"layout={has['layout']} (batch first) would silently be read as layout=0: export it time-major"
+            " (PyTorch adds Transpose operators), or transpose X and Y yourself"
         )
     if has.get("input_forget", 0) != 0:
-        return "input_forget couples two gates, which TensorRT does not have: use an LSTM with a forget gate"
+        return "input_forget couples two gates, which TensorRT does not support: use an LSTM with a forget gate"
     if "clip" in has:
         return (
-            "clip: TensorRT clips the cell state before the last activation as well, ONNX Runtime does not; put the"
-            " limits elsewhere, their answers would differ"
+            "clip: unlike ONNX Runtime, TensorRT also clips the cell state before the last activation, so that outputs"
+            " differ; remove clip"
         )
     directions = 2 if direction == "bidirectional" else 1
     return (
@@ -178,9 +177,9 @@ def _fault_in_activations(has: dict, directions: int) -> str:
         return f"{len(names)} activations where {3 * directions} are needed: {', '.join(names)}"
     for name in names:
         if name not in ACTIVATIONS:
-            return f"activation {name} is read wrongly by TensorRT or not at all: use {', '.join(ACTIVATIONS)}"
+            return f"TensorRT misreads or does not support activation {name}: use {', '.join(ACTIVATIONS)}"
     if directions == 2 and names[:3] != names[3:]:
-        return "the two directions have different activations, which TensorRT does not have: use the same for both"
+        return "the two directions have different activations, which TensorRT does not support: use the same for both"
     return ""
 
 
@@ -193,20 +192,20 @@ def _fault_in_types(node: onnx.NodeProto, values: dict[str, Value], precision: s
         if tensor in values and values[tensor].type and name != "sequence_lens"
     }
     if TensorProto.BFLOAT16 in types.values():
-        return "bfloat16 is no type of ONNX's LSTM: write it in float32 or float16 (--precision fp16)"
+        return "ONNX's LSTM does not support bfloat16: convert it to float32 or float16 (--precision fp16)"
     if TensorProto.DOUBLE in types.values():
-        return "float64 would be read as float32 without a warning: write it in float32"
+        return "float64 would silently be read as float32: convert it to float32"
     if len(set(types.values())) > 1:
         listed = ", ".join(f"{name} {TensorProto.DataType.Name(number).lower()}" for name, number in types.items())
-        return f"its inputs are of different types ({listed}): write all of them, the initial states too, in one type"
+        return f"its inputs have different types ({listed}): use one type for all of them, including initial states"
     if TensorProto.FLOAT16 in types.values() and precision != "fp16":
-        return f"the graph computes in float16, {precision} was asked for: give --precision fp16"
+        return f"the graph computes in float16, but {precision} was requested: use --precision fp16"
     return ""
 
 
 def _fault_in_sizes(node: onnx.NodeProto, values: dict[str, Value], hidden: int | None, directions: int) -> str:
     if not hidden:
-        return "hidden_size is missing, which TensorRT needs: write it into the operator"
+        return "hidden_size is missing, which TensorRT needs: add it to the operator"
     inputs = dict(zip(INPUT_NAMES, node.input, strict=False))
     x = values.get(inputs.get("X", ""), Value(0, None)).sizes
     _, batch, features = x if x is not None and len(x) == 3 else (None, None, None)
@@ -225,8 +224,8 @@ def _fault_in_sizes(node: onnx.NodeProto, values: dict[str, Value], hidden: int 
             continue
         same = len(sizes) == len(needed)
         if not same or any(a != b for a, b in zip(sizes, needed, strict=True) if a is not None and b is not None):
-            fault = f"{name} is {list(sizes)} where {[size or '?' for size in needed]} is needed"
+            fault = f"{name} has shape {list(sizes)}, expected {[size or '?' for size in needed]}"
             if name == "R" and same and sizes[2] is not None and sizes[2] < hidden:
-                fault += "; a projection (PyTorch's proj_size) is no ONNX LSTM: multiply its output instead"
+                fault += "; ONNX's LSTM has no projection (PyTorch's proj_size): multiply its output instead"
             return fault + ": export it again"
     return ""

@@ -1,8 +1,8 @@
-"""An ONNX network written in float16, its inputs and outputs left in float32.
+"""Conversion of an ONNX network to float16, with float32 inputs and outputs.
 
-TensorRT takes the precision from the graph (networks are strongly typed), so half precision
-is a graph of its own. Weights, biases, initial states and constants are float16, and so is
-what is summed up: the cell state loses digits at every step, which the parity gate judges.
+TensorRT takes the precision from the graph (networks are strongly typed), so half precision needs a different graph.
+Weights, biases, initial states and constants are float16, and so are sums: the cell state loses precision at every
+step, which the parity check covers.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ HALF = "__half"
 def to_half(model: onnx.ModelProto, name: str = "network") -> onnx.ModelProto:
     """The same network in float16: weights, biases, states and constants; float32 inputs and outputs.
 
-    Each float32 input is cast at the front, each float32 output back at the end. Raises
-    `BuildFailed` for a number beyond +-65504 or an operator that has no float16.
+    Each float32 input is cast at the start, each float32 output at the end. Raises `BuildFailed` for a number beyond
+    +-65504 or an operator that does not support float16.
     """
     import onnx
 
@@ -55,7 +55,7 @@ def _is_float(value: onnx.ValueInfoProto) -> bool:
 
 
 def _halve(graph: onnx.GraphProto, renamed: dict[str, None], name: str) -> None:
-    """Constants to float16 and the names of `renamed` to their half twins, in inner graphs too."""
+    """Convert constants to float16 and rename the tensors in `renamed`, also in inner graphs."""
     import onnx
 
     del graph.value_info[:]
@@ -77,7 +77,7 @@ def _halve(graph: onnx.GraphProto, renamed: dict[str, None], name: str) -> None:
                 attribute.CopyFrom(onnx.helper.make_attribute("value", onnx.helper.make_tensor("", 1, sizes, numbers)))
                 _halve_tensor(attribute.t, name)
             inner_graphs = [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs
-            for inner in inner_graphs:  # touching `g` where there is none would bring one into being
+            for inner in inner_graphs:  # accessing an unset `g` would create it
                 _halve(inner, renamed, name)
                 for value in filter(_is_float, (*inner.input, *inner.output)):
                     value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
@@ -92,5 +92,5 @@ def _halve_tensor(tensor: onnx.TensorProto, name: str) -> None:
     numbers = onnx.numpy_helper.to_array(tensor)
     largest = float(np.max(np.abs(numbers[np.isfinite(numbers)]), initial=0))
     if largest > HALF_MAXIMUM:
-        raise BuildFailed(f"{name} holds {largest:g} in {tensor.name!r}, beyond float16's {HALF_MAXIMUM:g}: use fp32")
+        raise BuildFailed(f"{name} has {largest:g} in {tensor.name!r}, above float16's {HALF_MAXIMUM:g}: use fp32")
     tensor.CopyFrom(onnx.numpy_helper.from_array(numbers.astype(np.float16), tensor.name))

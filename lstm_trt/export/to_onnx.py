@@ -1,9 +1,8 @@
-"""PyTorch -> ONNX: a network once with symbolic sizes, its static sizes written per configuration.
+"""PyTorch -> ONNX: a network is exported once with symbolic sizes; each configuration writes its static sizes.
 
-The TorchScript exporter (`dynamo=False`) is used on purpose. With PyTorch 2.13 the
-dynamo exporter freezes the example's sequence length in a Reshape inside the graph,
-with `Dim` and with `Dim.AUTO` alike, while `graph.input` still says symbolic; it takes
-2 to 10 s a network where this one takes 0.1 s, and needs onnxscript.
+The TorchScript exporter (`dynamo=False`) is used on purpose. With PyTorch 2.13 the dynamo exporter fixes the sequence
+length of the example in a Reshape inside the graph, with `Dim` and `Dim.AUTO`, although `graph.input` is symbolic; it
+also takes 2 to 10 s per network instead of 0.1 s, and needs onnxscript.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ OPSET = 18
 
 INPUT, OUTPUT = "inputs", "outputs"
 
-#: Part of the cache key: raise it whenever what this module writes changes.
+#: Part of the cache key: increase it whenever the output of this module changes.
 RECIPE = 1
 
 #: Initializers up to this size are sizes and indices, not weights.
@@ -50,8 +49,8 @@ class ExportedNetwork:
 def export_network(shape: LstmShape, seed: int = 0, weights: dict[str, np.ndarray] | None = None) -> ExportedNetwork:
     """The network of a shape (its sequence and batch do not matter), from the cache or exported now.
 
-    `weights` are those of `make_weights(shape, seed)`, passed where they are at hand.
-    Raises `ExportFailed` where the exporter or the ONNX checker refuses, `UsageError` for a negative seed.
+    `weights` are those of `make_weights(shape, seed)`, if they already exist. Raises `ExportFailed` if the exporter or
+    the ONNX checker fails, `UsageError` for a negative seed.
     """
     if seed < 0:
         raise UsageError(f"seed must be at least 0, not {seed}")
@@ -72,7 +71,7 @@ def export_network(shape: LstmShape, seed: int = 0, weights: dict[str, np.ndarra
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """An ONNX file of a shape that was written for its own sake; `symbolic` sizes are sequence and batch."""
+    """The ONNX file that `export_onnx` wrote; `symbolic` states whether sequence and batch are symbolic."""
 
     path: Path
     shape: LstmShape
@@ -101,7 +100,7 @@ class OnnxFile:
 def export_onnx(shape: LstmShape, folder: str | Path = ".", *, symbolic: bool = False, seed: int = 0) -> OnnxFile:
     """Write the network of a shape into `folder`, with static sizes unless `symbolic`.
 
-    Raises `UsageError` where the folder cannot be written, and what `export_network` raises.
+    Raises `UsageError` if the folder cannot be written, and the errors of `export_network`.
     """
     folder = files.make_folder(Path(folder))
     network = export_network(shape, seed)
@@ -127,7 +126,7 @@ def _export(shape: LstmShape, weights: dict[str, np.ndarray]) -> bytes:
     for value in (graph.input[0], graph.output[0]):
         dims = value.type.tensor_type.shape.dim
         if not (dims[0].dim_param and dims[1].dim_param):
-            raise ExportFailed(f"the exporter froze a size of {value.name} of {shape.label}")
+            raise ExportFailed(f"the exporter fixed a symbolic size of {value.name} of {shape.label}")
     return content
 
 
@@ -138,10 +137,10 @@ def export_module(
     lstm_operators: int,
     dynamic_axes: dict[str, dict[int, str]] | None = None,
 ) -> bytes:
-    """A module of one input and one output as ONNX, checked, with so many LSTM operators.
+    """A module with one input and one output as ONNX, checked to have `lstm_operators` LSTM operators.
 
-    Sizes are those of `example` but for `dynamic_axes` (input or output -> axis -> symbol). `label` names the network
-    in messages. Raises `ExportFailed` where the exporter or the ONNX checker refuses.
+    Sizes are those of `example` except for `dynamic_axes` (input or output -> axis -> symbol). `label` names the
+    network in messages. Raises `ExportFailed` if the exporter or the ONNX checker fails.
     """
     import onnx
     import torch
@@ -149,7 +148,7 @@ def export_module(
     buffer = io.BytesIO()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # its deprecation, and what it says of a batch that is fixed, or is not
+            warnings.simplefilter("ignore")  # about its deprecation and about fixed batch sizes
             torch.onnx.export(
                 module,
                 (example,),
@@ -162,20 +161,19 @@ def export_module(
             )
         model = onnx.load_from_string(buffer.getvalue())
         onnx.checker.check_model(model, full_check=True)
-    except Exception as error:  # whatever the exporter or the checker raises, the sweep goes on
+    except Exception as error:  # no error of exporter or checker may stop a sweep
         raise ExportFailed(f"PyTorch {torch.__version__} cannot export {label}: {first_line(error)}") from error
     found = [node.op_type for node in model.graph.node].count("LSTM")
     if found != lstm_operators:
-        raise ExportFailed(f"the export of {label} holds {found} LSTM operators, not {lstm_operators}")
+        raise ExportFailed(f"the export of {label} has {found} LSTM operators, not {lstm_operators}")
     return buffer.getvalue()
 
 
 def static_model(path: Path, shape: LstmShape) -> bytes:
     """The exported network with the sizes of `shape` written into the graph, checked.
 
-    Shape inference runs in strict mode over the result and has to arrive at
-    (sequence, batch, 1) by itself: a size that the exporter froze inside the graph
-    does not get through. Raises `ExportFailed`.
+    Strict shape inference must derive (sequence, batch, 1) for the outputs, which detects a size that the exporter
+    fixed inside the graph. Raises `ExportFailed`.
     """
     import onnx
 
@@ -196,10 +194,9 @@ def static_model(path: Path, shape: LstmShape) -> bytes:
 
 
 def _inferred_output(model, input_sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Check the graph at these input sizes and let strict shape inference find its output's.
+    """Check the graph at these input sizes and derive the sizes of its output by strict shape inference.
 
-    Works on the graph without the weights' numbers (they become inputs), which is
-    what keeps this at about 2 ms however large the network.
+    Weights are replaced by inputs, so that this takes about 2 ms for any size of network.
     """
     import onnx
 
@@ -214,11 +211,11 @@ def _inferred_output(model, input_sizes: tuple[int, ...]) -> tuple[int, ...]:
     for tensor in model.graph.initializer:
         if math.prod(tensor.dims) > SMALL_ELEMENTS:
             graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-        else:  # sizes and indices that shape inference has to read
+        else:  # sizes and indices, which shape inference reads
             graph.initializer.append(tensor)
     _write_sizes(graph.input[0], input_sizes)
     for dim in graph.output[0].type.tensor_type.shape.dim:
-        dim.Clear()  # left to the inference, so that it proves them
+        dim.Clear()  # must be derived by the inference
     onnx.checker.check_model(bare)
     proven = onnx.shape_inference.infer_shapes(bare, check_type=True, strict_mode=True, data_prop=True)
     return tuple(dim.dim_value for dim in proven.graph.output[0].type.tensor_type.shape.dim)

@@ -1,8 +1,7 @@
-"""TensorRT's two flavours behind one interface: import, messages, and the GPU that is here.
+"""Common interface of both TensorRT flavours: import, messages, and the GPU of this machine.
 
-`tensorrt` builds and runs for the GPU of the machine; `tensorrt-rtx` (TensorRT for RTX)
-also builds engines where there is no GPU. Their Python names are the same, so that one
-file serves both. Nothing is imported before it is asked for.
+`tensorrt` builds and runs engines for the GPU of the machine; `tensorrt-rtx` (TensorRT for RTX) also builds engines
+without a GPU. Both have the same Python names. Their modules are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from lstm_trt.machine.gpu import Nvml
 
 @dataclass(frozen=True)
 class Flavour:
-    """Where one flavour comes from; `extra` is the extra of this package that installs it."""
+    """Names of one flavour; `extra` is the extra of this package that installs it."""
 
     title: str
     module: str
@@ -29,33 +28,33 @@ class Flavour:
     extra: str
 
 
-#: Our runtime's name -> its Python package.
+#: Name of the runtime -> its Python package.
 FLAVOURS = {
     "tensorrt": Flavour("TensorRT", "tensorrt", "tensorrt", "tensorrt"),
     "tensorrt-rtx": Flavour("TensorRT for RTX", "tensorrt_rtx", "tensorrt-rtx", "rtx"),
 }
 
 
-#: The oldest messages are forgotten beyond these; a build of ten layers gives about 3000.
+#: Number of latest messages that are kept; a build of ten layers gives about 3000.
 KEPT_MESSAGES = 20_000
 
 
 def load_module(flavour: str) -> ModuleType:
     """The Python module of a flavour.
 
-    Raises `RuntimeUnavailable` where it is not installed, or installed without its libraries: the wheels of
-    `tensorrt` on PyPI are stubs that fetch them.
+    Raises `RuntimeUnavailable` if it is not installed, or installed without its libraries: the wheels of `tensorrt` on
+    PyPI are stubs that download them.
     """
     package = FLAVOURS[flavour]
-    elsewhere = "see NVIDIA's installation guide, or use tensorrt-rtx, which is whole on PyPI"
+    elsewhere = "see NVIDIA's installation guide, or use tensorrt-rtx, which PyPI has with its libraries"
     try:
         module = importlib.import_module(package.module)
     except ModuleNotFoundError as error:
         if error.name == package.module:
             remedy = f"pip install {package.distribution}"
             raise RuntimeUnavailable(flavour, "not installed", remedy) from None
-        raise RuntimeUnavailable(flavour, f"installed without its part {error.name!r}", elsewhere) from None
-    except (ImportError, OSError) as error:  # the bindings are there, a library that they load is not
+        raise RuntimeUnavailable(flavour, f"incomplete installation without module {error.name!r}", elsewhere) from None
+    except (ImportError, OSError) as error:  # a library that the bindings load is missing
         raise RuntimeUnavailable(flavour, f"its libraries are missing: {one_line(error)}", elsewhere) from None
     if not hasattr(module, "Builder"):
         reason = f"the module {package.module!r} has no Builder: a stub without the libraries"
@@ -67,11 +66,11 @@ _LOGGERS: dict[str, object] = {}
 
 
 def logger(flavour: str):
-    """The one logger of a flavour in this process: TensorRT uses only the first that it is given.
+    """The only logger of a flavour in this process, since TensorRT uses only the first logger that it is given.
 
-    Everything that uses TensorRT here has to pass this one. It prints nothing and keeps every
-    message, most verbose included, as (severity, text) in `lines`. Messages are decoded by the
-    bindings before they come here; what is not UTF-8 must be refused before (`onnx_checks.read`).
+    All code that uses TensorRT must pass this one. It prints nothing and keeps all messages, including the most verbose
+    ones, as (severity, text) in `lines`. The bindings decode messages before they reach the logger, so that names that
+    are not UTF-8 must be rejected earlier (`onnx_checks.read`).
     """
     trt = load_module(flavour)
     if flavour not in _LOGGERS:
@@ -90,7 +89,7 @@ def logger(flavour: str):
 
 @contextmanager
 def collected(flavour: str) -> Iterator[deque[tuple[str, str]]]:
-    """The messages of what is done inside; those from before are forgotten."""
+    """The messages logged inside the `with` block; earlier ones are discarded."""
     lines = logger(flavour).lines
     lines.clear()
     yield lines
@@ -99,23 +98,23 @@ def collected(flavour: str) -> Iterator[deque[tuple[str, str]]]:
 #: The severities of errors.
 ERRORS = ("ERROR", "INTERNAL_ERROR")
 
-#: TensorRT has no codes for what went wrong, only messages. These come after nearly every error on a machine
-#: without a driver, and are never the cause of another one.
+#: TensorRT has only messages for errors, no codes. These follow nearly every error on a machine without a driver, and
+#: are never its cause.
 _NOISE = re.compile(r"catchCudaError|CUDA initialization failure|^--- |^ModelImporter\.cpp:\d+: (While parsing|---)")
 
-#: Places in TensorRT's sources, which mean nothing to its users.
+#: Locations in the source code of TensorRT, which do not help its users.
 _SOURCE = re.compile(r"[;.]?\s*In \w+ at /\S+?:\d+\)?|^I\w+::\w+: |Error Code \d+: |\[\w+\.cpp:\d+: ~?\w+\]\s*")
 
 
 def errors_of(lines: Iterable[tuple[str, str]]) -> str:
-    """The first error among messages that says what was wrong, as one line; "" without one."""
+    """The first meaningful error among messages, as one line; "" without one."""
     errors = [text for severity, text in lines if severity in ERRORS]
     causes = [text for text in errors if not _NOISE.search(text)] or errors
     return one_line(causes[0]) if causes else ""
 
 
 def one_line(error: object, limit: int = 300) -> str:
-    """An exception or message without line breaks and without places in TensorRT's sources."""
+    """An exception or message without line breaks and without locations in the source code of TensorRT."""
     text = " ".join(_SOURCE.sub("", " ".join(str(error).split())).split())
     text = text or type(error).__name__
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -1,1 +1,1 @@
-"""What this machine is, counts and allows; how fast its cores compute."""
+"""The machine: description, counters, settings, and peak rates of its cores."""

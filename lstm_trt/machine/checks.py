@@ -1,9 +1,8 @@
-"""The host as a real-time engineer reads it: what delays answers before any network runs.
+"""Host settings that affect tail latency.
 
-`host_checks` reads settings and changes none. Each check says what was found, whether
-that is good for a tail of latencies, and the one line that improves it. What a
-container or a guest cannot see is "unknown", not "good". First come cores, clocks and
-the kernel, which keep other work off the timed core, then memory, privileges and neighbours.
+`host_checks` reads settings and changes none. Each check states the value found, whether it is good for tail latency,
+and one command or kernel argument that improves it. Settings that a container or guest cannot see are "unknown", not
+"good". Cores, clocks and kernel come first, then memory, privileges and other load.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel
 
 KERNEL_LINE = "kernel command line: "
 
-#: Exit latency in us up to which an idle state does not show in a tail of milliseconds.
+#: Exit latency in us up to which an idle state does not matter for tails of milliseconds.
 SHALLOW_IDLE_US = 10
 
 
 @dataclass(frozen=True)
 class Check:
-    """One property of the host; `remedy` is one command or kernel argument, empty where nothing is to be done."""
+    """One property of the host; `remedy` is one command or kernel argument, or empty if there is nothing to do."""
 
     name: str
     value: str
@@ -44,41 +43,41 @@ class Check:
     remedy: str = ""
 
 
-#: What a check found: value, verdict, meaning, and a remedy where there is one; None for what is not visible.
+#: Result of a check: value, verdict, meaning, and possibly a remedy; None if the setting is not visible.
 Found = tuple[str, ...] | None
 
-#: All checks by the order in which they stand here.
+#: All checks, in the order of their definition.
 CHECKS: list[Callable[[Path], Check]] = []
 
 
 def check(name: str, unseen: str = "") -> Callable[[Callable[[Path], Found]], Callable[[Path], Check]]:
-    """Make a check of this name of a function; `unseen` is the meaning where it finds nothing.
+    """Decorator that registers a function as a check; `unseen` is the meaning if the function returns None.
 
-    A check raises nothing: one that fails is "unknown" and says why.
+    A check never raises: if its function fails, it is "unknown" and states the error.
     """
 
-    def of(find: Callable[[Path], Found]) -> Callable[[Path], Check]:
+    def register(find: Callable[[Path], Found]) -> Callable[[Path], Check]:
         @functools.wraps(find)
         def run(root: Path) -> Check:
             try:
                 found = find(Path(root))
-            except Exception as error:  # a file in a form that no kernel was seen to give
+            except Exception as error:  # a file in an unexpected format
                 found = "not readable", "unknown", str(error)[:80]
             return Check(name, *(found or ("not visible", "unknown", unseen)))
 
         CHECKS.append(run)
         return run
 
-    return of
+    return register
 
 
 def _for_last_core(argument: str, root: Path) -> str:
-    """The kernel argument for the last core, to which recordings are pinned; one core must stay for the rest."""
+    """The kernel argument for the last core, to which recordings are pinned; empty on a single core."""
     online = linux.online_cores(root)
     return f"{KERNEL_LINE}{argument}{online[-1]}" if len(online) > 1 else ""
 
 
-@check("CPU governor", "the host, or no one, decides the CPU clock")
+@check("CPU governor", "the CPU clock is not controlled from here")
 def governor(root: Path) -> Found:
     found = facts.governors(linux.allowed_cores(), root)
     if found is None:
@@ -86,20 +85,20 @@ def governor(root: Path) -> Found:
     if found == "performance":
         return found, "good", "cores stay at their highest clock"
     remedy = f"echo performance | sudo tee {CPU}/cpu*/cpufreq/scaling_governor"
-    return found, "attention", "the clock falls when idle, the first answers after a pause are late", remedy
+    return found, "attention", "the clock drops when idle, so that the first calls after a pause are slow", remedy
 
 
-@check("turbo / boost", "the clock may depend on heat and on the other cores")
+@check("turbo / boost", "the clock may depend on temperature and on the other cores")
 def turbo(root: Path) -> Found:
     on = facts.turbo(root)
     if on is None:
         return None
     if not on:
-        return "off", "good", "the clock does not depend on heat or on the other cores"
+        return "off", "good", "the clock does not depend on temperature or on the other cores"
     remedy = f"echo 0 | sudo tee {CPU}/cpufreq/boost"
     if read_text(f"{CPU}/intel_pstate/no_turbo", root) is not None:
         remedy = f"echo 1 | sudo tee {CPU}/intel_pstate/no_turbo"
-    meaning = "faster in the median, but the clock depends on heat and on the other cores"
+    meaning = "faster in the median, but the clock depends on temperature and on the other cores"
     return "on", "attention", meaning, remedy
 
 
@@ -109,10 +108,10 @@ def smt(root: Path) -> Found:
     if on is None:
         return None
     if on:
-        meaning = "a neighbour on the same physical core takes its caches and arithmetic"
+        meaning = "a thread on the same physical core competes for its caches and arithmetic units"
         return "on", "attention", meaning, f"echo off | sudo tee {CPU}/smt/control"
     if linux.hypervisor(root) not in (None, "none"):
-        return "none in this guest", "unknown", "the host may still run two guests' cores on one physical core"
+        return "none in this guest", "unknown", "the host may still run the cores of two guests on one physical core"
     return "off", "good", "no other thread shares the timed core"
 
 
@@ -123,10 +122,10 @@ def isolated(root: Path) -> Found:
         return None
     if not cores:
         remedy = _for_last_core("isolcpus=domain,managed_irq,", root)
-        return "none", "attention", "the scheduler puts other programs on the timed core", remedy
+        return "none", "attention", "the scheduler may run other programs on the timed core", remedy
     text = linux.list_text(cores)
     if set(cores) & set(linux.allowed_cores()):
-        return text, "good", "other programs stay away from these cores"
+        return text, "good", "the scheduler keeps other programs off these cores"
     meaning = "this process may not use them, so recordings run on shared cores"
     return text, "attention", meaning, f"taskset -c {text} lstm-trt record ..."
 
@@ -158,7 +157,7 @@ def rcu_nocbs(root: Path) -> Found:
     return "on every core", "attention", meaning, _for_last_core("rcu_nocbs=", root)
 
 
-@check("CPU quota (cgroup)", "a quota would stop the process for up to 100 ms at a time")
+@check("CPU quota (cgroup)", "a quota could stop the process for up to 100 ms at a time")
 def cgroup_quota(root: Path) -> Found:
     quota = linux.cpu_quota_cores(root)
     folders = linux.cgroup_folders(root)
@@ -166,9 +165,9 @@ def cgroup_quota(root: Path) -> Found:
         return None
     periods = sum(linux.throttling(read_text("cpu.stat", folder) or "")[1] or 0 for folder in folders)
     if quota is None:
-        return "none", "good", "the process is never stopped for having used its share"
+        return "none", "good", "no quota can stop the process"
     remedy = "start the container without --cpus and --cpu-quota; for a service: systemctl set-property UNIT CPUQuota="
-    meaning = "when the share is used up the process stops until the period ends, up to 100 ms"
+    meaning = "once the quota is used up, the process stops until the period ends, up to 100 ms"
     return f"{quota:g} cores, {periods} stops so far", "attention", meaning, remedy
 
 
@@ -183,12 +182,14 @@ def clock_source(root: Path) -> Found:
     if "tsc" in (read_text(f"{folder}/available_clocksource", root) or "").split():
         remedy = f"echo tsc | sudo tee {folder}/current_clocksource"
     elif linux.hypervisor(root) not in (None, "none"):
-        remedy = "let the host give the guest an invariant TSC (QEMU: -cpu host,migratable=no,+invtsc)"
+        remedy = "configure the host to give the guest an invariant TSC (QEMU: -cpu host,migratable=no,+invtsc)"
     else:
         remedy = f"{KERNEL_LINE}clocksource=tsc tsc=reliable"
     slow = found in ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "xen")
     meaning = (
-        "each reading is a system call or slower" if slow else "corrected by the hypervisor, may step; tsc is steadier"
+        "each reading is a system call or slower"
+        if slow
+        else "adjusted by the hypervisor, may jump; tsc is more stable"
     )
     return found, "attention", meaning, remedy
 
@@ -196,13 +197,13 @@ def clock_source(root: Path) -> Found:
 @check("timer")
 def timer(root: Path) -> Found:
     cost = facts.clock_cost(5000)
-    value = f"{cost['overhead_ns']} ns a reading, step {cost['step_ns']} ns"
+    value = f"{cost['overhead_ns']} ns per reading, step {cost['step_ns']} ns"
     if cost["overhead_ns"] <= 200 and cost["resolution_ns"] <= 100:
-        return value, "good", "small against any inference"
-    return value, "attention", "the clock shows in every trial; see the clock source"
+        return value, "good", "negligible compared with any inference"
+    return value, "attention", "reading the clock adds to every trial; see the clock source"
 
 
-@check("kernel preemption", "how long the kernel may delay a wake-up is not known")
+@check("kernel preemption", "it is unknown how long the kernel may delay a wake-up")
 def preemption(root: Path) -> Found:
     model = linux.preemption(root)
     if model is None:
@@ -213,31 +214,31 @@ def preemption(root: Path) -> Found:
     return model, "attention", "no bound on how long the kernel delays a wake-up", remedy
 
 
-@check("idle states", "how long an idle core takes to wake is not known")
+@check("idle states", "it is unknown how long an idle core takes to wake up")
 def idle_states(root: Path) -> Found:
     held = None
-    with suppress(OSError):  # a program can hold all cores awake through this device; reading it sets nothing
+    with suppress(OSError):  # a program can keep all cores awake with this device; reading it changes nothing
         held = int.from_bytes((Path(root) / "dev/cpu_dma_latency").read_bytes()[:4], "little")
     if held is not None and held <= SHALLOW_IDLE_US:
-        return f"held at {held} us by a program", "good", "cores wake at once"
+        return f"limited to {held} us by a program", "good", "cores wake up at once"
     driver, deepest = read_text(f"{CPU}/cpuidle/current_driver", root), None
     for state in sorted((Path(root) / f"{CPU}/cpu{linux.allowed_cores()[-1]}/cpuidle".lstrip("/")).glob("state*")):
         latency, off = read_int("latency", state), read_int("disable", state)
         if latency is not None and not off and (deepest is None or latency >= deepest[0]):
             deepest = (latency, read_text("name", state) or state.name)
     if driver == "haltpoll":
-        meaning = "idle cores halt out of the guest; the host decides how deep they sleep"
+        meaning = "idle cores return to the host, which decides how deeply they sleep"
         return "haltpoll (guest)", "unknown", meaning, f"{KERNEL_LINE}idle=poll"
     if deepest is None:
         return None
-    value = f"{deepest[1]}, {deepest[0]} us to wake"
+    value = f"{deepest[1]}, {deepest[0]} us to wake up"
     if deepest[0] <= SHALLOW_IDLE_US:
-        return value, "good", "cores wake at once"
-    meaning = "answers after a pause wait for the core to wake (no effect while it spins)"
+        return value, "good", "cores wake up at once"
+    meaning = "calls after a pause wait until the core wakes up (no effect while it spins)"
     return value, "attention", meaning, f"sudo cpupower idle-set -D {SHALLOW_IDLE_US + 1}"
 
 
-@check("swap", "a page that was swapped out costs milliseconds")
+@check("swap", "reading a page back from swap takes milliseconds")
 def swap(root: Path) -> Found:
     try:
         memory = linux.psutil_at(root).swap_memory()
@@ -247,7 +248,7 @@ def swap(root: Path) -> Found:
         return "none", "good", "no page of the process can be swapped out"
     used, total = memory.used // 2**20, memory.total // 2**20
     value = f"{used} of {total} MiB used, swappiness {read_int('/proc/sys/vm/swappiness', root)}"
-    return value, "attention", "a page that was swapped out costs milliseconds", "sudo swapoff -a"
+    return value, "attention", "reading a page back from swap takes milliseconds", "sudo swapoff -a"
 
 
 @check("transparent huge pages", "the kernel may stop the process to merge pages")
@@ -257,7 +258,7 @@ def huge_pages(root: Path) -> Found:
     if not mode:
         return None
     if mode != "always":
-        return mode, "good", "pages are merged only where a program asks for it"
+        return mode, "good", "pages are merged only if a program requests it"
     meaning = "the kernel may stop the process to find and merge pages"
     return mode, "attention", meaning, f"echo madvise | sudo tee {folder}"
 
@@ -275,7 +276,7 @@ def virtual_machine(root: Path) -> Found:
         if total_s := sum(times) - times.guest - times.guest_nice:  # guests count as user time too
             steal = f", {100 * times.steal / total_s:.2g} % stolen since boot"
     meaning = "the hypervisor can take the core at any time; recordings count it as steal"
-    remedy = "record on the machine itself, or have each core of the guest pinned (virsh vcpupin DOMAIN VCPU CPU)"
+    remedy = "record on the host itself, or pin each core of the guest (virsh vcpupin DOMAIN VCPU CPU)"
     return kind + steal, "attention", meaning, remedy
 
 
@@ -295,7 +296,7 @@ def realtime_priority(root: Path) -> Found:
     limit = resource.getrlimit(resource.RLIMIT_RTPRIO)[0]
     if _capable(CAP_SYS_NICE, root) or limit != 0:
         value = "allowed (capability)" if limit == 0 else f"rtprio {'unlimited' if limit < 0 else limit}"
-        return value, "good", "SCHED_FIFO may keep ordinary programs off the core (chrt -f 80 ...)"
+        return value, "good", "SCHED_FIFO is allowed and keeps ordinary programs off the core (chrt -f 80 ...)"
     meaning = "SCHED_FIFO is refused, so ordinary programs can take the core"
     return "rtprio 0", "attention", meaning, _raise_limit("rtprio", "90")
 
@@ -306,11 +307,11 @@ def locked_memory(root: Path) -> Found:
     if _capable(CAP_IPC_LOCK, root) or limit < 0:
         value = "unlimited" if limit < 0 else "allowed (capability)"
         return value, "good", "buffers can be pinned: no page faults"
-    meaning = "mlockall and large pinned buffers are refused, pages may be taken away"
+    meaning = "mlockall and large pinned buffers are refused, so that pages may be evicted"
     return f"memlock {limit // 1024} KiB", "attention", meaning, _raise_limit("memlock", "unlimited")
 
 
-@check("irqbalance", "it would move device interrupts onto the timed core")
+@check("irqbalance", "if it runs, it may move device interrupts onto the timed core")
 def irqbalance(root: Path) -> Found:
     try:
         namespace = os.readlink(Path(root) / "proc/self/ns/pid")
@@ -321,7 +322,7 @@ def irqbalance(root: Path) -> Found:
         return "running", "attention", meaning, "sudo systemctl disable --now irqbalance"
     if namespace != INITIAL_PID_NAMESPACE:
         return "not visible", "unknown", "the host's processes cannot be seen from this container"
-    return "not running", "good", "interrupts stay on the cores that they were given"
+    return "not running", "good", "interrupts stay on their assigned cores"
 
 
 @check("load", "other programs may be running")
@@ -331,9 +332,9 @@ def load(root: Path) -> Found:
         return None
     value = f"{averages[0]} on {cores} cores"
     if float(averages[0]) <= max(0.25 * cores, cores - 1.5):
-        return value, "good", "the timed core has room"
-    meaning = "other programs run now and will be in the recording"
-    return value, "attention", meaning, "ps -eo psr,pcpu,comm --sort=-pcpu | head  (and stop what is not needed)"
+        return value, "good", "there are enough idle cores"
+    meaning = "other programs are running and will affect the recording"
+    return value, "attention", meaning, "ps -eo psr,pcpu,comm --sort=-pcpu | head  (and stop unneeded programs)"
 
 
 def host_checks(root: Path = ROOT) -> list[Check]:

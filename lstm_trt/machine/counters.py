@@ -1,24 +1,24 @@
-"""What the machine counted: counters and gauges that are read between blocks of trials.
+"""Counters and gauges of the machine, read between blocks of trials.
 
 Nothing here runs inside a timed trial. The files of /proc and /sys stay open and are
-read again at offset 0: 0.1 to 0.15 ms a reading on a guest with two cores. psutil is
-not used here: it opens each file anew, and does not say to which core a row belongs.
-What the system does not count is None, so that a zero always means "counted, and none".
+read again at offset 0: 0.1 to 0.15 ms per reading on a guest with two cores. psutil is
+not used: it opens each file every time, and does not tell to which core a row belongs.
+A counter that the system lacks is None, so that zero always means that nothing happened.
 
 Counters (`difference` subtracts them):
   steal_ns                time that the hypervisor took from the pinned cores; /proc/stat
                           counts it in ticks, of 10 ms as a rule
-  interrupts              that reached the pinned cores (columns of /proc/interrupts);
-                          None where that table is above 16 KiB: on a machine with
-                          hundreds of cores it takes milliseconds to print
-  softirqs                run on the pinned cores (columns of /proc/softirqs)
+  interrupts              on the pinned cores (columns of /proc/interrupts);
+                          None if that table is larger than 16 KiB: on a machine with
+                          hundreds of cores, reading it takes milliseconds
+  softirqs                on the pinned cores (columns of /proc/softirqs)
   interrupts_total        of the whole machine (/proc/stat)
   context_switches_total  of the whole machine (/proc/stat)
-  throttled_ns            for which a CPU quota stopped this cgroup or one of its
+  throttled_ns            time for which a CPU quota stopped this cgroup or one of its
   throttled_periods       parents, and the number of such periods (cpu.stat, v1 and v2)
 Gauges:
   cpu_khz                 clock of the slowest pinned core; with several pinned cores
-                          also cpu_khz_<core> for each
+                          also cpu_khz_<core> for each core
   gpu_*                   with a GPU: clocks in MHz, temperature, power in mW, and the
                           bit mask that `gpu.throttle_reasons` names
 """
@@ -34,7 +34,7 @@ from lstm_trt.machine.gpu import READINGS as GPU_READINGS
 from lstm_trt.machine.gpu import Nvml
 from lstm_trt.machine.linux import ROOT
 
-#: Readings that only grow; all others are gauges.
+#: Readings that never decrease; all others are gauges.
 COUNTERS = (
     "steal_ns",
     "interrupts",
@@ -46,17 +46,17 @@ COUNTERS = (
 )
 
 
-#: Rows of /proc/interrupts with one number for the whole machine, not one a core.
+#: Rows of /proc/interrupts with one number for the whole machine instead of one per core.
 WHOLE_MACHINE = (b"ERR:", b"MIS:", b"Err:")
 
-#: Above this size a table is too slow to be read between blocks.
+#: A larger table is too slow to be read between blocks.
 LARGEST_TABLE_BYTES = 16 * 1024
 
 
 def difference(before: Mapping[str, object], after: Mapping[str, object]) -> dict[str, int | float | None]:
-    """What happened between two readings: counters subtracted, gauges as they are after.
+    """The change between two readings: counters are subtracted, gauges are those of `after`.
 
-    A counter that one of the readings lacks, or that went backwards, is None.
+    A counter that one of the readings lacks, or that decreased, is None.
     """
     changed = dict(after)
     for name in COUNTERS:
@@ -67,7 +67,7 @@ def difference(before: Mapping[str, object], after: Mapping[str, object]) -> dic
 
 
 class _File:
-    """A file that stays open; `read` gives its content of this moment."""
+    """A file that stays open; `read` returns its current content."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -76,7 +76,7 @@ class _File:
             self.handle = None
 
     def read(self) -> bytes:
-        """The whole file; empty where it cannot be read, or has vanished with its cgroup."""
+        """The whole file; empty if it cannot be read, or was removed with its cgroup."""
         if self.handle is None:
             return b""
         try:
@@ -114,7 +114,7 @@ def _columns_sum(table: bytes, cores: Sequence[int]) -> int | None:
 class Watcher:
     """Readings of the pinned `cores`, and with `device="cuda"` of the GPU; used with `with`.
 
-    `names` tells for each reading whether it is a "counter" or a "gauge".
+    `names` maps each reading to "counter" or "gauge".
     """
 
     difference = staticmethod(difference)
@@ -138,7 +138,7 @@ class Watcher:
         for table in (self._interrupts, self._softirqs, self._cpuinfo):
             if len(table.read()) > LARGEST_TABLE_BYTES:
                 table.close()
-        # Without the aperfmperf flag "cpu MHz" is the nominal clock and never moves: no reading.
+        # Without the aperfmperf flag "cpu MHz" is the constant nominal clock, which is not read.
         if "aperfmperf" not in linux.cpuinfo_flags(self.root):
             self._cpuinfo.close()
         self._nvml = self._gpu = None
@@ -160,7 +160,7 @@ class Watcher:
         return file
 
     def read(self) -> dict[str, int | float | None]:
-        """All readings of this moment, by `names`."""
+        """All current readings, by `names`."""
         values: dict[str, int | float | None] = dict.fromkeys(self.names)
         self._read_stat(values)
         table = self._interrupts.read()
@@ -174,7 +174,7 @@ class Watcher:
         return values
 
     def gpu_state(self) -> dict[str, object] | None:
-        """The GPU at this moment (`Nvml.state`); None without one, and on the CPU. For before and after the trials."""
+        """The current state of the GPU (`Nvml.state`), read before and after the trials; None without a GPU."""
         return None if self._gpu is None else self._nvml.state(self._gpu)
 
     def _read_stat(self, values: dict) -> None:
@@ -184,7 +184,7 @@ class Watcher:
         for line in self._stat.read().splitlines():
             if line.startswith(b"cpu"):
                 fields = line.split()
-                # A sandbox such as gVisor prints rows of zeros: then nothing is counted.
+                # Sandboxes such as gVisor print rows of zeros, which are not counts.
                 if fields[0] in wanted and len(fields) > 8 and any(field != b"0" for field in fields[1:]):
                     steal, rows = steal + int(fields[8]), rows + 1
             elif line.startswith(b"intr "):
@@ -195,7 +195,7 @@ class Watcher:
             values["steal_ns"] = steal * self._tick_ns
 
     def _read_throttling(self, values: dict) -> None:
-        """Summed over this cgroup and its parents: each counts what its own quota did."""
+        """Sum over this cgroup and its parents: each counts the effect of its own quota."""
         for file in self._throttling:
             stopped = linux.throttling(file.read().decode())
             for name, value in zip(("throttled_ns", "throttled_periods"), stopped, strict=True):

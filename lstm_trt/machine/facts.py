@@ -1,8 +1,7 @@
-"""What the machine is: the provenance of a recording, and the cost of the clock that timed it.
+"""Description of the machine for the provenance of recordings, and the cost of the clock that times trials.
 
-`describe` says once what the machine is; a `counters.Watcher` is read between blocks
-and says what happened in the meantime. What the system does not say is None. No host
-name, user or path is passed on, since recordings get published.
+`describe` is called once per recording; a `counters.Watcher` is read between blocks. Properties that the system does
+not state are None. Host names, users and paths are left out, since recordings are published.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ ARM_CORES = {
 
 @lru_cache(maxsize=8)
 def cpu_name(root: Path = ROOT) -> str:
-    """The processor's name as the kernel gives it, "AMD EPYC 9575F 64-Core Processor"."""
+    """Name of the processor according to the kernel, "AMD EPYC 9575F 64-Core Processor"."""
     first: dict[str, str] = {}
     for line in (read_text("/proc/cpuinfo", root) or "").splitlines():
         key, _, value = line.partition(":")
@@ -92,7 +91,7 @@ def _caches(core: int, root: Path) -> dict[str, int]:
 
 
 def turbo(root: Path = ROOT) -> bool | None:
-    """Whether cores may run above their nominal clock; None where the system does not say."""
+    """Whether cores may run above their nominal clock; None if unknown."""
     off = read_int("/sys/devices/system/cpu/intel_pstate/no_turbo", root)
     boost = read_int("/sys/devices/system/cpu/cpufreq/boost", root)
     if off is not None:
@@ -116,7 +115,7 @@ def simultaneous_threads(root: Path = ROOT) -> bool | None:
 
 
 def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, object]:
-    """What the machine is, as JSON values; sizes in bytes, a quota in cores, core lists as "0-3,8".
+    """Description of the machine as JSON values; sizes in bytes, a quota in cores, core lists as "0-3,8".
 
     With `device="cuda"` also `gpus` (see `gpu.Nvml.describe`), `driver` and `cuda_driver`.
     """
@@ -150,7 +149,7 @@ def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, object]:
 
 
 def fingerprint(description: Mapping[str, object]) -> str:
-    """16 hexadecimal digits of what makes machines unlike: CPU, logical cores, GPUs, driver."""
+    """Hash of the properties that distinguish machines (CPU, logical cores, GPUs, driver): 16 hexadecimal digits."""
     gpu_names = [described["name"] for described in description.get("gpus") or ()]
     parts = [description.get("cpu"), description.get("logical_cores"), gpu_names]
     parts.append(description.get("driver"))
@@ -158,11 +157,10 @@ def fingerprint(description: Mapping[str, object]) -> str:
 
 
 def clock_cost(samples: int = 20_000) -> dict[str, int]:
-    """What the trials' clock costs and how fine it is, in ns.
+    """Cost and resolution of the clock that times trials, in ns.
 
-    `overhead_ns` is the median between two successive calls of `perf_counter_ns`, which
-    is what an empty trial would show; `step_ns` the smallest difference above zero;
-    `resolution_ns` what clock_getres says.
+    `overhead_ns` is the median difference of two successive calls of `perf_counter_ns`, which is the latency of an
+    empty trial; `step_ns` the smallest difference above zero; `resolution_ns` the result of clock_getres.
     """
     clock, costs = time.perf_counter_ns, []
     for _ in range(samples):

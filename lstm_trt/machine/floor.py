@@ -1,15 +1,15 @@
 """The roofline bound: the time that an LSTM's arithmetic and weight traffic need at the measured rates of the cores.
 
-No float32 implementation on these cores is faster than the bound. It is printed before a timing and drawn below it.
-Other precisions move fewer bytes and use other units, so their latencies may lie below it. The rates are measured
-only when asked for, in the calling process, on the core to which the caller has pinned it, and are kept in the cache.
+No float32 implementation on these cores is faster than the bound. It is printed before a recording and drawn in
+figures. Other precisions move fewer bytes and use other units, so their latencies may lie below it. The rates are
+measured on request, in the calling process and on the core to which it is pinned, and are kept in the cache.
 
-A lower bound must not be overstated, and no library call reaches the limit of a core: on a 2-core AMD EPYC, where a
-core does 250 GFLOP/s and reads 500 GB/s from its first-level cache, MKL's sgemm reached 95 GFLOP/s, and `torch.sum`,
-the fastest reader found, 210 GB/s. So on x86-64 two loops run as machine code: fused multiply-adds on registers, and
-repeated loads over a buffer. They are written below as pairs of machine code and assembly (a test assembles the text
-and compares), and need a few hundred bytes of executable memory. Where that is not allowed, or on another processor,
-`torch` is the probe: its rates are 10 to 15 % too low, and its bounds too high by as much.
+A lower bound must not be too high, and no library call reaches the limit of a core: on a 2-core AMD EPYC, where a core
+does 250 GFLOP/s and reads 500 GB/s from its first-level cache, MKL's sgemm reached 95 GFLOP/s, and `torch.sum`, the
+fastest reader found, 210 GB/s. Therefore two loops run as machine code on x86-64: fused multiply-adds on registers,
+and repeated loads over a buffer. They are listed below as pairs of machine code and assembly (a test assembles the
+text and compares), and need a few hundred bytes of executable memory. If that is not allowed, or on another processor,
+the rates are measured with `torch`: they are 10 to 15 % too low, and the bounds too high by the same factor.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ FORMAT = 1
 
 KIB = 1024
 
-#: Working sets in bytes, 16 KiB to 256 MiB, two a doubling.
+#: Working sets in bytes, 16 KiB to 256 MiB, two per doubling.
 WORKING_SETS = tuple(half * KIB << power for power in range(3, 18) for half in (2, 3))[:-1]
 
-#: First-level data caches are at most this large where the system does not say.
+#: Assumed size of the first-level data cache if the system does not state it.
 LARGEST_L1D_BYTES = 128 * KIB
 
-#: A loop as (machine code, the same in assembly) per instruction; a label has no code.
+#: A loop as (machine code, assembly) per instruction; a label has no code.
 Listing = list[tuple[bytes, str]]
 
-#: Two multiply-adds a cycle with a latency of four or five cycles need eight to ten of them in flight.
+#: Two multiply-adds per cycle with a latency of four or five cycles need eight to ten of them in flight.
 ACCUMULATORS = 12
 
 #: vfmadd231ps r0..r7 and r8..r11, r15, r14 by register width in bytes, without the last byte: the destination.
@@ -61,13 +61,11 @@ END: Listing = [(b"\xc5\xf8\x77", "vzeroupper"), (b"\xc3", "ret")]
 
 @dataclass(frozen=True)
 class MachineRates:
-    """Rates of one core: the best that was seen.
+    """The best measured rates of one core.
 
-    `gflops_per_core`: float32 multiplications and additions (two a fused one), 1e9/s.
-    `read_gb_s`: (working set in bytes, 1e9 bytes/s) of reading that many bytes again
-    and again, by rising size. `cores`: how many such cores a bound may use; that k
-    cores do k times as much is true at best, so it stays a bound. `probe`: "avx512",
-    "avx2" or "torch", what measured them.
+    `gflops_per_core`: float32 multiplications and additions (a fused one counts as two), 1e9/s. `read_gb_s`: (working
+    set in bytes, 1e9 bytes/s) for reading that many bytes repeatedly, by increasing size. `cores`: number of such cores
+    that a bound assumes, with perfect scaling. `probe`: method of measurement, "avx512", "avx2" or "torch".
     """
 
     gflops_per_core: float
@@ -80,8 +78,8 @@ class MachineRates:
     def read_rate(self, size: float) -> float:
         """1e9 bytes/s at which one core reads a working set of `size` bytes.
 
-        That of the largest measured set that is not larger, and no less than that of
-        any larger set: where in doubt, the faster.
+        That of the largest measured set of at most this size, but at least that of any larger set, so that the bound
+        is not too high.
         """
         below = [index for index, (measured, _) in enumerate(self.read_gb_s) if measured <= size]
         return max(rate for _, rate in self.read_gb_s[below[-1] if below else 0 :])
@@ -99,12 +97,11 @@ class MachineRates:
 
 @dataclass(frozen=True)
 class RooflineBound:
-    """A lower bound on one inference, in ns, and what it consists of.
+    """A lower bound on one inference in ns, and its parts.
 
     `total_ns` = `input_ns` (products that need no earlier step, and the dense layer)
-    + `recurrence_ns`. The latter is a sum over layers and steps of the larger of its
-    arithmetic and its weight traffic; those, summed by themselves, are
-    `arithmetic_ns` and `traffic_ns`.
+    + `recurrence_ns`. The latter is a sum over layers and steps of the larger of
+    arithmetic and weight traffic; `arithmetic_ns` and `traffic_ns` are the sums of each.
     """
 
     total_ns: float
@@ -122,19 +119,18 @@ class RooflineBound:
 def roofline_bound(shape: LstmShape, rates: MachineRates) -> RooflineBound:
     """The roofline bound of one forward pass of `shape` in float32 (Williams, Waterman and Patterson, CACM 52, 2009).
 
-    With P = cores x peak rate, R(w) = cores x rate of reading w / cores bytes again and
-    again on each core, and for each layer and direction 4H gates, I inputs, batch B,
-    S steps:
+    With P = cores x peak rate, R(w) = cores x rate of reading w / cores bytes repeatedly
+    on each core, and for each layer and direction 4H gates, I inputs, batch B, S steps:
 
         inputs      max(2 * 4H * I * B * S / P,  4 * 4H * I / R)      all steps at once
         recurrence  S * max(2 * 4H * H * B / P,  4 * 4H * H / R)      step by step
         dense       2 * H * directions * B * S / P
 
-    The weights of one layer and direction count as a working set of their own, since a
-    runtime can work layer by layer. Left out: the gates' functions, activations, calls.
-    Every runtime seen multiplies by the state before the first step, zeros or not, so
-    that step counts. A kernel that kept part of the weights in a nearer cache from one
-    step to the next could be faster than this; none was seen that does.
+    The weights of each layer and direction are a separate working set, since a runtime
+    can work layer by layer. Gate functions, activations and calls are left out. The
+    first step counts too: all runtimes that were examined multiply by the initial state,
+    even if it is zero. A kernel that keeps part of the weights in a nearer cache between
+    steps could be faster than this bound; none is known.
     """
     peak = rates.cores * rates.gflops_per_core  # flop/ns
 
@@ -155,7 +151,7 @@ def roofline_bound(shape: LstmShape, rates: MachineRates) -> RooflineBound:
     return RooflineBound(inputs + recurrence, inputs, recurrence, passes * arithmetic, passes * weights)
 
 
-# The probe in machine code
+# Measurement with machine code
 
 
 def multiply_loop(width: int) -> Listing:
@@ -195,12 +191,12 @@ def machine_code(listing: Listing) -> bytes:
 class CoreProbe:
     """The two loops as functions `multiply(rounds)` and `read(address, bytes, passes)`; `name` is the instruction set.
 
-    Raises OSError or ValueError where executable memory is refused.
+    Raises OSError or ValueError if executable memory is refused.
     """
 
     def __init__(self, width: int) -> None:
         self.name = {64: "avx512", 32: "avx2"}[width]
-        self.flops_a_round = ACCUMULATORS * 2 * width // FLOAT32_BYTES
+        self.flops_per_round = ACCUMULATORS * 2 * width // FLOAT32_BYTES
         multiply, read = machine_code(multiply_loop(width)), machine_code(read_loop(width))
         start = -(-len(multiply) // 64) * 64
         self._memory = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
@@ -211,7 +207,7 @@ class CoreProbe:
 
 
 def core_probe(root: Path = ROOT) -> CoreProbe | None:
-    """The widest probe that this processor runs; None where there is none or executable memory is refused."""
+    """The widest probe that this processor supports; None without one, or if executable memory is refused."""
     flags = linux.cpuinfo_flags(root)
     if platform.machine() not in ("x86_64", "AMD64") or not {"avx2", "fma"} <= flags:
         return None
@@ -221,21 +217,21 @@ def core_probe(root: Path = ROOT) -> CoreProbe | None:
         return None
 
 
-# The probe by PyTorch
+# Measurement with PyTorch
 
 
 def torch_multiply() -> list[tuple[int, Callable[[], object]]]:
-    """(floating point operations, call that does them), of which the fastest counts.
+    """Pairs (floating point operations, call that does them); the fastest counts.
 
-    A convolution runs oneDNN's own code for the processor, sgemm the BLAS that torch
-    was built with; which is faster depends on the processor.
+    A convolution runs code of oneDNN, sgemm that of the BLAS library of torch; which is faster depends on the
+    processor.
     """
     import torch
 
     size, channels, side = 512, 64, 58
     a, b, out = torch.zeros(size, size), torch.zeros(size, size), torch.zeros(size, size)
     calls: list[tuple[int, Callable[[], object]]] = [(2 * size**3, lambda: torch.mm(a, b, out=out))]
-    if platform.machine() in ("x86_64", "AMD64"):  # elsewhere a Winograd transform may spare operations
+    if platform.machine() in ("x86_64", "AMD64"):  # elsewhere a Winograd transform may save operations
         image = torch.zeros(1, channels, side, side).to(memory_format=torch.channels_last)
         kernel = torch.zeros(channels, channels, 3, 3).to(memory_format=torch.channels_last)
         flops = 2 * 9 * channels * channels * (side - 2) ** 2
@@ -257,22 +253,21 @@ def torch_read(buffer, size: int, passes: int) -> Callable[[], object]:
 def measure_rates(threads: int = 1, *, seconds: float = 1.2) -> MachineRates:
     """Measure the core that this process runs on, in about `seconds`; `threads` becomes `cores`.
 
-    The sizes are gone through three times and the best of all is kept, so that a
-    moment in which the machine did something else does not make a bound too high.
+    All sizes are measured three times and the best rates are kept, so that other load does not make the bound too high.
     """
     probe = core_probe()
     if probe is None:
         return _measure_torch(threads, seconds)
     import numpy as np
 
-    array = np.ones(WORKING_SETS[-1] + 4096, dtype=np.uint8)  # ones: untouched pages would all be one page of zeros
+    array = np.ones(WORKING_SETS[-1] + 4096, dtype=np.uint8)  # zeros would all be one physical page
     address = -(-array.ctypes.data // 4096) * 4096
 
     def reader(size: int, passes: int) -> Callable[[], object]:
         return lambda: probe.read(address, size, passes)
 
     rounds = 20_000
-    multiply = [(rounds * probe.flops_a_round, lambda: probe.multiply(rounds))]
+    multiply = [(rounds * probe.flops_per_round, lambda: probe.multiply(rounds))]
     return _measure(multiply, reader, threads, seconds, probe.name)
 
 
@@ -288,8 +283,8 @@ def _measure_torch(threads: int, seconds: float) -> MachineRates:
             rates = _measure(torch_multiply(), reader, threads, seconds, "torch")
     finally:
         torch.set_num_threads(before)
-    # No call reads the first cache at its limit. A core loads at least one operand for
-    # each multiply-add that it can do, so traffic from there never exceeds arithmetic.
+    # No call reads the first-level cache at its limit. A core can load at least one operand for each multiply-add, so
+    # that traffic from there never takes longer than arithmetic.
     nearest = 2 * rates.gflops_per_core
     l1d = (facts.describe()["caches"] or {}).get("L1d", LARGEST_L1D_BYTES)
     pairs = tuple((size, max(rate, nearest) if size <= l1d else rate) for size, rate in rates.read_gb_s)
@@ -310,7 +305,7 @@ def _measure(
         for flops, call in multiply:
             peak = max(peak, flops / _fastest_ns(call, 4 * budget_ns // len(multiply)))
         for size in WORKING_SETS:
-            passes = max(1, 4 * 2**20 // size)  # 10 to 100 us a call: the call itself does not count
+            passes = max(1, 4 * 2**20 // size)  # 10 to 100 us per call: the overhead of the call is negligible
             rates[size] = max(rates[size], passes * size / _fastest_ns(reader(size, passes), budget_ns))
     return MachineRates(
         gflops_per_core=peak,
@@ -323,7 +318,7 @@ def _measure(
 
 
 def _fastest_ns(call: Callable[[], object], budget_ns: int) -> int:
-    """The shortest of the calls that fit the budget, at least two."""
+    """The shortest time of the calls that fit the budget, at least two."""
     clock, best, count = time.perf_counter_ns, 1 << 62, 0
     end = clock() + budget_ns
     while count < 2 or clock() < end:
@@ -335,9 +330,9 @@ def _fastest_ns(call: Callable[[], object], budget_ns: int) -> int:
 
 
 def load_rates(threads: int = 1) -> MachineRates:
-    """The rates of this machine from the cache, measured where they are missing; `threads` becomes `cores`.
+    """The rates of this machine from the cache, measured if they are missing; `threads` becomes `cores`.
 
-    Raises `UsageError` where the cache cannot be written.
+    Raises `UsageError` if the cache cannot be written.
     """
     probe = core_probe()
     name = probe.name if probe else f"torch-{facts.installed_version('torch')}"

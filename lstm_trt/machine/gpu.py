@@ -1,8 +1,7 @@
-"""NVIDIA GPUs through NVML: what they are, and their clocks, temperature and power now. Read-only.
+"""NVIDIA GPUs through NVML: description, and current clocks, temperature and power. Read-only.
 
-The package `nvidia-ml-py` (module pynvml) is optional: without it, or without a
-driver, there are no GPUs and every reading is None. Nothing here changes a setting.
-UUIDs, serial numbers and bus addresses are not passed on: recordings get published.
+The package `nvidia-ml-py` (module pynvml) is optional: without it, or without a driver, there are no GPUs and every
+reading is None. UUIDs, serial numbers and bus addresses are left out, since recordings are published.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def throttle_reasons(mask: int | None) -> list[str]:
 
 
 def _text(value: object) -> str | None:
-    """Old versions of pynvml give bytes."""
+    """Text as str; old versions of pynvml return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
@@ -50,7 +49,7 @@ class Nvml:
             import pynvml
 
             pynvml.nvmlInit()
-        except Exception:  # not installed, no driver, or a driver that does not answer
+        except Exception:  # not installed, no driver, or a driver that does not respond
             return self
         self.library = pynvml
         handles = [
@@ -64,7 +63,7 @@ class Nvml:
         self.library, self.devices = None, []
 
     def first(self) -> object | None:
-        """The card that CUDA calls device 0: NVML itself does not heed CUDA_VISIBLE_DEVICES."""
+        """The GPU that is device 0 for CUDA; NVML itself ignores CUDA_VISIBLE_DEVICES."""
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
         if visible.isdigit():
             return self.devices[int(visible)] if int(visible) < len(self.devices) else None
@@ -72,10 +71,10 @@ class Nvml:
         return self.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle) or handle
 
     def ask(self, name: str, *arguments: object) -> object | None:
-        """One query of NVML by its name; None where this driver, card or version of pynvml does not answer it."""
+        """Call an NVML function by its name; None if this driver, GPU or version of pynvml does not support it."""
         try:
             return getattr(self.library, name)(*arguments)
-        except Exception:  # no such function; NVMLError has a class of its own for every code; old ones raise TypeError
+        except Exception:  # no such function; NVMLError has a class per code; old versions raise TypeError
             return None
 
     def _constant(self, name: str) -> object | None:
@@ -90,7 +89,7 @@ class Nvml:
         }
 
     def describe(self, handle: object) -> dict[str, object]:
-        """What one GPU is: JSON values, memory in bytes, clocks in MHz, power in mW."""
+        """Description of one GPU as JSON values; memory in bytes, clocks in MHz, power in mW."""
         memory = self.ask("nvmlDeviceGetMemoryInfo", handle)
         mig = self.ask("nvmlDeviceGetMigMode", handle)
         sm, mem = self._constant("NVML_CLOCK_SM"), self._constant("NVML_CLOCK_MEM")
@@ -108,7 +107,7 @@ class Nvml:
         }
 
     def read(self, handle: object | None) -> dict[str, int | None]:
-        """The readings of one GPU now, by the names of `READINGS`."""
+        """The current readings of one GPU, by the names of `READINGS`."""
         if handle is None:
             return dict.fromkeys(READINGS)
         reasons = self.ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
@@ -124,7 +123,7 @@ class Nvml:
         }
 
     def state(self, handle: object) -> dict[str, object]:
-        """One GPU at this moment: `describe`, `read`, the versions of the driver, `memory_used_bytes` by all
+        """Current state of one GPU: `describe`, `read`, the versions of the driver, `memory_used_bytes` by all
         processes, and the names of the throttle reasons. Takes milliseconds.
         """
         memory = self.ask("nvmlDeviceGetMemoryInfo", handle)

@@ -1,7 +1,7 @@
-"""What Linux says in small files: /proc, /sys and the cgroup of this process.
+"""Readers of /proc, /sys and the cgroup of this process.
 
-Functions take `root`, the folder that stands for `/`, so that tests can plant a
-machine. What the system does not say is None or empty, never an exception.
+Functions take `root` in place of `/`, so that tests can simulate a machine. Missing information gives None or an empty
+result, never an exception.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROOT = Path("/")
 
 
 def read_text(path: str, root: Path = ROOT) -> str | None:
-    """Content of a small file without the white space around it; None where it cannot be read."""
+    """Content of a small file without surrounding white space; None if it cannot be read."""
     try:
         return (Path(root) / path.lstrip("/")).read_text(errors="replace").replace("\0", "").strip()
     except OSError:
@@ -25,7 +25,7 @@ def read_text(path: str, root: Path = ROOT) -> str | None:
 
 
 def read_int(path: str, root: Path = ROOT) -> int | None:
-    """A file that holds one whole number; None where it holds something else."""
+    """The whole number in a file; None if it contains something else."""
     text = read_text(path, root)
     try:
         return int(text) if text is not None else None
@@ -74,20 +74,19 @@ def allowed_cores() -> tuple[int, ...]:
 def choose_cores(threads: int) -> tuple[int, ...]:
     """The last `threads` cores that this process may use.
 
-    The last, because interrupts and what else the machine does gather on the first.
-    Raises `UsageError` where fewer are allowed: two threads pinned to one core make
-    the tail 30 times longer.
+    The last, because interrupts and other work run mostly on the first. Raises `UsageError` if fewer are allowed: two
+    threads pinned to one core make the tail 30 times longer.
     """
     allowed = allowed_cores()
     if threads > len(allowed):
         raise UsageError(
-            f"{threads} threads need {threads} cores, this process may use {len(allowed)}: lower --threads"
+            f"{threads} threads need {threads} cores, but this process may use only {len(allowed)}: lower --threads"
         )
     return allowed[-threads:]
 
 
 def isolated_cores(root: Path = ROOT) -> tuple[int, ...] | None:
-    """Cores that the scheduler leaves alone: isolcpus=, or an isolated cpuset partition (kernel 6.7)."""
+    """Cores that the scheduler does not use: isolcpus=, or an isolated cpuset partition (kernel 6.7)."""
     booted = cpu_list(read_text("/sys/devices/system/cpu/isolated", root))
     partition = cpu_list(read_text("/sys/fs/cgroup/cpuset.cpus.isolated", root))
     if booted is None and partition is None:
@@ -96,7 +95,7 @@ def isolated_cores(root: Path = ROOT) -> tuple[int, ...] | None:
 
 
 def cpuinfo_flags(root: Path = ROOT) -> frozenset[str]:
-    """Feature flags of the first processor; empty where the file names none."""
+    """Feature flags of the first processor; empty if the file has none."""
     for line in (read_text("/proc/cpuinfo", root) or "").splitlines():
         key, _, value = line.partition(":")
         if key.strip() in ("flags", "Features"):
@@ -114,7 +113,7 @@ def kernel_argument(name: str, root: Path = ROOT) -> str | None:
 
 
 def _cgroup_mounts(controller: str, root: Path) -> list[tuple[str, str, str]]:
-    """(version, folder inside the hierarchy, mount point) of each hierarchy that may hold the controller."""
+    """(version, folder inside the hierarchy, mount point) of each hierarchy that may have the controller."""
     found = []
     for line in (read_text("/proc/self/mountinfo", root) or "").splitlines():
         left, _, right = line.partition(" - ")
@@ -133,11 +132,10 @@ def _cgroup_mounts(controller: str, root: Path) -> list[tuple[str, str, str]]:
 
 
 def cgroup_folders(root: Path = ROOT, controller: str = "cpu") -> list[Path]:
-    """Folders that can hold limits of this process ("cpu" or "memory"): its own cgroup first, then the parents.
+    """Folders that can contain limits of this process ("cpu" or "memory"): its own cgroup first, then the parents.
 
-    A limit of any parent holds for the process too. In a container the path that
-    /proc/self/cgroup gives may not exist below the mount point; what is left of it
-    after going up, at last the mount point itself, is then the container's cgroup.
+    Limits of parents apply to the process too. In a container the path in /proc/self/cgroup may not exist below the
+    mount point; the nearest existing parent, possibly the mount point itself, is then the container's cgroup.
     """
     paths: dict[str, str] = {}
     for line in (read_text("/proc/self/cgroup", root) or "").splitlines():
@@ -173,23 +171,23 @@ def cpu_quota_cores(root: Path = ROOT) -> float | None:
 
 
 def memory_limit_bytes(root: Path = ROOT) -> int | None:
-    """The smallest memory limit of the cgroup and its parents; None without one (v2 says "max")."""
+    """The smallest memory limit of the cgroup and its parents; None without one ("max" in v2)."""
     names = ("memory.max", "memory.limit_in_bytes")
     limits = [read_int(name, folder) for folder in cgroup_folders(root, "memory") for name in names]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def psutil_at(root: Path = ROOT):
-    """The module psutil, reading /proc below `root`; imported here, since it takes 20 ms."""
+    """The module psutil, reading /proc below `root`; imported here, since that takes 20 ms."""
     import psutil
 
-    warnings.filterwarnings("ignore", ".*stats couldn't be determined", RuntimeWarning)  # of values not asked for here
+    warnings.filterwarnings("ignore", ".*stats couldn't be determined", RuntimeWarning)  # of values not used here
     psutil.PROCFS_PATH = str(Path(root) / "proc")
     return psutil
 
 
 def available_memory_bytes(root: Path = ROOT) -> int:
-    """What the system could give without swapping, at most the limit of this process's cgroup."""
+    """Memory that is available without swapping, at most the limit of the cgroup of this process."""
     available = psutil_at(root).virtual_memory().available
     limit = memory_limit_bytes(root)
     return available if limit is None else min(available, limit)
@@ -209,9 +207,9 @@ def throttling(text: str) -> tuple[int | None, int | None]:
 
 
 def preemption(root: Path = ROOT) -> str | None:
-    """How the kernel preempts: "PREEMPT_RT", "PREEMPT_DYNAMIC (full)", "PREEMPT", "none or voluntary".
+    """Preemption model of the kernel: "PREEMPT_RT", "PREEMPT_DYNAMIC (full)", "PREEMPT", "none or voluntary".
 
-    /proc/version also names who built the kernel where; nothing of that is passed on.
+    /proc/version also states who built the kernel on which host, which is left out.
     """
     if read_text("/sys/kernel/realtime", root) == "1":
         return "PREEMPT_RT"
@@ -230,7 +228,7 @@ def preemption(root: Path = ROOT) -> str | None:
 
 
 def hypervisor(root: Path = ROOT) -> str | None:
-    """Name of the hypervisor, "unknown" where there is one without a name, "none" on bare x86, else None."""
+    """Name of the hypervisor, "unknown" if it has no name, "none" on bare x86, else None."""
     kind = read_text("/sys/hypervisor/type", root)
     if kind:
         return kind
@@ -241,4 +239,4 @@ def hypervisor(root: Path = ROOT) -> str | None:
             return name
     if "hypervisor" in flags:
         return read_text("/sys/class/dmi/id/sys_vendor", root) or "unknown"
-    return "none" if "fpu" in flags else None  # "fpu" is an x86 flag; Arm's list says nothing of a hypervisor
+    return "none" if "fpu" in flags else None  # "fpu" is an x86 flag; Arm's flags do not show a hypervisor

@@ -1,8 +1,8 @@
-"""Pictures of runs, one function a picture: `lab.plots.heat_map(runs, deadline_us=1000)`.
+"""Figures of runs, one function per figure: `lab.plots.heat_map(runs, deadline_us=1000)`.
 
-Each takes `runs`, anything that `store.runs.as_runs` takes, and keyword options, and gives a `style.Picture`, which
-shows itself in Jupyter. Names are fetched when they are first used (`registry.PICTURES`): matplotlib is loaded with
-the first picture.
+Each function takes `runs`, anything that `store.runs.as_runs` accepts, and keyword options, and returns a
+`style.Picture`, which Jupyter displays. Names are loaded when they are first used (`registry.PICTURES`), and
+matplotlib with them.
 """
 
 from lstm_trt import registry

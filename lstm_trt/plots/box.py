@@ -1,7 +1,7 @@
-"""Box plots that stay readable when the box is a thousandth of the range.
+"""Box plots that stay readable if the box is a thousandth of the range.
 
-Drawn is latency / median - 1 on an asinh axis whose linear width is the IQR: the box is seen, and so are outliers at
-twice the median. Nothing is cut off.
+They show latency / median - 1 on an asinh axis that is linear within the IQR, so that the box and outliers at twice
+the median are both visible. All trials are within the axis limits.
 """
 
 from __future__ import annotations
@@ -36,42 +36,42 @@ from lstm_trt.store.runs import Runs
 
 PANEL_IN = 3.3
 
-#: Room that a box needs for its count of outliers on one line.
+#: Width per box from which its number of outliers fits on one line.
 ROOMY_IN = 1.2
 
-#: Where every trial took equally long the axis is linear within a thousandth of the median.
+#: Smallest linear width, as a share of the median, for trials that all took equally long.
 LEAST_WIDTH = 1e-3
 
 OUTLIER = {"linestyle": "none", "marker": "o", "markersize": 2.6, "markeredgewidth": 0, "alpha": 0.45}
 
 
 def box_plots(runs: Runs, axis: str, *, fixed: dict[str, int] | None = None) -> Picture:
-    """A box of the trials for each value of `axis`, a panel for each system; the other axes are held fixed.
+    """A box plot of the trials for each value of `axis`, one panel per system; the other axes are held fixed.
 
-    `runs` is what `as_runs` takes. Axes that `fixed` does not name are held at a value that is chosen and stated. The
-    box is of the first round that was recorded; the maxima of other rounds are diamonds. Beside a box stands how many
-    trials are outliers (1.5 x IQR, both sides), above it the maximum of all rounds as a multiple of the median, below
-    it the median in µs. Failures are named in their place. Raises `UsageError` where no trials are there to draw.
+    `runs` is anything that `as_runs` accepts. Axes that are not in `fixed` are held at a chosen value, which the notes
+    state. Boxes show the first recorded round, diamonds the maxima of the other rounds. The text beside a box is the
+    number of outliers (1.5 x IQR, both sides), above it the maximum of all rounds as a multiple of the median, below
+    it the median in µs. Failures are named at their position. Raises `UsageError` if there are no trials to draw.
     """
     every = data.points_of(runs)
     looks = system_looks(systems(every))
     points = data.hold_fixed(every, (axis,), fixed)
     names, sizes = systems(point for point in points if point.ok), values(points, axis)
     if not names:
-        raise UsageError("no trials of the configurations chosen: nothing to draw")
+        raise UsageError("the chosen configurations have no trials: nothing to draw")
     rounds = max(len(point.rounds) for point in points)
-    several = f" Boxes are of the first of {rounds} rounds, diamonds the maxima of the others." if rounds > 1 else ""
+    several = f" Boxes show the first of {rounds} rounds, diamonds the maxima of the others." if rounds > 1 else ""
     columns = 2 if len(names) > 1 and len(sizes) <= 3 else 1
     rows = math.ceil(len(names) / columns)
     slot_in = (WIDTH_IN / columns - 1.4) / len(sizes)
     with style():
         picture, body = sheet(
-            f"Spread of single trials around their median, by {AXIS_NAMES[axis]}",
+            f"Spread of latencies around the median, by {AXIS_NAMES[axis]}",
             [
                 f"{data.describe_counts(points)}. {data.describe_fixed(points, (axis,))}",
                 data.describe_systems(point for point in points if point.system in names),
-                "Beside each box: number of trials outside 1.5 × IQR, on either side. Above it: maximum / median."
-                f"{several} Nothing is cut off.",
+                "Beside each box: number of outliers (outside 1.5 × IQR, both sides). Above it: maximum / median."
+                f"{several} All trials are shown.",
             ],
             PANEL_IN * rows + 0.25,
         )
@@ -82,14 +82,14 @@ def box_plots(runs: Runs, axis: str, *, fixed: dict[str, int] | None = None) -> 
             here = {point.sizes[axis]: point for point in points if point.system == system}
             _panel(ax, here, sizes, looks[system]["color"], slot_in)
             unit = "" if slot_in > 0.7 else " in µs"
-            ax.set_xlabel(f"{AXIS_NAMES[axis]}; below it the median{unit}")
+            ax.set_xlabel(f"{AXIS_NAMES[axis]} (below: median{unit})")
             if len(names) > 1:
                 ax.set_title(folded(system, 95 // columns), loc="left")
     return picture
 
 
 def _panel(ax: Axes, points: dict[int, Point], sizes: Sequence[int], color, slot_in: float) -> None:
-    """One system; `points` by their size on the axis."""
+    """Draw one system; `points` maps sizes to points."""
     good = {size: points[size].rounds for size in sizes if size in points and points[size].ok}
     for place, size in enumerate(sizes):
         if size not in good:
@@ -104,20 +104,20 @@ def _panel(ax: Axes, points: dict[int, Point], sizes: Sequence[int], color, slot
         extremes += _draw_box(ax, sizes.index(size), first, [each.max_us for each in others], color, slot_in)
     _value_axis(ax, width, min(extremes), max(extremes))
     ax.set_xlim(-0.5, len(sizes) - 1 + max(0.55, (0.8 if slot_in < ROOMY_IN else 1.05) / slot_in))
-    unit = " µs" if slot_in > 0.7 else ""  # where there is no room for it the axis' name says so
+    unit = " µs" if slot_in > 0.7 else ""  # if it does not fit, the axis label states it
     medians = [f"{number(boxes[size].median_us)}{unit}" if size in boxes else "" for size in sizes]
     ax.set_xticks(range(len(sizes)), [f"{size}\n{median}" for size, median in zip(sizes, medians, strict=True)])
     ax.grid(False, axis="x")
 
 
 def _draw_box(ax: Axes, place: int, box: Round, others_us: list[float], color, slot_in: float) -> list[float]:
-    """Box, outliers, maxima and their text; returns the lowest and highest number drawn."""
+    """Draw box, outliers, maxima and their text; returns the lowest and highest number drawn."""
     relative, later = box.latency_us / box.median_us - 1, [largest / box.median_us - 1 for largest in others_us]
     highest, half = max([relative.max(), *later]), min(0.15, 0.21 / slot_in)
     lines = {"whiskerprops": {"color": color}, "capprops": {"color": color}, "medianprops": {"color": "black"}}
     lines |= {"boxprops": {"facecolor": (*color, 0.35), "edgecolor": color}}
     ax.bxp([_box(box)], [place], widths=2 * half, showfliers=False, patch_artist=True, manage_ticks=False, **lines)
-    # The jitter shows how many there are at one height; the largest stands under its mark.
+    # Jitter separates outliers of equal latency; the largest stays centred below its marker.
     jitter = np.random.default_rng(0).uniform(-0.6 * half, 0.6 * half, box.n)
     jitter[np.argmax(relative)] = 0
     ax.plot(place + jitter[box.is_outlier], relative[box.is_outlier], color=color, **OUTLIER)
@@ -136,7 +136,7 @@ def _draw_box(ax: Axes, place: int, box: Round, others_us: list[float], color, s
 
 
 def _box(box: Round) -> dict:
-    """Whiskers reach to the last trials that are no outliers."""
+    """Statistics for `bxp`; whiskers end at the outermost trials that are not outliers."""
     inside = box.latency_us[~box.is_outlier]
     low, high = box.quartiles_us
     numbers = {"med": box.median_us, "q1": low, "q3": high, "whislo": inside.min(), "whishi": inside.max()}
@@ -144,13 +144,13 @@ def _box(box: Round) -> dict:
 
 
 def _linear_width(boxes: Sequence[Round]) -> float:
-    """The middle of the boxes' own IQRs, relative to their medians."""
+    """The median of the IQRs of the boxes, relative to their medians."""
     relative = [box.iqr_us / box.median_us for box in boxes]
     return max(float(data.middle(relative)), LEAST_WIDTH) if relative else LEAST_WIDTH
 
 
 def _value_axis(ax: Axes, width: float, lowest: float, highest: float) -> None:
-    """Ticks in per cent where there is room for them; the guides as multiples on the right."""
+    """Set ticks in percent that do not overlap, and guides with multiples of the median on the right."""
 
     def bend(value: float) -> float:
         return float(np.arcsinh(value / width))

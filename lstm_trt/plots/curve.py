@@ -1,7 +1,7 @@
-"""Curves of a sweep: latency against one axis, a panel and a line for each value of two others.
+"""Curves of a sweep: latency against one axis, with one panel and one line for each value of two others.
 
-Rounds are never averaged: a line runs through the middle round, a maximum is the largest of all rounds, and every
-round is a small mark of its own.
+Rounds are never averaged: lines show the middle round, maxima are the largest of all rounds, and small marks show the
+single rounds.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from lstm_trt.plots.style import (
 )
 from lstm_trt.store.runs import Runs
 
-#: More lines than this in a panel, and each system gets panels of its own.
-LINES_A_PANEL = 8
+#: If a panel would have more lines, each system gets its own panels.
+LINES_PER_PANEL = 8
 
-#: A picture of more panels than this would be too tall to look at, and takes minutes to lay out.
+#: With more panels a figure would be too tall to read, and take minutes to lay out.
 MOST_PANELS = 150
 
-#: Height of one row of failure marks as a share of the panel's, and most for all rows.
+#: Height of one row of failure marks, and of all rows at most, as shares of the panel height.
 LANE, LANES = 0.045, 0.22
 
 THICK = {"linewidth": 1.5, "markersize": 3.4, "zorder": 3}
@@ -76,13 +76,13 @@ def curves(
     facet: str | None = None,
     line: str | None = None,
 ) -> Picture:
-    """Latency in µs against one axis: a panel for each value of `facet`, a line for each of `line`.
+    """Latency in µs against `axis`, with one panel per value of `facet` and one line per value of `line`.
 
-    `runs` is what `as_runs` takes. `statistic` (one of `STATISTIC_NAMES`) is drawn thick, the maximum thin in the
-    same colour, the roofline bound dotted. Axes that are not drawn are held at one value: that of `fixed`, else one
-    that is chosen and stated. Several systems share a panel, told apart by marker and dashes, or get panels of their
-    own where that would be more than 8 lines. Failures are marked x at the bottom. Raises `UsageError` for an axis,
-    statistic or value that is not there, and for more than 150 panels.
+    `runs` is anything that `as_runs` accepts. `statistic` (one of `STATISTIC_NAMES`) is drawn thick, the maximum thin
+    in the same colour, the roofline bound dotted. Axes that are not drawn are held at one value: that in `fixed`, else
+    a chosen one, which the notes state. Systems share a panel, with different markers and dashes, or get their own
+    panels if a panel would have more than 8 lines. Failures are marked x at the bottom. Raises `UsageError` for an
+    unknown axis, statistic or value, and for more than 150 panels.
     """
     data.check_deadline(deadline_us)
     name = data.check_statistic(statistic)
@@ -98,7 +98,7 @@ def curves(
     if len(plan.panels) > MOST_PANELS:
         raise UsageError(
             f"curves against {AXIS_NAMES[axis]} would need {len(plan.panels)} panels for {len(plan.systems)} systems,"
-            f" at most {MOST_PANELS} are drawn: choose some of the recordings"
+            f" at most {MOST_PANELS} are possible: select fewer recordings"
         )
     shown = [name for name in (axis, facet, line) if len(values(points, name)) > 1]
     with style():
@@ -111,7 +111,7 @@ def curves(
             ],
             max(plan.height_in, 0.3 + 0.17 * (len(plan.lines) + 2 * len(plan.systems) + 9)),
         )
-        axes = panels(body, len(plan.panels), plan.columns, block=plan.a_block)
+        axes = panels(body, len(plan.panels), plan.columns, block=plan.block_size)
         lanes = _most_failures(points, plan)
         strip = min(LANE * lanes, LANES)
         drawn: list[float] = [deadline_us] if deadline_us else []
@@ -121,7 +121,7 @@ def curves(
             if deadline_us:
                 ax.axhline(deadline_us, **DEADLINE)
             title = [axis_value(facet, value)] if len(plan.facets) > 1 else []
-            if plan.apart and value == plan.facets[0]:  # above a row of panels, or of its one panel
+            if plan.apart and value == plan.facets[0]:  # above the first panel of each system
                 title.insert(0, folded(group[0], 95 if len(plan.facets) > 1 else 95 // plan.columns))
             ax.set_title("\n".join(title), loc="left")
         logarithmic = latency_axis(axes, drawn, room_below=strip)
@@ -136,9 +136,9 @@ def curves(
 
 @dataclass(frozen=True)
 class Plan:
-    """What is drawn where. `panels` are (systems in it, value of the facet) in reading order.
+    """Layout of the figure. `panels` are (systems, value of the facet) in reading order.
 
-    A block is `a_block` panels that fill rows together; the next one starts a row of its own.
+    Every `block_size` panels a new row starts.
     """
 
     axis: str
@@ -152,17 +152,17 @@ class Plan:
     apart: bool
     panels: list[tuple[list[str], int]]
     columns: int
-    a_block: int
+    block_size: int
     row_in: float
 
     @property
     def by_system(self) -> bool:
-        """Whether colour tells the system: there is but one line a system."""
+        """Whether colour identifies the system, since each system has only one line."""
         return len(self.lines) == 1 and len(self.systems) > 1
 
     @property
     def height_in(self) -> float:
-        rows = math.ceil(self.a_block / self.columns) * (len(self.panels) // self.a_block)
+        rows = math.ceil(self.block_size / self.columns) * (len(self.panels) // self.block_size)
         return self.row_in * rows if rows > 1 else 3.6
 
     @property
@@ -173,18 +173,18 @@ class Plan:
 def _arrange(points: Sequence[Point], axis: str, facet: str, line: str, statistic: str) -> Plan:
     names, sizes = systems(points), values(points, axis)
     lines, facets = values(points, line), values(points, facet)
-    apart = len(names) > 1 and len(lines) * len(names) > LINES_A_PANEL
+    apart = len(names) > 1 and len(lines) * len(names) > LINES_PER_PANEL
     panels = [(group, value) for group in ([[name] for name in names] if apart else [names]) for value in facets]
-    a_block = len(facets) if len(facets) > 1 else len(panels)
-    if apart and 1 < len(facets) <= 5:  # a row a system, a column a facet
+    block_size = len(facets) if len(facets) > 1 else len(panels)
+    if apart and 1 < len(facets) <= 5:  # one row per system, one column per facet value
         columns, row_in = len(facets), 2.1
     else:
-        columns, row_in = columns_of(a_block) if len(facets) > 1 else min(a_block, 2), 2.5
-    return Plan(axis, facet, line, statistic, names, lines, facets, sizes, apart, panels, columns, a_block, row_in)
+        columns, row_in = columns_of(block_size) if len(facets) > 1 else min(block_size, 2), 2.5
+    return Plan(axis, facet, line, statistic, names, lines, facets, sizes, apart, panels, columns, block_size, row_in)
 
 
 def _draw_panel(ax: Axes, here: Sequence[Point], plan: Plan, looks: dict, lane_height: float) -> list[float]:
-    """Every line of every system in the panel; returns the latencies drawn."""
+    """Draw all lines of a panel; returns the latencies drawn."""
     drawn: list[float] = []
     lane: Counter = Counter()
     colors, present = plan.colors, {point.system for point in here}
@@ -197,7 +197,7 @@ def _draw_panel(ax: Axes, here: Sequence[Point], plan: Plan, looks: dict, lane_h
                 look |= {"linestyle": DASHES[order % len(DASHES)], "marker": looks[system]["marker"]}
             drawn += _line(ax, part, plan, look)
             for point in part:
-                if point.failed:  # in the strip at the bottom; of several lines at one size above one another
+                if point.failed:  # in the strip at the bottom; stacked if several lines failed at one size
                     place = point.sizes[plan.axis]
                     y = lane_height * (0.75 + lane[place])
                     ax.plot([place], [y], color=look["color"], transform=ax.get_xaxis_transform(), **FAILED)
@@ -206,7 +206,7 @@ def _draw_panel(ax: Axes, here: Sequence[Point], plan: Plan, looks: dict, lane_h
 
 
 def _line(ax: Axes, part: Sequence[Point], plan: Plan, look: dict) -> list[float]:
-    """Statistic, maximum and roofline bound of one line; returns the latencies drawn."""
+    """Draw statistic, maximum and roofline bound of one line; returns the latencies drawn."""
     drawn: list[float] = []
     good = [point for point in part if point.ok]
     for statistic in dict.fromkeys((plan.statistic, "max_us")) if good else ():
@@ -225,7 +225,7 @@ def _line(ax: Axes, part: Sequence[Point], plan: Plan, look: dict) -> list[float
 
 
 def _most_failures(points: Sequence[Point], plan: Plan) -> int:
-    """Most marks above one another in any panel, and half a row of room; 0 without failures."""
+    """Rows that the failure marks of any panel need, including a margin; 0 without failures."""
     places = Counter(
         (point.sizes[plan.axis], point.sizes[plan.facet], point.system if plan.apart else "")
         for point in points

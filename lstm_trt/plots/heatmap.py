@@ -1,7 +1,7 @@
-"""Heat maps of a sweep: a cell a configuration with its latency written in, a panel for each system and further size.
+"""Heat maps of a sweep: one cell with a latency per configuration, one panel per system and further size.
 
-With a deadline the colour is the margin, so that what is late is seen before it is read. Drawn is a statistic of what
-was measured, or the upper bound that the trials prove. A failure is a hatched cell with its stage, never a gap.
+Cells show a statistic of the measured latencies, or its proven upper bound. With a deadline the colour is the margin
+to it. Failures are hatched cells that name the stage.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lstm_trt.plots.points import AXIS_NAMES, Point, axis_value, systems, values
 from lstm_trt.plots.style import WIDTH_IN, Picture, folded, log_ticks, name_axes, number, panels, sheet, style, whole
 from lstm_trt.store.runs import Runs
 
-#: The value that is no statistic of what was measured but what it proves.
+#: The `value` that shows the proven upper bound instead of a measured statistic.
 BOUND = "bound_us"
 
 CELL_WIDTH_IN, CELL_HEIGHT_IN = 0.46, 0.32
@@ -37,20 +37,20 @@ MOST_PANELS = 12
 #: Width of all panels side by side, without colour bar and labels.
 PANELS_IN = WIDTH_IN - 1.45
 
-#: From here on a cell is written in thousands of µs.
+#: From this latency in µs on, cells are written in thousands.
 THOUSANDS_FROM = 9_995
 
 EMPTY = "0.93"
 
 HATCH = "////"
 
-#: Unlike that of a failure.
+#: Different from that of a failure.
 HATCH_EVIDENCE = "..."
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one cell shows: a latency, which gives the colour, and its text; bold where late."""
+    """What one cell shows: a latency for the colour, and its text; bold if it misses the deadline."""
 
     value_us: float
     text: str
@@ -74,29 +74,29 @@ def heat_map(
     fixed: dict[str, int] | None = None,
     facets: Sequence[str] = ("layers", "batch"),
 ) -> Picture:
-    """A cell a configuration with its latency in µs written in, a panel a system and value of `facets`.
+    """One cell per configuration with its latency in µs, one panel per system and value of `facets`.
 
-    `runs` is what `as_runs` takes, `value` one of `STATISTIC_NAMES`, or "bound_us". With a deadline the colour is the
-    margin, log2(deadline / value), and late cells are bold; else it is the latency on a log scale. Failures are
-    hatched with their stage, what was not measured is grey. Where `facets` make more than 12 panels the last is held
-    fixed.
+    `runs` is anything that `as_runs` accepts, `value` one of `STATISTIC_NAMES` or "bound_us". With a deadline the
+    colour is the margin, log2(deadline / value), and cells above the deadline are bold; without, it is the latency on
+    a log scale. Failures are hatched and name the stage, configurations that were not measured are grey. If `facets`
+    give more than 12 panels, the last of them is held fixed.
 
-    "bound_us" needs a deadline: it is the exact upper bound of the percentile, an order statistic, one-sided at
-    `confidence`, at the effective sample size; so its margin shows what the trials prove. Where the bound lies beyond
-    the maximum of the trials, the maximum is written after a ">". Verdicts are those of `judge`: MISSED is bold,
-    NOT ENOUGH EVIDENCE dotted. Without `percentile` it is, cell by cell, the highest of p99, p99.9, p99.99 and
-    p99.999 that so many trials can prove. Raises `UsageError` for an axis or value that is not there.
+    "bound_us" needs a deadline. It is the exact one-sided upper bound of the percentile at `confidence` and the
+    effective sample size, an order statistic. If it lies beyond the maximum of the trials, the maximum is written
+    after a ">". Verdicts are those of `judge`: MISSED is bold, NOT ENOUGH EVIDENCE dotted. Without `percentile`, each
+    cell uses the highest of p99, p99.9, p99.99 and p99.999 that its number of trials can prove. Raises `UsageError`
+    for an unknown axis or value.
     """
     data.check_deadline(deadline_us)
     if value != BOUND:
         data.check_statistic(value)
     elif deadline_us is None:
-        raise UsageError(f"a map of {BOUND} needs a deadline")
+        raise UsageError(f"{BOUND} needs a deadline")
     if x == y:
         raise UsageError("x and y must differ")
     points = data.points_of(runs)
     for axis in (x, y):
-        values(points, axis)  # refuses what is no axis
+        values(points, axis)  # raises for an unknown axis
     points, facets = _choose(points, (x, y), facets, fixed)
     if value == BOUND:
         cells, title, reading, marks = _proven(points, deadline_us, percentile, confidence)
@@ -108,7 +108,7 @@ def heat_map(
 
 
 def map_axes(runs: Runs) -> tuple[str, str]:
-    """Two axes that span a map of these runs: those that vary, in the order in which people ask for them."""
+    """Two axes for a map of these runs: the first in a fixed order of preference that vary."""
     points = data.points_of(runs)
     order = ("hidden", "sequence", "batch", "layers", "features", "directions")
     x, y, *_ = sorted(order, key=lambda axis: len(values(points, axis)) < 2)
@@ -118,7 +118,7 @@ def map_axes(runs: Runs) -> tuple[str, str]:
 def _choose(
     points: list[Point], axes: tuple[str, str], facets: Sequence[str], fixed: dict[str, int] | None
 ) -> tuple[list[Point], list[str]]:
-    """The points of at most `MOST_PANELS` panels, and the facets that vary between them."""
+    """The points for at most `MOST_PANELS` panels, and the facets that vary among them."""
     facets = [axis for axis in facets if axis not in (*axes, *(fixed or {})) and values(points, axis)]
     while facets and len({(point.system, *(point.sizes[axis] for axis in facets)) for point in points}) > MOST_PANELS:
         facets.pop()
@@ -132,10 +132,10 @@ def _measured(points: Sequence[Point], axes: tuple[str, str], statistic: str, de
     title = f"{name[0].upper()}{name[1:]} latency by {AXIS_NAMES[axes[0]]} and {AXIS_NAMES[axes[1]]}"
     reading = []
     if deadline_us:
-        title += f", against a deadline of {number(deadline_us)} µs"
-        reading.append("Colour: margin to the deadline; late cells are bold.")
+        title += f", with a deadline of {number(deadline_us)} µs"
+        reading.append("Colour: margin to the deadline. Bold: above the deadline.")
     if any(len(point.rounds) > 1 for point in points):
-        reading.append(f"Of several rounds: the {'largest' if statistic == 'max_us' else 'middle one'}.")
+        reading.append(f"Of several rounds the {'largest' if statistic == 'max_us' else 'middle'} value is shown.")
     cells: Cells = []
     for point in points:
         value_us = point.statistic(statistic)
@@ -169,9 +169,9 @@ def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence:
     title = f"Margin to a deadline of {number(deadline_us)} µs: upper bound of {named}"
     reading = [f"Exact upper bound of {', '.join(several) or named}, at {100 * confidence:g} % confidence."]
     if percentile is None and lengths:
-        reading.append("It is the highest of p99, p99.9, p99.99 and p99.999 that so many trials can prove.")
+        reading.append("This is the highest of p99, p99.9, p99.99 and p99.999 that this number of trials can prove.")
     if beyond:
-        reading.append("After a >: the maximum; the bound lies beyond it.")
+        reading.append("Cells with >: the bound lies beyond the maximum, which is shown.")
     if Outcome.MISSED in verdicts:
         reading.append(f"Bold: {Outcome.MISSED}.")
     marks = [Patch(facecolor="white", edgecolor="0.35", hatch=HATCH_EVIDENCE, label=str(Outcome.NOT_ENOUGH_EVIDENCE))]
@@ -184,13 +184,13 @@ def _bound_rank(n: int, percentile: str | float, confidence: float, effective_sh
     `effective_share` is the effective sample size over n.
     """
     effective_n = max(1, math.floor(n * effective_share + 1e-9))
-    # A two-sided interval at 2c - 1 leaves 1 - c above it: the bound that the verdict rests on.
+    # The upper end of a two-sided interval at 2c - 1 is the one-sided bound at c, which the verdict uses.
     rank = interval_ranks(effective_n, share_of(percentile), 2 * confidence - 1)[1]
     return None if rank is None else n - math.floor((effective_n - rank) / effective_share + 1e-9)
 
 
 def short(value_us: float) -> str:
-    """Fits a cell: 84.1, 1 570, 12.3k, 123k."""
+    """A latency as text that fits a cell: 84.1, 1 570, 12.3k, 123k."""
     if value_us < THOUSANDS_FROM:
         return number(value_us)
     return f"{value_us / 1000:.{1 if value_us < 99_950 else 0}f}k"
@@ -206,7 +206,7 @@ def _draw(
     name: str,
     marks: Sequence[Patch],
 ) -> Picture:
-    """Panels of cells. `name` is that of the value, `marks` stand in the legend beside failures and gaps."""
+    """Draw the panels. `name` describes the value; `marks` are legend entries beside those of failures and gaps."""
     points = [point for point, _ in cells]
     sizes = values(points, axes[0]), values(points, axes[1])
     parts, columns = _arrange(cells, facets, int(PANELS_IN / max(len(sizes[0]) * CELL_WIDTH_IN + 0.12, 1.85)))
@@ -237,7 +237,7 @@ def _draw(
         holes = len(cells) < len(parts) * len(sizes[0]) * len(sizes[1])
         handles = [Patch(facecolor=EMPTY, edgecolor="white", label="not measured")] if holes else []
         if any(point.failed for point in points):
-            handles.append(Patch(facecolor="white", edgecolor="0.55", hatch=HATCH, label="failed, at the stage named"))
+            handles.append(Patch(facecolor="white", edgecolor="0.55", hatch=HATCH, label="failed at the named stage"))
         handles += marks
         if handles:
             body.legend(handles=handles, loc="outside lower left", ncols=3)
@@ -245,10 +245,10 @@ def _draw(
 
 
 def _arrange(cells: Cells, facets: Sequence[str], fit: int) -> tuple[list[tuple[str, Cells]], int]:
-    """Panels as (title, cells) in reading order, and how many stand side by side.
+    """Panels as (title, cells) in reading order, and the number of columns.
 
-    With two or more dimensions the last is across, so that panels below one another compare; a panel without cells
-    stays, empty. Where that does not fit `fit` panels, they just follow.
+    With two or more dimensions the last one runs across, so that panels in a column can be compared, and panels without
+    cells stay empty. If that needs more than `fit` columns, the panels fill the rows one after the other.
     """
     points = [point for point, _ in cells]
     by_system = len(systems(points)) > 1 or not facets
@@ -270,7 +270,7 @@ def _arrange(cells: Cells, facets: Sequence[str], fit: int) -> tuple[list[tuple[
 
 
 def _colors(timed_us: Sequence[float], deadline_us: float | None) -> ScalarMappable:
-    """Latency in µs -> colour: its margin to the deadline within a factor of at most 16, else itself."""
+    """Colours of latencies in µs, by the margin to the deadline up to a factor of 16, or by the latency itself."""
     low, high = min(timed_us, default=1.0), max(timed_us, default=1.0)
     if deadline_us:
         reach = 2 ** min(4, max(1, math.ceil(math.log2(max(deadline_us / low, high / deadline_us)))))
@@ -297,7 +297,7 @@ def _color_bar(
         labels[1.0] = "1"
         bar.set_ticks([deadline_us * ratio for ratio in labels], labels=labels.values())
         bar.set_ticks([], minor=True)
-        bar.set_label(f"late  ←  deadline / {name}  →  in time")
+        bar.set_label(f"missed  ←  deadline / {name}  →  met")
     else:
         log_ticks(bar.ax.yaxis, low, high)
         bar.set_label(f"{name} [µs] (log)")

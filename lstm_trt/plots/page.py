@@ -1,7 +1,7 @@
-"""Pages for a review: one configuration, its tail, a small table of numbers, and every trial in order.
+"""Report pages of one configuration: latency tail, a small table of numbers, and all trials in order.
 
-`verdict_page` answers whether the network meets a deadline and how sure that is; `outliers_page` where its late
-trials lie, how many they are, when they come, and what coincides with them.
+`verdict_page` shows whether the network meets a deadline, and with what confidence; `outliers_page` shows its slow
+trials: latency, number, timing, and coinciding events.
 """
 
 from __future__ import annotations
@@ -51,31 +51,31 @@ TABLE_LINE_IN = 0.182
 #: Height of the trials in order.
 ORDER_IN = 3.4
 
-#: Share of the width that the tail has beside the table.
+#: Width ratio of tail and table.
 TAIL_TO_TABLE = (2.75, 1)
 
-#: Characters that a line of the table has room for.
+#: Characters per line of the table.
 TABLE_WIDTH = 34
 
-#: Pages that one command writes at most.
+#: Maximum number of pages that one command writes.
 PAGES = 12
 
-#: Blue and vermilion are told apart by everybody; what is not known has no colour.
+#: Blue and vermilion are safe for the colour-blind; grey if there is no decision.
 VERDICT_COLORS = {Outcome.MET: "#0173b2", Outcome.MISSED: "#d55e00", Outcome.NOT_ENOUGH_EVIDENCE: "0.35"}
 
 BADGE_IN = 1.75
 
 SENTENCE_WIDTH = int((WIDTH_IN - BADGE_IN - 0.45) * 13.2)
 
-#: Rows of a table beside the tail: (name, value); a row without value is a heading.
+#: Rows of the table beside the tail: (name, value); a row without a value is a heading.
 Rows = list[tuple[str, str]]
 
 
 def verdict_page(runs: Runs, verdict: Verdict, outliers: Outliers | None = None) -> Picture:
-    """The verdict and its reasons, the tail with deadline and evidence line, (m, k)-firm statistics, trials in order.
+    """Verdict with reasons, tail with deadline and evidence line, (m,k)-firm statistics, and trials in order.
 
-    `runs` is what `as_runs` takes and holds one configuration; `verdict` is `judge` of its samples, `outliers` what
-    `quick` or `examine` found in them. A group without trials gives a page with the verdict and the reason.
+    `runs` is anything that `as_runs` accepts, with one configuration; `verdict` is the result of `judge` for its
+    samples, `outliers` that of `quick` or `examine`. A group without trials gives a page with verdict and reason only.
     """
     group = data.one_group(runs)
     title = f"Does {group.name or 'this recording'} meet a deadline of {number(verdict.deadline_us)} µs?"
@@ -83,10 +83,10 @@ def verdict_page(runs: Runs, verdict: Verdict, outliers: Outliers | None = None)
 
 
 def outliers_page(runs: Runs, outliers: Outliers) -> Picture:
-    """Tail with the control run, what each cluster is, and every trial in order.
+    """Tail with the control run, a table of the clusters, and all trials in order.
 
-    `runs` is what `as_runs` takes and holds one configuration; `outliers` is `examine` of its samples. Raises
-    `UsageError` where there are no trials after warm-up.
+    `runs` is anything that `as_runs` accepts, with one configuration; `outliers` is the result of `examine` for its
+    samples. Raises `UsageError` if there are no trials after warm-up.
     """
     group = data.one_group(runs)
     title = f"Latency tail of {group.name}" if group.name else "Latency tail"
@@ -94,7 +94,7 @@ def outliers_page(runs: Runs, outliers: Outliers) -> Picture:
 
 
 def _page(group: Group, title: str, rows: Rows, outliers: Outliers | None, verdict: Verdict | None = None) -> Picture:
-    """The verdict, if any, on a band across the page; below it the tail beside its table, and the trials in order."""
+    """The verdict, if any, at the top; below it the tail beside its table, and the trials in order."""
     reasons = textwrap.wrap(re.sub(r"\bus\b", "µs", sentence(verdict)), SENTENCE_WIDTH) if verdict else []
     heights_in = [max(0.68, 0.185 * len(reasons) + 0.2)] if verdict else []
     calls = calls_of(group, outliers) if group.n or not verdict else None
@@ -114,17 +114,17 @@ def _page(group: Group, title: str, rows: Rows, outliers: Outliers | None, verdi
 
 
 def facts(group: Group) -> list[str]:
-    """What was measured, where and how, as notes under a title."""
+    """Notes for the head of a page: what was measured, where and how."""
     samples = [sample for sample in group.samples if len(sample.timed_ns)]
     first, configuration = (samples or [None])[0], group.configuration
     notes = []
     if samples:
         counts = f"n = {count(group.n, 'trial')} after warm-up"
-        counts += f" in {len(samples)} rounds, each a process of its own" if len(samples) > 1 else ""
+        counts += f" in {len(samples)} rounds, each in its own process" if len(samples) > 1 else ""
         largest = max(float(sample.timed_ns.max()) for sample in samples) / 1000
         counts += f"; maximum {number(largest)} µs"
         if first.floor_us:
-            counts += f"; roofline bound {number(first.floor_us)} µs (arithmetic and weight traffic on this machine)"
+            counts += f"; roofline bound {number(first.floor_us)} µs (minimum time for arithmetic and weight traffic)"
         notes.append(counts + ".")
     if configuration is not None:
         options = f"{configuration.options.precision}, {count(configuration.options.threads, 'thread')}"
@@ -133,14 +133,14 @@ def facts(group: Group) -> list[str]:
     elif group.group:
         notes.append(", ".join(f"{key} {value}" for key, value in group.group.items()))
     if first is not None and (first.machine or first.versions):
-        runtime = None if configuration is None else configuration.runtime  # its version stands above
+        runtime = None if configuration is None else configuration.runtime  # its version is in the line above
         versions = [f"{name} {version}" for name, version in first.versions.items() if name != runtime]
         notes.append(", ".join(([f"machine {first.machine}"] if first.machine else []) + versions))
     return notes
 
 
 def _band(part, verdict: str, lines: Sequence[str], height_in: float) -> None:
-    """The verdict on its colour, and what it rests on beside it."""
+    """Draw the verdict in its colour, and the reasons beside it."""
     left, width, gap = 0.1 / WIDTH_IN, BADGE_IN / WIDTH_IN, 0.07 / height_in
     look = {"facecolor": VERDICT_COLORS[verdict], "linewidth": 0, "transform": part.transSubfigure}
     part.add_artist(Rectangle((left, gap), width, 1 - 2 * gap, **look))
@@ -152,13 +152,13 @@ def _band(part, verdict: str, lines: Sequence[str], height_in: float) -> None:
 
 
 def table_height_in(rows: Rows) -> float:
-    """What `draw_table` needs."""
+    """Height that `draw_table` needs."""
     headings = sum(not value for _, value in rows)
     return TABLE_LINE_IN * (len(rows) + 0.35 * max(headings - 1, 0) + 0.9)
 
 
 def draw_table(part, rows: Rows, height_in: float) -> None:
-    """A small table. Lines at one distance, from the top."""
+    """Draw a small table from the top, with equal line spacing."""
     place = height_in - 0.12
     for index, (name, value) in enumerate(rows):
         heading = not value
@@ -172,7 +172,7 @@ def draw_table(part, rows: Rows, height_in: float) -> None:
 
 
 def _folded_rows(name: str, value: str) -> Rows:
-    """A row, or several where the value is too long to stand beside its name."""
+    """One row, or several if the value is too long to fit beside its name."""
     if len(value) <= TABLE_WIDTH - len(name):
         return [(name, value)]
     return [(name, THIN_SPACE), *(("", line) for line in textwrap.wrap(value, TABLE_WIDTH))]
@@ -183,27 +183,27 @@ def verdict_rows(verdict: Verdict) -> Rows:
     statistics, n = verdict.firm_statistics, verdict.n
     if statistics is None:
         return []
-    rows = [("Late trials: (m, k)-firm statistics", ""), (f"of n = {whole(n)}", whole(verdict.misses))]
+    rows = [("Misses: (m,k)-firm statistics", ""), (f"in n = {whole(n)} trials", whole(verdict.misses))]
     for k, worst in statistics.worst_in.items():
-        rows.append((f"at most in any {k} in a row", "–" if worst is None else whole(worst)))
-    rows.append(("longest run", whole(statistics.longest_run)))
-    rows += [("Share of late trials", ""), ("measured", percent(statistics.p_miss))]
+        rows.append((f"most in any {k} consecutive", "–" if worst is None else whole(worst)))
+    rows.append(("longest run of misses", whole(statistics.longest_run)))
+    rows += [("Miss rate", ""), ("measured", percent(statistics.p_miss))]
     again = statistics.p_miss_after_miss
-    rows.append(("after a late one", "–" if again is None else percent(again)))
+    rows.append(("after a miss", "–" if again is None else percent(again)))
     confidence = f"{100 * verdict.confidence:g} %"
     rows += [(f"lower bound, {confidence}", percent(verdict.miss_rate_low))]
     rows += [(f"upper bound, {confidence}", percent(verdict.miss_rate_high))]
     rows.append(("allowed", f"{short_number(100 - verdict.percentile)} %"))
-    rows += [("Maximum", ""), (f"of n = {whole(n)}", f"{number(verdict.max_us)} µs")]
-    rows.append(("with warm-up", f"{number(verdict.max_with_warmup_us)} µs"))
+    rows += [("Maximum", ""), ("after warm-up", f"{number(verdict.max_us)} µs")]
+    rows.append(("including warm-up", f"{number(verdict.max_with_warmup_us)} µs"))
     if len(verdict.max_us_rounds) > 1:
         low, high = min(verdict.max_us_rounds), max(verdict.max_us_rounds)
-        rows.append(("of each round", f"{number(low)} to {number(high)} µs"))
-    rows += [("Evidence", ""), ("in time, proven for", f"{percent_certified(verdict.certifies)} %")]
+        rows.append(("by round", f"{number(low)} to {number(high)} µs"))
+    rows += [("Evidence", ""), ("meets deadline, proven", f"{percent_certified(verdict.certifies)} %")]
     if verdict.effective_n < n:
         rows.append(("effective sample size", whole(verdict.effective_n)))
     if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE and verdict.trials_needed is not None:
-        rows.append(("fresh trials needed", whole(verdict.trials_needed)))
+        rows.append(("new trials needed", whole(verdict.trials_needed)))
     if verdict.drift:
         rows.append(("drift of the bulk", f"{100 * verdict.drift:+.2g} %"))
     return rows
@@ -211,8 +211,8 @@ def verdict_rows(verdict: Verdict) -> Rows:
 
 def outlier_rows(outliers: Outliers) -> Rows:
     """The numbers beside the tail of `outliers_page`."""
-    rows = [("Outliers", ""), (f"of n = {whole(outliers.n)}", whole(outliers.outliers))]
-    rows += [("as a share", percent(outliers.outliers / outliers.n)), ("steady state", outliers.steady_state)]
+    rows = [("Outliers", ""), (f"in n = {whole(outliers.n)} trials", whole(outliers.outliers))]
+    rows += [("share", percent(outliers.outliers / outliers.n)), ("steady state", outliers.steady_state)]
     for cluster in outliers.clusters:
         share = f"{percent_number(cluster.share_low)} to {percent(cluster.share_high)}"
         rows += [(f"Cluster at {multiple(cluster.multiplier)}", ""), ("trials", f"{whole(cluster.count)}, {share}")]
@@ -220,24 +220,24 @@ def outlier_rows(outliers: Outliers) -> Rows:
     if outliers.tail is not None:
         tail = outliers.tail
         rows += [("Tail", ""), ("trials", f"{whole(tail.count)}, {percent(tail.share)}")]
-        rows.append(("from", f"{multiple(tail.start)} to {multiple(tail.stop)}"))
+        rows.append(("range", f"{multiple(tail.start)} to {multiple(tail.stop)}"))
         rows += _folded_rows("shape", tail.shape.split(",")[0])
         rows += _when_and_why(tail, outliers)
     return rows
 
 
-def _when_and_why(late: Cluster | Tail, outliers: Outliers) -> Rows:
+def _when_and_why(slow: Cluster | Tail, outliers: Outliers) -> Rows:
     if outliers.period_by is None:
         return []
-    period = "none found" if late.period_ms is None else f"{number(late.period_ms)} ms"
-    return [("period", period), *_folded_rows("coincides with", causes_text(late, outliers))]
+    period = "none found" if slow.period_ms is None else f"{number(slow.period_ms)} ms"
+    return [("period", period), *_folded_rows("coincides with", causes_text(slow, outliers))]
 
 
 def draw_outliers(runs: Runs, findings: Sequence[Outliers | None], folder: str | Path) -> list[Path]:
-    """Write a page a configuration as `outliers-*.png`; returns the paths. `findings` has None for what failed.
+    """Write one page per configuration as `outliers-*.png`; returns the paths.
 
-    Of more than 12 those have a page that have the largest maximum over their median. Raises `UsageError` where the
-    folder cannot be written.
+    `findings` has None for configurations that failed. Of more than 12 configurations, those with the largest
+    maximum / median get a page. Raises `UsageError` if the folder cannot be written.
     """
 
     def reach(pair: tuple[Group, Outliers]) -> float:
@@ -251,11 +251,11 @@ def draw_outliers(runs: Runs, findings: Sequence[Outliers | None], folder: str |
 
 
 def draw_verdicts(runs: Runs, verdicts: Sequence[Verdict], folder: str | Path) -> list[Path]:
-    """Write a page a configuration as `verdict-*.png`, and the margin map where there are several; returns the paths.
+    """Write one page per configuration as `verdict-*.png`, and for several a map of margins; returns the paths.
 
-    Of more than 12 those have a page that are nearest to a miss, or beyond it; the map has all. It is drawn for the
-    percentile of the verdicts, and where the trials allow another one, for that too. Raises `UsageError` where the
-    folder cannot be written.
+    Of more than 12 configurations, the worst get a page; the map shows all. It is drawn for the percentile of the
+    verdicts, and for the highest percentile that the trials can prove if that is a different one. Raises `UsageError`
+    if the folder cannot be written.
     """
     runs = as_runs(runs)
 
@@ -269,21 +269,21 @@ def draw_verdicts(runs: Runs, verdicts: Sequence[Verdict], folder: str | Path) -
         return _write_pages("verdict", pages, folder)
     first, axes = verdicts[0], map_axes(recorded)
     question = {"deadline_us": first.deadline_us, "confidence": first.confidence}
-    margins, asked = partial(heat_map, recorded, *axes, value=BOUND, **question), short_number(first.percentile)
-    pages.append((f"margin-p{asked}", partial(margins, percentile=asked)))
+    margins, requested = partial(heat_map, recorded, *axes, value=BOUND, **question), short_number(first.percentile)
+    pages.append((f"margin-p{requested}", partial(margins, percentile=requested)))
     provable = {evidence_percentile(group.n, first.confidence) for group in recorded if group.n}
-    if provable - {asked, None}:
+    if provable - {requested, None}:
         pages.append(("margin-proven", margins))
     return _write_pages("verdict", pages, folder)
 
 
 def _urgency(verdict: Verdict) -> tuple:
-    """MISSED first, then what is not known, then MET; the largest maximum first among each."""
+    """Sort key: MISSED, NOT ENOUGH EVIDENCE, MET; within each the largest maximum first."""
     return (Outcome.MISSED, Outcome.NOT_ENOUGH_EVIDENCE, Outcome.MET).index(verdict.verdict), -(verdict.max_us or 0.0)
 
 
 def _write_pages(kind: str, pages: Sequence[tuple[str, Callable[[], Picture]]], folder: str | Path) -> list[Path]:
-    """Write pages as `<kind>-<name>.png`; pages of one name are numbered."""
+    """Write pages as `<kind>-<name>.png`; pages with equal names are numbered."""
     files: dict[str, Callable[[], Picture]] = {}
     for name, draw in pages:
         slug = re.sub(r"[^A-Za-z0-9._]+", "-", name.replace("µ", "u")).strip("-.")[:80]

@@ -1,8 +1,8 @@
-"""What the pictures of a sweep draw: a point a configuration, with its sizes, its system and its rounds.
+"""Data of the figures of a sweep: one point per configuration, with its sizes, system and rounds.
 
-A *system* is what a network ran on and how: runtime, version, device, options, arrivals. Points of two systems are
-never put into one number or on one line. Rounds are never averaged either: a maximum is the largest of all rounds,
-any other statistic that of the middle round. What a picture holds fixed is chosen here and stated in its notes.
+A *system* is everything that a network ran on: runtime, version, device, options, arrivals. Points of different
+systems are never combined or joined by a line. Rounds are never averaged: a maximum is the largest of all rounds, any
+other statistic that of the middle round. The sizes that a figure holds fixed are chosen and described here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STATISTIC_NAMES = {
     "max_us": "maximum",
 }
 
-#: Axis -> (one panel for each value of, one line for each value of), as the founding document has them.
+#: Axis -> (axis of the panels, axis of the lines), as in the founding document.
 ARRANGEMENT = {
     "sequence": ("layers", "hidden"),
     "hidden": ("layers", "sequence"),
@@ -52,7 +52,7 @@ ARRANGEMENT = {
     "directions": ("layers", "hidden"),
 }
 
-#: Axes in the order in which a picture holds them fixed; of the first three the smallest value is preferred.
+#: Axes in the order in which a figure holds them fixed; of the first three the smallest value is preferred.
 _HELD = ("batch", "features", "directions", "layers", "sequence", "hidden")
 _SMALLEST = _HELD[:3]
 
@@ -74,7 +74,7 @@ class Round:
 
     @cached_property
     def quartiles_us(self) -> tuple[float, float]:
-        """numpy's linear quartiles: for the box and the 1.5 x IQR rule only, percentiles are order statistics."""
+        """Interpolated quartiles, for boxes and the 1.5 x IQR rule only; percentiles are order statistics."""
         low, high = np.quantile(self.ordered_us, (0.25, 0.75))
         return float(low), float(high)
 
@@ -84,7 +84,7 @@ class Round:
 
     @cached_property
     def is_outlier(self) -> np.ndarray:
-        """Which trials lie outside 1.5 x IQR, on both sides, as the founding document counts them."""
+        """Which trials are outside 1.5 x IQR, on both sides, as counted in the founding document."""
         low, high = self.quartiles_us
         reach = 1.5 * (high - low)
         return (self.latency_us < low - reach) | (self.latency_us > high + reach)
@@ -110,7 +110,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Point:
-    """One configuration on one machine. `failures` are those of any round; it has failed where nothing was timed."""
+    """One configuration on one machine; `failures` are those of all rounds."""
 
     group: Group
     system: str
@@ -129,7 +129,7 @@ class Point:
 
     @property
     def stages(self) -> list[str]:
-        """The stages at which rounds failed; "failed" where that is not known."""
+        """The stages at which rounds failed; "failed" if unknown."""
         return sorted({failure.stage or "failed" for failure in self.failures})
 
     @property
@@ -144,7 +144,7 @@ class Point:
         return [each.statistic(statistic) for each in self.rounds]
 
     def statistic(self, name: str) -> float:
-        """The largest maximum of all rounds, the middle round of any other statistic; NaN where all failed."""
+        """The largest maximum of all rounds, or another statistic of the middle round; NaN if all rounds failed."""
         values = self.each_round(name)
         if not values:
             return math.nan
@@ -157,14 +157,14 @@ def rounds_of(group: Group) -> tuple[Round, ...]:
 
 
 def points_of(runs: Runs) -> list[Point]:
-    """A point a configuration of this package, in the order of the runs.
+    """One point per configuration recorded by this package, in the order of the runs.
 
-    Raises `UsageError` where there is none: tables from elsewhere state neither sizes nor runtimes.
+    Raises `UsageError` if there is none: other tables state neither sizes nor runtimes.
     """
     runs = as_runs(runs)
     groups = [group for group in runs if group.configuration is not None]
     if not groups:
-        raise UsageError("nothing to draw: this picture needs recordings made by this package, which state their sizes")
+        raise UsageError("nothing to draw: this figure needs recordings made by this package, which state their sizes")
     failures = [item for item in runs.recordings if isinstance(item, Failure)]
     return [
         Point(
@@ -172,28 +172,28 @@ def points_of(runs: Runs) -> list[Point]:
             system=system,
             sizes=group.configuration.workload.axes,
             rounds=rounds_of(group),
-            failures=tuple(failure for failure in failures if _is_of(failure, group)) or _alone(group),
+            failures=tuple(failure for failure in failures if _belongs_to(failure, group)) or _own_failure(group),
         )
         for group, system in zip(groups, system_labels(groups), strict=True)
     ]
 
 
-def _alone(group: Group) -> tuple[NoTrials, ...]:
-    """What the group itself says of its failure, where its recordings are not at hand."""
+def _own_failure(group: Group) -> tuple[NoTrials, ...]:
+    """The failure that the group itself states, if its recordings are not available."""
     return () if group.n else (group.failure or NoTrials(None, "no trials after warm-up"),)
 
 
-def _is_of(failure: Failure, group: Group) -> bool:
-    """Whether a round of this group failed so; a group without samples does not state its machine."""
+def _belongs_to(failure: Failure, group: Group) -> bool:
+    """Whether a failure is that of a round of this group; a group without samples does not state its machine."""
     machines = (None, failure.provenance.get("machine_fingerprint"))
     return failure.configuration.id == group.configuration.id and machine_of(group) in machines
 
 
 def one_group(runs: Runs) -> Group:
-    """The only configuration of what `as_runs` takes. Raises `UsageError` where there are several."""
+    """The only configuration of the runs. Raises `UsageError` if there is not exactly one."""
     runs = as_runs(runs)
     if len(runs) != 1:
-        raise UsageError(f"this picture is of one configuration, not of {len(runs)}: choose one of them")
+        raise UsageError(f"this figure shows one configuration, but there are {len(runs)}: select one")
     return runs[0]
 
 
@@ -202,9 +202,9 @@ def machine_of(group: Group) -> str | None:
 
 
 def system_labels(groups: Sequence[Group]) -> list[str]:
-    """Of each group the runtime, and of the rest of its system what differs between the groups.
+    """A label for the system of each group: its runtime, and the properties that differ among the groups.
 
-    The version is given only where one runtime has several.
+    The version is included only if a runtime has several.
     """
     fields = [_system(group) for group in groups]
     shown = [name for name in fields[0] if name != "runtime" and len({system[name] for system in fields} - {None}) > 1]
@@ -223,7 +223,7 @@ def system_labels(groups: Sequence[Group]) -> list[str]:
 
 
 def _system(group: Group) -> dict[str, str | None]:
-    """What a group ran on and how, as text by name; "" where the value goes without saying, None where not known."""
+    """The properties of a group's system as text, by name; "" for a default that is not mentioned, None if unknown."""
     configuration, machine = group.configuration, machine_of(group)
     options, protocol = asdict(configuration.options), asdict(configuration.protocol)
     for name in ("precision", "threads", "graph"):
@@ -251,7 +251,7 @@ def systems(points: Iterable[Point]) -> list[str]:
 
 
 def values(points: Iterable[Point], axis: str) -> list[int]:
-    """Sizes of an axis, ascending; without what has none. Raises `UsageError` for what is no axis."""
+    """The sizes on an axis, ascending, without missing ones. Raises `UsageError` for an unknown axis."""
     if axis not in AXES:
         raise UsageError(f"unknown axis {axis!r}: choose from {', '.join(AXES)}")
     return sorted({point.sizes[axis] for point in points} - {None})
@@ -263,7 +263,7 @@ def varied(points: Sequence[Point]) -> list[str]:
 
 
 def middle(numbers: Iterable[float]) -> float:
-    """The lower of the middle ones: a number that was measured, no average of two."""
+    """The lower median: always one of the numbers, never the average of two."""
     numbers = sorted(numbers)
     return numbers[(len(numbers) - 1) // 2]
 
@@ -271,11 +271,11 @@ def middle(numbers: Iterable[float]) -> float:
 def hold(
     rows: Sequence[Mapping[str, object]], free: Sequence[str], fixed: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """A value for each axis that is not `free`: that of `fixed`, else the one with the most to draw.
+    """Choose a value for each axis that is not `free`: that in `fixed`, else the one with the most points.
 
-    `rows` are mappings from axes to sizes, and "system". Of values with equally much to draw it is the smallest
-    batch, features and directions, and the middle of the others. Raises `UsageError` for an unknown axis and where
-    nothing was measured at what is fixed.
+    `rows` map axes to sizes, and "system" to a label. Ties are resolved to the smallest batch, features and
+    directions, and to the middle value of the other axes. Raises `UsageError` for an unknown axis, and for a fixed
+    value that was not measured.
     """
     fixed, held = fixed or {}, {}
     for axis in (*free, *fixed):
@@ -289,7 +289,7 @@ def hold(
             if row.get(axis) is not None:
                 drawn.setdefault(row[axis], set()).add((row.get("system"), *(row.get(name) for name in free)))
         if axis in fixed and fixed[axis] not in drawn:
-            raise UsageError(f"nothing was measured at {axis} = {fixed[axis]}: there is {listed(sorted(drawn))}")
+            raise UsageError(f"nothing was measured at {axis} = {fixed[axis]}: choose from {listed(sorted(drawn))}")
         if not drawn:
             continue
         most = max(map(len, drawn.values()))
@@ -300,24 +300,24 @@ def hold(
 
 
 def at(sizes: Mapping[str, int], held: Mapping[str, int]) -> bool:
-    """Whether sizes have every held value."""
+    """Whether the sizes match all held values."""
     return all(sizes[axis] == value for axis, value in held.items())
 
 
 def hold_fixed(points: Sequence[Point], free: Sequence[str], fixed: Mapping[str, int] | None = None) -> list[Point]:
-    """The points at one value of every axis that is not `free`, see `hold`; chosen for those that did not fail."""
+    """The points at one value of every axis that is not `free`, see `hold`; successful points decide the choice."""
     points = [point for point in points if all(point.sizes.get(axis, 0) is not None for axis in free)]
     if not points:
         raise UsageError(f"none of these workloads has the axes {listed(free)}: nothing to draw")
     rows = [{**point.sizes, "system": point.system} for point in points if point.ok]
-    if fixed or not rows:  # what is asked for may have failed
+    if fixed or not rows:  # all points at a requested value may have failed
         rows = [{**point.sizes, "system": point.system} for point in points]
     held = hold(rows, free, fixed)
     return [point for point in points if at(point.sizes, held)]
 
 
 def describe_systems(points: Iterable[Point]) -> str:
-    """Runtimes with version and options, a device at a time; runtimes of equal options together."""
+    """Runtimes with version and options, grouped by device and by equal options."""
     fields = list({point.system: _system(point.group) for point in points}.values())
     differing = [name for name in fields[0] if len({each[name] for each in fields} - {None}) > 1]
     options: dict[tuple[str, str], list[str]] = {}
@@ -336,7 +336,7 @@ def describe_systems(points: Iterable[Point]) -> str:
 
 
 def describe_counts(points: Iterable[Point]) -> str:
-    """How many trials and rounds stand behind each configuration."""
+    """The number of trials and rounds per configuration."""
     rounds = [point.rounds for point in points if point.ok]
     if not rounds:
         return "no configuration succeeded"
@@ -348,17 +348,17 @@ def describe_counts(points: Iterable[Point]) -> str:
 
 
 def describe_fixed(points: Sequence[Point], drawn: Sequence[str]) -> str:
-    """The sizes that a picture does not vary; all points have one value of each."""
+    """The sizes that a figure holds fixed; all points have the same value of each."""
     first = points[0].sizes
     sizes = [axis_value(axis, first[axis]) for axis in AXES if axis not in drawn and first[axis] is not None]
     return f"Fixed: {', '.join(sizes)}." if sizes else ""
 
 
 def describe_rounds(points: Iterable[Point]) -> str:
-    """How rounds are shown, where there are several."""
+    """How several rounds are shown; empty if there is only one."""
     if all(len(point.rounds) < 2 for point in points):
         return ""
-    return "Of several rounds: the middle one, and the largest maximum of all; each round is a small mark of its own."
+    return "Of several rounds the middle one is shown, and the largest maximum; small marks are single rounds."
 
 
 def axis_value(axis: str, value: int) -> str:
@@ -371,7 +371,7 @@ def axis_value(axis: str, value: int) -> str:
 
 
 def check_statistic(name: str) -> str:
-    """What a statistic is called. Raises `UsageError` for an unknown one."""
+    """The name of a statistic in texts. Raises `UsageError` for an unknown one."""
     if name not in STATISTIC_NAMES:
         raise UsageError(f"unknown statistic {name!r}: choose from {', '.join(STATISTIC_NAMES)}")
     return STATISTIC_NAMES[name]
@@ -379,4 +379,4 @@ def check_statistic(name: str) -> str:
 
 def check_deadline(deadline_us: float | None) -> None:
     if deadline_us is not None and not (np.isfinite(deadline_us) and deadline_us > 0):
-        raise UsageError(f"a deadline must be a number above 0, in microseconds, not {deadline_us}")
+        raise UsageError(f"the deadline must be a positive number of microseconds, not {deadline_us}")

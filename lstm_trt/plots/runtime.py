@@ -1,4 +1,4 @@
-"""Runtimes side by side: median and maximum of each, shape by shape, with the ratio to the fastest."""
+"""Median and maximum of each runtime, network by network, with the ratio to the fastest."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from lstm_trt.store.runs import Runs
 
 ROW_IN, MOST_LANES = 0.2, 30
 
-#: Statistic -> side of its mark on which its ratio stands, and whether the mark is full.
+#: Statistic -> (side of its marker for the ratio, whether the marker is filled).
 KINDS = {"median_us": (-1, True), "max_us": (1, False)}
 
 
 def runtimes(runs: Runs, *, shapes: int | None = None, deadline_us: float | None = None) -> Picture:
-    """Median (full) and maximum (hollow) in µs of every system, a block a shape.
+    """Median (filled) and maximum (hollow) in µs of every system, one block per network.
 
-    `runs` is what `as_runs` takes. At each mark stands its ratio to the fastest of that shape, median by median and
-    maximum by maximum. Of more than `shapes` shapes (10, fewer with many systems) that number is taken, evenly by
-    their fastest median among those measured on most systems; the notes say so. Failures are named. Raises
-    `UsageError` where there is nothing to draw.
+    `runs` is anything that `as_runs` accepts. The number at each marker is the ratio to the fastest system of that
+    network, for median and maximum separately. At most `shapes` networks are shown (default 10, fewer with many
+    systems), spread evenly over their fastest medians among those measured on most systems; the notes state this.
+    Failures are named. Raises `UsageError` if there is nothing to draw.
     """
     data.check_deadline(deadline_us)
     points = data.points_of(runs)
@@ -49,8 +49,8 @@ def runtimes(runs: Runs, *, shapes: int | None = None, deadline_us: float | None
     lanes = len(names) + 0.8
     notes = [
         f"{data.describe_counts(points)}."
-        + (f" {len(chosen)} of {total} shapes, spread evenly over their medians." if len(chosen) < total else ""),
-        "Written at each mark: its ratio to the fastest of the shape, of medians and of maxima.",
+        + (f" {len(chosen)} of {total} networks, spread evenly over their medians." if len(chosen) < total else ""),
+        "At each marker: ratio to the fastest runtime for that network, for median and maximum separately.",
         data.describe_systems(points),
         data.describe_rounds(points),
     ]
@@ -81,7 +81,7 @@ def runtimes(runs: Runs, *, shapes: int | None = None, deadline_us: float | None
         ax.set_xlabel("latency [µs] (log)")
         dot = {"linestyle": "none", "markersize": 6}
         handles = [Line2D([], [], label=label, **looks[label], **dot) for label in names]
-        handles.append(Line2D([], [], color=GREY, marker="o", label="full: median", **dot))
+        handles.append(Line2D([], [], color=GREY, marker="o", label="filled: median", **dot))
         handles.append(Line2D([], [], color=GREY, marker="o", markerfacecolor="white", label="hollow: maximum", **dot))
         if deadline_us:
             ax.axvline(deadline_us, **DEADLINE)
@@ -91,7 +91,7 @@ def runtimes(runs: Runs, *, shapes: int | None = None, deadline_us: float | None
 
 
 def _choose_networks(points: Sequence[Point], most: int) -> tuple[list[str], int]:
-    """Networks in the order of their fastest median, failures last; and how many there are in all."""
+    """Networks in the order of their fastest median, failures last; and the total number of networks."""
     fastest: dict[str, float] = {}
     measured_on: dict[str, set[str]] = {}
     for point in points:
@@ -109,7 +109,7 @@ def _choose_networks(points: Sequence[Point], most: int) -> tuple[list[str], int
 
 
 def _block(ax: Axes, points: dict[str, Point], looks: dict[str, dict], top: float) -> list[float]:
-    """One network, a lane a system; returns the latencies drawn."""
+    """Draw one network with one line per system; returns the latencies drawn."""
     good = [point for point in points.values() if point.ok]
     best = {kind: min((point.statistic(kind) for point in good), default=math.nan) for kind in KINDS}
     drawn: list[float] = []

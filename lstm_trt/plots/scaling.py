@@ -1,6 +1,6 @@
-"""How latency grows with a network's sizes: fits with their breaks, what a batch costs, where larger is faster.
+"""Latency against the network size: linear fits with breaks, latency per sample, and inversions.
 
-Each picture takes the findings of `analysis.scaling` and shows one system; sizes that are not drawn are held at one
+Each figure takes the findings of `analysis.scaling` and shows one system; sizes that are not drawn are held at one
 value, which the notes state.
 """
 
@@ -46,7 +46,7 @@ from lstm_trt.plots.style import (
     write_pictures,
 )
 
-#: Axis of the pairs -> (across, up) in a panel.
+#: Axis of the pairs -> (x axis, y axis) of a panel.
 INVERSIONS_ARRANGEMENT = {
     "hidden": ("sequence", "layers"),
     "sequence": ("hidden", "layers"),
@@ -72,17 +72,16 @@ FREE = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3))}
 
 
 def draw_scaling(findings: Findings, folder: str | Path) -> list[Path]:
-    """Draw what the findings support into `folder` as `scaling-*.png`; returns the paths.
+    """Draw all figures that the findings allow into `folder` as `scaling-*.png`; returns the paths.
 
-    For each system: the fits along every axis with at least 3 sizes on some line, a map of
-    inversions where there are any, and batching. Raises `UsageError` where the folder cannot
-    be written.
+    For each system: fits along every axis on which a series has at least 3 sizes, a map of inversions if there are
+    any, and batching. Raises `UsageError` if the folder cannot be written.
     """
     systems = list(findings.times.cells)
     pictures = {}
     for number, system in enumerate(systems, 1):
-        tail = f"-{number}" if len(systems) > 1 else ""
-        pictures |= {f"scaling-{name}{tail}.png": draw for name, draw in _plan(findings, system).items()}
+        suffix = f"-{number}" if len(systems) > 1 else ""
+        pictures |= {f"scaling-{name}{suffix}.png": draw for name, draw in _plan(findings, system).items()}
     return write_pictures(pictures, folder)
 
 
@@ -99,7 +98,7 @@ def _plan(findings: Findings, system: str) -> dict[str, Callable[[], Picture]]:
 
 
 def _choose_system(findings: Findings, system: str | None) -> str:
-    """The wanted system, or the only one; raises `UsageError` where there are several to choose from."""
+    """The given system, or the only one; raises `UsageError` if it is unknown or there are several."""
     systems = list(findings.times.cells)
     if system is None and len(systems) == 1:
         return systems[0]
@@ -109,9 +108,9 @@ def _choose_system(findings: Findings, system: str | None) -> str:
 
 
 def _notes(findings: Findings, system: str, held: Mapping[str, int], *more: str) -> list[str]:
-    """Where the numbers come from and what is held fixed, for the head of a sheet."""
+    """Notes for the head of a figure: the source of the numbers and the fixed sizes."""
     rounds = [cell.rounds for cell in findings.times.cells[system].values() if cell.rounds]
-    counted = f"times from {Path(findings.times.where).name}"
+    counted = f"latencies from {Path(findings.times.where).name}"
     if rounds:
         counted = f"medians of n = {whole_range(each.n for several in rounds for each in several)} trials after warm-up"
         processes = max(len(several) for several in rounds)
@@ -122,7 +121,7 @@ def _notes(findings: Findings, system: str, held: Mapping[str, int], *more: str)
 
 @dataclass(frozen=True)
 class Layout:
-    """Panels of a picture over `axis`: one for each size of `facet`, a colour for each size of another axis."""
+    """Panels of a figure over `axis`: one for each size of `facet`, with a colour for each size of a third axis."""
 
     axis: str
     facet: str
@@ -150,7 +149,7 @@ def _layout(axis: str, rows: Sequence[Mapping[str, int]]) -> Layout:
 
 
 def _label(axes: Sequence[Axes], layout: Layout, findings: Findings, sizes: Sequence[int], ylabel: str) -> None:
-    """Titles of the panels, and names at the outer axes."""
+    """Set the titles of the panels and the labels of the outer axes."""
     log2 = layout.axis == "batch"
     for ax, value in zip(axes, layout.facets, strict=True):
         size_axis(ax, sizes, log2, layout.columns)
@@ -165,24 +164,23 @@ def _size_handles(layout: Layout, findings: Findings) -> list[Line2D]:
 
 
 def fits(findings: Findings, axis: str, system: str | None = None, fixed: dict[str, int] | None = None) -> Picture:
-    """Times against one axis with the line of least squares through each series, and the break marked.
+    """Latency against one axis with a least-squares line through each series; breaks are marked.
 
-    A panel and a line a value of two other axes; a panel has its own scale, linear so that a straight line looks
-    straight, but logarithmic for batches, which double. Where a series leaves its line, the line fitted to the points
-    before goes on, dotted: what was to be expected. Raises `UsageError` for an axis with fewer than 3 sizes in every
-    series.
+    One panel and one line for each value of two other axes. Scales are linear and differ between panels; for batch
+    sizes, which double, they are logarithmic. At a break the line through the points before it is continued, dotted.
+    Raises `UsageError` if no series along the axis has 3 sizes.
     """
     system = _choose_system(findings, system)
     here = [line for line in findings.linearity if (line.system, line.axis) == (system, axis)]
     if not here:
-        raise UsageError(f"no line along {axis} has 3 sizes: no fit to draw")
+        raise UsageError(f"no series along {axis} has 3 sizes: no fit to draw")
     held = hold([line.fixed for line in here], (axis, *ARRANGEMENT[axis]), fixed)
     here = [line for line in here if at(line.fixed, held)]
     layout = _layout(axis, [line.fixed for line in here])
     linear = sum(line.r2 > 0.99 for line in here)
     broken = sum(line.breaks_at is not None for line in here)
-    reading = f"R² > 0.99 in {linear} of {len(here)} series. {broken or 'None'} leave{'s' * (broken < 2)} the line"
-    reading += " fitted to the points before by more than 10 %."
+    reading = f"R² > 0.99 in {linear} of {len(here)} series. Break in {broken} of {len(here)}: a point lies more than"
+    reading += " 10 % off the line through the points before it."
     log = axis == "batch"
     with style():
         title = f"Latency against {AXIS_NAMES[axis]}, with straight lines fitted"
@@ -204,8 +202,8 @@ def fits(findings: Findings, axis: str, system: str | None = None, fixed: dict[s
         handles.append(Line2D([], [], color=GREY, marker="o", markersize=3.5, linestyle="none", label="measured"))
         handles.append(Line2D([], [], color=GREY, linewidth=1.2, label="least squares"))
         if broken:
-            handles.append(Line2D([], [], label="leaves the line", **RING))
-            handles.append(Line2D([], [], color=GREY, linestyle=":", label="line of the\npoints before"))
+            handles.append(Line2D([], [], label="break", **RING))
+            handles.append(Line2D([], [], color=GREY, linestyle=":", label="line through\npoints before"))
         side_legend(body, handles)
     return picture
 
@@ -224,16 +222,15 @@ def _draw_fit(ax: Axes, line: Line, color) -> None:
 
 
 def _above_zero(ax: Axes, xs: np.ndarray, ys: np.ndarray, **look) -> None:
-    """A curve without what a logarithmic axis cannot show."""
+    """Plot the positive part of a curve, which a logarithmic axis can show."""
     ax.plot(xs, np.where(ys > 0, ys, np.nan), marker="", **look)
 
 
 def batching(findings: Findings, system: str | None = None, fixed: dict[str, int] | None = None) -> Picture:
-    """Time per sample against the batch size, with the last batch that is almost free and the cheapest.
+    """Latency per sample against the batch size; marks the cheapest batch and the last that is almost free.
 
-    A panel a number of layers, a line a hidden size. The dashed guide halves the time per sample with each doubling,
-    as if batching were free: lines that run along it gain all there is. Raises `UsageError` where no network has two
-    batch sizes.
+    One panel per number of layers, one line per hidden size. The dashed guide shows free batching, which halves the
+    latency per sample with each doubling. Raises `UsageError` if no network has two batch sizes.
     """
     system = _choose_system(findings, system)
     here = [network for network in findings.batching if network.system == system]
@@ -243,7 +240,7 @@ def batching(findings: Findings, system: str | None = None, fixed: dict[str, int
     costs = [(network, _per_sample_us(findings, system, network)) for network in here if at(network.fixed, held)]
     layout = _layout("batch", [network.fixed for network, _ in costs])
     with style():
-        reading = "Almost free: doubling the batch takes less than 10 % longer."
+        reading = "Almost free: doubling the batch size increases the latency by less than 10 %."
         picture, body = sheet(
             "Latency per sample, by batch size", _notes(findings, system, held, reading), layout.height_in(2.6)
         )
@@ -279,7 +276,7 @@ def _per_sample_us(findings: Findings, system: str, network: Batching) -> dict[i
 
 
 def _draw_guide(ax: Axes, costs_us: Sequence[dict[int, float]]) -> None:
-    """From the dearest first point of the panel; the limits of the axis stay."""
+    """Draw the guide from the highest first point of the panel; the axis limits do not change."""
     cost_us = max(costs_us, key=lambda each: next(iter(each.values())))
     first = next(iter(cost_us))
     xs = np.geomspace(first, max(size for each in costs_us for size in each), 50)
@@ -291,12 +288,12 @@ def _draw_guide(ax: Axes, costs_us: Sequence[dict[int, float]]) -> None:
 def inversions(
     findings: Findings, axis: str, system: str | None = None, fixed: dict[str, int] | None = None
 ) -> Picture:
-    """Neighbours on one axis, a panel a pair: larger / smaller is written where the larger is faster.
+    """Pairs of neighbouring sizes on one axis, one panel per pair; inverted cells show larger / smaller.
 
-    White cells are pairs in their order, grey ones were not measured; certain inversions are
-    bold. The axis that is not drawn is held where most inversions are. Pairs of sizes that are
-    nowhere inverted there have no panel, unless none is; of more than 12 those with the most
-    inversions are shown. Raises `UsageError` where no two sizes stand on one line.
+    A pair is inverted if the larger network is faster. White cells are not inverted, grey ones were not measured, and
+    significant inversions are bold. The axis that is not drawn is held where most inversions are. Pairs of sizes
+    without inversions have no panel, unless there are no inversions at all; at most 12 panels are drawn, those with
+    the most inversions. Raises `UsageError` if no series has two sizes.
     """
     system = _choose_system(findings, system)
     measured = [
@@ -306,7 +303,7 @@ def inversions(
         for size, larger in itertools.pairwise(line)
     ]
     if not measured:
-        raise UsageError(f"no two sizes along {axis} on one line: no pair to draw")
+        raise UsageError(f"no series along {axis} has two sizes: no pair to draw")
     found = [pair for pair in findings.inversions if (pair.system, pair.axis) == (system, axis)]
     across, up = INVERSIONS_ARRANGEMENT[axis]
     held = hold([pair.smaller for pair in found] or [smaller for smaller, _ in measured], (axis, across, up), fixed)
@@ -344,28 +341,28 @@ def inversions(
         if here:
             mappable = ScalarMappable(norm, matplotlib.colormaps["OrRd_r"])
             bar = body.colorbar(mappable, ax=axes, aspect=14, fraction=0.05, shrink=min(1.0, 2.0 / rows))
-            bar.set_label("larger / smaller")
+            bar.set_label("latency ratio, larger / smaller")
     return picture
 
 
 def _steps(compared: set[tuple[int, int]], inverted: Counter[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Pairs that get a panel: those inverted somewhere; where none is, all next to each other on the whole axis."""
+    """Pairs of sizes that get a panel: those with inversions; without any, all neighbours on the axis."""
     sizes = sorted({size for step in compared for size in step})
     steps = sorted(inverted or {*itertools.pairwise(sizes)} & compared)
     return sorted(sorted(steps, key=lambda step: -inverted[step])[:MOST_PANELS])
 
 
 def _counted(findings: Findings, here: list[Inversion], found: list[Inversion], compared: int, left_out: int) -> str:
-    text = f"{len(here)} of {compared} pairs of neighbours are inverted"
+    text = f"{len(here)} of {compared} neighbouring pairs are inverted"
     if here and findings.times.raw:
-        text += f", {sum(bool(pair.certain) for pair in here)} of them with certainty (bold)"
+        text += f", {sum(bool(pair.certain) for pair in here)} of them significantly (bold)"
     if findings.min_ratio > 1:
-        text += f"; only those by {findings.min_ratio:g} or more"
+        text += f"; only ratios of {findings.min_ratio:g} or more are counted"
     if len(found) > len(here):
         text += f"; {len(found) - len(here)} more at other sizes"
     if left_out:
-        text += f"; {left_out} in pairs that are not shown"
-    return text + (". Pairs of sizes without inversions have no panel; grey: not measured." if here else ".")
+        text += f"; {left_out} in panels that are not shown"
+    return text + (". Pairs of sizes without inversions have no panel. Grey: not measured." if here else ".")
 
 
 def _draw_pair(ax: Axes, x: int, y: int, measured: bool, inversion: Inversion | None, norm: Normalize) -> None:

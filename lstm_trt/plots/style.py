@@ -1,7 +1,7 @@
-"""What all pictures look like: sheet, title, notes, axes, colours, and how numbers are written in figures.
+"""The common style of all figures: sheet, title, notes, axes, colours and number formats.
 
-Figures are made without pyplot, so that nothing stays open and nothing depends on a display. A sheet is 9.2 inches
-wide: at 900 pixels in a README 9 points are 12 pixels.
+Figures are made without pyplot, so that none stays open and no display is needed. A sheet is 9.2 inches wide: shown
+at 900 pixels in a README, 9 points are 12 pixels.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lstm_trt.config import format as text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store.cache import write_whole
 
-#: Numbers as the formatters of `config.format` write them, with the typography of figures.
+#: The formatters of `config.format`, with the separators and signs used in figures.
 number = partial(text.number, separator=text.THIN_SPACE)
 whole = partial(text.whole, separator=text.THIN_SPACE)
 count = partial(text.count, separator=text.THIN_SPACE)
@@ -62,7 +62,7 @@ LOG_FROM = 20
 
 
 class Picture(Figure):
-    """A figure that shows itself in Jupyter without pyplot; `title` and `notes` are the text of its head."""
+    """A figure that Jupyter displays without pyplot; `title` and `notes` are the text of its head."""
 
     title: str = ""
     notes: tuple[str, ...] = ()
@@ -72,17 +72,17 @@ class Picture(Figure):
 
 
 def png_bytes(figure: Figure) -> bytes:
-    """The figure as PNG; all of it, at the size it was laid out for."""
+    """The whole figure as PNG, at the size of its layout."""
     buffer = BytesIO()
-    with style():  # some settings are read when it is drawn
+    with style():  # some settings are read while drawing
         figure.savefig(buffer, format="png", dpi=DPI, bbox_inches=None)
     return buffer.getvalue()
 
 
 def write_pictures(pictures: Mapping[str, Callable[[], Picture]], folder: str | Path) -> list[Path]:
-    """Draw each of `pictures` (file name -> how to draw it) into `folder`; returns the paths.
+    """Draw each of `pictures` (file name -> function that draws it) into `folder`; returns the paths.
 
-    A file appears whole or not at all. Raises `UsageError` where the folder cannot be written.
+    Files are written atomically. Raises `UsageError` if the folder cannot be written.
     """
     folder, paths = Path(folder), []
     try:
@@ -92,16 +92,16 @@ def write_pictures(pictures: Mapping[str, Callable[[], Picture]], folder: str | 
             write_whole(path, png_bytes(draw()))
             paths.append(path)
     except OSError as error:
-        raise UsageError(f"cannot write pictures to {folder}: {error.strerror or error}") from None
+        raise UsageError(f"cannot write figures to {folder}: {error.strerror or error}") from None
     return paths
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """The settings of all pictures; what was set before is back afterwards."""
+    """Apply the settings of all figures; the previous settings are restored afterwards."""
     look = seaborn.axes_style("whitegrid") | {
         "font.family": ["sans-serif"],
-        "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same picture everywhere
+        "font.sans-serif": ["DejaVu Sans"],  # part of matplotlib: the same figure everywhere
         "font.size": 9,
         "axes.titlesize": 10,
         "axes.labelsize": 9.5,
@@ -127,7 +127,7 @@ def style() -> Iterator[None]:
         "figure.facecolor": "white",
         "savefig.facecolor": "white",
         "axes.unicode_minus": True,
-        "text.parse_math": False,  # a reason or a device name may hold a $
+        "text.parse_math": False,  # reasons and device names may contain $
     }
     with matplotlib.rc_context(look):
         yield
@@ -152,13 +152,13 @@ def sheet(
 
 
 def whole_range(numbers: Iterable[int]) -> str:
-    """The least and the most of some counts: 1 000, or 400 to 1 000."""
+    """The smallest and largest of some counts: 1 000, or 400 to 1 000."""
     numbers = list(numbers)
     return " to ".join(map(whole, sorted({min(numbers), max(numbers)})))
 
 
 def plain(value: float) -> str:
-    """A tick's number without a needless fraction."""
+    """The number of a tick without trailing zeros."""
     shown = f"{value:,.3f}".rstrip("0").rstrip(".") if abs(value) < 1000 else f"{value:,.0f}"
     return shown.replace(",", text.THIN_SPACE)
 
@@ -169,27 +169,27 @@ def folded(label: str, width: int = 18) -> str:
 
 
 def size_colors(count: int) -> list:
-    """Sequential, dark to light green, without the yellow that is hard to see on white."""
+    """Sequential colours, without the yellow that is hard to see on white."""
     return [matplotlib.colormaps["viridis"](place) for place in np.linspace(0, 0.86, max(count, 2))[:count]]
 
 
 def kind_colors(count: int) -> list:
-    """For what has no order; safe for the colour-blind, without its grey and what is too light for text."""
+    """Colours for categories, safe for the colour-blind, without grey and those too light for text."""
     light = (0.2126, 0.7152, 0.0722)
     base = [c for c in seaborn.color_palette("colorblind", 10) if max(c) - min(c) > 0.1 and np.dot(c, light) < 0.72]
     return [base[index % len(base)] for index in range(count)]
 
 
 def system_looks(labels: Sequence[str]) -> dict[str, dict]:
-    """Colour and marker of each system; give all systems of a sweep, so that pictures agree."""
+    """Colour and marker of each system; pass all systems of a sweep, so that its figures agree."""
     colors = kind_colors(len(labels))
     return {label: {"color": colors[i], "marker": MARKERS[i % len(MARKERS)]} for i, label in enumerate(labels)}
 
 
 def panels(body: SubFigure, total: int, columns: int, *, share_y: bool = True, block: int | None = None) -> list[Axes]:
-    """`total` axes in rows of `columns`, with tick labels below each one that has none beneath it.
+    """`total` axes in rows of `columns`, with x tick labels on the lowest axes of each column.
 
-    Each `block` of them begins a row of its own.
+    Every `block` axes a new row starts.
     """
     block = block or total
     rows = math.ceil(block / columns)
@@ -203,7 +203,7 @@ def panels(body: SubFigure, total: int, columns: int, *, share_y: bool = True, b
 
 
 def name_axes(axes: Iterable[Axes], x: str, y: str) -> None:
-    """Names below and beside those of `panels` that have tick labels there."""
+    """Label the x and y axes of those `panels` that have tick labels."""
     for ax in axes:
         if ax.xaxis.get_tick_params().get("labelbottom", True):
             ax.set_xlabel(x, labelpad=2)
@@ -212,12 +212,12 @@ def name_axes(axes: Iterable[Axes], x: str, y: str) -> None:
 
 
 def side_legend(body: SubFigure, handles: Sequence[Artist]) -> None:
-    """A legend in a column of its own, right of the panels."""
+    """A legend to the right of the panels."""
     body.legend(handles=handles, loc="outside right upper", handlelength=2.6, labelspacing=0.4)
 
 
 def legend_below(body: SubFigure, ax: Axes, **layout) -> None:
-    """What is drawn in `ax`, each label once, in a legend below all panels."""
+    """A legend below all panels with each label of `ax` once."""
     handles, labels = ax.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
     body.legend(unique.values(), unique.keys(), loc="outside lower left", **{"labelspacing": 0.3, **layout})
@@ -229,16 +229,15 @@ def heading(label: str) -> Line2D:
 
 
 def size_handles(name: str, colors: Mapping[int, tuple]) -> list[Line2D]:
-    """Legend entries of the sizes of an axis, the largest on top, as the lines mostly lie."""
+    """Legend entries for the sizes of an axis, the largest on top, which is the usual order of the lines."""
     sizes = [Line2D([], [], color=color, marker="o", markersize=4, label=str(size)) for size, color in colors.items()]
     return [heading(name), *reversed(sizes), heading(" ")]
 
 
 def latency_axis(axes: Sequence[Axes], numbers: Sequence[float], room_below: float = 0.0) -> bool:
-    """Scale and limits of latency on y for axes that share it; whether it became logarithmic.
+    """Set scale and limits of a shared y axis with latencies; returns whether it is logarithmic.
 
-    `room_below` is the share of the height at the bottom that is kept free of numbers, for
-    marks of failures.
+    `room_below` is the share of the height that is kept free at the bottom, for failure marks.
     """
     numbers = [value for value in numbers if np.isfinite(value) and value > 0] or [1.0, 10.0]
     low, high = min(numbers), max(numbers)
@@ -263,7 +262,7 @@ def latency_axis(axes: Sequence[Axes], numbers: Sequence[float], room_below: flo
 def set_ticks(
     axis: Axis, ticks: Iterable[float], low: float, high: float, write: Callable[[float], str] = plain
 ) -> None:
-    """Ticks from `low` to `high`, their text as `write` gives it; none between them."""
+    """Set major ticks from `low` to `high` with the labels that `write` returns, and no minor ticks."""
     axis.set_ticks(sorted(tick for tick in ticks if low <= tick <= high))
     axis.set_ticks([], minor=True)
     axis.set_major_formatter(lambda value, _: write(value))
@@ -275,7 +274,7 @@ def even_ticks(low: float, high: float) -> np.ndarray:
 
 
 def log_ticks(axis: Axis, low: float, high: float) -> None:
-    """Plain numbers, about eight: at 1, 2, 5 of each decade, fewer of many decades, even ones below a factor of 2.5."""
+    """Set about eight ticks: 1, 2, 5 of each decade, fewer over many decades, even ones below a factor of 2.5."""
     ratio = high / low
     choices = {12: (1, 1.5, 2, 3, 4, 5, 7), 1e3: (1, 2, 5), 1e4: (1, 3), math.inf: (1,)}
     subs = next(subs for most, subs in choices.items() if ratio <= most)
@@ -285,7 +284,7 @@ def log_ticks(axis: Axis, low: float, high: float) -> None:
 
 
 def guide(axes: Sequence[Axes], level: float, name: str) -> None:
-    """A dashed horizontal line through axes side by side, named beyond the right edge of the last."""
+    """A dashed horizontal line through axes side by side, labelled at the right edge of the last."""
     for ax in axes:
         ax.axhline(level, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
     place = {"xycoords": axes[-1].get_yaxis_transform(), "textcoords": "offset points", "va": "center"}
@@ -293,12 +292,12 @@ def guide(axes: Sequence[Axes], level: float, name: str) -> None:
 
 
 def columns_of(total: int) -> int:
-    """How many of so many panels stand side by side."""
+    """Number of columns for `total` panels."""
     return min(total, 2 if total in (2, 4) else 3)
 
 
 def size_axis(ax: Axes, sizes: Sequence[int], log2: bool, columns: int) -> None:
-    """A tick at every size that was measured; labels only where they do not touch, in one of so many columns."""
+    """Set a tick at every measured size, and labels that do not overlap, for an axis in one of `columns` columns."""
     width_in = (WIDTH_IN - LEGEND_IN - 0.6) / columns - 0.3
     if log2:
         ax.set_xscale("log", base=2)

@@ -1,4 +1,4 @@
-"""All pictures that a sweep supports, and what failed where nothing succeeded."""
+"""All figures that can be drawn from a sweep, and its failures if nothing succeeded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lstm_trt.plots.box import box_plots
 from lstm_trt.plots.curve import curves
 from lstm_trt.plots.heatmap import heat_map, map_axes
 from lstm_trt.plots.runtime import runtimes
-from lstm_trt.plots.style import Picture, sheet, style, write_pictures
+from lstm_trt.plots.style import Picture, count, sheet, style, write_pictures
 from lstm_trt.plots.tail import choose_tails, tails
 from lstm_trt.plots.trials import trials_in_order
 from lstm_trt.store.runs import Runs, as_runs
@@ -22,12 +22,12 @@ FAILURE_LINES = 25
 
 
 def draw_sweep(runs: Runs, folder: str | Path, deadline_us: float | None = None) -> list[Path]:
-    """Draw the pictures that the runs support into `folder` as `sweep-*.png`; returns their paths.
+    """Draw all figures that the runs allow into `folder` as `sweep-*.png`; returns their paths.
 
-    Curves and box plots for every axis with more than one value, a heat map for two such axes, runtimes where there
-    are several systems, tails of up to 6 configurations and the trials in order of the one with the largest
-    maximum / median; failures where nothing succeeded. Each file appears whole or not at all; other files are left
-    alone. Raises `UsageError` where there is nothing to draw or the folder cannot be written.
+    These are curves and box plots for every axis with more than one value, a heat map if there are two such axes,
+    runtimes if there are several systems, tails of up to 6 configurations, and the trials in order of the one with
+    the largest maximum / median; the failures if nothing succeeded. Files are written atomically; other files in the
+    folder are not touched. Raises `UsageError` if there is nothing to draw or the folder cannot be written.
     """
     data.check_deadline(deadline_us)
     plan = _plan(as_runs(runs), deadline_us)
@@ -35,7 +35,7 @@ def draw_sweep(runs: Runs, folder: str | Path, deadline_us: float | None = None)
 
 
 def _plan(runs: Runs, deadline_us: float | None) -> dict[str, Callable[[], Picture]]:
-    """Name of each picture -> how to draw it."""
+    """Name of each figure -> function that draws it."""
     points = data.points_of(runs)
     if not any(point.ok for point in points):
         return {"failures": partial(failures, runs)}
@@ -57,7 +57,7 @@ def _plan(runs: Runs, deadline_us: float | None) -> dict[str, Callable[[], Pictu
 
 
 def failures(runs: Runs) -> Picture:
-    """What failed, at which stage and why, as lines of text; the first 25, and how many more."""
+    """A list of the first 25 failures with stage and reason, and the number of further ones."""
     every = data.points_of(runs)
     failed = [point for point in every if point.failed]
     lines = []
@@ -71,7 +71,8 @@ def failures(runs: Runs) -> Picture:
     by_stage = ", ".join(f"{stage} {total}" for stage, total in stages.most_common())
     title = "Failures" if any(point.ok for point in every) else "No configuration succeeded"
     with style():
-        notes = [f"{len(failed)} failed, by stage: {by_stage}", data.describe_systems(failed)] if failed else []
+        counted = f"{count(len(failed), 'configuration')} failed, by stage: {by_stage}"
+        notes = [counted, data.describe_systems(failed)] if failed else []
         picture, body = sheet(title, notes, 0.3 + 0.2 * max(len(lines), 1))
         body.text(0.012, 0.97, "\n".join(lines) or "Nothing failed.", va="top", ha="left", size=9, linespacing=1.5)
     return picture

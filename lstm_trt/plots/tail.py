@@ -1,8 +1,8 @@
-"""Latency tails: the share of trials that take longer than each latency, on log-log axes, a step line a round.
+"""Latency tails: the share of trials that take longer than each latency, on log-log axes, one step line per round.
 
-Each cluster of slow trials is a cliff (where it lies) with a plateau above it (how many there are). A line ends at the
-maximum, at 1/n. Below the evidence line n trials prove nothing: an event that never happened in n trials may still
-have that share, at the confidence asked for.
+A cluster of slow trials is a cliff at its latency, and the plateau above the cliff is its share. A line ends at the
+maximum, at 1/n. The evidence line is the share that an event may still have if it never occurred in n trials, at the
+given confidence; n trials give no evidence below it.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ if TYPE_CHECKING:
 
 TAIL_COLOR = "#0173b2"
 
-#: The control run: the machine alone.
+#: The control run: an empty step.
 CONTROL = {"color": "0.45", "linewidth": 1.4, "linestyle": (0, (3, 1))}
 
-#: Each of so many of the slowest trials is a step of its own; below them a line has so many points.
+#: Number of slowest trials that are drawn exactly, and number of points for the other trials.
 EXACT, POINTS = 1000, 1500
 
-#: A deadline this many times outside the latencies is stated at the edge and not drawn.
+#: A deadline that differs from all latencies by this factor is stated at the edge instead of drawn.
 FAR = 30
 
-#: Tails that `choose_tails` picks out of a sweep.
+#: Number of tails that `choose_tails` selects from a sweep.
 TAILS = 6
 
 
 def exceedance(latency: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Latencies, ascending, and how many trials took longer than each; thinned, the slowest ones never."""
+    """Ascending latencies, and the number of trials above each; thinned except for the slowest."""
     ordered = np.sort(latency)
     n = len(ordered)
     above = np.arange(n - 1, -1, -1)
@@ -80,20 +80,20 @@ def exceedance(latency: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def evidence_share(n: float, confidence: float = DEFAULT_CONFIDENCE) -> float:
-    """The share that an event may still have which never happened in n independent trials: about 3/n at 95 %."""
+    """Upper bound on the share of an event that never occurred in n independent trials: about 3/n at 95 %."""
     return 1 - (1 - confidence) ** (1 / n)
 
 
 def draw_line(ax: Axes, latency: np.ndarray, label: str, look: dict) -> None:
-    """The tail of one round as steps; a `marker` stands at its maximum."""
+    """Draw the tail of one round as steps, with a `marker` at its maximum."""
     value, above = exceedance(latency)
-    share = np.maximum(above, 1) / len(latency)  # 0 has no place on a log axis
+    share = np.maximum(above, 1) / len(latency)  # a log axis cannot show 0
     steps = {"drawstyle": "steps-post", "markevery": [len(value)], "markersize": 5.5}
     ax.plot(np.r_[value[0], value], np.r_[1.0, share], label=label, **steps, **look)
 
 
 def share_axis(ax: Axes, least: float) -> None:
-    """The share of trials on y, logarithmic, down to about `least`."""
+    """Set up a logarithmic y axis with the share of trials, down to about `least`."""
     ax.set_yscale("log")
     ax.set_ylim(0.5 * least, 1.5)
     set_ticks(ax.yaxis, 10.0 ** np.arange(-15, 1), 0.5 * least, 1.5, short_number)
@@ -101,7 +101,7 @@ def share_axis(ax: Axes, least: float) -> None:
 
 
 def latency_axis(ax: Axes, numbers_us: Sequence[float], deadline_us: float | None = None, far: float = FAR) -> None:
-    """Latency in µs on x, logarithmic, as wide as the numbers and a deadline that is not far from them."""
+    """Set up a logarithmic x axis in µs that spans the numbers, and a deadline if it is not far from them."""
     low, high = min(numbers_us), max(numbers_us)
     if deadline_us and low / far < deadline_us < high * far:
         low, high = min(low, deadline_us), max(high, deadline_us)
@@ -114,7 +114,7 @@ def latency_axis(ax: Axes, numbers_us: Sequence[float], deadline_us: float | Non
 
 
 def multiple_ticks(axis: Axis, low: float, high: float, apart: float = 0.05) -> None:
-    """Multiples of the median, those first that people ask for, `apart` by this share of the axis or more."""
+    """Set ticks at multiples of the median, common ones first, at least `apart` (a share of the axis) apart."""
     steps = (0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000)
     if high / low < 1.35:
         steps = (1, *MaxNLocator(5, steps=(1, 2, 5, 10)).tick_values(low, high))
@@ -133,13 +133,13 @@ def tails(
     names: Sequence[str] | None = None,
     title: str | None = None,
 ) -> Picture:
-    """Share of trials that take longer than a latency: a colour a configuration, a line a round; log-log.
+    """Share of trials that take longer than a latency, log-log: one colour per configuration, one line per round.
 
-    `runs` is what `as_runs` takes. Latencies are multiples of the median of the middle round, or with `relative=False`
-    in µs, to compare calls that arrive in different ways. Where there are control runs they have a panel of their own
-    on the right, in µs: an empty step with the same arrivals, what the machine adds by itself. With a deadline the
-    legend gives the number of late trials. `names` stand in the legend in the place of the configurations'. Raises
-    `UsageError` where no configuration has trials after warm-up.
+    `runs` is anything that `as_runs` accepts. Latencies are multiples of the median of the middle round, or in µs with
+    `relative=False`, to compare arrivals. Control runs, if any, have their own panel on the right, in µs: an empty step
+    with the same arrivals shows the delays of the machine itself. With a deadline the legend states the number of
+    misses. `names` replaces the names of the configurations in the legend. Raises `UsageError` if no configuration has
+    trials after warm-up.
     """
     data.check_deadline(deadline_us)
     groups = list(as_runs(runs))
@@ -152,10 +152,10 @@ def tails(
     lengths = {each.n for group, _ in shown for each in data.rounds_of(group)}
     notes = [
         f"n = {whole_range(lengths)} trials per line, after warm-up. A cliff is a cluster of slow trials, the plateau"
-        " above it their share.",
-        "Below the dotted line n trials are no evidence: what never happened may still have this share, at 95 %"
-        " confidence." + (" One line per round." if several else ""),
-        "Right: an empty step with the same arrivals, what the machine adds by itself." if alone else "",
+        " above it its share.",
+        "No evidence below the dotted line: an event that never occurred in n trials may still have that share"
+        " (95 % confidence)." + (" One line per round." if several else ""),
+        "Right: an empty step with the same arrivals, which shows the delays of the machine itself." if alone else "",
     ]
     own = [group for group, _ in shown if group.configuration is not None]
     notes.insert(1, data.describe_systems(data.points_of(own)) if own else "")
@@ -179,8 +179,8 @@ def tails(
             if deadline_us and axes[0].get_xlim()[0] < deadline_us < axes[0].get_xlim()[1]:
                 axes[0].axvline(deadline_us, label=f"deadline {number(deadline_us)} µs", **DEADLINE)
         if alone:
-            axes[0].set_title("the network", loc="left")
-            axes[1].set_title("an empty step (control run)", loc="left")
+            axes[0].set_title("network", loc="left")
+            axes[1].set_title("control run (empty step)", loc="left")
             latency_axis(axes[1], np.concatenate([control for control in controls if control is not None]))
         legend_below(body, axes[0])
     return picture
@@ -189,14 +189,14 @@ def tails(
 def _draw_group(
     ax: Axes, group: Group, name: str, deadline_us: float | None, relative: bool, look: dict
 ) -> list[float]:
-    """A line a round, and the deadline on the group's own scale; returns the ends of the lines."""
+    """Draw one line per round, and the deadline in the units of the group; returns the ends of the lines."""
     rounds = data.rounds_of(group)
     median_us = data.middle(each.median_us for each in rounds)
     unit_us, largest = (median_us if relative else 1.0), max(each.max_us for each in rounds)
     label = f"{name}: median {number(median_us)} µs, max {number(largest)} µs ({multiple(largest / median_us)})"
     if deadline_us:
-        late, n = sum(int((each.latency_us > deadline_us).sum()) for each in rounds), group.n
-        label += f", late {whole(late)} of {whole(n)} ({percent(late / n)})"
+        misses, n = sum(int((each.latency_us > deadline_us).sum()) for each in rounds), group.n
+        label += f", misses {whole(misses)} of {whole(n)} ({percent(misses / n)})"
         if relative:
             ax.axvline(deadline_us / median_us, **{**DEADLINE, "color": look["color"]})
     for place, each in enumerate(rounds):
@@ -208,13 +208,13 @@ def _multiples_axis(ax: Axes, drawn: Sequence[float], apart: float) -> None:
     low, high = min(*drawn, 0.97), max(*drawn, 1.3)
     low, high = low / (high / low) ** 0.02, high * (high / low) ** 0.05
     ax.set_xscale("log")
-    ax.set_xlim(low, high)  # the legend gives the late trials of a deadline beyond it
+    ax.set_xlim(low, high)  # the legend states the misses of a deadline outside
     multiple_ticks(ax.xaxis, low, high, apart)
     ax.set_xlabel("latency / median (log)")
 
 
 def _evidence_lines(ax: Axes, lengths: set[int]) -> None:
-    """One line for each length of recording; those within a fifth of another share that of the shorter one."""
+    """Draw one line per recording length; lengths that differ by less than 20 % share that of the shorter one."""
     kept: list[int] = []
     for n in sorted(lengths):
         if not kept or n > 1.2 * kept[-1]:
@@ -228,7 +228,7 @@ def _evidence_lines(ax: Axes, lengths: set[int]) -> None:
 
 
 def _names(groups: Sequence[Group]) -> list[str]:
-    """How the calls arrive where one network was recorded with several arrivals, else the groups' own names."""
+    """The arrivals if one network was recorded with several, else the names of the groups."""
     configurations = [group.configuration for group in groups]
     if None not in configurations and len({(each.workload, each.runtime) for each in configurations}) == 1:
         arrivals = [each.protocol.arrival_text for each in configurations]
@@ -238,7 +238,7 @@ def _names(groups: Sequence[Group]) -> list[str]:
 
 
 def _arrival_order(group: Group) -> tuple:
-    """Closed, periodic, paused; the most exact wait first; recordings from elsewhere before them."""
+    """Sort key: recordings from elsewhere, closed, periodic, paused; the most exact wait first."""
     if group.configuration is None:
         return (0,)
     protocol = group.configuration.protocol
@@ -247,32 +247,32 @@ def _arrival_order(group: Group) -> tuple:
 
 
 def arrival_tails(runs: Runs, *, deadline_us: float | None = None) -> Picture:
-    """The tails in µs of one network whose calls arrive in different ways, see `tails`.
+    """The latency tails in µs of one network with different arrivals, see `tails`.
 
-    At a fixed rate latency counts from when a call was due, so that a late call makes the next ones late; after a
-    pause a runtime may answer slower. The control runs show what of that is the machine's.
+    At a fixed rate latency counts from the time a call was due, so that a slow call delays the next ones; after a
+    pause a runtime may be slower. The control runs show the contribution of the machine.
     """
     groups = sorted(as_runs(runs), key=_arrival_order)
     network = _network(groups[0]) if groups else ""
-    return tails(groups, deadline_us=deadline_us, relative=False, title=f"How calls arrive: {network}")
+    return tails(groups, deadline_us=deadline_us, relative=False, title=f"Latency tails by arrival: {network}")
 
 
 def replay_tails(group: Group, period_us: float, *, deadline_us: float | None = None) -> Picture:
-    """A closed-loop recording as it was, and with a call due every `period_us`; see `analysis.replay`.
+    """The tail of a closed-loop recording, and its replay with a call due every `period_us`; see `analysis.replay`.
 
-    Raises `UsageError` where it cannot be replayed at that rate.
+    Raises `UsageError` if it cannot be replayed at that rate.
     """
-    replay_group(group, period_us, deadline_us)  # refuses what cannot be replayed
+    replay_group(group, period_us, deadline_us)  # raises if it cannot be replayed
     timed = [sample.timed_ns for sample in group.samples if len(sample.timed_ns)]
     due = tuple(Sample.of(latency_ns + waiting_ns(latency_ns, 1000 * period_us)) for latency_ns in timed)
-    names = ("as recorded, in a closed loop", f"replayed, a call due every {period_us:g} µs")
+    names = ("recorded in a closed loop", f"replayed with a call every {period_us:g} µs")
     groups = [Group(group.name, tuple(map(Sample.of, timed))), Group(group.name, due)]
-    title = f"At a fixed rate: {_network(group)}"
+    title = f"Replay at a fixed rate: {_network(group)}"
     return tails(groups, deadline_us=deadline_us, relative=False, names=names, title=title)
 
 
 def choose_tails(runs: Runs) -> Runs:
-    """Of a sweep the configuration with the largest maximum / median, then others evenly by their median."""
+    """Select the configuration with the largest maximum / median, then others spread evenly over the medians."""
     runs = as_runs(runs)
     timed = {place: data.rounds_of(group) for place, group in enumerate(runs) if group.n}
     median_us = {place: min(each.median_us for each in rounds) for place, rounds in timed.items()}
@@ -297,12 +297,12 @@ def control_us(group: Group) -> np.ndarray | None:
 
 
 def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict: Verdict | None = None) -> None:
-    """The tail of one configuration for a review: all rounds pooled, a thin line a round, and what they prove.
+    """Draw the tail of one configuration: all rounds pooled, a thin line per round, and the exact bounds.
 
-    The lower axis is latency in µs, where the deadline stands, the upper one multiples of the median, where clusters
-    stand. The band is the exact interval of the true share. The control run is drawn by its excess: since an empty
-    step has another median, its excess over its own median is put on that of the group. A `verdict` gives deadline,
-    allowed share and confidence, and its effective sample size widens the band upwards.
+    The lower axis is latency in µs, with the deadline; the upper one multiples of the median, with the clusters. The
+    band is the exact interval of the true share. Since an empty step has a different median, the control run is drawn
+    as its excess over its own median, added to the median of the group. A `verdict` gives deadline, allowed share and
+    confidence, and its effective sample size widens the band upwards.
     """
     ax, rounds = part.subplots(), data.rounds_of(group)
     pooled = data.Round(np.concatenate([each.latency_us for each in rounds]))
@@ -332,16 +332,16 @@ def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict:
     text = f"no evidence below this line at n = {whole(n)}"
     if effective_share < 0.995:
         text += f" (effective {whole(round(n * effective_share))})"
-    above = verdict is not None and allowed < evidence < 0.4  # at the top edge there is no room above
+    above = verdict is not None and allowed < evidence < 0.4  # there is no space above at the top edge
     _beside_line(ax, text, evidence, above, pooled.latency_us)
     if verdict:
         ax.axhline(allowed, color="black", linewidth=1.1, zorder=1.5)
-        # On the other side of its line than the text of the evidence line is of that.
+        # On the side that faces away from the evidence line.
         text = f"allowed: {short_number(100 * allowed)} %"
         _beside_line(ax, text, allowed, allowed >= evidence, pooled.latency_us)
         _deadline(ax, verdict.deadline_us, allowed)
     if control is not None:
-        draw_line(ax, moved, "control run: excess of an empty step in µs", CONTROL)
+        draw_line(ax, moved, "control run (empty step): excess over its median", CONTROL)
     clusters = outliers.clusters if outliers else ()
     for cluster, look in zip(clusters, cluster_looks(len(clusters)), strict=True):
         edges = (cluster.low * pooled.median_us, cluster.high * pooled.median_us)
@@ -351,10 +351,10 @@ def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict:
 
 
 def _band(ax: Axes, pooled_us: np.ndarray, confidence: float, effective_share: float) -> None:
-    """Exact bounds of the share (Clopper and Pearson) at every point.
+    """Draw the exact bounds of the share (Clopper and Pearson) at every point.
 
-    Dependence lowers the sample size of the upper bound, and leaves the lower one: as in the verdict, it can withhold
-    a MET and takes back no MISSED.
+    Dependence reduces the sample size of the upper bound only: as in the verdict, it can prevent MET but does not
+    revoke MISSED.
     """
     from scipy.special import betaincinv
 
@@ -362,18 +362,18 @@ def _band(ax: Axes, pooled_us: np.ndarray, confidence: float, effective_share: f
     if len(value) > 800:
         kept = np.unique(np.r_[np.linspace(0, len(value) - 101, 700).astype(int), len(value) - 100 : len(value)])
         value, above = value[kept], above[kept]
-    value, above = np.r_[value, ax.get_xlim()[1]], np.r_[above, 0]  # beyond the maximum none was seen
+    value, above = np.r_[value, ax.get_xlim()[1]], np.r_[above, 0]  # no trial lies beyond the maximum
     n = len(pooled_us)
     rest = np.maximum(n - above, 1e-9)
     high = np.where(above >= n, 1.0, betaincinv(above * effective_share + 1, rest * effective_share, confidence))
     low = np.where(above <= 0, 0.0, betaincinv(np.maximum(above, 1e-9), rest + 1, 1 - confidence))
-    label = f"exact bounds of the true share, each at {100 * confidence:g} %"
+    label = f"exact bounds of the true share, {100 * confidence:g} % each"
     look = {"color": TAIL_COLOR, "alpha": 0.18, "linewidth": 0, "label": label}
     ax.fill_between(value, np.maximum(low, 1e-12), high, step="post", **look)
 
 
 def _deadline(ax: Axes, deadline_us: float, allowed: float) -> None:
-    """The corner that the line must stay out of: later than the deadline, more often than allowed."""
+    """Draw the deadline, and shade the region that the tail must not enter: more misses than allowed."""
     low, high = ax.get_xlim()
     deadline = f"{number(deadline_us)} µs"
     look = {"textcoords": "offset points", "va": "top", "size": 9, "color": "black", "bbox": BACKGROUND}
@@ -381,19 +381,19 @@ def _deadline(ax: Axes, deadline_us: float, allowed: float) -> None:
         ax.axvline(deadline_us, **DEADLINE)
         top = ax.get_ylim()[1]
         corner = {"color": "#d55e00", "alpha": 0.13, "zorder": 0.3, "linewidth": 0}
-        ax.fill_between([deadline_us, high], allowed, top, label="late more often than allowed", **corner)
+        ax.fill_between([deadline_us, high], allowed, top, label="more misses than allowed", **corner)
         right = np.log(deadline_us / low) < 0.5 * np.log(high / low)
         look |= {"ha": "left" if right else "right"}
         ax.annotate(f"deadline\n{deadline}", (deadline_us, top), (4 if right else -4, -5), **look)
     else:
-        late = deadline_us <= low
-        look |= {"xycoords": "axes fraction", "ha": "left" if late else "right"}
-        text = f"◀ deadline {deadline}" if late else f"deadline {deadline} ▶"
-        ax.annotate(text, (0 if late else 1, 1), (5 if late else -5, -5), **look)
+        left = deadline_us <= low
+        look |= {"xycoords": "axes fraction", "ha": "left" if left else "right"}
+        text = f"◀ deadline {deadline}" if left else f"deadline {deadline} ▶"
+        ax.annotate(text, (0 if left else 1, 1), (5 if left else -5, -5), **look)
 
 
 def _beside_line(ax: Axes, text: str, level: float, above: bool, pooled_us: np.ndarray) -> None:
-    """Text at a horizontal line, on the side that the tail leaves free, and behind the tail."""
+    """Label a horizontal line on the side that the tail leaves free, behind the tail."""
     low, high = ax.get_xlim()
     crossed = float(np.quantile(pooled_us, 1 - min(level, 1.0), method="inverted_cdf"))
     left = level > 0.4 or np.log(crossed / low) > 0.5 * np.log(high / low)
@@ -403,9 +403,9 @@ def _beside_line(ax: Axes, text: str, level: float, above: bool, pooled_us: np.n
 
 
 def _multiples(ax: Axes, median_us: float) -> None:
-    """The upper axis."""
+    """Add the upper axis with multiples of the median."""
     low, high = (edge / median_us for edge in ax.get_xlim())
     second = ax.secondary_xaxis("top", functions=(lambda us: us / median_us, lambda ratio: ratio * median_us))
     multiple_ticks(second.xaxis, low, high)
-    second.set_xlabel(f"multiples of the median, {number(median_us)} µs", labelpad=4)
+    second.set_xlabel(f"multiple of the median ({number(median_us)} µs)", labelpad=4)
     second.tick_params(axis="x", length=3)

@@ -1,8 +1,8 @@
-"""Trials in the order of their calls, in µs: what comes again and again is seen here and nowhere else.
+"""Trials in the order of their calls, in µs, which shows periodic events and drift.
 
-Given findings of `analysis.outliers`, trials are coloured by cluster and the levels of the segments drawn as steps;
-without them what lies outside 1.5 x IQR is coloured. Many trials are thinned for the eye only: no outlier and no
-extreme of the bulk is left out.
+With findings of `analysis.outliers`, trials are coloured by cluster and the levels of the segments are drawn as steps;
+without, trials outside 1.5 x IQR are coloured. Large numbers of bulk trials are thinned in the figure, but outliers
+and extremes are always kept.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ if TYPE_CHECKING:
 
 OUTLIER_COLOR, BULK_COLOR = "#d55e00", "#0173b2"
 
-#: Labels of `Outliers.labels` that are no cluster.
+#: Values of `Outliers.labels` that are not clusters.
 BULK, OTHER = -1, -2
 
 CLUSTER_MARKS = ("o", "s", "^", "D", "v", "P")
 
-#: From this ratio on the bulk would be a line on a linear axis.
+#: From this ratio on the axis is logarithmic; on a linear one the bulk would be a thin line.
 LOG_FROM = 6
 
-#: More trials of the bulk than this are thinned.
+#: More bulk trials than this are thinned.
 DRAWN = 24_000
 
 
 @dataclass(frozen=True)
 class Calls:
-    """Calls of one or several rounds, one after the other with gaps between these; the arrays have an item a call.
+    """Calls of one or several rounds in sequence, with gaps between rounds; arrays have one item per call.
 
-    `place` is that on the x axis, `labels` are as `Outliers.labels` has them. `middles` is the place of each round by
-    its name, `levels` of each round (place, level in µs) at both ends of each segment.
+    `place` is the position on the x axis, `labels` are those of `Outliers.labels`. `middles` maps the name of a round
+    to its centre; `levels` has for each round (place, level in µs) at both ends of each segment.
     """
 
     place: np.ndarray
@@ -73,13 +73,13 @@ class Calls:
 
     @property
     def timed(self) -> Round:
-        """Those after warm-up, as if of one round."""
+        """The calls after warm-up, as one round."""
         return Round(self.latency_us[~self.warm])
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What one colour stands for: a label of the trials, its name in the legend and its look."""
+    """The meaning of one colour: a label of the trials, its name in the legend and its look."""
 
     label: int
     name: str
@@ -93,13 +93,13 @@ def trials_in_order(
     deadline_us: float | None = None,
     outliers: Outliers | None = None,
 ) -> Picture:
-    """Every trial of one configuration in order, in µs, and beside it how many there are at each latency.
+    """All trials of one configuration in order, in µs, with a histogram of the latencies.
 
-    `runs` is what `as_runs` takes and holds one configuration. All rounds are drawn one after the other, or the one
-    of `round_number`. Warm-up is shaded, outliers (1.5 x IQR, both sides, of the trials after warm-up) coloured, with
-    guides at 1.25 and 2 times the median. With `outliers`, what `examine` found in the samples of this configuration,
-    clusters have colours of their own and segments are steps. What lies outside the picture is counted at its top
-    edge. Raises `UsageError` where there are no such trials.
+    `runs` is anything that `as_runs` accepts, with one configuration. All rounds are drawn in sequence, or only that
+    of `round_number`. Warm-up is shaded, outliers (1.5 x IQR, both sides, of the trials after warm-up) are coloured,
+    and guides mark 1.25 and 2 times the median. With `outliers`, the result of `examine` for this configuration,
+    clusters have their own colours and segments are drawn as steps. Trials outside the axis limits are counted at the
+    top edge. Raises `UsageError` if there are no such trials.
     """
     data.check_deadline(deadline_us)
     group = data.one_group(runs)
@@ -111,9 +111,9 @@ def trials_in_order(
         f" {whole(timed.n)} outside 1.5 × IQR."
     ]
     if len(calls.middles) > 1:
-        notes[0] += f" {len(calls.middles)} rounds, one after the other."
+        notes[0] += f" {len(calls.middles)} rounds in sequence."
     elif round_number is not None:
-        notes[0] += f" Round {round_number} of {len(group.samples)} rounds."
+        notes[0] += f" Only round {round_number} of {len(group.samples)} rounds."
     if group.configuration is not None:
         notes.append(data.describe_systems(data.points_of(group)))
     with style():
@@ -123,20 +123,20 @@ def trials_in_order(
 
 
 def calls_of(group: Group, outliers: Outliers | None = None, round_number: int | None = None) -> Calls:
-    """The calls of the rounds of a group that have trials after warm-up, or of one of these.
+    """The calls of all rounds of a group that have trials after warm-up, or of one of them.
 
-    Without findings what lies outside 1.5 x IQR of its round is an outlier. Raises `UsageError` where there are no
-    such trials, and where the findings are of others.
+    Without findings, trials outside 1.5 x IQR of their round are outliers. Raises `UsageError` if there are no such
+    trials, or if the findings do not match them.
     """
     kept = [sample for sample in group.samples if len(sample.timed_ns)]
     if not kept:
         raise UsageError(f"{group.name or 'the recording'}: no trials after warm-up")
     if outliers is not None and len(outliers.labels) != len(kept):
-        raise UsageError(f"the findings are of {len(outliers.labels)} rounds, {group.name} has {len(kept)}")
+        raise UsageError(f"the findings have {len(outliers.labels)} rounds, but {group.name} has {len(kept)}")
     found = [(index, sample) for index, sample in enumerate(kept) if round_number in (None, sample.round)]
     if not found:
         numbers = ", ".join(str(sample.round) for sample in kept)
-        raise UsageError(f"no round {round_number} of {group.name}: there is {numbers}")
+        raise UsageError(f"{group.name} has no round {round_number}: choose from {numbers}")
     gap = max(round(0.015 * sum(len(sample.latency_ns) for _, sample in found)), 1)
     places, labels, levels, first = [], [], [], 0
     for index, sample in found:
@@ -157,13 +157,13 @@ def calls_of(group: Group, outliers: Outliers | None = None, round_number: int |
 
 
 def _labels(sample: Sample, found: np.ndarray | None) -> np.ndarray:
-    """A label a call: those that were found of the trials after warm-up, else by 1.5 x IQR."""
+    """One label per call: those in the findings for trials after warm-up, else by 1.5 x IQR."""
     timed_ns = sample.timed_ns
     if found is None:
         found = np.where(Round(timed_ns / 1000).is_outlier, OTHER, BULK)
     if len(found) != len(timed_ns):
         raise UsageError(
-            f"the findings are of {len(found)} trials, round {sample.round} has {len(timed_ns)} after warm-up"
+            f"the findings have {len(found)} trials, but round {sample.round} has {len(timed_ns)} after warm-up"
         )
     labels = np.full(len(sample.latency_ns), BULK)
     labels[~sample.warmup] = found
@@ -171,7 +171,7 @@ def _labels(sample: Sample, found: np.ndarray | None) -> np.ndarray:
 
 
 def kinds_of(outliers: Outliers | None, calls: Calls) -> list[Kind]:
-    """Bulk, clusters and other outliers, as the legend names them; what has no trial is left out."""
+    """Bulk, clusters and other outliers, with their names in the legend; kinds without trials are left out."""
     counts = Counter(calls.labels[~calls.warm].tolist())
     if outliers is None:
         kinds = [Kind(BULK, "trial", {"color": BULK_COLOR}), Kind(OTHER, "outlier", {"color": OUTLIER_COLOR})]
@@ -185,7 +185,7 @@ def kinds_of(outliers: Outliers | None, calls: Calls) -> list[Kind]:
 
 
 def cluster_looks(total: int) -> list[dict]:
-    """Colour and marker of each cluster; none has the blue of the bulk."""
+    """Colour and marker of each cluster, without the blue of the bulk."""
     colors = kind_colors(total + 1)[1:]
     return [{"color": colors[i], "marker": CLUSTER_MARKS[i % len(CLUSTER_MARKS)]} for i in range(total)]
 
@@ -198,7 +198,7 @@ def draw_order(body: SubFigure, calls: Calls, deadline_us: float | None, outlier
     for kind in kinds_of(outliers, calls):
         _dots(ax, calls, kind)
     level = {"color": "black", "linewidth": 1.2, "label": "level of each segment", "zorder": 4}
-    for place, level_us in calls.levels:  # a step or a slope a segment: what clusters are multiples of
+    for place, level_us in calls.levels:  # a step or slope per segment: clusters are multiples of it
         ax.plot(place, level_us, **level)
     _latency_axis(ax, calls, deadline_us)
     _histogram(side, timed, ax)
@@ -223,11 +223,11 @@ def _order_axis(ax: Axes, calls: Calls) -> None:
         return
     ax.set_xticks(list(calls.middles.values()), [name if rounds <= 8 else name.split()[-1] for name in calls.middles])
     ax.grid(False, axis="x")
-    ax.set_xlabel("trials of each round, in order" + (", by round" if rounds > 8 else ""))
+    ax.set_xlabel("trials in order, by round" + (" number" if rounds > 8 else ""))
 
 
 def _shade(ax: Axes, calls: Calls) -> None:
-    """Warm-up, wherever it stands."""
+    """Shade warm-up trials, at the start of a round and later."""
     warm = calls.place[calls.warm]
     for span in np.split(warm, np.flatnonzero(np.diff(warm) > 1) + 1) if len(warm) else ():
         ax.axvspan(span[0] - 0.5, span[-1] + 0.5, label="warm-up", color="0.88", zorder=0, linewidth=0)
@@ -256,7 +256,7 @@ def _dots(ax: Axes, calls: Calls, kind: Kind) -> None:
 
 
 def thinned(values: np.ndarray, most: int = DRAWN) -> np.ndarray:
-    """Places of at most about `most` values that look like all: of each short run its extremes and two more."""
+    """Indices of about `most` values that look like all: the extremes of each short run, and two more."""
     if len(values) <= most:
         return np.arange(len(values))
     length = -(-4 * len(values) // most)
@@ -268,7 +268,7 @@ def thinned(values: np.ndarray, most: int = DRAWN) -> np.ndarray:
 
 
 def _latency_axis(ax: Axes, calls: Calls, deadline_us: float | None) -> None:
-    """Limits by the timed trials and a deadline not far from them; what lies outside is counted at the edge."""
+    """Set limits from the timed trials, and a deadline near them; values outside are counted at the edge."""
     timed, warm_us = calls.timed, calls.latency_us[calls.warm]
     low, high = timed.latency_us.min(), max(timed.max_us, 1.3 * timed.median_us)
     if deadline_us and low / 2 < deadline_us < 2 * high:
@@ -297,7 +297,7 @@ def _latency_axis(ax: Axes, calls: Calls, deadline_us: float | None) -> None:
 
 
 def _histogram(side: Axes, timed: Round, ax: Axes) -> None:
-    """Counts on a log axis, as real-time laboratories draw them: a single trial is seen."""
+    """Draw a histogram with counts on a log axis, so that single trials are visible."""
     low, high = ax.get_ylim()
     bins = np.geomspace(low, high, 61) if ax.get_yscale() == "log" else np.linspace(low, high, 61)
     counts, _ = np.histogram(timed.latency_us, bins)
