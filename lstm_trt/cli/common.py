@@ -92,7 +92,7 @@ def runtime_arguments(parser: argparse.ArgumentParser) -> None:
     wait = f"how to wait for the next period (default {WAITS['periodic'][0]}; sleep spins for the last 200 us)"
     add("--wait", choices=WAITS["periodic"], default=Protocol.wait, help=wait)
     add("--pause-ms", type=float, metavar="MS", help="idle time before each call of paused arrivals")
-    seed = "seed of weights, inputs and order (default %(default)s)"
+    seed = "seed of weights, inputs and recording order (default %(default)s)"
     add("--seed", type=int, default=Protocol.seed, metavar="N", help=seed)
     parser.add_argument("--time-limit", type=float, metavar="S", help="time limit per configuration in seconds")
 

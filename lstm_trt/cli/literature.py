@@ -59,12 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in SIZES:
         add(f"--{name}", type=int, metavar="N", help=f"{AXIS_HELP[name]}, before scaling (default: the document's)")
     add("--batches", type=int, metavar="N", help="timed batches (default: the document's number)")
-    add("--warmup", type=int, metavar="N", help="warm-up batches (default: the document's share)")
+    add("--warmup", type=int, metavar="N", help="warm-up batches (default: the document's ratio to timed ones)")
     threads = "threads, one core each (default %(default)s)"
     add("--threads", type=int, default=Options.threads, metavar="K", help=threads)
     add("--device", metavar="NAME", help="cpu or cuda (default: the first that the implementation supports)")
     add("--rounds", type=int, metavar="N", help="rounds, each in new processes (default 1)")
-    seed = "seed of weights, batches and order (default %(default)s)"
+    seed = "seed of weights, batches and recording order (default %(default)s)"
     add("--seed", type=int, default=Protocol.seed, metavar="N", help=seed)
     add("--time-limit", type=float, metavar="S", help="time limit per recording in seconds")
     sweep_arguments(parser)
