@@ -1,4 +1,4 @@
-"""The help of each command is the text in `golden/`; `python -m tests.cli.test_help` writes these files anew."""
+"""The help of each command equals the text in `golden/`; `python -m tests.cli.test_help` rewrites these files."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.conftest import ROOT
 GOLDEN = Path(__file__).parent / "golden"
 
 
-def words(text: str) -> list[str]:
-    """Without layout, which differs between versions of argparse: from 3.13 on `-p X, --parameter X` is shortened."""
+def without_layout(text: str) -> list[str]:
+    """The words of a help text without its layout, which differs: argparse 3.13 shortens `-p X, --parameter X`."""
     return re.sub(r"(-\w) [A-Z]+( [A-Z]+)*, (--)", r"\1, \3", text).split()
 
 
@@ -25,7 +25,7 @@ def words(text: str) -> list[str]:
 def test_the_help_is_the_golden_text(lab, command):
     result = lab(*filter(None, [command]), "--help", COLUMNS="100", NO_COLOR="1")
     assert result.returncode == 0 and result.stderr == ""
-    assert words(result.stdout) == words((GOLDEN / f"{command or 'lstm-trt'}.txt").read_text())
+    assert without_layout(result.stdout) == without_layout((GOLDEN / f"{command or 'lstm-trt'}.txt").read_text())
     assert not command or f"lstm-trt {command}" in result.stdout.split("example:")[1]
 
 

@@ -1,4 +1,4 @@
-"""`lstm-trt literature`: what it lists, records, tells and refuses, and the plan of the whole set."""
+"""`lstm-trt literature`: list, recordings, metrics, errors, and the plan of all workloads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMMAND = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Recorded once; standard output and error of that are thrown away."""
+    """Recorded once; its standard output and error are discarded."""
     out = tmp_path_factory.mktemp("literature")
     assert main([*COMMAND, "--out", str(out)]) == 0
     return out
@@ -49,10 +49,10 @@ def test_the_list_has_every_workload_and_every_implementation(run):
         assert f"{workload.parameters} parameters" in out
     assert all(f"\n  {name} " in out for name in registry.table("IMPLEMENTATIONS"))
     status, out, _ = run("literature", "speech-ctc-long", "--list", "--format", "json")
-    (one,) = json.loads(out)["workloads"]
-    assert (one["parameters"], one["lengths"], one["modes"]) == (8_565_120, [500, 1000], ["training"])
-    assert "tensorrt" not in one["implementations"]["training"]  # forward alone
-    assert "pytorch-one-call-compiled" not in one["implementations"]["training"]  # the CTC loss
+    (workload,) = json.loads(out)["workloads"]
+    assert (workload["parameters"], workload["lengths"], workload["modes"]) == (8_565_120, [500, 1000], ["training"])
+    assert "tensorrt" not in workload["implementations"]["training"]  # forward only
+    assert "pytorch-one-call-compiled" not in workload["implementations"]["training"]  # the CTC loss
 
 
 def test_what_is_recorded_is_told_in_the_documents_metrics(folder, run):
@@ -93,7 +93,7 @@ def test_the_table_is_of_what_was_asked_for(folder, run):
     assert {row["implementation"] for row in json.loads(out)} == {"onnxruntime"}
     for arguments in (("cell",), ("ptb-lm", "--mode", "forward")):
         status, out, err = run("literature", *arguments, "--table", "--out", folder)
-        assert (status, out) == (2, "") and "holds no such recording" in err
+        assert (status, out) == (2, "") and "has no matching recording" in err
 
 
 def test_the_same_command_goes_on(folder, run):
@@ -110,12 +110,12 @@ def test_names_of_the_literature_stay_whole_in_the_labs_tables(folder, run):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
-        (("ptb", "--implementation", "onnxruntime", "--out", "x"), "unknown workload 'ptb': choose from cell"),
+        (("ptb", "--implementation", "onnxruntime", "--out", "x"), "unknown workload 'ptb'"),
         (("cell", "--implementation", "nobody", "--out", "x"), "unknown implementation 'nobody'"),
         (("cell", "--out", "x"), "--implementation is missing"),
-        (("--implementation", "onnxruntime", "--out", "x"), "which workload?"),
+        (("--implementation", "onnxruntime", "--out", "x"), "no workload given"),
         (("cell", "--implementation", "onnxruntime"), "--out is missing"),
         (("cell", "--implementation", "onnxruntime", "--mode", "training", "--out", "x"), "cell is for forward"),
         (("cell", "--implementation", "onnxruntime", "--scale", "3", "--out", "x"), "at most 1"),
@@ -123,21 +123,21 @@ def test_names_of_the_literature_stay_whole_in_the_labs_tables(folder, run):
         (("layer", "--implementation", "onnxruntime", "--variants", "--hidden", "8", "--out", "x"), "--variants"),
         (("cell", "--implementation", "onnxruntime", "--batches", "0", "--out", "x"), "batches must be at least 1"),
         (("cell", "--implementation", "onnxruntime", "--rounds", "0", "--out", "x"), "rounds must be at least 1"),
-        (("--list", "--format", "csv"), "text or json"),
+        (("--list", "--format", "csv"), "text and json"),
         (("--table", "--out", "x"), "file or folder"),
-        (("--dry-run",), "--dry-run goes with --plan"),
+        (("--dry-run",), "--dry-run needs --plan"),
         (("--plan",), "--out is missing"),
-        (("--plan", "cell", "--out", "x"), "--plan is the whole set"),
-        (("--plan", "--scale", "1/2", "--out", "x"), "leave --scale out"),
-        (("--plan", "--threads", "2", "--out", "x"), "leave --threads out"),
+        (("--plan", "cell", "--out", "x"), "--plan chooses"),
+        (("--plan", "--scale", "1/2", "--out", "x"), "--plan sets --scale"),
+        (("--plan", "--threads", "2", "--out", "x"), "--plan sets --threads"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_a_mistake_is_one_line(tmp_path, run, arguments, words):
-    status, out, err = run("literature", *(tmp_path / "x" if word == "x" else word for word in arguments))
+def test_a_mistake_is_one_line(tmp_path, run, arguments, message):
+    status, out, err = run("literature", *(tmp_path / "x" if text == "x" else text for text in arguments))
     assert status == 2 and out == ""
-    *before, last = err.splitlines()  # a plan is printed before it is begun
-    assert last.startswith("lstm-trt: ") and words in last
+    *before, last = err.splitlines()  # a plan is printed before recording starts
+    assert last.startswith("lstm-trt: ") and message in last
     assert not before or arguments == ("--plan",)
     assert not (tmp_path / "x").exists() or not list((tmp_path / "x").glob("*.*"))
 
@@ -182,10 +182,14 @@ def test_what_can_be_recorded_here_is_the_row(entries):
         assert (entry.configuration is not None) == availability(entry.implementation).ready, entry
         assert entry.configuration is not None or entry.reason
         if entry.configuration is not None:
-            one = entry.configuration
-            assert replace(one.workload, note="") == replace(entry.workload, note="")
-            assert (one.runtime, one.mode, one.options.threads) == (entry.implementation, entry.mode, 1)
-            assert (one.protocol.trials, one.protocol.warmup) == (entry.batches, entry.warmup)
+            configuration = entry.configuration
+            assert replace(configuration.workload, note="") == replace(entry.workload, note="")
+            assert (configuration.runtime, configuration.mode, configuration.options.threads) == (
+                entry.implementation,
+                entry.mode,
+                1,
+            )
+            assert (configuration.protocol.trials, configuration.protocol.warmup) == (entry.batches, entry.warmup)
         assert plan.FEWEST <= entry.batches <= entry.workload.batches and entry.warmup >= 1
         assert reason(entry.implementation, entry.workload, entry.mode) is None
 

@@ -18,7 +18,7 @@ SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ((), "required: COMMAND; see lstm-trt --help"),
         (("recrod",), "invalid choice: 'recrod'"),
@@ -55,9 +55,9 @@ SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else None,
 )
-def test_a_mistake_is_one_line(tmp_path, refused, arguments, words):
+def test_a_mistake_is_one_line(tmp_path, refused, arguments, message):
     before = sorted(path.name for path in ROOT.iterdir())
-    assert words in refused(*(tmp_path / "x" if argument == "x" else argument for argument in arguments))
+    assert message in refused(*(tmp_path / "x" if argument == "x" else argument for argument in arguments))
     assert not (tmp_path / "x").exists() or not list((tmp_path / "x").iterdir())
     assert sorted(path.name for path in ROOT.iterdir()) == before
 

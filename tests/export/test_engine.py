@@ -64,49 +64,52 @@ def options(**given) -> EngineOptions:
 @pytest.mark.parametrize(("shape", "precision", "target"), BUILT, ids=spelled)
 def test_engines_are_built_and_tell_what_they_are(shape, precision, target):
     engine = build_engine(shape, options(precision=precision, compute_capability=target, detailed=True))
-    told = engine.information
-    assert (told["flavour"], told["target"]) == (RTX, {"compute_capabilities": [target], "gpu": None})
-    assert told["engine"]["version"] == told["versions"][RTX] == trt.__version__
-    assert told["engine"] == {"sha256": engine.sha256, "bytes": len(engine.plan), "version": trt.__version__}
-    assert told["name"] == shape.label and told["tf32"] == (precision == "tf32")
-    assert told["onnx"]["opset"] == 18 and len(told["onnx"]["lstms"]) == shape.layers
-    assert told["warnings"] == [] and told["build_seconds"] > 0
-    network = told["layers"]["network"]
+    information = engine.information
+    assert (information["flavour"], information["target"]) == (RTX, {"compute_capabilities": [target], "gpu": None})
+    assert information["engine"]["version"] == information["versions"][RTX] == trt.__version__
+    assert information["engine"] == {"sha256": engine.sha256, "bytes": len(engine.plan), "version": trt.__version__}
+    assert information["name"] == shape.label and information["tf32"] == (precision == "tf32")
+    assert information["onnx"]["opset"] == 18 and len(information["onnx"]["lstms"]) == shape.layers
+    assert information["warnings"] == [] and information["build_seconds"] > 0
+    network = information["layers"]["network"]
     assert (network["loops"], network["recurrences"]) == (shape.layers, 2 * shape.layers)
     assert network["matrix_products"] == 2 * shape.layers + 1  # X W', H R' a layer, and the dense layer
-    operators = {name for kernel in told["layers"]["kernels"] for name in kernel["onnx"]}
+    operators = {name for kernel in information["layers"]["kernels"] for name in kernel["onnx"]}
     assert ("inputs_to_half" in operators) == (precision == "fp16") and "/dense/Add" in operators
-    assert told["layers"]["launches"] >= min(shape.sequence, 16)
-    assert sum(loop["steps"] for loop in told["layers"]["loops"]) in (0, shape.layers * (shape.sequence // 8 * 8))
+    assert information["layers"]["launches"] >= min(shape.sequence, 16)
+    assert sum(loop["steps"] for loop in information["layers"]["loops"]) in (
+        0,
+        shape.layers * (shape.sequence // 8 * 8),
+    )
 
 
 # --- options, symbolic sizes, caches
 
 
 @pytest.mark.parametrize(
-    ("given", "kind", "words"),
+    ("given", "kind", "message"),
     [
-        ({"compute_capability": "sm90"}, UsageError, "unknown compute capability 'sm90': choose from sm75, sm80"),
-        ({"optimization_level": 9}, UsageError, "optimization_level must be a whole number from 0 to 5, not 9"),
-        ({"optimization_level": -1}, UsageError, "optimization_level must be a whole number from 0 to 5"),
-        ({"optimization_level": 2.5}, UsageError, "must be a whole number"),
-        ({"max_aux_streams": -1}, UsageError, "max_aux_streams must be a whole number from 0"),
-        ({"workspace_bytes": 0}, UsageError, "workspace_bytes must be a whole number from 1"),
-        ({"precision": "bf16"}, ExportFailed, "bf16: ONNX's LSTM has no bfloat16"),
-        ({"precision": "int8"}, UsageError, "offers no 'int8'"),
-        ({"flavour": "tensorrt"}, UsageError, "only tensorrt-rtx takes a target"),
-        ({"flavour": "tensorflow"}, UsageError, "unknown flavour"),
+        ({"compute_capability": "sm90"}, UsageError, "compute capability 'sm90'"),
+        ({"optimization_level": 9}, UsageError, "optimization_level"),
+        ({"optimization_level": -1}, UsageError, "optimization_level"),
+        ({"optimization_level": 2.5}, UsageError, "optimization_level"),
+        ({"max_aux_streams": -1}, UsageError, "max_aux_streams"),
+        ({"workspace_bytes": 0}, UsageError, "workspace_bytes"),
+        ({"precision": "bf16"}, ExportFailed, "bf16"),
+        ({"precision": "int8"}, UsageError, "'int8'"),
+        ({"flavour": "tensorrt"}, UsageError, "only tensorrt-rtx"),
+        ({"flavour": "tensorflow"}, UsageError, "flavour"),
     ],
     ids=str,
 )
-def test_options_that_no_builder_has(given, kind, words):
-    with pytest.raises(kind, match=words):
+def test_options_that_no_builder_supports(given, kind, message):
+    with pytest.raises(kind, match=message):
         EngineOptions(**{"flavour": RTX, "compute_capability": "sm89", **given})
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
 def test_turing_has_no_float32_and_says_so(precision):
-    with pytest.raises(BuildFailed, match=f"no float32 matrix products for sm75, {precision}"):
+    with pytest.raises(BuildFailed, match=f"sm75.*{precision}"):
         build_engine(LstmShape(1, 8, 4), options(compute_capability="sm75", precision=precision))
 
 
@@ -174,7 +177,7 @@ def test_a_cached_engine_is_the_one_that_was_built_and_a_damaged_one_is_built_ag
         assert not mended.cached and mended.plan == first.plan
         assert json.loads(beside.read_bytes())["engine"]["sha256"] == mended.sha256
     first.path.unlink()
-    with pytest.raises(BuildFailed, match="gone from the cache"):
+    with pytest.raises(BuildFailed, match="no longer in the cache"):
         _ = first.plan
     # A JSON file that is whole, but of another engine, does not pass for this one's.
     other = build_engine(LstmShape(1, 13, 4), options()).path.with_suffix(".json")
@@ -198,7 +201,7 @@ def test_symbolic_sizes_need_ranges_and_get_them():
         build_engine(content, options())
     with pytest.raises(UsageError, match="give --batch-range as well"):
         build_engine(content, options(profile=Profile((1, 8, 16), None)))
-    with pytest.raises(UsageError, match="has no symbolic size"):
+    with pytest.raises(UsageError, match="remove the ranges"):
         build_engine(static_model(path, LstmShape(1, 16, 3)), options(profile=Profile((1, 8, 16), (1, 1, 1))))
     for sizes in ((0, 1, 2), (3, 2, 4), (1, 5, 4)):
         with pytest.raises(UsageError, match="1 <= min <= opt <= max"):
@@ -206,7 +209,7 @@ def test_symbolic_sizes_need_ranges_and_get_them():
     renamed = onnx.load_from_string(content)
     renamed.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
     renamed.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "n"
-    with pytest.raises(UsageError, match="size 'n': call it sequence or batch"):
+    with pytest.raises(UsageError, match="symbolic size 'n'"):
         build_engine(renamed.SerializeToString(), options(profile=Profile((1, 8, 16), (1, 1, 1))))
     engine = build_engine(content, options(profile=Profile((1, 8, 16), (1, 2, 4)), detailed=True), name="symbolic")
     assert engine.information["options"]["profile"] == {"sequence": [1, 8, 16], "batch": [1, 2, 4]}
@@ -244,7 +247,7 @@ def test_the_builder_is_silent_and_its_reason_is_one_line(capfd):
 
 
 def test_the_parsers_reason_names_the_operator():
-    with pytest.raises(BuildFailed, match=r"TensorRT's parser refuses mine: LSTM operator 'my_lstm': inputForget == 0"):
+    with pytest.raises(BuildFailed, match=r"mine: LSTM operator 'my_lstm': inputForget == 0"):
         build.build_plan(lstm(input_forget=1), options(), "mine", None)
 
 
@@ -317,7 +320,7 @@ def test_short_sequences_are_unrolled_and_steps_left_over_too(sequence, turns, l
     assert [loop["turns"] for loop in table["loops"]] == ([] if turns is None else [turns])
     assert table["launches"] == launches
     text = "\n".join(export_layers.render(table))
-    assert f"launches per inference (derived, one per kernel and turn): {launches} = " in text
+    assert f"iteration): {launches} = " in text
     assert ("all time steps are unrolled" in text) == (turns is None)
 
 
@@ -339,10 +342,10 @@ def test_the_structure_is_what_the_builders_log_says():
     shape = LstmShape(2, 20, 10, 2, directions=2)
     build.build_plan(onnx_checks.read(static_model(export_network(shape).path, shape)), options(), "it", None)
     log = [text for _, text in export_trt.logger(RTX).lines]
-    told = build_engine(shape, options(detailed=True)).information["layers"]["network"]
+    counts = build_engine(shape, options(detailed=True)).information["layers"]["network"]
     for name, kind in (("loops", "TRIP_LIMIT"), ("recurrences", "RECURRENCE"), ("matrix_products", "MATRIX_MULTIPLY")):
-        assert sum(text.startswith(f"{kind} ") for text in log) == told[name] > 0
-    assert f"Original: {told['layers']} layers" not in log  # the log counts without constants
+        assert sum(text.startswith(f"{kind} ") for text in log) == counts[name] > 0
+    assert f"Original: {counts['layers']} layers" not in log  # the log counts without constants
 
 
 def test_without_details_there_is_no_table_and_the_engine_is_the_same_but_for_one_byte():
@@ -401,10 +404,8 @@ def test_version_and_gpu_must_be_those_of_the_build(built):
         return export_engine._mismatch(origin, installed, card)[0]
 
     assert mismatch(origin) == mismatch(origin, card=None) == mismatch(origin, version + "9") == ""
-    assert mismatch(origin, card=ada) == "it was built for sm86, the GPU here (NVIDIA L4) is sm89"
-    assert "it was built by TensorRT for RTX 1.6.1.116, installed is 1.7" in mismatch(
-        replace(origin, version="1.6.1.116"), "1.7.1.116"
-    )
+    assert mismatch(origin, card=ada) == "it was built for sm86, but the GPU here (NVIDIA L4) is sm89"
+    assert "1.6.1.116, but 1.7.1.116 is installed" in mismatch(replace(origin, version="1.6.1.116"), "1.7.1.116")
     assert mismatch(replace(origin, targets=("sm86", "(one-unnamed)")), card=ada) == ""  # an older file
     full = replace(origin, flavour="tensorrt", targets=(), gpu=CARD)
     assert mismatch(full) == "" and mismatch(full, card=ada).startswith("it was built for sm86")
@@ -418,20 +419,20 @@ def test_a_report_tells_what_can_be_told_here(built):
     assert whole.sha256 == cache.sha256(plan) and whole.bytes == len(plan)
     if export_trt.gpu() is None:
         assert not whole.loadable
-        assert whole.reason == "no NVIDIA GPU is visible here; it is as it was built"
+        assert whole.reason == "no NVIDIA GPU is visible here; the file is intact"
     middle = len(plan) // 2
     for damaged in (plan[:middle] + bytes([plan[middle] ^ 255]) + plan[middle + 1 :], plan[:-1], b""):
         report = check_engine(damaged, origin)
-        assert not report.loadable and "its SHA-256 is not the one that it was built with" in report.reason
+        assert not report.loadable and "SHA-256" in report.reason
 
 
 def test_without_its_json_file_an_engine_is_judged_by_tensorrt_alone(built):
     report = check_engine(b"no engine at all" * 10)
     assert not report.loadable and "malformed engine" in report.reason and report.flavour is None
     if export_trt.gpu() is None:
-        for plan in (built.plan, built.plan[: len(built.plan) // 2]):  # cut short: not told apart without a GPU
+        for plan in (built.plan, built.plan[: len(built.plan) // 2]):  # a truncated one is not detected without a GPU
             report = check_engine(plan)
-            assert not report.loadable and "no JSON file beside it" in report.reason
+            assert not report.loadable and "no JSON file" in report.reason
             assert (report.flavour, report.version, report.targets) == (None, None, ())
 
 

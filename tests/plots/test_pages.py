@@ -1,4 +1,4 @@
-"""The pages for a review and the margin map hold the numbers that they judge; nothing is cut off."""
+"""The report pages and the margin map show the numbers of their findings; nothing is cut off."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from lstm_trt import plots
 from lstm_trt.analysis.causes import Cause
 from lstm_trt.analysis.deadline import Verdicts, failed, judge
 from lstm_trt.analysis.outliers import OutlierAnswers, examine
-from lstm_trt.analysis.text import causes_text as causes_words
-from lstm_trt.analysis.text import clusters_line, sentence
+from lstm_trt.analysis.text import causes_text, clusters_line, sentence
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid, LstmShape
@@ -45,7 +44,7 @@ MEDIAN_NS = 100_000.0
 
 
 def sample(n: int, late: int = 0, far: float = 2.0, warmup: int = 10, seed: int = 0, **more) -> Sample:
-    """A body near 100 us, evenly spread within 1 %, with `late` trials at `far` times that; warm-up first."""
+    """A bulk near 100 us, evenly spread within 1 %, with `late` trials at `far` times that; warm-up first."""
     body = MEDIAN_NS * np.linspace(0.99, 1.01, max(n - late, 0))
     timed = np.random.default_rng(seed).permutation(np.r_[body, np.full(late, far * MEDIAN_NS)])
     warm = MEDIAN_NS * np.linspace(9, 3, warmup)
@@ -64,9 +63,9 @@ def control(n: int) -> np.ndarray:
     return 200 + 100 * np.random.default_rng(n).exponential(size=n) ** 3
 
 
-def page(one: Group, deadline_us: float, percentile: str = "99", outliers=None):
-    verdict = judge(one.samples, deadline_us, percentile)
-    return verdict, plots.verdict_page(one, verdict, outliers)
+def page(recorded: Group, deadline_us: float, percentile: str = "99", outliers=None):
+    verdict = judge(recorded.samples, deadline_us, percentile)
+    return verdict, plots.verdict_page(recorded, verdict, outliers)
 
 
 def pooled_line(figure):
@@ -75,7 +74,7 @@ def pooled_line(figure):
 
 
 def levels(figure) -> dict[str, float]:
-    """Heights of the two lines across the tail: what is allowed, and what n trials leave possible."""
+    """Heights of the two lines across the tail: the allowed share, and the evidence line."""
     across = [line for line in lines(pooled_line(figure).axes) if list(line.get_xdata()) == [0, 1]]
     return {"evidence" if line.is_dashed() else "allowed": line.get_ydata()[0] for line in across}
 
@@ -83,7 +82,7 @@ def levels(figure) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("late", "expected"), [(0, "MET"), (5, "NOT ENOUGH EVIDENCE"), (60, "MISSED")], ids=["none", "few", "many"]
 )
-def test_the_page_says_the_verdict_and_its_numbers(late, expected):
+def test_the_page_shows_the_verdict_and_its_numbers(late, expected):
     verdict, figure = page(group(sample(1000, late)), 150)
     assert verdict.verdict == expected
     band = figure.subfigs[1].subfigs[0]
@@ -96,19 +95,19 @@ def test_the_page_says_the_verdict_and_its_numbers(late, expected):
     value = dict(rows)
     timed = sample(1000, late).timed_ns > 150_000
     for k in (10, 100, 1000):
-        assert int(value[f"at most in any {k} in a row"]) == max(timed[i : i + k].sum() for i in range(1001 - k))
-    assert ("of n = 1\u2009000", str(late)) in rows
+        assert int(value[f"most in any {k} consecutive"]) == max(timed[i : i + k].sum() for i in range(1001 - k))
+    assert ("in n = 1\u2009000 trials", str(late)) in rows
     assert value["measured"] == percent(late / 1000) and value["allowed"] == "1 %"
-    assert (value["after a late one"] == "–") == (late == 0)
-    assert ("fresh trials needed" in value) == (expected == "NOT ENOUGH EVIDENCE")
+    assert (value["after a miss"] == "–") == (late == 0)
+    assert ("new trials needed" in value) == (expected == "NOT ENOUGH EVIDENCE")
     assert "n = 1\u2009000 trials after warm-up; maximum" in words(figure)
     assert "onnxruntime 1.31.1 (fp32, 1 thread) on AMD EPYC; arrivals: closed" in words(figure)
 
 
 def test_the_tail_is_exact_and_its_lines_stand_where_they_should():
-    one = group(sample(1000, 7))
-    _, figure = page(one, 150)
-    us = one.samples[0].timed_ns / 1000
+    recorded = group(sample(1000, 7))
+    _, figure = page(recorded, 150)
+    us = recorded.samples[0].timed_ns / 1000
     line = pooled_line(figure)
     x, y = line.get_data()
     for level in (99.0, 99.5, 100.0, 101.0, 150.0, 199.9):
@@ -127,9 +126,10 @@ def test_the_tail_is_exact_and_its_lines_stand_where_they_should():
 
 def band_at(figure, latency_us: float) -> tuple[float, float]:
     """Lower and upper edge of the band at a latency."""
-    bands = [one for one in pooled_line(figure).axes.collections if str(one.get_label()).startswith("exact bounds")]
+    drawn = pooled_line(figure).axes.collections
+    bands = [band for band in drawn if str(band.get_label()).startswith("exact bounds")]
     pairs = itertools.pairwise(only(bands).get_paths()[0].vertices)
-    crossed = [one[1] for one, other in pairs if min(one[0], other[0]) <= latency_us < max(one[0], other[0])]
+    crossed = [a[1] for a, b in pairs if min(a[0], b[0]) <= latency_us < max(a[0], b[0])]
     return min(crossed), max(crossed)
 
 
@@ -143,7 +143,7 @@ def test_the_band_at_the_deadline_is_the_verdict(late):
 
 
 def test_dependence_takes_back_no_missed():
-    """Late answers in one long run: few effective trials, and still the band lies above what is allowed."""
+    """Misses in one long run: few effective trials, and still the band lies above the allowed share."""
     latency = np.full(3000, 1e5) * np.random.default_rng(5).uniform(0.99, 1.01, 3000)
     latency[1000:1300] *= 2
     verdict, figure = page(group(Sample.of(latency)), 150)
@@ -152,7 +152,7 @@ def test_dependence_takes_back_no_missed():
     assert 0.01 < low < 0.1 < high
 
 
-def test_late_answers_in_bursts_widen_the_band():
+def test_misses_in_bursts_widen_the_band():
     latency = np.full(3000, 1e5) * np.random.default_rng(5).uniform(0.99, 1.01, 3000)
     for start in (400, 1400, 2400):
         latency[start : start + 4] = 2e5
@@ -164,20 +164,20 @@ def test_late_answers_in_bursts_widen_the_band():
 
 
 def test_rounds_are_drawn_apart_and_trials_one_after_the_other():
-    one = group(*(sample(500, 5, seed=number, round=number) for number in range(3)))
-    _, figure = page(one, 250)
+    recorded = group(*(sample(500, 5, seed=number, round=number) for number in range(3)))
+    _, figure = page(recorded, 250)
     assert len(lines(figure, drawstyle="steps-post", linewidth=0.7)) == 3 and "each of 3 rounds" in words(figure)
     bulk = only(lines(figure, label="trial"))
     assert len(bulk.get_xdata()) == 3 * 495
     assert (np.diff(np.sort(bulk.get_xdata())) > 10).sum() >= 2  # gaps, and the warm-up of each round
     assert [label.get_text() for label in bulk.axes.get_xticklabels()] == ["round 0", "round 1", "round 2"]
-    assert "in 3 rounds" in words(figure) and "of each round" in words(figure)
+    assert "in 3 rounds" in words(figure) and "by round" in words(figure)
     assert len(shaded(figure, "warm-up")) == 3
 
 
 def test_the_control_run_is_drawn_by_its_excess_in_us():
     noise = np.full(1000, 500.0)
-    noise[3] = 60_500.0  # once 60 us later than usual
+    noise[3] = 60_500.0  # one excess of 60 us
     _, figure = page(group(sample(1000, control_ns=noise)), 1000)
     x, _ = only(labelled(figure, "control run")).get_data()
     median = np.quantile(sample(1000).timed_ns, 0.5, method="inverted_cdf") / 1000
@@ -186,8 +186,8 @@ def test_the_control_run_is_drawn_by_its_excess_in_us():
 
 
 def test_a_configuration_that_failed_has_a_page_with_its_reason():
-    one = replace(group(), samples=(), failure=NoTrials("memory", "no memory left"))
-    figure = plots.verdict_page(one, failed(one.failure, 1000.0))
+    recorded = replace(group(), samples=(), failure=NoTrials("memory", "no memory left"))
+    figure = plots.verdict_page(recorded, failed(recorded.failure, 1000.0))
     assert "no memory left" in words(figure) and "NOT ENOUGH EVIDENCE" in words(figure)
     assert_nothing_is_cut_off(figure)
 
@@ -198,9 +198,9 @@ def test_a_million_trials_are_thinned_but_no_extreme_is_lost():
     slow = generator.choice(1_000_000, 5000, replace=False)
     latency[slow] *= 1.25
     latency[123_456] = 9 * MEDIAN_NS
-    one = group(Sample.of(latency, control_ns=control(1_000_000)))
-    verdict = judge(one.samples, 1000, "99.99")
-    figure = plots.verdict_page(one, verdict)
+    recorded = group(Sample.of(latency, control_ns=control(1_000_000)))
+    verdict = judge(recorded.samples, 1000, "99.99")
+    figure = plots.verdict_page(recorded, verdict)
     figure._repr_png_()
     assert pooled_line(figure).get_xdata()[-1] == pytest.approx(900)
     outliers = only(lines(figure, label="outlier")).get_ydata()
@@ -228,16 +228,21 @@ def test_thinning_keeps_what_it_must():
 
 
 def sweep(n: int = 1000) -> Runs:
-    """Networks whose late trials grow with their size; one failed."""
+    """Networks with more misses at larger sizes; one failed."""
     groups, failures = [], []
     for shape in Grid((2,), (32, 64, 128), (16, 32)):
         late = {32: 0, 64: 5, 128: 60}[shape.hidden]
-        one = group(sample(n, late, seed=shape.hidden + shape.sequence), shape=shape)
+        recorded = group(sample(n, late, seed=shape.hidden + shape.sequence), shape=shape)
         if (shape.hidden, shape.sequence) == (128, 32):
-            one = replace(one, samples=(), failure=NoTrials("build", "none"))
-            failures.append(Failure(one.configuration, 0, "build", "none"))
-        groups.append(one)
+            recorded = replace(recorded, samples=(), failure=NoTrials("build", "none"))
+            failures.append(Failure(recorded.configuration, 0, "build", "none"))
+        groups.append(recorded)
     return Runs(tuple(groups), recordings=tuple(failures))
+
+
+def verdicts_of(runs: Runs, percentile: str) -> list:
+    """Verdicts at a deadline of 150 us."""
+    return [judge(group.samples, 150, percentile) if group.n else failed(group.failure, 150.0) for group in runs]
 
 
 def bounds(runs, deadline_us: float, percentile: str | None = None, **options):
@@ -245,7 +250,7 @@ def bounds(runs, deadline_us: float, percentile: str | None = None, **options):
 
 
 def verdict_of(text, patch) -> str:
-    """What a cell of the map of bounds says: MISSED is bold, NOT ENOUGH EVIDENCE dotted."""
+    """The verdict of a cell in the map of bounds: MISSED is bold, NOT ENOUGH EVIDENCE dotted."""
     if text.get_weight() == "bold":
         return "MISSED"
     return "NOT ENOUGH EVIDENCE" if patch.get_hatch() else "MET"
@@ -255,20 +260,20 @@ def test_the_margin_map_draws_the_bounds_that_the_verdicts_rest_on():
     runs = sweep()
     figure = bounds(runs, 150, "99")
     found = cells(figure.axes[0])
-    for one in runs:
-        shape = one.configuration.workload
+    for recorded in runs:
+        shape = recorded.configuration.workload
         text, patch = found[shape.hidden, shape.sequence]
-        if one.failure:
+        if recorded.failure:
             assert text.get_text() == "build"
             failed_hatch = patch.get_hatch()
             continue
-        verdict = judge(one.samples, 150, "99")
+        verdict = judge(recorded.samples, 150, "99")
         assert not text.get_text().startswith(">")
         assert (float(text.get_text()) <= 150) == (verdict.verdict == "MET")
         assert verdict_of(text, patch) == verdict.verdict
     hatches = {patch.get_hatch() for _, patch in found.values()}
     assert len(hatches) == 3 and failed_hatch  # none, too little evidence, failed
-    assert "NOT ENOUGH EVIDENCE" in words(figure) and "failed, at the stage named" in words(figure)
+    assert "NOT ENOUGH EVIDENCE" in words(figure) and "failed at the named stage" in words(figure)
 
 
 @pytest.mark.parametrize("misses", [0, 1, 2, 3, 4, 5, 6])
@@ -286,7 +291,7 @@ def test_the_bound_is_the_order_statistic_of_the_exact_test(misses):
 def test_what_so_many_trials_cannot_prove_is_not_a_number():
     figure = bounds(sweep(), 150, "99.9")
     found = [cells(figure.axes[0])[32, sequence] for sequence in (16, 32)]
-    assert {text.get_text() for text, _ in found} == {">101"} and "the bound lies beyond it" in words(figure)
+    assert {text.get_text() for text, _ in found} == {">101"} and "the bound lies beyond the maximum" in words(figure)
     assert {verdict_of(*cell) for cell in found} == {"NOT ENOUGH EVIDENCE"}
 
 
@@ -297,7 +302,7 @@ def test_the_percentile_is_what_so_many_trials_can_prove():
     assert "p99 at n = 298 or 1\u2009000, p99.9 at n = 3\u2009000" in words(figure)
     found = cells(figure.axes[0])
     assert [found[hidden, 64][0].get_text()[0] == ">" for hidden in (8, 16, 32)] == [True, False, False]
-    assert "p99.9" not in words(bounds(groups[:2], 150)).split("It is the highest")[0]
+    assert "p99.9" not in words(bounds(groups[:2], 150)).split("This is the highest")[0]
 
 
 def test_the_margin_map_needs_shapes_and_axes():
@@ -311,7 +316,7 @@ def test_the_margin_map_needs_shapes_and_axes():
         bounds(sweep(), -1)
 
 
-def test_machines_are_told_apart_in_the_map():
+def test_the_map_distinguishes_machines():
     groups = [group(sample(1000, machine=machine)) for machine in ("one", "other")]
     shown = words(bounds(groups, 150))
     assert "machine one" in shown and "machine other" in shown
@@ -319,7 +324,9 @@ def test_machines_are_told_apart_in_the_map():
 
 def test_draw_verdicts_writes_a_page_each_and_the_maps(tmp_path):
     groups = sweep()
-    verdicts = [judge(one.samples, 150, "99.9") if one.n else failed(one.failure, 150.0) for one in groups]
+    verdicts = [
+        judge(recorded.samples, 150, "99.9") if recorded.n else failed(recorded.failure, 150.0) for recorded in groups
+    ]
     paths = plots.draw_verdicts(groups, verdicts, tmp_path)
     assert [path.name for path in paths if "margin" in path.name] == [
         "verdict-margin-p99.9.png",
@@ -333,11 +340,11 @@ def test_draw_verdicts_writes_a_page_each_and_the_maps(tmp_path):
 
 
 def test_the_same_page_is_the_same_file(tmp_path):
-    one = group(sample(300, 4))
-    verdict = judge(one.samples, 150, "99")
+    recorded = group(sample(300, 4))
+    verdict = judge(recorded.samples, 150, "99")
     hashes = set()
     for name in ("a", "b"):
-        (path,) = plots.draw_verdicts([one], [verdict], tmp_path / name)
+        (path,) = plots.draw_verdicts([recorded], [verdict], tmp_path / name)
         hashes.add(hashlib.sha256(path.read_bytes()).digest())
     assert len(hashes) == 1
 
@@ -347,8 +354,8 @@ def test_of_many_the_worst_have_pages(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(pages, "verdict_page", lambda _, verdict, __: drawn.append(verdict) or sheet("", [], 1)[0])
     groups = [Group("", (sample(40, 1, far=2 + late),)) for late in range(14)]
-    verdicts = [judge(one.samples, 150, "50") for one in groups]
-    verdicts[3] = judge(groups[3].samples, 50, "50")  # all of it is late
+    verdicts = [judge(recorded.samples, 150, "50") for recorded in groups]
+    verdicts[3] = judge(groups[3].samples, 50, "50")  # all trials are misses
     paths = plots.draw_verdicts(groups, verdicts, tmp_path)
     assert [path.name for path in paths] == ["verdict.png", "verdict-2.png", "verdict-3.png"]
     assert drawn == [verdicts[3], verdicts[13], verdicts[12]]  # MISSED first, then the largest maximum
@@ -364,7 +371,7 @@ def test_arrivals_stand_side_by_side_with_the_machine_alone():
     figure = plots.arrival_tails([paused, spin, closed], deadline_us=150)
     legend = [text for text in words(figure).splitlines() if "median" in text]
     assert [text.split(":")[0] for text in legend] == ["closed", "periodic every 1000 µs (spin)", "paused 10 ms (os)"]
-    assert "late 9 of 500 (1.8 %)" in legend[1] and "late 0 of 500 (0 %)" in legend[2]
+    assert "misses 9 of 500 (1.8 %)" in legend[1] and "misses 0 of 500 (0 %)" in legend[2]
     network, machine = figure.axes
     assert len(lines(machine, drawstyle="steps-post")) == 2
     x, y = only(labelled(network, "closed")).get_data()
@@ -376,13 +383,13 @@ def test_arrivals_stand_side_by_side_with_the_machine_alone():
 
 def test_a_replay_is_drawn_beside_what_was_recorded():
     latency = np.full(100, 100_000.0)
-    latency[10] = 2_000_000.0  # the ten calls after it are late too at a call each 200 us
-    one = group(Sample.of(latency))
-    figure = plots.replay_tails(one, 200, deadline_us=250)
+    latency[10] = 2_000_000.0  # with a period of 200 us the calls after it wait
+    recorded = group(Sample.of(latency))
+    figure = plots.replay_tails(recorded, 200, deadline_us=250)
     closed, due = (line.get_data() for line in lines(figure, drawstyle="steps-post"))
     assert [np.round(y[np.searchsorted(x, 250, side="right") - 1] * 100) for x, y in (closed, due)] == [1, 18]
     with pytest.raises(UsageError, match="period"):
-        plots.replay_tails(one, 100)
+        plots.replay_tails(recorded, 100)
 
 
 EDGES = {
@@ -410,8 +417,8 @@ def assert_the_page_is_whole(figure) -> None:
 @pytest.mark.parametrize("name", EDGES)
 @pytest.mark.filterwarnings("error")
 def test_the_page_on_the_edges(name):
-    one, deadline_us, percentile = EDGES[name]
-    _, figure = page(one, deadline_us, percentile)
+    recorded, deadline_us, percentile = EDGES[name]
+    _, figure = page(recorded, deadline_us, percentile)
     assert_the_page_is_whole(figure)
     ax = pooled_line(figure).axes
     stated = [text for text in ax.texts if "◀" in text.get_text() or "▶" in text.get_text()]
@@ -426,7 +433,7 @@ def test_trials_in_order_of_a_group():
 
 
 def clustered(n: int = 2000, seed: int = 0, counts=((1.25, 40), (2.0, 20)), step: float = 1.0, **more) -> Sample:
-    """A normal body of 1 %, clusters by exact count, a step half way; warm-up first."""
+    """A normal bulk of 1 %, clusters of exact size, a step half way; warm-up first."""
     generator = np.random.default_rng(seed)
     ratios = 1 + 0.01 * generator.standard_normal(n)
     places, first = generator.permutation(n), 0
@@ -439,17 +446,17 @@ def clustered(n: int = 2000, seed: int = 0, counts=((1.25, 40), (2.0, 20)), step
 
 
 def planted(**more) -> tuple[Group, object]:
-    one = group(clustered(**more))
-    return one, examine(one.samples)
+    recorded = group(clustered(**more))
+    return recorded, examine(recorded.samples)
 
 
 def cluster_line(figure, cluster):
     return only(labelled(figure, f"{multiple(cluster.multiplier)}: {cluster.count} trials, {percent(cluster.share)}"))
 
 
-def test_clusters_have_colours_and_names_of_their_own():
-    one, found = planted(step=1.05)
-    figure = plots.trials_in_order(one, outliers=found)
+def test_clusters_have_their_own_colours_and_names():
+    recorded, found = planted(step=1.05)
+    figure = plots.trials_in_order(recorded, outliers=found)
     assert len(found.clusters) == 2
     drawn = [cluster_line(figure, cluster) for cluster in found.clusters]
     assert [len(line.get_ydata()) for line in drawn] == [cluster.count for cluster in found.clusters]
@@ -465,23 +472,23 @@ def test_clusters_have_colours_and_names_of_their_own():
 
 
 def test_findings_belong_to_the_trials_that_are_drawn():
-    one, found = planted()
-    figure = plots.trials_in_order(one, outliers=found)
+    recorded, found = planted()
+    figure = plots.trials_in_order(recorded, outliers=found)
     places = cluster_line(figure, found.clusters[0]).get_xdata()
     assert list(places) == list(10 + np.flatnonzero(found.labels[0] == 0))
-    (first,) = one.samples
+    (first,) = recorded.samples
     shorter = replace(first, latency_ns=first.latency_ns[20:], warmup=first.warmup[20:])
-    with pytest.raises(UsageError, match="findings are of 2000 trials, round 0 has 1990"):
-        plots.trials_in_order(replace(one, samples=(shorter,)), outliers=found)
-    with pytest.raises(UsageError, match="findings are of 1 rounds"):
-        plots.trials_in_order(replace(one, samples=(first, replace(first, round=1))), outliers=found)
+    with pytest.raises(UsageError, match="2000 trials, but round 0 has 1990"):
+        plots.trials_in_order(replace(recorded, samples=(shorter,)), outliers=found)
+    with pytest.raises(UsageError, match="1 rounds"):
+        plots.trials_in_order(replace(recorded, samples=(first, replace(first, round=1))), outliers=found)
 
 
 def test_rounds_without_timed_trials_do_not_shift_the_findings():
     empty = Sample(np.array([1e5]), np.array([True]), round=0)
-    one = group(empty, clustered(seed=1, round=1), clustered(seed=2, round=2))
-    found = examine(one.samples)
-    figure = plots.verdict_page(one, judge(one.samples, 250, "99"), found)
+    recorded = group(empty, clustered(seed=1, round=1), clustered(seed=2, round=2))
+    found = examine(recorded.samples)
+    figure = plots.verdict_page(recorded, judge(recorded.samples, 250, "99"), found)
     assert len(cluster_line(figure, found.clusters[0]).get_xdata()) == found.clusters[0].count > 60
     assert_the_page_is_whole(figure)
 
@@ -491,9 +498,9 @@ def test_rounds_without_timed_trials_do_not_shift_the_findings():
 )
 @pytest.mark.filterwarnings("error")
 def test_the_page_of_outliers(counts):
-    """What is found stands on the page, whatever it is; and the counts are those of the findings."""
-    one, found = planted(counts=counts, control_ns=control(500))
-    figure = plots.outliers_page(one, found)
+    """The page shows all findings with their counts."""
+    recorded, found = planted(counts=counts, control_ns=control(500))
+    figure = plots.outliers_page(recorded, found)
     shown = [text for name, text in table_rows(figure) if name == "trials"]
     expected = [cluster.count for cluster in found.clusters] + ([found.tail.count] if found.tail else [])
     assert [int(text.split(",")[0].replace("\u2009", "")) for text in shown] == expected
@@ -510,7 +517,7 @@ def test_the_page_of_outliers(counts):
 def test_draw_outliers_writes_a_page_each(tmp_path):
     pairs = [planted(seed=seed) for seed in range(2)]
     groups, findings = (
-        [one for one, _ in pairs] + [replace(group(), failure=NoTrials("run", "no"))],
+        [recorded for recorded, _ in pairs] + [replace(group(), failure=NoTrials("run", "no"))],
         [f for _, f in pairs],
     )
     paths = plots.draw_outliers(groups, [*findings, None], tmp_path)
@@ -523,7 +530,9 @@ def test_draw_outliers_writes_a_page_each(tmp_path):
 
 def test_tables_of_verdicts_outliers_and_clusters():
     groups = sweep()
-    verdicts = [judge(one.samples, 150, "99") if one.n else failed(one.failure, 150.0) for one in groups]
+    verdicts = [
+        judge(recorded.samples, 150, "99") if recorded.n else failed(recorded.failure, 150.0) for recorded in groups
+    ]
     table = Verdicts(as_runs(groups), tuple(verdicts)).frame
     assert table["max_us"].dropna().is_monotonic_decreasing and len(table) == 6
     last = table.iloc[-1]
@@ -531,8 +540,8 @@ def test_tables_of_verdicts_outliers_and_clusters():
     assert table.set_index("network")["misses"].to_dict()["2x64-s16-b1 on onnxruntime"] == 5
     needed = table["trials_needed"].notna() & (table["n"] > 0)
     assert set(table[needed]["verdict"]) == {"NOT ENOUGH EVIDENCE"}
-    one, found = planted()
-    answers = OutlierAnswers(as_runs([one]), (found,))
+    recorded, found = planted()
+    answers = OutlierAnswers(as_runs([recorded]), (found,))
     (row,) = answers.frame.to_dict("records")
     assert row["outliers"] == found.outliers and row["clusters"] == clusters_line(found.clusters)
     clusters = answers.clusters
@@ -544,15 +553,15 @@ def test_tables_of_verdicts_outliers_and_clusters():
     assert OutlierAnswers(as_runs([]), ()).clusters.empty
 
 
-def test_a_cause_of_few_of_the_late_trials_is_told_as_part_of_it():
-    def told(share: float, by: str = "trial") -> str:
+def test_a_cause_of_few_slow_trials_is_stated_as_a_part():
+    def text(share: float, by: str = "trial") -> str:
         cause = Cause("major_faults", 12.0, 8.0, 20.0, 1e-6, share, 0.01, by)
         late = SimpleNamespace(causes=(cause,))
-        return causes_words(late, SimpleNamespace(causes_counted=("major_faults",))).replace("\u00a0", " ")
+        return causes_text(late, SimpleNamespace(causes_counted=("major_faults",))).replace("\u00a0", " ")
 
-    assert told(0.9) == "major page faults (odds ratio 12.0)"
-    assert told(0.063) == "partly major page faults (6.3 % of these, odds ratio 12.0)"
-    assert "partly" not in told(0.2, "control")
+    assert text(0.9) == "major page faults (odds ratio 12.0)"
+    assert text(0.063) == "partly major page faults (6.3 % of these, odds ratio 12.0)"
+    assert "partly" not in text(0.2, "control")
     nothing = SimpleNamespace(causes=()), SimpleNamespace(causes_counted=("major_faults",))
-    assert causes_words(*nothing) == "unexplained"
-    assert causes_words(nothing[0], SimpleNamespace(causes_counted=())) == "no events were counted"
+    assert causes_text(*nothing) == "unexplained"
+    assert causes_text(nothing[0], SimpleNamespace(causes_counted=())) == "no events were counted"

@@ -1,4 +1,4 @@
-"""The pictures hold the numbers of their runs: what is planted is read back from the artists."""
+"""Figures show the numbers of their runs: planted values are read back from the artists."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_failures_are_marked_in_every_picture():
     text, patch = cells(figure.axes[0])[128, 128]
     assert text.get_text() == "memory" and patch.get_hatch()
     assert sum(bool(patch.get_hatch()) for ax in figure.axes[:2] for patch in ax.patches) == 1
-    assert "failed, at the stage named" in words(figure)
+    assert "failed at the named stage" in words(figure)
 
     assert "× failed: memory" in words(plots.runtimes(runs))
     assert "failed: memory" in words(plots.box_plots(runs, "sequence", fixed={"hidden": 128}))
@@ -197,7 +197,7 @@ def test_outliers_are_counted_as_the_founding_document_does():
     assert inside.outliers == 0 and list(outside.latency_us[outside.is_outlier]) == [5.9, 18.1]
 
 
-def test_box_plots_tell_the_planted_outliers(sweep):
+def test_box_plots_show_the_planted_outliers(sweep):
     figure = plots.box_plots(sweep, "batch", fixed={"layers": 2, "hidden": 64, "sequence": 64})
     ax = figure.axes[0]
     assert words(figure).splitlines().count(f"{SLOW + TWICE + 1} of {N}") == 3
@@ -214,8 +214,7 @@ def test_box_plots_tell_the_planted_outliers(sweep):
     assert words(figure).count("max 3.00×") == 3
     assert ax.get_yscale() == "asinh"
     low, high = ax.get_ylim()
-    assert low < -0.005 and high > 2.0  # nothing is cut off
-    assert "Nothing is cut off." in words(figure)
+    assert low < -0.005 and high > 2.0  # all trials are within the limits
 
 
 def test_box_plot_axis_is_linear_within_the_iqr(sweep):
@@ -248,8 +247,8 @@ def test_tails_are_the_exact_share():
     assert (x[-1], y[-1]) == (ratios[-1], 1 / N) and line.get_markevery() == [len(x) - 1]
     level = only(sorted(evidence_levels(figure)))
     assert (1 - level) ** N == pytest.approx(0.05)  # of this rate no event in 400 trials has a chance of 5 %
-    assert f"late {TWICE + 1} of {N}" in words(figure)
-    dashed = [one for one in lines(figure, color=line.get_color()) if one.is_dashed()]
+    assert f"misses {TWICE + 1} of {N}" in words(figure)
+    dashed = [other for other in lines(figure, color=line.get_color()) if other.is_dashed()]
     assert only(dashed).get_xdata()[0] == pytest.approx(1.5)
 
 
@@ -266,7 +265,7 @@ def test_the_control_run_stands_beside_the_tails():
     assert len(plots.tails(runs).axes) == 1
 
 
-def test_recordings_of_unlike_length_have_a_line_each():
+def test_recordings_of_different_length_have_a_line_each():
     runs = make_runs([LstmShape(1, 64, 32)])
     longer = make_runs([LstmShape(1, 64, 64)], make=lambda us: latencies_us(us, n=2000))
     levels = evidence_levels(plots.tails([*runs, *longer]))
@@ -289,7 +288,7 @@ def test_trials_in_order_mark_warm_up_and_outliers():
     assert "1x64-s32-b1" in words(figure)
 
 
-def test_trials_in_order_tell_a_deadline_that_is_far_away():
+def test_trials_in_order_state_a_deadline_that_is_far_away():
     figure = plots.trials_in_order(make_runs([LstmShape(1, 64, 32)]), deadline_us=1e6)
     assert "▲ deadline at 1\u2009000\u2009000 µs" in words(figure) and not deadlines(figure)
 
@@ -302,7 +301,7 @@ def test_settling_trials_in_the_middle_are_shaded_too():
     assert [(patch.get_x(), patch.get_width()) for patch in shaded(figure, "warm-up")] == [(-0.5, 10), (199.5, 3)]
 
 
-def test_heat_map_tells_late_cells_and_what_was_not_measured(sweep):
+def test_heat_map_marks_misses_and_what_was_not_measured(sweep):
     gone = LstmShape(1, 128, 32)
     runs = [group for group in sweep.where(batch=1) if group.configuration.workload != gone]
     deadline = float(np.median([us(group).max() for group in runs]))
@@ -333,7 +332,7 @@ def test_runtimes_write_the_ratio_to_the_fastest():
     drawn = {line.get_xdata()[0] for line in lines(figure) if line.get_marker() in ("o", "s")}
     assert drawn == {median_us(group) for group in runs} | {us(group).max() for group in runs}
     many = make_runs(SWEEP, (EPYC, TORCH))
-    assert "10 of 36 shapes" in words(plots.runtimes(many))
+    assert "10 of 36 networks" in words(plots.runtimes(many))
     assert len(plots.runtimes(many, shapes=4).axes[0].get_yticks()) == 4
 
 
@@ -364,12 +363,12 @@ def test_many_lines_get_panels_of_their_own():
 def test_rounds_are_points_and_never_averaged():
     runs = make_runs(Grid((1,), (64,), (32, 64)), rounds=4)
     figure = plots.curves(runs, "sequence")
-    each = [sorted(one.median_us for one in point.rounds) for point in points_of(runs)]
+    each = [sorted(timed.median_us for timed in point.rounds) for point in points_of(runs)]
     assert list(only(medians(figure)).get_ydata()) == [several[1] for several in each]  # the lower of the middle two
     largest = only(lines(figure, linewidth=THIN["linewidth"]))
     assert list(largest.get_ydata()) == [us(group).max() for group in runs]
     assert [len(line.get_ydata()) for line in lines(figure, markersize=EACH_ROUND["markersize"])] == [8, 8]
-    assert "each of 4 rounds" in words(figure) and "each round is a small mark" in words(figure)
+    assert "each of 4 rounds" in words(figure) and "single rounds" in words(figure)
     boxes = plots.box_plots(runs, "sequence")
     assert "first of 4 rounds" in words(boxes)
     assert [len(line.get_ydata()) for line in lines(boxes, marker="D")] == [3, 3]
@@ -377,16 +376,16 @@ def test_rounds_are_points_and_never_averaged():
     steps = lines(plots.tails(runs[0]), drawstyle="steps-post")
     assert len(steps) == 4 and len({line.get_color() for line in steps}) == 1
     ordered = plots.trials_in_order(runs[0])
-    assert "4 rounds, one after the other" in words(ordered)
+    assert "4 rounds in sequence" in words(ordered)
     assert len(only(lines(ordered, label="outlier")).get_xdata()) == 4 * (SLOW + TWICE + 1)
     third = plots.trials_in_order(runs[0], round_number=2)
-    assert "Round 2 of 4 rounds" in words(third)
+    assert "round 2 of 4 rounds" in words(third)
     assert len(only(lines(third, label="outlier")).get_xdata()) == SLOW + TWICE + 1
     with pytest.raises(UsageError, match="no round 9"):
         plots.trials_in_order(runs[0], round_number=9)
 
 
-def test_what_tells_configurations_apart_makes_systems():
+def test_arrivals_and_trials_distinguish_systems():
     grid = Grid((1,), (64,), (32, 64))
     both = [*make_runs(grid), *make_runs(grid, arrival="periodic", period_us=1000.0)]
     assert "onnxruntime, periodic every 1000 µs" in words(plots.curves(both, "sequence"))
@@ -401,10 +400,10 @@ def test_what_tells_configurations_apart_makes_systems():
         (lambda runs: plots.curves([], "sequence"), "nothing to draw"),
         (lambda runs: plots.curves(runs, "width"), "unknown axis 'width'"),
         (lambda runs: plots.curves(runs, "sequence", statistic="p42_us"), "unknown statistic 'p42_us'"),
-        (lambda runs: plots.curves(runs, "sequence", fixed={"batch": 5}), "nothing was measured at batch = 5: there"),
+        (lambda runs: plots.curves(runs, "sequence", fixed={"batch": 5}), "batch = 5"),
         (lambda runs: plots.curves(runs, "sequence", fixed={"sequence": 32}), "sequence is drawn"),
         (lambda runs: plots.curves(runs, "sequence", facet="hidden"), "must differ"),
-        (lambda runs: plots.curves(runs, "sequence", deadline_us=-1), "above 0"),
+        (lambda runs: plots.curves(runs, "sequence", deadline_us=-1), "positive"),
         (lambda runs: plots.heat_map(runs, "hidden", "hidden"), "must differ"),
         (lambda runs: plots.heat_map(runs, "width"), "unknown axis 'width'"),
         (lambda runs: plots.heat_map(runs, facets=("width",)), "unknown axis 'width'"),
@@ -412,12 +411,12 @@ def test_what_tells_configurations_apart_makes_systems():
         (lambda runs: plots.curves(runs, "batch", line="width"), "unknown axis 'width'"),
         (lambda runs: plots.box_plots(runs, "width"), "unknown axis 'width'"),
         (lambda runs: plots.box_plots(make_runs(SWEEP, failing=lambda *_: "run"), "batch"), "no trials"),
-        (lambda runs: plots.tails([]), "none of these recordings"),
-        (plots.trials_in_order, "of one configuration, not of 36"),
+        (lambda runs: plots.tails([]), "trials after warm-up"),
+        (plots.trials_in_order, "there are 36"),
         (lambda runs: plots.trials_in_order(replace(runs[0], samples=())), "no trials after warm-up"),
     ],
 )
-def test_what_cannot_be_drawn_is_said_in_one_line(sweep, call, message):
+def test_what_cannot_be_drawn_raises_an_error(sweep, call, message):
     with pytest.raises(UsageError, match=message):
         call(sweep)
 
@@ -478,12 +477,12 @@ def test_draw_sweep_on_the_edges(tmp_path, runs, expected):
     assert all(png_size(path)[1] > 100 for path in paths)
 
 
-def test_only_failures_are_told_with_stage_and_reason():
+def test_failures_are_listed_with_stage_and_reason():
     runs = make_runs(Grid((1,), (64,), tuple(range(1, 31))), failing=lambda *_: "memory")
     text = words(plots.failures(runs))
-    assert "No configuration succeeded" in text and "30 failed, by stage: memory 30" in text
+    assert "No configuration succeeded" in text and "30 configurations failed, by stage: memory 30" in text
     assert "1x64-s1-b1 on onnxruntime, memory: no memory left" in text and "and 5 more" in text
-    odd = tuple(replace(one, reason="set $HOME_$ or\n$\\frac") for one in runs.recordings)
+    odd = tuple(replace(failure, reason="set $HOME_$ or\n$\\frac") for failure in runs.recordings)
     figure = plots.failures(replace(runs, recordings=odd))
     assert "set $HOME_$ or $\\frac" in words(figure) and figure._repr_png_()
 
@@ -498,9 +497,9 @@ def test_tails_of_a_sweep_begin_with_the_worst(sweep):
     assert chosen[0] is groups[17] and len({group.name for group in chosen}) == 6
 
 
-def test_a_folder_that_cannot_be_written_is_said(tmp_path, sweep):
+def test_a_folder_that_cannot_be_written_raises_an_error(tmp_path, sweep):
     (tmp_path / "taken").write_text("")
-    with pytest.raises(UsageError, match="cannot write pictures to"):
+    with pytest.raises(UsageError, match="cannot write"):
         plots.draw_sweep(sweep, tmp_path / "taken")
 
 
@@ -532,7 +531,7 @@ def test_nothing_reaches_beyond_the_sheet_and_ticks_do_not_touch():
                 assert all(left.x1 <= right.x0 for left, right in itertools.pairwise(boxes))
 
 
-def test_figures_show_themselves_and_imports_are_light(sweep):
+def test_jupyter_displays_figures_and_imports_are_fast(sweep):
     assert plots.curves(sweep, "sequence")._repr_png_().startswith(b"\x89PNG")
     code = "import sys, lstm_trt.plots.sweep; print([m for m in ('torch', 'onnx', 'onnxruntime') if m in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

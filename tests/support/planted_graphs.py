@@ -116,42 +116,36 @@ def inside_a_function():
 
 
 REFUSED = {
-    "inside an If": (inside_an_if, "layout=1 (batch first) would be read as layout=0"),
-    "inside a function": (inside_a_function, "layout=1 (batch first) would be read as layout=0"),
-    "layout": (lambda: lstm(layout=1, states=False), "layout=1 (batch first) would be read as layout=0"),
-    "layout, no name": (lambda: unnamed(lstm(layout=1, states=False)), "LSTM operator that makes 'Y': layout=1"),
+    "inside an If": (inside_an_if, "layout=1 (batch first)"),
+    "inside a function": (inside_a_function, "layout=1 (batch first)"),
+    "layout": (lambda: lstm(layout=1, states=False), "layout=1 (batch first)"),
+    "layout, no name": (lambda: unnamed(lstm(layout=1, states=False)), "LSTM operator with output 'Y': layout=1"),
     "input_forget": (lambda: lstm(input_forget=1), "input_forget couples two gates"),
     "clip": (lambda: lstm(clip=0.5), "clip: TensorRT clips the cell state"),
-    "softplus": (
-        lambda: lstm(activations=["Sigmoid", "Softplus", "Tanh"]),
-        "activation Softplus is read wrongly by TensorRT",
-    ),
-    "affine": (lambda: lstm(activations=["Affine", "Tanh", "Tanh"]), "activation Affine is read wrongly"),
-    "elu": (lambda: lstm(activations=["Elu", "Tanh", "Tanh"]), "activation Elu is read wrongly"),
-    "lower case": (
-        lambda: lstm(activations=["sigmoid", "tanh", "tanh"]),
-        "activation sigmoid is read wrongly by TensorRT",
-    ),
+    "softplus": (lambda: lstm(activations=["Sigmoid", "Softplus", "Tanh"]), "activation Softplus"),
+    "affine": (lambda: lstm(activations=["Affine", "Tanh", "Tanh"]), "activation Affine"),
+    "elu": (lambda: lstm(activations=["Elu", "Tanh", "Tanh"]), "activation Elu"),
+    "lower case": (lambda: lstm(activations=["sigmoid", "tanh", "tanh"]), "activation sigmoid"),
     "two activations": (lambda: lstm(activations=["Sigmoid", "Tanh"]), "2 activations where 3 are needed"),
-    "unlike directions": (
+    "different directions": (
         lambda: lstm(directions=2, activations=["Sigmoid", "Tanh", "Tanh", "Sigmoid", "Relu", "Tanh"]),
         "the two directions have different activations",
     ),
     "direction": (lambda: lstm(direction="sideways"), "unknown direction 'sideways'"),
-    "float64": (lambda: lstm(dtype=np.float64), "float64 would be read as float32"),
-    "bfloat16": (in_bfloat16, "bfloat16 is no type of ONNX's LSTM"),
-    "float16": (lambda: lstm(dtype=np.float16), "the graph computes in float16, fp32 was asked for"),
-    "states of another type": (with_half_states, "inputs are of different types (X float, W float, R float, B float"),
-    "states of another size": (with_one_state, "initial_h is [1, 1, 4] where [1, 3, 4] is needed"),
-    "projection": (
-        lambda: changed(lstm(), "R", np.zeros((1, 16, 2), np.float32)),
-        "a projection (PyTorch's proj_size)",
+    "float64": (lambda: lstm(dtype=np.float64), "float64"),
+    "bfloat16": (in_bfloat16, "bfloat16"),
+    "float16": (lambda: lstm(dtype=np.float16), "--precision fp16"),
+    "states of another type": (with_half_states, "(X float, W float, R float, B float"),
+    "states of another size": (with_one_state, "initial_h has shape [1, 1, 4], expected [1, 3, 4]"),
+    "projection": (lambda: changed(lstm(), "R", np.zeros((1, 16, 2), np.float32)), "proj_size"),
+    "W": (
+        lambda: changed(lstm(), "W", np.zeros((1, 16, 7), np.float32)),
+        "W has shape [1, 16, 7], expected [1, 16, 6]",
     ),
-    "W": (lambda: changed(lstm(), "W", np.zeros((1, 16, 7), np.float32)), "W is [1, 16, 7] where [1, 16, 6]"),
-    "B": (lambda: changed(lstm(), "B", np.zeros((1, 16), np.float32)), "B is [1, 16] where [1, 32] is needed"),
-    "lengths": (lambda: lstm(lengths=[1, 2]), "sequence_lens is [2] where [3] is needed"),
+    "B": (lambda: changed(lstm(), "B", np.zeros((1, 16), np.float32)), "B has shape [1, 16], expected [1, 32]"),
+    "lengths": (lambda: lstm(lengths=[1, 2]), "sequence_lens has shape [2], expected [3]"),
     "hidden_size": (lambda: without(lstm(), "hidden_size"), "hidden_size is missing"),
-    "external data": (external, "the numbers of 'W', read by LSTM operator 'my_lstm', are in another file"),
+    "external data": (external, "'W', read by LSTM operator 'my_lstm',"),
 }
 
 
