@@ -1,4 +1,4 @@
-"""Campaigns: what notebooks draw from."""
+"""Campaigns: the data of notebooks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def hidden_of(runs) -> list[int]:
     return [group.configuration.workload.hidden for group in runs]
 
 
-def test_the_runs_that_were_asked_for_and_no_others(folder):
+def test_only_the_requested_runs_are_loaded(folder):
     runs = load_or_record(folder, grids=grid(8, 10, 11, 99), protocols=SHORT)
     assert hidden_of(runs) == [8, 10, 11] and [group.n for group in runs] == [17, 17, 0]
     assert "2 recordings of 17 trials, 1 failure;" in describe_runs(runs)
@@ -45,14 +45,14 @@ def test_the_runs_that_were_asked_for_and_no_others(folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"grids": grid(99), "protocols": SHORT}, "holds none of these shapes"),
+        ({"grids": grid(99), "protocols": SHORT}, "none of these shapes"),
         ({"grids": grid(8), "protocols": [Protocol(trials=5)]}, "5 trials"),
         ({"grids": grid(8), "runtimes": ["pytorch"]}, "pytorch"),
         ({"grids": grid(0)}, "at least 1"),
         ({"grids": [{"colour": [1]}]}, "colour"),
     ],
 )
-def test_nothing_to_draw_is_told(folder, arguments, message):
+def test_missing_runs_raise_an_error(folder, arguments, message):
     with pytest.raises((UsageError, TypeError), match=message):
         load_or_record(folder, **arguments)
 
@@ -69,7 +69,7 @@ def test_rounds_and_control_runs_of_a_campaign(tmp_path):
     np.testing.assert_array_equal(np.concatenate(kept), np.r_[noise, noise + 1])
 
 
-def test_arrivals_are_never_mixed_unless_asked_for(tmp_path):
+def test_arrivals_are_only_mixed_on_request(tmp_path):
     closed = planted(8)
     files.write(closed, tmp_path)
     for period_us in (1000.0, 2000.0):
@@ -89,12 +89,12 @@ def test_arrivals_are_never_mixed_unless_asked_for(tmp_path):
         periods(Protocol(trials=17, arrival="paused", pause_ms=3))
 
 
-def test_recording_here_goes_on_where_it_was(tmp_path, capsys):
+def test_recording_here_resumes(tmp_path, capsys):
     arguments = {"record": True, "out": tmp_path / "out", "show_progress": False, "protocols": [Protocol(trials=30)]}
     assert len(load_or_record("nowhere", grids=grid(8), **arguments)) == 1
     again = load_or_record("nowhere", grids=grid(8, 9), **arguments)
     assert hidden_of(again) == [8, 9] and {group.n for group in again} == {30}
-    assert "1 recorded, 0 failed, 1 were there already" in capsys.readouterr().out
+    assert "1 recorded, 0 failed" in capsys.readouterr().out
 
 
 def test_data_is_found_from_the_notebooks_folder_and_from_the_top(monkeypatch):

@@ -1,4 +1,4 @@
-"""The largest network that meets a deadline, and the fresh recording that confirms it."""
+"""The largest network that meets a deadline, and the new recording that confirms it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WARMUP = 10
 def recording(
     hidden: int, late: int = 0, n: int = 300, started: int = 1000, round: int = 0, machine: str = "m", **more
 ):
-    """`n` trials near 100 us, of which the last `late` take 2 ms."""
+    """`n` trials near 100 us; the last `late` take 2 ms."""
     latency = np.random.default_rng(hidden).integers(99_000, 101_000, n + WARMUP)
     latency[len(latency) - late :] = 2_000_000
     columns = {
@@ -37,7 +37,7 @@ def recording(
     return schema.Recording(configuration, round, columns, provenance)
 
 
-def test_the_largest_of_those_that_are_met():
+def test_the_largest_network_that_meets_the_deadline():
     groups = groups_of([recording(8), recording(16), recording(32, late=200), recording(64, n=298)])
     chosen = largest_that_meets(groups, 1000, "99")
     assert chosen.configuration.workload.hidden == 16  # 32 misses, 64 has one trial too few for p99
@@ -60,7 +60,7 @@ def test_among_equals_the_one_with_the_smallest_maximum():
     assert largest_that_meets(groups, 3000, "99").configuration.runtime == "onnxruntime"
 
 
-def test_only_a_younger_recording_of_the_same_confirms_and_the_first_one_counts(tmp_path):
+def test_only_the_first_newer_recording_of_the_same_configuration_confirms(tmp_path):
     (group,) = groups_of([recording(8, started=1000)])
     question = (1000, "99")
 
@@ -78,11 +78,11 @@ def test_only_a_younger_recording_of_the_same_confirms_and_the_first_one_counts(
         recording(9, started=2000),
     ):
         again = found(not_fresh)
-        assert again.verdict is None and not again.confirmed and "Not confirmed yet" in str(again)
+        assert again.verdict is None and not again.confirmed and again.command in str(again)
     late, clean = recording(8, late=100, started=2000), recording(8, started=3000, round=1)
-    assert found(clean).confirmed and str(found(clean)).startswith("Confirmed by")
+    assert found(clean).confirmed
     again = found(late, clean)
-    assert again.verdict.misses == 100 and not again.confirmed and str(again).startswith("NOT confirmed")
+    assert again.verdict.misses == 100 and not again.confirmed and "NOT confirmed" in str(again)
     assert again.fresh.samples[0].started_unix_ns == 2000
     assert confirm(group, *question, data=tmp_path / "nothing").verdict is None
 
@@ -117,17 +117,17 @@ def test_the_command_records_that_configuration(configuration):
     from lstm_trt.cli.common import options_of, protocol_of, shape_of
     from lstm_trt.cli.main import parse
 
-    words = shlex.split(record_command(configuration, "a folder"))
-    assert words[:2] == ["lstm-trt", "record"]
-    given = parse(words[1:])
+    command = shlex.split(record_command(configuration, "a folder"))
+    assert command[:2] == ["lstm-trt", "record"]
+    given = parse(command[1:])
     assert shape_of(given) == configuration.workload and given.runtime == configuration.runtime
     assert protocol_of(given) == configuration.protocol
     assert replace(options_of(given), device=given.device or "cpu") == configuration.options
     assert str(given.out) == "a folder"
 
 
-def test_recording_afresh_here(tmp_path):
-    """The whole way: a network is recorded, chosen, recorded once more, and judged by that alone."""
+def test_recording_again_here(tmp_path):
+    """A network is recorded, selected, recorded again, and tested with the second recording only."""
     from lstm_trt.recorder import pool
 
     shape = LstmShape(1, 8, 4)
@@ -145,7 +145,7 @@ def test_recording_afresh_here(tmp_path):
         confirm(foreign, 1e6, "75", record=True, out=tmp_path / "other")
 
 
-def test_what_came_from_elsewhere_cannot_be_recorded_afresh():
+def test_what_came_from_elsewhere_cannot_be_recorded_again():
     from lstm_trt.store.samples import Group, Sample
 
     group = Group("numbers", (Sample.of([1e5] * 400),))

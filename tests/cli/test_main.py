@@ -1,4 +1,4 @@
-"""Bad input: one clear line, exit status 2, nothing lost, nothing half-written."""
+"""Bad input: one clear line, exit status 2, no data lost, no partial files."""
 
 from __future__ import annotations
 
@@ -83,17 +83,17 @@ def test_a_read_only_folder(tmp_path, refused):
         subprocess.run(["umount", disk], check=True)
 
 
-def test_a_bug_keeps_its_traceback_and_has_a_status_of_its_own(lab, monkeypatch):
+def test_a_bug_has_its_traceback_and_a_separate_exit_status(lab, monkeypatch):
     monkeypatch.setattr(cache, "entries", lambda: 1 / 0)
     result = lab("cache")
     assert result.returncode == 70 and "ZeroDivisionError" in result.stderr and "bug" in result.stderr
 
 
-def test_the_status_and_the_line_of_a_mistake_reach_the_shell(refused):
+def test_the_shell_gets_status_and_message_of_a_mistake(refused):
     assert "invalid choice: 'recrod'" in refused("recrod", process=True)
 
 
-def test_a_reader_that_leaves_early_is_no_error(tmp_path, lab):
+def test_a_closed_pipe_is_not_an_error(tmp_path, lab):
     command = f"{sys.executable} -m lstm_trt doctor --format json | head -c 10"
     result = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, cwd=ROOT)
     assert result.returncode == 0 and result.stderr == ""

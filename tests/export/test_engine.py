@@ -62,7 +62,7 @@ def options(**given) -> EngineOptions:
 
 
 @pytest.mark.parametrize(("shape", "precision", "target"), BUILT, ids=spelled)
-def test_engines_are_built_and_tell_what_they_are(shape, precision, target):
+def test_engines_are_built_with_their_information(shape, precision, target):
     engine = build_engine(shape, options(precision=precision, compute_capability=target, detailed=True))
     information = engine.information
     assert (information["flavour"], information["target"]) == (RTX, {"compute_capabilities": [target], "gpu": None})
@@ -108,7 +108,7 @@ def test_options_that_no_builder_supports(given, kind, message):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
-def test_turing_has_no_float32_and_says_so(precision):
+def test_float32_for_turing_is_an_error(precision):
     with pytest.raises(BuildFailed, match=f"sm75.*{precision}"):
         build_engine(LstmShape(1, 8, 4), options(compute_capability="sm75", precision=precision))
 
@@ -137,11 +137,11 @@ def test_every_option_has_an_engine_of_its_own_in_the_cache():
 @everywhere
 def test_without_a_target_the_engine_is_for_all_of_them(tmp_path):
     engine = build_engine(LstmShape(1, 8, 4), options(compute_capability=None))
-    assert engine.information["target"]["compute_capabilities"] == []  # the builder does not say which
+    assert engine.information["target"]["compute_capabilities"] == []  # the builder does not state which
     assert ", for the builder's default GPUs, " in str(engine)
     hopper = {"name": "NVIDIA H200", "compute_capability": "sm90"}
     origin = Origin.of(engine.information)
-    assert export_engine._mismatch(origin, trt.__version__, hopper) == ("", "")  # TensorRT has to say
+    assert export_engine._mismatch(origin, trt.__version__, hopper) == ("", "")  # TensorRT decides
     names = ["1x8-s4-b1-fp32-rtx-all.json", "1x8-s4-b1-fp32-rtx-all.engine"]
     assert [path.name for path in engine.write(tmp_path)] == names
 
@@ -234,7 +234,7 @@ def test_a_timing_cache_is_kept_and_given_to_the_next_build(monkeypatch, tmp_pat
     assert build._read_timing_cache(trt, config, full, {"name": "another GPU"})[1] == b""
 
 
-# --- what the builder says
+# --- messages of the builder
 
 
 def test_the_builder_is_silent_and_its_reason_is_one_line(capfd):
@@ -261,7 +261,7 @@ def test_a_name_that_is_not_utf8_is_refused_before_tensorrt_quotes_it(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_there_is_one_logger_a_process_and_it_hears_every_build():
+def test_there_is_one_logger_per_process_and_it_gets_all_messages():
     logger = export_trt.logger(RTX)
     for hidden in (9, 10):
         build.build_plan(lstm(sizes=(4, 1, 6, hidden)), options(), "mine", None)
@@ -412,7 +412,7 @@ def test_version_and_gpu_must_be_those_of_the_build(built):
     assert mismatch(replace(full, gpu={"name": "NVIDIA X", "compute_capability": None}), card=ada) == ""
 
 
-def test_a_report_tells_what_can_be_told_here(built):
+def test_a_report_states_origin_and_damage(built):
     plan, origin = built.plan, Origin.of(built.information)
     whole = check_engine(plan, origin)
     assert (whole.flavour, whole.version, whole.targets) == (RTX, trt.__version__, ("sm86",))
@@ -436,7 +436,7 @@ def test_without_its_json_file_an_engine_is_judged_by_tensorrt_alone(built):
             assert (report.flavour, report.version, report.targets) == (None, None, ())
 
 
-def test_what_tensorrt_says_without_a_gpu_tells_whole_and_damaged_engines_not_apart(built):
+def test_without_a_gpu_tensorrt_does_not_distinguish_damaged_engines(built):
     if export_trt.gpu() is not None:
         pytest.skip("there is a GPU here")
     runtime = trt.Runtime(export_trt.logger(RTX))

@@ -96,7 +96,7 @@ def test_half_is_half_all_through_and_the_buffers_stay_float32():
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_bad_graphs_are_refused_by_the_name_of_their_operator(case):
+def test_bad_graphs_are_rejected_with_the_name_of_their_operator(case):
     plant, message = REFUSED[case]
     before = entries()
     with pytest.raises(BuildFailed) as refusal:
@@ -149,7 +149,7 @@ def in_onnxruntime(model, feeds: dict) -> dict:
     ],
     ids=str,
 )
-def test_what_the_gate_lets_pass_is_read_rightly_and_builds(given):
+def test_accepted_graphs_are_read_correctly_and_build(given):
     model = lstm(**given)
     onnx_checks.check(model)
     feeds, read = answers(model)
@@ -166,7 +166,7 @@ def test_what_the_gate_lets_pass_is_read_rightly_and_builds(given):
         ("softplus", lambda feeds: in_onnxruntime(lstm(activations=["Sigmoid", "Softplus", "Tanh"]), feeds)["Y"]),
     ],
 )
-def test_the_gate_is_needed(case, right):
+def test_the_checks_are_needed(case, right):
     """TensorRT accepts these silently, and its network computes something else."""
     model = REFUSED[case][0]()
     feeds, read = answers(model)
@@ -174,15 +174,15 @@ def test_the_gate_is_needed(case, right):
     if case == "layout":
         expected = expected.transpose(2, 0, 1, 3)  # batch first
     assert read["Y"].shape != expected.shape or np.abs(read["Y"] - expected).max() > 1e-2
-    assert builds_without_the_gate(model.SerializeToString())
+    assert builds_without_checks(model.SerializeToString())
 
 
 @pytest.mark.parametrize("case", ["float64", "bfloat16"])
-def test_the_gate_is_needed_for_types(case):
-    assert builds_without_the_gate(REFUSED[case][0]().SerializeToString())
+def test_the_checks_are_needed_for_types(case):
+    assert builds_without_checks(REFUSED[case][0]().SerializeToString())
 
 
-def builds_without_the_gate(content: bytes, level: int | None = None) -> bool:
+def builds_without_checks(content: bytes, level: int | None = None) -> bool:
     network, (builder, _) = parse(trt, export_trt.logger(RTX), content)
     config = builder.create_builder_config()
     if level is not None:
@@ -208,5 +208,5 @@ def test_files_without_an_lstm_are_rejected(content, message):
     assert entries() == before
 
 
-def test_the_builder_would_take_level_9_for_5_without_a_word():
-    assert builds_without_the_gate(lstm().SerializeToString(), level=9)
+def test_the_builder_silently_treats_level_9_as_5():
+    assert builds_without_checks(lstm().SerializeToString(), level=9)

@@ -1,10 +1,10 @@
-"""Every name that the code uses of TensorRT exists in the versions where it is used.
+"""All names of TensorRT that the code uses exist in the versions where it uses them.
 
-The full TensorRT cannot be loaded without a GPU machine, so the names are held against
+The full TensorRT cannot be loaded without a GPU machine, so the names are compared with
 `data/tensorrt_api_names.json`: the public classes and members of the bindings of tensorrt 10.13.3,
-10.16.1, 11.4.0 and tensorrt_rtx 1.7.1, as `dir()` lists them. What the code uses is found in its
-syntax trees: `trt` is the module, and the type of an object follows from the call that made it
-(MADE_BY), or from the tables below where a function is handed one.
+10.16.1, 11.4.0 and tensorrt_rtx 1.7.1, as `dir()` lists them. The names in the code are
+found in its syntax trees: `trt` is the module, and the type of an object follows from the call that
+created it (MADE_BY), or from the tables below if it is passed to a function.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FILES = (
     *sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("runtimes/*tensorrt*.py")),
 )
 
-#: (class, method or attribute) -> class of what it gives.
+#: (class, method or attribute) -> class of its result.
 MADE_BY = {
     ("Builder", "create_network"): "INetworkDefinition",
     ("Builder", "create_builder_config"): "IBuilderConfig",
@@ -63,19 +63,19 @@ HELD_IN = {
     "self._runtime": "Runtime",
     "self._opened.context": "IExecutionContext",
 }
-#: And those that do so in one file only.
+#: The same for one file only.
 HELD_IN_FILE: dict[str, dict[str, str | None]] = {
     "export/engine.py": {"runtime": "Runtime"},
     "export/build.py": {"config": "IBuilderConfig"},
     "runtimes/tensorrt.py": {"engine": "ICudaEngine"},
     "runtimes/tensorrt_rtx.py": {"engine": "ICudaEngine", "config": "IRuntimeConfig", "self._kernels": "IRuntimeCache"},
 }
-#: Members that the stored lists leave out of every class, since pybind11's enumerations all have them.
+#: Members of all pybind11 enumerations, which the stored lists leave out.
 UNLISTED = ("name", "value")
-#: Calls that give the module.
+#: Calls that return the module.
 MODULE_CALLS = ("load_module", "export_trt.load_module")
 
-#: What is only ever reached with TensorRT for RTX, and is not in every version of the other flavour.
+#: Names that are used only with TensorRT for RTX, and are missing in some versions of TensorRT.
 ONLY_RTX = {
     ("BuilderFlag", "REQUIRE_USER_ALLOCATION"),
     (MODULE, "ComputeCapability"),
@@ -156,13 +156,13 @@ class Uses(ast.NodeVisitor):
 
 
 def uses(source: str, held: dict[str, str]) -> dict[tuple[str, str], int]:
-    """(class, member) -> a line; functions are walked one by one, what they call `x` is not another's `x`."""
+    """(class, member) -> a line; functions are walked separately, since they may use the same names for different objects."""
     tree = ast.parse(source)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     found = {}
     for function in functions:
         walk = Uses(held)
-        # Twice: a function inside may use, further up, what is assigned further down.
+        # Twice: an inner function may use names that are assigned further down.
         walk.visit(function)
         walk.visit(function)
         found |= walk.found
@@ -170,7 +170,7 @@ def uses(source: str, held: dict[str, str]) -> dict[tuple[str, str], int]:
 
 
 def lacking(used: dict[tuple[str, str], int]) -> list[str]:
-    """Which of the used names are missing from a version where they are used."""
+    """The used names that are missing in a version where they are used."""
     missing = []
     for (owner, member), line in sorted(used.items()):
         for version, names in NAMES.items():
@@ -183,17 +183,17 @@ def lacking(used: dict[tuple[str, str], int]) -> list[str]:
     return missing
 
 
-def of_file(name: str) -> dict[tuple[str, str], int]:
+def uses_in(name: str) -> dict[tuple[str, str], int]:
     return uses((PACKAGE / name).read_text(), {**HELD_IN, **HELD_IN_FILE.get(name, {})})
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_name_exists_where_it_is_used(name):
-    assert lacking(of_file(name)) == []
+    assert lacking(uses_in(name)) == []
 
 
-def test_the_walk_is_not_blind():
-    everything = {use for name in FILES for use in of_file(name)}
+def test_the_walk_finds_the_known_names():
+    everything = {use for name in FILES for use in uses_in(name)}
     assert {
         (MODULE, "Builder"),
         (MODULE, "ILogger"),
@@ -219,13 +219,13 @@ def test_the_walk_is_not_blind():
         } <= everything
         assert everything >= ONLY_RTX, sorted(ONLY_RTX - everything)
     assert len(everything) > 40
-    for owner, member in ONLY_RTX:  # an exception that nothing needs would hide a mistake
+    for owner, member in ONLY_RTX:  # an unneeded exception could hide a mistake
         others = [names for version, names in NAMES.items() if version != RTX]
         assert any(member not in names.get(owner, ()) for names in others), (owner, member)
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
         ("builder.build_engine(network, config)", "Builder.build_engine (line 2) is not in tensorrt 10.13.3"),
         ("config = trt.Builder(0).create_builder_config(); config.set_flag(trt.BuilderFlag.FP16)", "BuilderFlag.FP16"),
@@ -240,9 +240,9 @@ def test_the_walk_is_not_blind():
         ("engine = trt.Runtime(0).deserialize_cuda_engine(b''); engine.num_bindings", "ICudaEngine.num_bindings"),
     ],
 )
-def test_a_wrong_name_is_found(line, words):
+def test_a_wrong_name_is_found(line, message):
     source = f"def function(trt, network, builder, parser):\n    {line}\n"
-    assert any(words in text for text in lacking(uses(source, HELD_IN)))
+    assert any(message in text for text in lacking(uses(source, HELD_IN)))
 
 
 def test_the_stored_names_are_those_of_the_installed_version():

@@ -1,4 +1,4 @@
-"""Real exports: what is in the file, what ONNX's own reference says to it, the cache."""
+"""Real exports: content of the file, comparison with ONNX's reference evaluator, the cache."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_static_graph_is_valid_and_computes_what_pytorch_does(shape):
     np.testing.assert_allclose(outputs, reference_outputs(build_module(shape, weights), inputs), rtol=0, atol=1e-6)
 
 
-def test_a_size_frozen_inside_the_graph_does_not_get_through(tmp_path):
+def test_a_size_fixed_inside_the_graph_is_detected(tmp_path):
     """What the dynamo exporter of PyTorch 2.13 does: symbolic outside, a constant in a Reshape."""
     shape = LstmShape(1, 8, 3, 2)
     model = onnx.load(to_onnx.export_network(shape).path)
@@ -63,7 +63,7 @@ def test_a_size_frozen_inside_the_graph_does_not_get_through(tmp_path):
     graph.initializer.append(onnx.helper.make_tensor("frozen", onnx.TensorProto.INT64, [3], [3, -1, 1]))
     graph.node.append(onnx.helper.make_node("Reshape", ["unshaped", "frozen"], [output]))
     onnx.save(model, tmp_path / "frozen.onnx")
-    assert to_onnx.static_model(tmp_path / "frozen.onnx", shape)  # at the size of the example it is right
+    assert to_onnx.static_model(tmp_path / "frozen.onnx", shape)  # correct at the size of the example
     with pytest.raises(ExportFailed, match=r"gives outputs of|cannot be made static"):
         to_onnx.static_model(tmp_path / "frozen.onnx", LstmShape(1, 8, 6, 2))
 
@@ -76,7 +76,7 @@ def test_files_that_are_no_network_are_refused(tmp_path, content):
         to_onnx.static_model(path, LstmShape(1, 8, 3))
 
 
-def test_a_file_cut_short_is_refused_and_a_damaged_cache_is_mended(tmp_path):
+def test_a_truncated_file_is_rejected_and_a_damaged_cache_repaired(tmp_path):
     shape = LstmShape(1, 20, 3)
     exported = to_onnx.export_network(shape)
     whole = exported.path.read_bytes()
@@ -89,7 +89,7 @@ def test_a_file_cut_short_is_refused_and_a_damaged_cache_is_mended(tmp_path):
     assert not again.cached and again.sha256 == exported.sha256 and again.path.read_bytes() == whole
 
 
-def test_seeds_and_sizes_have_files_of_their_own():
+def test_seeds_and_sizes_have_separate_files():
     paths = {
         to_onnx.export_network(LstmShape(layers, hidden, 4, directions=directions), seed).path
         for layers in (1, 2)
@@ -100,7 +100,7 @@ def test_seeds_and_sizes_have_files_of_their_own():
     assert len(paths) == 16
 
 
-def test_the_command_writes_what_it_says(tmp_path, lab):
+def test_the_command_writes_the_file_that_it_states(tmp_path, lab):
     arguments = ("export", "--layers", 2, "--hidden", 10, "--sequence", 6, "--batch", 3, "--out", tmp_path)
     answer = json.loads(lab(*arguments, "--format", "json").stdout)
     model = onnx.load(answer["path"])
@@ -117,7 +117,7 @@ def test_the_cache_is_bounded_and_drops_what_was_used_longest_ago(tmp_path, monk
     for number in range(5):
         path, _, there = cache.fetch("kind", f"key{number}", ".bin", lambda: bytes(900_000))
         assert not there and path.exists()
-        cache.fetch("kind", "key0", ".bin", lambda: bytes(900_000))  # in use all the time
+        cache.fetch("kind", "key0", ".bin", lambda: bytes(900_000))  # used all the time
     left = {entry.path.name for entry in cache.entries()}
     assert left == {"key0.bin", "key3.bin", "key4.bin"}
     assert cache.clear() == (3, 2_700_000) and cache.entries() == []

@@ -1,4 +1,4 @@
-"""The roofline bound: its formula by hand, its loops against an assembler, and that no real runtime is faster."""
+"""The roofline bound: formula by hand, loops compared with an assembler, and no real runtime is faster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lstm_trt.machine import floor as machine_floor
 from lstm_trt.machine.floor import MachineRates, roofline_bound
 
 UNIT = MachineRates(1.0, ((16, 1.0),), 1, "planted", "2026-01-01T00:00:00Z", "planted")
-#: A machine as this project was first measured on: L1, L2, L3, memory.
+#: The machine of the first measurements of this project: L1, L2, L3, memory.
 EPYC = replace(UNIT, gflops_per_core=260.0, read_gb_s=((2**14, 530), (2**16, 230), (2**20 + 1, 120), (2**25, 34)))
 
 
@@ -112,7 +112,7 @@ def test_measured_rates_are_plausible():
     json.dumps(measured.as_dict(), allow_nan=False)
 
 
-def test_torch_is_the_probe_where_machine_code_is_not(monkeypatch, tmp_path):
+def test_torch_measures_the_rates_without_machine_code(monkeypatch, tmp_path):
     pytest.importorskip("torch")
     import torch
 
@@ -124,7 +124,7 @@ def test_torch_is_the_probe_where_machine_code_is_not(monkeypatch, tmp_path):
     assert torch.get_num_threads() == before
     assert measured.probe == "torch" and measured.gflops_per_core > 0.5
     assert [size for size, _ in measured.read_gb_s] == [size for size, _ in best.read_gb_s]
-    if best.probe != "torch":  # a library is not faster than the processor, when both have it for themselves
+    if best.probe != "torch":  # a library is not faster than the processor, if no other load interferes
         monkeypatch.undo()
         peak = best.gflops_per_core
         for _ in range(5):
@@ -141,7 +141,7 @@ LOOPS += [(machine_floor.read_loop, 64), (machine_floor.read_loop, 32)]
 @pytest.mark.skipif(not (shutil.which("as") and shutil.which("objcopy")), reason="needs an assembler: as and objcopy")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the assembler here is not for x86-64")
 @pytest.mark.parametrize(("loop", "width"), LOOPS)
-def test_the_machine_code_is_what_an_assembler_makes_of_the_text_beside_it(tmp_path, loop, width):
+def test_the_machine_code_matches_the_assembled_text(tmp_path, loop, width):
     listing = loop(width)
     source = "\n".join([".intel_syntax noprefix", *(text for _, text in listing), ""])
     subprocess.run(["as", "--64", "-o", "code.o", "-"], input=source, text=True, cwd=tmp_path, check=True)
@@ -151,7 +151,7 @@ def test_the_machine_code_is_what_an_assembler_makes_of_the_text_beside_it(tmp_p
 
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")
 @pytest.mark.parametrize(("loop", "width"), LOOPS)
-def test_each_instruction_decodes_to_the_text_beside_it(tmp_path, loop, width):
+def test_each_instruction_decodes_to_its_text(tmp_path, loop, width):
     listing = [(code, text.removeprefix("{disp32} ")) for code, text in loop(width) if code]
     (tmp_path / "code").write_bytes(machine_floor.machine_code(listing))
     command = [
@@ -195,7 +195,7 @@ def _median_ns(step, trials=60) -> float:
 
 
 def _onnx_step(network, inputs):
-    """`network` on ONNX Runtime, with PyTorch's order of gates left as it is: only the sizes matter here."""
+    """`network` on ONNX Runtime with PyTorch's order of gates, since only the sizes matter here."""
     import numpy as np
     import onnxruntime
     from onnx import TensorProto, helper, numpy_helper
@@ -220,7 +220,7 @@ def _onnx_step(network, inputs):
 
 
 def _floors_over_medians(core: int) -> dict[str, float]:
-    """Runs in a fresh process, pinned before torch is imported, as recordings are."""
+    """Runs in a new process, pinned before torch is imported, as recordings are."""
     os.sched_setaffinity(0, [core])
     import torch
 
@@ -237,10 +237,10 @@ def _floors_over_medians(core: int) -> dict[str, float]:
     return shares
 
 
-def test_floor_lies_below_what_runtimes_reach():
-    """The share of the floor in the median was 0.3 to 0.6: only rates measured too low by half would fail this.
+def test_the_bound_is_below_the_latencies_of_runtimes():
+    """The bound was 0.3 to 0.6 of the median: only rates measured too low by half would fail this.
 
-    Rates are that low while other programs use the core or its caches, so that it may be tried again.
+    Rates are that low while other programs use the core or its caches, so it is tried several times.
     """
     core = max(os.sched_getaffinity(0))
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""machine, system, watcher, nvml and host: against planted machines, and against this one."""
+"""Facts, counters, GPU readings and host checks on simulated machines and on this one."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def tree(tmp_path):
 TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
-# --- readings on a planted machine ---
+# --- readings on a simulated machine ---
 
 
 def test_counters_of_the_pinned_cores(tree):
@@ -105,14 +105,14 @@ def test_a_second_reading_is_fresh(tree):
     changed = difference(before, after)
     assert changed["steal_ns"] == 5 * TICK_NS
     assert changed["interrupts_total"] == 600
-    assert changed["cpu_khz"] == 2500250  # a gauge stays what it is
+    assert changed["cpu_khz"] == 2500250  # a gauge is not subtracted
 
 
 def test_what_is_not_counted_is_none(tmp_path):
     with Watcher((0,), "cuda", root=tmp_path) as watcher:
         reading = watcher.read()
         assert set(reading) == set(watcher.names)
-        # the GPU of the machine that runs the tests may answer, the planted root may not
+        # this machine may have a GPU, the simulated root has none
         assert all(value is None for name, value in reading.items() if not name.startswith("gpu_"))
     # a core without a row, rows of zeros as sandboxes print them, a core without a column
     plant(tmp_path, {"/proc/stat": "cpu 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\nintr 0\nctxt 0\n"})
@@ -151,7 +151,7 @@ def test_difference_of_counters_and_gauges():
         "cpu_khz": 2,
         "interrupts_total": None,
     }
-    assert after["steal_ns"] == 7  # the readings themselves are left alone
+    assert after["steal_ns"] == 7  # the readings are not changed
 
 
 # --- cgroups ---
@@ -314,13 +314,13 @@ def test_reading_is_quick_and_leaks_no_file():
 
 
 def test_description_is_json_and_names_no_host_user_or_path():
-    told = facts.describe("cuda")
-    text = json.dumps({**told, **facts.versions(["numpy", "no-such-package"])}, allow_nan=False)
+    description = facts.describe("cuda")
+    text = json.dumps({**description, **facts.versions(["numpy", "no-such-package"])}, allow_nan=False)
     for private in (socket.gethostname(), os.path.expanduser("~"), str(Path.cwd())):
         if len(private) > 1:
             assert not re.search(rf"(?<!\w){re.escape(private)}(?!\w)", text)
-    assert told["cpu"] and told["logical_cores"] >= 1 and told["memory_bytes"] > 2**20
-    assert isinstance(told["gpus"], list)
+    assert description["cpu"] and description["logical_cores"] >= 1 and description["memory_bytes"] > 2**20
+    assert isinstance(description["gpus"], list)
     assert facts.versions(["no-such-package"])["no-such-package"] is None
     assert "gpus" not in facts.describe("cpu")
 
@@ -332,17 +332,17 @@ def test_importing_the_machine_loads_nothing_heavy():
     assert not {"torch", "pandas", "numpy", "pynvml"} & set(loaded)
 
 
-def test_fingerprint_tells_unlike_machines_apart_and_nothing_else():
-    told = facts.describe("cpu")
-    print_ = facts.fingerprint(told)
+def test_fingerprint_distinguishes_machines_and_nothing_else():
+    description = facts.describe("cpu")
+    print_ = facts.fingerprint(description)
     assert re.fullmatch("[0-9a-f]{16}", print_)
     assert facts.fingerprint(facts.describe("cpu")) == print_
-    assert facts.fingerprint({**told, "kernel": "9.9", "governor": "x", "allowed_cores": "0"}) == print_
+    assert facts.fingerprint({**description, "kernel": "9.9", "governor": "x", "allowed_cores": "0"}) == print_
     card = {"name": "NVIDIA H200", "power_limit_mw": 700000}
     others = [{"cpu": "another"}, {"logical_cores": 4096}, {"gpus": [card]}, {"gpus": [card], "driver": "1.2"}]
-    prints = {print_, *(facts.fingerprint({**told, **other}) for other in others)}
+    prints = {print_, *(facts.fingerprint({**description, **other}) for other in others)}
     assert len(prints) == 5
-    # a value in a recording of this version must mean the same in the next
+    # fingerprints in recordings must stay valid in later versions
     assert facts.fingerprint({"cpu": "AMD EPYC", "logical_cores": 2}) == "8a7baee2fa236f61"
 
 
@@ -354,7 +354,7 @@ def test_clock_cost_is_that_of_the_clock():
     assert cost["resolution_ns"] >= 1
 
 
-# --- descriptions of planted machines ---
+# --- descriptions of simulated machines ---
 
 
 def test_description_of_a_planted_machine(tree, monkeypatch):
@@ -379,15 +379,15 @@ def test_description_of_a_planted_machine(tree, monkeypatch):
             "/proc/version": "Linux version 6.1.0 (someone@build-host) (gcc 12) #1 SMP PREEMPT_RT Debian\n",
         },
     )
-    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 1)  # it reads /sys, which cannot be planted
-    told = facts.describe("cpu", tree)
-    assert told["cpu"] == "Planted CPU @ 3 GHz"
-    assert (told["logical_cores"], told["physical_cores"], told["smt"]) == (2, 1, True)
-    assert told["caches"] == {"L1d": 48 * 1024, "L2": 2 * 2**20}
-    assert (told["turbo"], told["governor"], told["memory_bytes"]) == (False, "powersave", 2**20)
-    assert (told["isolated_cores"], told["nohz_full"], told["hypervisor"]) == ("", "", "none")
-    assert told["preemption"] == "PREEMPT_RT"
-    assert "build-host" not in json.dumps(told)
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 1)  # it reads /sys, which cannot be simulated
+    description = facts.describe("cpu", tree)
+    assert description["cpu"] == "Planted CPU @ 3 GHz"
+    assert (description["logical_cores"], description["physical_cores"], description["smt"]) == (2, 1, True)
+    assert description["caches"] == {"L1d": 48 * 1024, "L2": 2 * 2**20}
+    assert (description["turbo"], description["governor"], description["memory_bytes"]) == (False, "powersave", 2**20)
+    assert (description["isolated_cores"], description["nohz_full"], description["hypervisor"]) == ("", "", "none")
+    assert description["preemption"] == "PREEMPT_RT"
+    assert "build-host" not in json.dumps(description)
 
 
 @pytest.mark.parametrize(
@@ -459,11 +459,11 @@ def forget_gpu_name():
 def test_gpus_are_described_and_read(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     planted_nvml(monkeypatch)
-    told = facts.describe("cuda")
-    assert [card["name"] for card in told["gpus"]] == ["NVIDIA A", "NVIDIA B"]
-    assert (told["driver"], told["cuda_driver"]) == ("580.65.06", "13.1")
-    assert told["gpus"][0]["memory_bytes"] == 1 << 30
-    assert told["gpus"][0]["persistence_mode"] is None  # this driver does not answer that
+    description = facts.describe("cuda")
+    assert [card["name"] for card in description["gpus"]] == ["NVIDIA A", "NVIDIA B"]
+    assert (description["driver"], description["cuda_driver"]) == ("580.65.06", "13.1")
+    assert description["gpus"][0]["memory_bytes"] == 1 << 30
+    assert description["gpus"][0]["persistence_mode"] is None  # this driver does not support it
     assert facts.gpu_name() == "NVIDIA A"
     with Watcher((0,), "cuda") as watcher:
         reading = watcher.read()
@@ -592,20 +592,20 @@ def test_host_checks(tmp_path, check, files, verdict, remedy):
     if check == "irqbalance":
         (tmp_path / "proc/self/ns").mkdir(parents=True)
         os.symlink(machine_checks.INITIAL_PID_NAMESPACE, tmp_path / "proc/self/ns/pid")
-    told = found(getattr(machine_checks, check, None) or getattr(machine_checks, check), files, tmp_path)
-    assert told.verdict == verdict, told
-    assert remedy in told.remedy and bool(remedy) == bool(told.remedy), told
-    assert "\n" not in told.remedy
+    result = found(getattr(machine_checks, check), files, tmp_path)
+    assert result.verdict == verdict, result
+    assert remedy in result.remedy and bool(remedy) == bool(result.remedy), result
+    assert "\n" not in result.remedy
 
 
-def test_steal_is_told_in_percent(tmp_path):
-    told = found(
+def test_steal_is_stated_in_percent(tmp_path):
+    result = found(
         machine_checks.virtual_machine, {f"{CLOCKS}/available_clocksource": "kvm-clock", "/proc/stat": STAT}, tmp_path
     )
-    assert told.value == f"kvm, {100 * 30 / 1188:.2g} % stolen since boot"
+    assert result.value == f"kvm, {100 * 30 / 1188:.2g} % stolen since boot"
 
 
-def test_every_check_answers_on_an_empty_machine_and_on_this_one(tmp_path, monkeypatch):
+def test_all_checks_work_on_an_empty_machine_and_on_this_one(tmp_path, monkeypatch):
     for checks in (machine_checks.host_checks(tmp_path), machine_checks.host_checks()):
         assert len(checks) == len(machine_checks.CHECKS) == len({check.name for check in checks})
         for check in checks:

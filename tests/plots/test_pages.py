@@ -324,9 +324,7 @@ def test_the_map_distinguishes_machines():
 
 def test_draw_verdicts_writes_a_page_each_and_the_maps(tmp_path):
     groups = sweep()
-    verdicts = [
-        judge(recorded.samples, 150, "99.9") if recorded.n else failed(recorded.failure, 150.0) for recorded in groups
-    ]
+    verdicts = verdicts_of(groups, "99.9")
     paths = plots.draw_verdicts(groups, verdicts, tmp_path)
     assert [path.name for path in paths if "margin" in path.name] == [
         "verdict-margin-p99.9.png",
@@ -530,9 +528,7 @@ def test_draw_outliers_writes_a_page_each(tmp_path):
 
 def test_tables_of_verdicts_outliers_and_clusters():
     groups = sweep()
-    verdicts = [
-        judge(recorded.samples, 150, "99") if recorded.n else failed(recorded.failure, 150.0) for recorded in groups
-    ]
+    verdicts = verdicts_of(groups, "99")
     table = Verdicts(as_runs(groups), tuple(verdicts)).frame
     assert table["max_us"].dropna().is_monotonic_decreasing and len(table) == 6
     last = table.iloc[-1]

@@ -121,7 +121,7 @@ REFUSED = {
     "layout": (lambda: lstm(layout=1, states=False), "layout=1 (batch first)"),
     "layout, no name": (lambda: unnamed(lstm(layout=1, states=False)), "LSTM operator with output 'Y': layout=1"),
     "input_forget": (lambda: lstm(input_forget=1), "input_forget couples two gates"),
-    "clip": (lambda: lstm(clip=0.5), "clip: TensorRT clips the cell state"),
+    "clip": (lambda: lstm(clip=0.5), "clip"),
     "softplus": (lambda: lstm(activations=["Sigmoid", "Softplus", "Tanh"]), "activation Softplus"),
     "affine": (lambda: lstm(activations=["Affine", "Tanh", "Tanh"]), "activation Affine"),
     "elu": (lambda: lstm(activations=["Elu", "Tanh", "Tanh"]), "activation Elu"),
