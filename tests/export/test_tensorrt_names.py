@@ -156,7 +156,7 @@ class Uses(ast.NodeVisitor):
 
 
 def uses(source: str, held: dict[str, str]) -> dict[tuple[str, str], int]:
-    """(class, member) -> a line; functions are walked separately, since they may use the same names for different objects."""
+    """(class, member) -> a line; each function is walked separately, since names differ in meaning."""
     tree = ast.parse(source)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     found = {}
