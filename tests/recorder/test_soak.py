@@ -57,7 +57,7 @@ def test_times_that_mean_nothing(text):
         (("--for", "3x"), "3h, 1h30m, 90s or plain seconds"),
         (("--for", "0"), "for_s must be between 1 and"),
         (("--for", "400d"), "for_s must be between 1 and"),
-        (("--for", "3h", "--trials", 10), "--for sets how long it records, --trials"),
+        (("--for", "3h", "--trials", 10), "--for and --trials"),
         (("--for", "3h", "--tier", "look"), "--tier"),
         (("--for", "3h", "--time-limit", 10), "--time-limit"),
     ],
