@@ -221,7 +221,7 @@ def _draw(
             [
                 f"{data.describe_counts(points)}. {data.describe_fixed(points, (*axes, *facets))}",
                 data.describe_systems(points),
-                " ".join([*reading, f"In each cell: µs{' (k: thousands)' if thousands else ''}."]),
+                " ".join([*reading, f"Values in µs{' (k: thousands)' if thousands else ''}."]),
             ],
             max(rows * (max(len(sizes[1]) * CELL_HEIGHT_IN, 1.05) + head_in + 0.15) + 0.6, 2.9),
         )

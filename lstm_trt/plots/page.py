@@ -199,7 +199,7 @@ def verdict_rows(verdict: Verdict) -> Rows:
     if len(verdict.max_us_rounds) > 1:
         low, high = min(verdict.max_us_rounds), max(verdict.max_us_rounds)
         rows.append(("by round", f"{number(low)} to {number(high)} µs"))
-    rows += [("Evidence", ""), ("meets deadline, proven", f"{percent_certified(verdict.certifies)} %")]
+    rows += [("Evidence", ""), ("proven within deadline", f"{percent_certified(verdict.certifies)} %")]
     if verdict.effective_n < n:
         rows.append(("effective sample size", whole(verdict.effective_n)))
     if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE and verdict.trials_needed is not None:

@@ -183,7 +183,7 @@ def fits(findings: Findings, axis: str, system: str | None = None, fixed: dict[s
     reading += " 10 % off the line through the points before it."
     log = axis == "batch"
     with style():
-        title = f"Latency against {AXIS_NAMES[axis]}, with straight lines fitted"
+        title = f"Latency against {AXIS_NAMES[axis]}, with fitted straight lines"
         picture, body = sheet(title, _notes(findings, system, held, reading), layout.height_in(2.5))
         axes = panels(body, len(layout.facets), layout.columns, share_y=log)
         if log:
@@ -341,7 +341,7 @@ def inversions(
         if here:
             mappable = ScalarMappable(norm, matplotlib.colormaps["OrRd_r"])
             bar = body.colorbar(mappable, ax=axes, aspect=14, fraction=0.05, shrink=min(1.0, 2.0 / rows))
-            bar.set_label("latency ratio, larger / smaller")
+            bar.set_label("latency ratio")
     return picture
 
 
@@ -362,7 +362,9 @@ def _counted(findings: Findings, here: list[Inversion], found: list[Inversion], 
         text += f"; {len(found) - len(here)} more at other sizes"
     if left_out:
         text += f"; {left_out} in panels that are not shown"
-    return text + (". Pairs of sizes without inversions have no panel. Grey: not measured." if here else ".")
+    return text + (
+        ". Cells: ratio of latencies, larger / smaller; grey: not measured; no panel: no inversion." if here else "."
+    )
 
 
 def _draw_pair(ax: Axes, x: int, y: int, measured: bool, inversion: Inversion | None, norm: Normalize) -> None:
