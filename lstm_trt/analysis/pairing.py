@@ -162,7 +162,9 @@ def _values_of(side: Group) -> dict[str, frozenset[str]]:
 
 def _text(values: Iterable[str] | None) -> str:
     ordered = sorted(values or (), key=lambda text: (len(text), text))
-    return " and ".join(ordered) if len(ordered) < 4 else f"{ordered[0]} to {ordered[-1]}" if ordered else "not known"
+    if not ordered:
+        return "none"
+    return " and ".join(ordered) if len(ordered) < 4 else f"{ordered[0]} to {ordered[-1]}"
 
 
 def recorded_first(a: Group, b: Group) -> str | None:

@@ -279,7 +279,7 @@ def _segments(part: Round) -> str:
         return ""
     texts = []
     for segment in part.segments[:MOST_SEGMENTS]:
-        change = f" ({signed_percent(segment.change)} over them)" if segment.change else ""
+        change = f" (drift {signed_percent(segment.change)})" if segment.change else ""
         texts.append(f"{latency(segment.median_ns / 1e3)} in trials {segment.start + 1} to {segment.stop}{change}")
     more = len(part.segments) - len(texts)
     texts += [f"and {more} more"] if more else []
