@@ -106,9 +106,9 @@ def confirm(
 ) -> Confirmation:
     """Test the first recording of this configuration that is newer than those of `group`.
 
-    It is looked up in `data`, or with `record` in `out`, where it is recorded if there is none, with as many trials as
-    the group. Raises `UsageError` for a group from elsewhere, or if this machine or version differs from that of the
-    group.
+    It is looked up in `data`, or with `record` in `out`. With `record` it is recorded if there is none, with as many
+    trials as the group. Raises `UsageError` for a group from elsewhere, or if this machine or version differs from
+    that of the group.
     """
     if group.configuration is None or not group.n:
         raise UsageError(f"{group.name or 'this'} was not recorded by this package: it cannot be recorded again")

@@ -11,7 +11,7 @@ EXAMPLE = "lstm-trt doctor"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `doctor`: none of its own."""
+    """`doctor` has no arguments except --format."""
 
 
 def run(arguments: argparse.Namespace) -> int:

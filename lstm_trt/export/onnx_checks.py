@@ -160,8 +160,8 @@ def _fault(node: onnx.NodeProto, values: dict[str, Value], precision: str) -> st
         return "input_forget couples two gates, which TensorRT does not support: use an LSTM with a forget gate"
     if "clip" in has:
         return (
-            "clip: unlike ONNX Runtime, TensorRT also clips the cell state before the last activation, so that outputs"
-            " differ; remove clip"
+            "clip: TensorRT, but not ONNX Runtime, also clips the cell state before the last activation; remove clip,"
+            " outputs would differ"
         )
     directions = 2 if direction == "bidirectional" else 1
     return (

@@ -139,7 +139,7 @@ def nohz_full(root: Path) -> Found:
     return "none", "attention", meaning, _for_last_core("nohz_full=", root)
 
 
-@check("RCU callbacks", "the kernel's deferred frees may run on the timed core")
+@check("RCU callbacks", "deferred work of the kernel may run on the timed core")
 def rcu_nocbs(root: Path) -> Found:
     command = read_text("/proc/cmdline", root)
     cores = linux.kernel_argument("rcu_nocbs", root)
@@ -149,11 +149,11 @@ def rcu_nocbs(root: Path) -> Found:
         return (
             f"moved off {cores}" if cores else "moved off all cores",
             "good",
-            "the kernel's deferred frees run on other cores",
+            "deferred work of the kernel runs on other cores",
         )
     if command is None:
         return None
-    meaning = "the kernel's deferred frees run on the timed core"
+    meaning = "deferred work of the kernel runs on the timed core"
     return "on every core", "attention", meaning, _for_last_core("rcu_nocbs=", root)
 
 

@@ -68,7 +68,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def versions(distributions: Iterable[str] = ()) -> dict[str, str | None]:
-    """Python, kernel, C library and the given packages, none of them imported; None where not installed."""
+    """Python, kernel, C library and the given packages, none of them imported; None if not installed."""
     found: dict[str, str | None] = {"python": platform.python_version(), "kernel": os.uname().release}
     try:
         found["libc"] = os.confstr("CS_GNU_LIBC_VERSION")

@@ -58,7 +58,7 @@ class Cell:
     hatch: str | None = None
 
 
-#: Points with their cells; None where nothing was timed.
+#: Points with their cells; None if nothing was timed.
 Cells = list[tuple[Point, Cell | None]]
 
 
@@ -139,8 +139,8 @@ def _measured(points: Sequence[Point], axes: tuple[str, str], statistic: str, de
     cells: Cells = []
     for point in points:
         value_us = point.statistic(statistic)
-        late = bool(deadline_us) and value_us > deadline_us
-        cells.append((point, Cell(value_us, short(value_us), late) if point.ok else None))
+        missed = bool(deadline_us) and value_us > deadline_us
+        cells.append((point, Cell(value_us, short(value_us), missed) if point.ok else None))
     return cells, title, reading, []
 
 
@@ -179,7 +179,7 @@ def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence:
 
 
 def _bound_rank(n: int, percentile: str | float, confidence: float, effective_share: float) -> int | None:
-    """Rank of the order statistic that is the upper bound of n trials; None where there is none.
+    """Rank of the order statistic that is the upper bound of n trials; None if there is none.
 
     `effective_share` is the effective sample size over n.
     """

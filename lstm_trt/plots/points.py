@@ -358,7 +358,7 @@ def describe_rounds(points: Iterable[Point]) -> str:
     """How several rounds are shown; empty if there is only one."""
     if all(len(point.rounds) < 2 for point in points):
         return ""
-    return "Of several rounds the middle one is shown, and the largest maximum; small marks are single rounds."
+    return "Of several rounds the middle one is shown, for maxima the largest; small marks are single rounds."
 
 
 def axis_value(axis: str, value: int) -> str:

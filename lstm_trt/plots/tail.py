@@ -291,7 +291,7 @@ def _network(group: Group) -> str:
 
 
 def control_us(group: Group) -> np.ndarray | None:
-    """Latencies of the control runs of all rounds, in µs; None where there are none."""
+    """Latencies of the control runs of all rounds, in µs; None if there are none."""
     found = [sample.control_ns for sample in group.samples if sample.control_ns is not None and len(sample.control_ns)]
     return np.maximum(np.concatenate(found), 1) / 1000 if found else None
 

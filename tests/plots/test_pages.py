@@ -37,7 +37,7 @@ from tests.support.pictures import (
     shaded,
     table_rows,
     table_texts,
-    words,
+    text_of,
 )
 
 MEDIAN_NS = 100_000.0
@@ -100,8 +100,8 @@ def test_the_page_shows_the_verdict_and_its_numbers(late, expected):
     assert value["measured"] == percent(late / 1000) and value["allowed"] == "1 %"
     assert (value["after a miss"] == "–") == (late == 0)
     assert ("new trials needed" in value) == (expected == "NOT ENOUGH EVIDENCE")
-    assert "n = 1\u2009000 trials after warm-up; maximum" in words(figure)
-    assert "onnxruntime 1.31.1 (fp32, 1 thread) on AMD EPYC; arrivals: closed" in words(figure)
+    assert "n = 1\u2009000 trials after warm-up; maximum" in text_of(figure)
+    assert "onnxruntime 1.31.1 (fp32, 1 thread) on AMD EPYC; arrivals: closed" in text_of(figure)
 
 
 def test_the_tail_is_exact_and_its_lines_stand_where_they_should():
@@ -160,18 +160,18 @@ def test_misses_in_bursts_widen_the_band():
     verdict, figure = page(burst, 150)
     assert verdict.effective_n < 3000
     assert (1 - levels(figure)["evidence"]) ** verdict.effective_n == pytest.approx(0.05, rel=0.01)
-    assert "(effective" in words(figure) and dict(table_rows(figure))["effective sample size"]
+    assert "(effective" in text_of(figure) and dict(table_rows(figure))["effective sample size"]
 
 
 def test_rounds_are_drawn_apart_and_trials_one_after_the_other():
     recorded = group(*(sample(500, 5, seed=number, round=number) for number in range(3)))
     _, figure = page(recorded, 250)
-    assert len(lines(figure, drawstyle="steps-post", linewidth=0.7)) == 3 and "each of 3 rounds" in words(figure)
+    assert len(lines(figure, drawstyle="steps-post", linewidth=0.7)) == 3 and "each of 3 rounds" in text_of(figure)
     bulk = only(lines(figure, label="trial"))
     assert len(bulk.get_xdata()) == 3 * 495
     assert (np.diff(np.sort(bulk.get_xdata())) > 10).sum() >= 2  # gaps, and the warm-up of each round
     assert [label.get_text() for label in bulk.axes.get_xticklabels()] == ["round 0", "round 1", "round 2"]
-    assert "in 3 rounds" in words(figure) and "by round" in words(figure)
+    assert "in 3 rounds" in text_of(figure) and "by round" in text_of(figure)
     assert len(shaded(figure, "warm-up")) == 3
 
 
@@ -182,13 +182,13 @@ def test_the_control_run_is_drawn_by_its_excess_in_us():
     x, _ = only(labelled(figure, "control run")).get_data()
     median = np.quantile(sample(1000).timed_ns, 0.5, method="inverted_cdf") / 1000
     assert x[0] == pytest.approx(median) and x[-1] == pytest.approx(median + 60)
-    assert "control" in words(figure)
+    assert "control" in text_of(figure)
 
 
 def test_a_configuration_that_failed_has_a_page_with_its_reason():
     recorded = replace(group(), samples=(), failure=NoTrials("memory", "no memory left"))
     figure = plots.verdict_page(recorded, failed(recorded.failure, 1000.0))
-    assert "no memory left" in words(figure) and "NOT ENOUGH EVIDENCE" in words(figure)
+    assert "no memory left" in text_of(figure) and "NOT ENOUGH EVIDENCE" in text_of(figure)
     assert_nothing_is_cut_off(figure)
 
 
@@ -273,7 +273,7 @@ def test_the_margin_map_draws_the_bounds_that_the_verdicts_rest_on():
         assert verdict_of(text, patch) == verdict.verdict
     hatches = {patch.get_hatch() for _, patch in found.values()}
     assert len(hatches) == 3 and failed_hatch  # none, too little evidence, failed
-    assert "NOT ENOUGH EVIDENCE" in words(figure) and "failed at the named stage" in words(figure)
+    assert "NOT ENOUGH EVIDENCE" in text_of(figure) and "failed at the named stage" in text_of(figure)
 
 
 @pytest.mark.parametrize("misses", [0, 1, 2, 3, 4, 5, 6])
@@ -291,7 +291,7 @@ def test_the_bound_is_the_order_statistic_of_the_exact_test(misses):
 def test_what_so_many_trials_cannot_prove_is_not_a_number():
     figure = bounds(sweep(), 150, "99.9")
     found = [cells(figure.axes[0])[32, sequence] for sequence in (16, 32)]
-    assert {text.get_text() for text, _ in found} == {">101"} and "the bound lies beyond the maximum" in words(figure)
+    assert {text.get_text() for text, _ in found} == {">101"} and "the bound lies beyond the maximum" in text_of(figure)
     assert {verdict_of(*cell) for cell in found} == {"NOT ENOUGH EVIDENCE"}
 
 
@@ -299,10 +299,10 @@ def test_the_percentile_is_what_so_many_trials_can_prove():
     shapes = [LstmShape(2, hidden, 64) for hidden in (8, 16, 32)]
     groups = [group(sample(n), shape=shape) for n, shape in zip((298, 1000, 3000), shapes, strict=True)]
     figure = bounds(groups, 150)
-    assert "p99 at n = 298 or 1\u2009000, p99.9 at n = 3\u2009000" in words(figure)
+    assert "p99 at n = 298 or 1\u2009000, p99.9 at n = 3\u2009000" in text_of(figure)
     found = cells(figure.axes[0])
     assert [found[hidden, 64][0].get_text()[0] == ">" for hidden in (8, 16, 32)] == [True, False, False]
-    assert "p99.9" not in words(bounds(groups[:2], 150)).split("This is the highest")[0]
+    assert "p99.9" not in text_of(bounds(groups[:2], 150)).split("This is the highest")[0]
 
 
 def test_the_margin_map_needs_shapes_and_axes():
@@ -318,7 +318,7 @@ def test_the_margin_map_needs_shapes_and_axes():
 
 def test_the_map_distinguishes_machines():
     groups = [group(sample(1000, machine=machine)) for machine in ("one", "other")]
-    shown = words(bounds(groups, 150))
+    shown = text_of(bounds(groups, 150))
     assert "machine one" in shown and "machine other" in shown
 
 
@@ -367,7 +367,7 @@ def test_arrivals_stand_side_by_side_with_the_machine_alone():
     spin = group(sample(500, 9, control_ns=control(400)), arrival="periodic", period_us=1000.0)
     paused = group(sample(500), arrival="paused", pause_ms=10.0)
     figure = plots.arrival_tails([paused, spin, closed], deadline_us=150)
-    legend = [text for text in words(figure).splitlines() if "median" in text]
+    legend = [text for text in text_of(figure).splitlines() if "median" in text]
     assert [text.split(":")[0] for text in legend] == ["closed", "periodic every 1000 µs (spin)", "paused 10 ms (os)"]
     assert "misses 9 of 500 (1.8 %)" in legend[1] and "misses 0 of 500 (0 %)" in legend[2]
     network, machine = figure.axes
@@ -506,7 +506,7 @@ def test_the_page_of_outliers(counts):
     assert len(drawn) == len(counts)
     marked = {to_rgba(line.get_color()) for line in drawn}
     assert {patch.get_facecolor() for patch in pooled_line(figure).axes.patches} == marked
-    assert "no events were counted" not in words(figure)  # the control run was
+    assert "no events were counted" not in text_of(figure)  # the control run was
     assert_the_page_is_whole(figure)
     with pytest.raises(UsageError, match="no trials after warm-up"):
         plots.outliers_page(group(), found)

@@ -32,7 +32,7 @@ from tests.support.pictures import (
     only,
     png_size,
     shaded,
-    words,
+    text_of,
 )
 
 EPYC = ("onnxruntime", "1.27.0", "AMD EPYC 9005")
@@ -111,8 +111,10 @@ def sweep():
 
 def test_curves_hold_every_configuration_at_what_is_fixed(sweep):
     figure = plots.curves(sweep, "sequence")
-    assert "Fixed: batch 1, 12 input features, unidirectional." in words(figure)
-    assert "n = 400 trials" in words(figure) and "onnxruntime 1.27.0 (fp32, 1 thread) on AMD EPYC 9005" in words(figure)
+    assert "Fixed: batch 1, 12 input features, unidirectional." in text_of(figure)
+    assert "n = 400 trials" in text_of(figure) and "onnxruntime 1.27.0 (fp32, 1 thread) on AMD EPYC 9005" in text_of(
+        figure
+    )
     shapes = {group.configuration.workload: group for group in sweep.where(batch=1)}
     drawn = points_drawn(medians(figure))
     assert drawn == sorted((shape.sequence, median_us(group)) for shape, group in shapes.items())
@@ -125,7 +127,7 @@ def test_curves_hold_every_configuration_at_what_is_fixed(sweep):
 
 def test_curves_swap_lines_and_sizes(sweep):
     figure = plots.curves(sweep, "hidden", fixed={"batch": 32})
-    assert {"32", "64", "128", "sequence length"} <= set(words(figure).splitlines()) and "batch 32" in words(figure)
+    assert {"32", "64", "128", "sequence length"} <= set(text_of(figure).splitlines()) and "batch 32" in text_of(figure)
     assert {tuple(line.get_xdata()) for line in medians(figure)} == {(64, 128)} and len(medians(figure)) == 6
 
 
@@ -147,7 +149,7 @@ def test_batches_stand_on_a_log2_axis():
 def test_deadline_and_maximum_as_the_statistic(sweep):
     figure = plots.curves(sweep, "sequence", statistic="max_us", deadline_us=333)
     assert [set(line.get_ydata()) for line in deadlines(figure)] == [{333}, {333}]
-    assert "deadline 333 µs" in words(figure) and "Latency against sequence length: maximum" in words(figure)
+    assert "deadline 333 µs" in text_of(figure) and "Latency against sequence length: maximum" in text_of(figure)
     assert not lines(figure, linewidth=THIN["linewidth"])
     assert max(y for _, y in points_drawn(medians(figure))) == max(us(group).max() for group in sweep.where(batch=1))
 
@@ -166,7 +168,7 @@ def test_failures_are_marked_in_every_picture():
     runs = make_runs(Grid((1,), (64, 128), (32, 128)), (EPYC, TORCH), failing=failing)
     figure = plots.curves(runs, "sequence")
     assert [list(line.get_xdata()) for line in lines(figure, marker="x")] == [[128]]
-    assert "memory: 1" in words(figure)
+    assert "memory: 1" in text_of(figure)
     floors = [sample.floor_us for group in runs for sample in group.samples]
     assert figure.axes[0].get_ylim()[0] < min(floors)  # room for the marks below the numbers
 
@@ -174,10 +176,10 @@ def test_failures_are_marked_in_every_picture():
     text, patch = cells(figure.axes[0])[128, 128]
     assert text.get_text() == "memory" and patch.get_hatch()
     assert sum(bool(patch.get_hatch()) for ax in figure.axes[:2] for patch in ax.patches) == 1
-    assert "failed at the named stage" in words(figure)
+    assert "failed at the named stage" in text_of(figure)
 
-    assert "× failed: memory" in words(plots.runtimes(runs))
-    assert "failed: memory" in words(plots.box_plots(runs, "sequence", fixed={"hidden": 128}))
+    assert "× failed: memory" in text_of(plots.runtimes(runs))
+    assert "failed: memory" in text_of(plots.box_plots(runs, "sequence", fixed={"hidden": 128}))
 
 
 def test_a_round_that_failed_is_marked_beside_those_that_ran():
@@ -186,7 +188,7 @@ def test_a_round_that_failed_is_marked_beside_those_that_ran():
     )
     figure = plots.curves(runs, "sequence")
     assert len(lines(figure, marker="x")) == 2 and len(only(medians(figure)).get_xdata()) == 2
-    assert "run: 2" in words(figure)
+    assert "run: 2" in text_of(figure)
 
 
 def test_outliers_are_counted_as_the_founding_document_does():
@@ -200,7 +202,7 @@ def test_outliers_are_counted_as_the_founding_document_does():
 def test_box_plots_show_the_planted_outliers(sweep):
     figure = plots.box_plots(sweep, "batch", fixed={"layers": 2, "hidden": 64, "sequence": 64})
     ax = figure.axes[0]
-    assert words(figure).splitlines().count(f"{SLOW + TWICE + 1} of {N}") == 3
+    assert text_of(figure).splitlines().count(f"{SLOW + TWICE + 1} of {N}") == 3
     outliers = [line for line in lines(figure, marker="o") if line.get_alpha()]
     for line in outliers:
         planted = np.repeat([0.25, 1.0, 2.0], [SLOW, TWICE, 1])
@@ -211,7 +213,7 @@ def test_box_plots_show_the_planted_outliers(sweep):
     for label, batch, median in zip(labels, (1, 4, 32), medians, strict=True):
         size, shown = label.split("\n")
         assert int(size) == batch and shown == f"{median:.3g} µs"
-    assert words(figure).count("max 3.00×") == 3
+    assert text_of(figure).count("max 3.00×") == 3
     assert ax.get_yscale() == "asinh"
     low, high = ax.get_ylim()
     assert low < -0.005 and high > 2.0  # all trials are within the limits
@@ -247,7 +249,7 @@ def test_tails_are_the_exact_share():
     assert (x[-1], y[-1]) == (ratios[-1], 1 / N) and line.get_markevery() == [len(x) - 1]
     level = only(sorted(evidence_levels(figure)))
     assert (1 - level) ** N == pytest.approx(0.05)  # of this rate no event in 400 trials has a chance of 5 %
-    assert f"misses {TWICE + 1} of {N}" in words(figure)
+    assert f"misses {TWICE + 1} of {N}" in text_of(figure)
     dashed = [other for other in lines(figure, color=line.get_color()) if other.is_dashed()]
     assert only(dashed).get_xdata()[0] == pytest.approx(1.5)
 
@@ -283,14 +285,14 @@ def test_trials_in_order_mark_warm_up_and_outliers():
     assert len(only(lines(figure, marker=".", color="0.4")).get_xdata()) == WARMUP
     guides = {line.get_ydata()[0] for line in lines(figure) if line.is_dashed()}
     assert guides == {1.25 * median, 2 * median}
-    assert "1 of 10 warm-up trials above" in words(figure)
+    assert "1 of 10 warm-up trials above" in text_of(figure)
     assert sum(bar.get_width() for bar in figure.axes[1].patches) == N  # the histogram holds every trial
-    assert "1x64-s32-b1" in words(figure)
+    assert "1x64-s32-b1" in text_of(figure)
 
 
 def test_trials_in_order_state_a_deadline_that_is_far_away():
     figure = plots.trials_in_order(make_runs([LstmShape(1, 64, 32)]), deadline_us=1e6)
-    assert "▲ deadline at 1\u2009000\u2009000 µs" in words(figure) and not deadlines(figure)
+    assert "▲ deadline at 1\u2009000\u2009000 µs" in text_of(figure) and not deadlines(figure)
 
 
 def test_settling_trials_in_the_middle_are_shaded_too():
@@ -313,14 +315,14 @@ def test_heat_map_marks_misses_and_what_was_not_measured(sweep):
         assert float(text.get_text().replace("\u2009", "")) == pytest.approx(largest, rel=0.01)
         assert (text.get_weight() == "bold") == (largest > deadline)
     text, patch = panels["1 layer"][128, 32]
-    assert text is None and patch.get_facecolor() == to_rgba(heatmap.EMPTY) and "not measured" in words(figure)
+    assert text is None and patch.get_facecolor() == to_rgba(heatmap.EMPTY) and "not measured" in text_of(figure)
     assert sum(text is not None for panel in panels.values() for text, _ in panel.values()) == len(runs)
 
 
 def test_heat_map_keeps_within_its_panels(sweep):
     many = make_runs(Grid((1, 2, 3, 4, 6), (64, 128), (32, 64), (1, 2, 4)))
     figure = plots.heat_map(many)
-    assert sum(bool(ax.patches) for ax in figure.axes) == 5 and "batch 1" in words(figure)
+    assert sum(bool(ax.patches) for ax in figure.axes) == 5 and "batch 1" in text_of(figure)
     assert sum(bool(ax.patches) for ax in plots.heat_map(sweep).axes) == 6
 
 
@@ -332,14 +334,14 @@ def test_runtimes_write_the_ratio_to_the_fastest():
     drawn = {line.get_xdata()[0] for line in lines(figure) if line.get_marker() in ("o", "s")}
     assert drawn == {median_us(group) for group in runs} | {us(group).max() for group in runs}
     many = make_runs(SWEEP, (EPYC, TORCH))
-    assert "10 of 36 networks" in words(plots.runtimes(many))
+    assert "10 of 36 networks" in text_of(plots.runtimes(many))
     assert len(plots.runtimes(many, shapes=4).axes[0].get_yticks()) == 4
 
 
 def test_machines_and_versions_are_lines_of_their_own():
     runs = make_runs(Grid((1,), (64,), (32, 64)), (EPYC, XEON, OLDER))
     figure = plots.curves(runs, "sequence")
-    legend = words(figure)
+    legend = text_of(figure)
     for system in (
         "onnxruntime 1.26.0 on AMD EPYC 9005",
         "onnxruntime 1.27.0 on AMD EPYC 9005",
@@ -368,18 +370,18 @@ def test_rounds_are_points_and_never_averaged():
     largest = only(lines(figure, linewidth=THIN["linewidth"]))
     assert list(largest.get_ydata()) == [us(group).max() for group in runs]
     assert [len(line.get_ydata()) for line in lines(figure, markersize=EACH_ROUND["markersize"])] == [8, 8]
-    assert "each of 4 rounds" in words(figure) and "single rounds" in words(figure)
+    assert "each of 4 rounds" in text_of(figure) and "single rounds" in text_of(figure)
     boxes = plots.box_plots(runs, "sequence")
-    assert "first of 4 rounds" in words(boxes)
+    assert "first of 4 rounds" in text_of(boxes)
     assert [len(line.get_ydata()) for line in lines(boxes, marker="D")] == [3, 3]
-    assert "max 3.09×" in words(boxes)  # the largest of all rounds over the median of the first
+    assert "max 3.09×" in text_of(boxes)  # the largest of all rounds over the median of the first
     steps = lines(plots.tails(runs[0]), drawstyle="steps-post")
     assert len(steps) == 4 and len({line.get_color() for line in steps}) == 1
     ordered = plots.trials_in_order(runs[0])
-    assert "4 rounds in sequence" in words(ordered)
+    assert "4 rounds in sequence" in text_of(ordered)
     assert len(only(lines(ordered, label="outlier")).get_xdata()) == 4 * (SLOW + TWICE + 1)
     third = plots.trials_in_order(runs[0], round_number=2)
-    assert "round 2 of 4 rounds" in words(third)
+    assert "round 2 of 4 rounds" in text_of(third)
     assert len(only(lines(third, label="outlier")).get_xdata()) == SLOW + TWICE + 1
     with pytest.raises(UsageError, match="no round 9"):
         plots.trials_in_order(runs[0], round_number=9)
@@ -388,9 +390,9 @@ def test_rounds_are_points_and_never_averaged():
 def test_arrivals_and_trials_distinguish_systems():
     grid = Grid((1,), (64,), (32, 64))
     both = [*make_runs(grid), *make_runs(grid, arrival="periodic", period_us=1000.0)]
-    assert "onnxruntime, periodic every 1000 µs" in words(plots.curves(both, "sequence"))
+    assert "onnxruntime, periodic every 1000 µs" in text_of(plots.curves(both, "sequence"))
     longer = [*make_runs(grid), *make_runs(grid, trials=5000)]
-    assert "onnxruntime, trials 5000" in words(plots.curves(longer, "sequence"))
+    assert "onnxruntime, trials 5000" in text_of(plots.curves(longer, "sequence"))
 
 
 @pytest.mark.parametrize(
@@ -479,12 +481,12 @@ def test_draw_sweep_on_the_edges(tmp_path, runs, expected):
 
 def test_failures_are_listed_with_stage_and_reason():
     runs = make_runs(Grid((1,), (64,), tuple(range(1, 31))), failing=lambda *_: "memory")
-    text = words(plots.failures(runs))
+    text = text_of(plots.failures(runs))
     assert "No configuration succeeded" in text and "30 configurations failed, by stage: memory 30" in text
     assert "1x64-s1-b1 on onnxruntime, memory: no memory left" in text and "and 5 more" in text
     odd = tuple(replace(failure, reason="set $HOME_$ or\n$\\frac") for failure in runs.recordings)
     figure = plots.failures(replace(runs, recordings=odd))
-    assert "set $HOME_$ or $\\frac" in words(figure) and figure._repr_png_()
+    assert "set $HOME_$ or $\\frac" in text_of(figure) and figure._repr_png_()
 
 
 def test_tails_of_a_sweep_begin_with_the_worst(sweep):

@@ -1,4 +1,4 @@
-"""What a picture shows, read back from its artists: text, lines by their look, cells of a map, rows of a table."""
+"""Reads figures back from their artists: text, lines by their look, cells of a map, rows of a table."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 
-def words(figure) -> str:
-    """All that is written, each text on one line."""
+def text_of(figure) -> str:
+    """All texts of a figure, one per line."""
     return "\n".join(text.get_text().replace("\n", " ") for text in figure.findobj(Text) if text.get_visible())
 
 
@@ -39,7 +39,7 @@ def deadlines(figure) -> list[Line2D]:
 
 
 def shaded(figure, label: str) -> list[Rectangle]:
-    """Spans of the colour of the one with this label."""
+    """Spans that have the colour of the span with this label."""
     patches = [patch for ax in figure.axes for patch in ax.patches]
     colors = [patch.get_facecolor() for patch in patches if patch.get_label() == label]
     return [patch for patch in patches if patch.get_facecolor() in colors]
@@ -77,14 +77,14 @@ def table_rows(figure) -> list[tuple[str, str]]:
 
 
 def png_size(path: Path) -> tuple[int, int]:
-    """Width and height in pixels; fails for what is no whole PNG."""
+    """Width and height in pixels; fails if the PNG is not complete."""
     content = path.read_bytes()
     assert content.startswith(b"\x89PNG\r\n\x1a\n") and content.endswith(b"IEND\xaeB`\x82")
     return struct.unpack(">II", content[16:24])
 
 
 def assert_nothing_is_cut_off(figure) -> None:
-    """All text and axes lie on the sheet, nothing lies on the notes, and no text is too small."""
+    """All text and axes are within the sheet and below the notes, and no text is too small."""
     figure.draw_without_rendering()
     sheet = figure.bbox.padded(1)
     title, *notes = sorted(
