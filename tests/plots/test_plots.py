@@ -112,9 +112,8 @@ def sweep():
 def test_curves_hold_every_configuration_at_what_is_fixed(sweep):
     figure = plots.curves(sweep, "sequence")
     assert "Fixed: batch 1, 12 input features, unidirectional." in text_of(figure)
-    assert "n = 400 trials" in text_of(figure) and "onnxruntime 1.27.0 (fp32, 1 thread) on AMD EPYC 9005" in text_of(
-        figure
-    )
+    assert "n = 400 trials" in text_of(figure)
+    assert "onnxruntime 1.27.0 (fp32, 1 thread) on AMD EPYC 9005" in text_of(figure)
     shapes = {group.configuration.workload: group for group in sweep.where(batch=1)}
     drawn = points_drawn(medians(figure))
     assert drawn == sorted((shape.sequence, median_us(group)) for shape, group in shapes.items())
