@@ -1,10 +1,10 @@
 """Time and memory of the analyses: `.venv/bin/python benchmarks/analysis.py`.
 
-Outliers and verdict of 10 000 and of 1 000 000 trials with drift, a step, two clusters, a period
-of 20 ms and counts of context switches. First the analysis alone, the median of some runs in one
-process; then each command on a Parquet file, in a process of its own, its start and its reading
-included. The limits: 1 s and 10 s, for both analyses together and for each command, and 1 GB of
-memory at the peak of a command. Exit status 1 where one is exceeded.
+Outliers and verdict for 10 000 and 1 000 000 trials with drift, a step, two clusters, a period of
+20 ms and counts of context switches. First only the analysis (median of several runs in one
+process), then each command on a Parquet file in a separate process, including start-up and reading.
+Limits: 1 s and 10 s, for both analyses together and for each command, and 1 GB peak memory per
+command. Exit status 1 if a limit is exceeded.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def trials(n: int) -> dict[str, np.ndarray]:
-    """Columns of a closed loop of about 100 us a trial."""
+    """Columns of a closed loop with about 100 us per trial."""
     generator = np.random.default_rng(5)
-    place = np.arange(n) / n
-    level_ns = 1e5 * (1 + 0.03 * place) * np.where(place > 0.37, 1.05, 1)
+    position = np.arange(n) / n
+    level_ns = 1e5 * (1 + 0.03 * position) * np.where(position > 0.37, 1.05, 1)
     latency_ns = level_ns * generator.lognormal(0, 0.02, n)
-    late, twice = generator.random(n) < 0.02, generator.random(n) < 0.005
-    # A beat hits the trial under way: the one in which the sum passes a multiple of 20 ms.
-    late |= np.diff(np.floor(np.cumsum(latency_ns) / 20e6), prepend=0) > 0
-    latency_ns *= np.where(twice, 2, np.where(late, 1.25, 1))
+    slow, doubled = generator.random(n) < 0.02, generator.random(n) < 0.005
+    # A timer delays the current trial: the one in which the sum passes a multiple of 20 ms.
+    slow |= np.diff(np.floor(np.cumsum(latency_ns) / 20e6), prepend=0) > 0
+    latency_ns *= np.where(doubled, 2, np.where(slow, 1.25, 1))
     ends_ns = np.cumsum(latency_ns + 700)
-    switches = generator.random(n) < np.where(twice, 0.8, 0.001)
+    switches = generator.random(n) < np.where(doubled, 0.8, 0.001)
     return {
         "start_ns": (ends_ns - latency_ns - 700).astype(np.int64),
         "latency_ns": latency_ns.round().astype(np.int64),
@@ -50,7 +50,7 @@ def trials(n: int) -> dict[str, np.ndarray]:
 
 
 def alone(path: Path, repeats: int) -> dict[str, float]:
-    """Median seconds of each analysis with its text, in this process."""
+    """Median seconds of each analysis including its text output, in this process."""
     runs = lab.load(path)
     analyses = {
         "outliers": lambda: str(lab.outliers(runs)),
@@ -59,7 +59,7 @@ def alone(path: Path, repeats: int) -> dict[str, float]:
     seconds = {}
     for name, analysis in analyses.items():
         times = []
-        analysis()  # imports what it needs
+        analysis()  # first run: imports modules
         for _ in range(repeats):
             began = time.perf_counter()
             analysis()
@@ -69,7 +69,7 @@ def alone(path: Path, repeats: int) -> dict[str, float]:
 
 
 def command(arguments: list[str]) -> tuple[float, float]:
-    """Seconds and peak resident MB of `lstm-trt ...` in a process of its own."""
+    """Seconds and peak resident MB of `lstm-trt ...` in a separate process."""
     began = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "lstm_trt", *arguments],
@@ -84,14 +84,16 @@ def command(arguments: list[str]) -> tuple[float, float]:
         _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - began
     process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode not in (0, 1, 3):  # the verdicts
-        raise SystemExit(f"lstm-trt {' '.join(arguments)} ended with {process.returncode}: {errors.strip()}")
+    if process.returncode not in (0, 1, 3):  # exit statuses of verdicts
+        raise SystemExit(
+            f"lstm-trt {' '.join(arguments)} failed with exit status {process.returncode}: {errors.strip()}"
+        )
     return seconds, usage.ru_maxrss / 1e3
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=3, help="repetitions, of which the median is printed (default 3)")
+    parser.add_argument("--runs", type=int, default=3, help="repetitions; the median is printed (default 3)")
     repeats = parser.parse_args().runs
     holds = True
     with tempfile.TemporaryDirectory() as folder:
@@ -100,8 +102,8 @@ def main() -> int:
             pq.write_table(pa.table(trials(n)), path)
             seconds = alone(path, repeats)
             both = sum(seconds.values())
-            each = ", ".join(f"{name} {value:.3f} s" for name, value in seconds.items())
-            print(f"{n} trials, analysis alone: {each}")
+            times = ", ".join(f"{name} {value:.3f} s" for name, value in seconds.items())
+            print(f"{n} trials, analysis only: {times}")
             verdict_arguments = ["verdict", str(path), "--deadline-us", str(DEADLINE_US)]
             slowest, most = 0.0, 0.0
             for name, arguments in {"outliers": ["outliers", str(path)], "verdict": verdict_arguments}.items():
@@ -110,12 +112,12 @@ def main() -> int:
                 slowest = max(slowest, statistics.median(taken))
                 most = max(most, *used)
             checks = {
-                f"{both:.2f} s for both analyses of {n} trials (at most {limit_s:g})": both <= limit_s,
-                f"{slowest:.2f} s for the slower command and its start (at most {limit_s:g})": slowest <= limit_s,
-                f"{most:.0f} MB at the peak (at most {LIMIT_MB})": most <= LIMIT_MB,
+                f"both analyses of {n} trials: {both:.2f} s (limit {limit_s:g} s)": both <= limit_s,
+                f"slower command including start-up: {slowest:.2f} s (limit {limit_s:g} s)": slowest <= limit_s,
+                f"peak memory: {most:.0f} MB (limit {LIMIT_MB} MB)": most <= LIMIT_MB,
             }
             for check, holds_here in checks.items():
-                print(("ok    " if holds_here else "FAILS ") + check)
+                print(("ok      " if holds_here else "FAILED  ") + check)
             holds &= all(checks.values())
     return 0 if holds else 1
 

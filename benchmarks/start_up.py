@@ -1,8 +1,8 @@
-"""How long the package and the command line take to start: `.venv/bin/python benchmarks/start_up.py`.
+"""Start-up time of the package and the command line: `.venv/bin/python benchmarks/start_up.py`.
 
-Fresh processes, interleaved: a bare interpreter, one that imports lstm_trt, one that
-prints the command line's help. Limits: the import 100 ms over the bare start, the help
-300 ms. Neither may load torch, pandas or matplotlib. Exit status 1 where one fails.
+New processes, interleaved: a bare interpreter, one that imports lstm_trt, one that prints
+the command line's help. Limits: 100 ms more than the bare start for the import, 300 ms for
+the help. Neither may load torch, pandas or matplotlib. Exit status 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def start_ms(command: list[str]) -> float:
 
 
 def loaded(statement: str) -> list[str]:
-    """Which of the heavy packages a statement loads."""
+    """The packages of `HEAVY` that a statement loads."""
     code = f"import sys; {statement}; print(*[name for name in {HEAVY} if name in sys.modules])"
     return subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT
@@ -46,16 +46,16 @@ def main() -> int:
             times[name].append(start_ms(command))
     medians = {name: statistics.median(values) for name, values in times.items()}
     for name, values in times.items():
-        print(f"{name:16} median {medians[name]:6.1f} ms, {min(values):.1f} to {max(values):.1f} over {ROUNDS} starts")
+        print(f"{name:16} median {medians[name]:6.1f} ms, {min(values):.1f} to {max(values):.1f} ms in {ROUNDS} starts")
     over = medians["import lstm_trt"] - medians["bare start"]
     heavy = loaded("import lstm_trt") + loaded("import lstm_trt.cli.main as main; main.build_parser()")
     checks = {
-        f"the import costs {over:.1f} ms over a bare start (at most 100)": over <= 100,
-        f"the help takes {medians['lstm-trt --help']:.1f} ms (at most 300)": medians["lstm-trt --help"] <= 300,
-        f"loaded of {', '.join(HEAVY)}: {', '.join(heavy) or 'none'}": not heavy,
+        f"import: {over:.1f} ms more than a bare start (limit 100 ms)": over <= 100,
+        f"help: {medians['lstm-trt --help']:.1f} ms (limit 300 ms)": medians["lstm-trt --help"] <= 300,
+        f"loaded packages of {', '.join(HEAVY)}: {', '.join(heavy) or 'none'}": not heavy,
     }
     for check, holds in checks.items():
-        print(("ok    " if holds else "FAILS ") + check)
+        print(("ok      " if holds else "FAILED  ") + check)
     return 0 if all(checks.values()) else 1
 
 

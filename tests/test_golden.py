@@ -14,7 +14,7 @@ from tests.support import golden
 
 @pytest.mark.parametrize("case", golden.CASES, ids=lambda case: case["name"])
 def test_a_command_answers_as_before(case):
-    status, found = golden.answer(case["argv"])
+    status, found = golden.run(case["argv"])
     expected = json.loads((golden.FOLDER / f"{case['name']}.json").read_text())
     assert status == case["status"]
     assert not golden.differences(expected, found)

@@ -1,6 +1,6 @@
-"""The literature's LSTM benchmarks: their workloads, today's implementations of them, and the documents' numbers.
+"""The literature's LSTM benchmarks: their workloads, current implementations of them, and the published figures.
 
-Names are fetched when they are first used (`registry.LITERATURE`).
+Public names are imported on first use (`registry.LITERATURE`).
 """
 
 from lstm_trt import registry

@@ -1,7 +1,7 @@
-"""Weights and batches of the literature's workloads, from numpy's generator, so that every framework gets the same.
+"""Weights and batches of the literature's workloads, from numpy's generator, so that all frameworks get the same.
 
-Nothing here is timed. Names and the order of gates (i, f, g, o) are PyTorch's; other
-frameworks map from these.
+Nothing here is timed. Weight names and gate order (i, f, g, o) are PyTorch's; other
+frameworks convert from these.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from lstm_trt.literature.workloads import LiteratureWorkload
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch, time-major; shapes as `LiteratureWorkload` tells.
+    """One batch, time-major; for the shapes see `LiteratureWorkload`.
 
-    `lengths` (batch,) int64 fall and begin with the sequence itself; inputs beyond a
-    sequence's length are zero, and no answer may depend on them.
+    `lengths` (batch,) int64 are in descending order and the first equals `sequence`; inputs
+    beyond a sequence's length are zero, and no output may depend on them.
     """
 
     inputs: np.ndarray
@@ -27,12 +27,12 @@ class Batch:
     lengths: np.ndarray | None = None
 
     def by_name(self) -> dict[str, np.ndarray]:
-        """What the workload has of it, by name, as a prepared step takes it."""
+        """The arrays that the workload has, by name, as inputs of a prepared step."""
         return {name: array for name, array in vars(self).items() if array is not None}
 
 
 def weight_shapes(workload: LiteratureWorkload) -> dict[str, tuple[int, ...]]:
-    """PyTorch's names and shapes of all that is trained, in the order embedding, LSTM, dense."""
+    """PyTorch's names and shapes of all trained weights, in the order embedding, LSTM, dense."""
     return {**_embedding_shapes(workload), **lstm_weight_shapes(workload.shape), **_dense_shapes(workload)}
 
 
@@ -51,7 +51,7 @@ def make_weights(workload: LiteratureWorkload, seed: int) -> dict[str, np.ndarra
     """Float32 weights by name, with PyTorch's distributions.
 
     The embedding is standard normal, the LSTM uniform in +-1/sqrt(hidden), the dense layer
-    in +-1/sqrt(its inputs). They depend on the network and not on batch, sequence or scale.
+    in +-1/sqrt(its inputs). They depend only on the network, not on batch, sequence or scale.
     """
     sizes = (size for shape in weight_shapes(workload).values() for size in shape)
     generator = np.random.default_rng([seed, *sizes])
@@ -66,7 +66,7 @@ def make_weights(workload: LiteratureWorkload, seed: int) -> dict[str, np.ndarra
 
 
 def make_batch(workload: LiteratureWorkload, seed: int) -> Batch:
-    """Standard normal inputs or uniform tokens, with uniform targets where there is a loss."""
+    """Standard normal inputs or uniform random tokens, with uniform random targets if there is a loss."""
     generator = np.random.default_rng([seed, 1])
     lengths = _lengths(workload, generator)
     if workload.vocabulary:
@@ -79,7 +79,7 @@ def make_batch(workload: LiteratureWorkload, seed: int) -> Batch:
 
 
 def _lengths(workload: LiteratureWorkload, generator: np.random.Generator) -> np.ndarray | None:
-    """Falling, the first as long as the sequence; all of them where CTC has one fixed length; else None."""
+    """Lengths in descending order, the first equal to the sequence; all equal for CTC with fixed length; else None."""
     if workload.loss != "ctc":
         return None
     least, largest = workload.lengths or (workload.sequence, workload.sequence)

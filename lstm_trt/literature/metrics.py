@@ -1,8 +1,8 @@
-"""Recordings of the literature's workloads as the figures that their documents print, one row a figure.
+"""Recordings of the literature's workloads as the figures that their documents report, one row per figure.
 
-The columns are those of `data/published` where they apply, so that both stand in one table. A
-failure is a row without a value, in the documents' own terms where they fit. What it took before
-the first batch (export, schedule, tuning, build, first call) is a row each.
+The columns are those of `data/published` where applicable, so both can be put in one table. A
+failure is a row without a value, described in the documents' terms if possible. The costs before
+the first batch (export, schedule, tuning, build, first call) have one row each.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from lstm_trt.store.schema import Failure, Recording
 
 @dataclass(frozen=True)
 class Row(Figure):
-    """One figure of one recording; `value` is None unless `status` is "ok", and `reason` then says why.
+    """One figure of one recording; `value` is None unless `status` is "ok", otherwise `reason` gives the cause.
 
     `workload` is its name and `label` the name with sizes and scale. `scale` is the fraction of
-    the document's sizes that was run, and `batch` and `sequence` are what was run;
-    `published_batch` and `published_sequence` the document's own (None where the sizes are no
-    variant of it). `n` counts the timed batches, `document_n` the document's.
+    the document's sizes that was run; `batch` and `sequence` are the sizes that were run,
+    `published_batch` and `published_sequence` the document's (None if the sizes are no variant of
+    the document). `n` is the number of timed batches, `document_n` that of the document.
     """
 
     source: str
@@ -65,16 +65,16 @@ class Row(Figure):
     config_id: str
 
 
-#: Statistic that a document leads with, by document; it carries the reason of a failure.
+#: Main statistic of each document; a failure's reason is in its row.
 LEADING = {"000": ("mean", "ms"), "001": ("wall", "s"), "002": ("mean", "ms"), "004": ("mean", "ms")}
 
 
-def of_document(document: str, latency_ns: np.ndarray, batch: int) -> dict[str, tuple[float, str]]:
-    """statistic -> (value, unit), as the document has them; `latency_ns` (n,) of the timed batches."""
-    if document == "000":  # its benchmark tool takes the standard deviation with n in the denominator
+def document_statistics(document: str, latency_ns: np.ndarray, batch: int) -> dict[str, tuple[float, str]]:
+    """statistic -> (value, unit), as defined by the document; `latency_ns` (n,) of the timed batches."""
+    if document == "000":  # its benchmark tool divides by n in the standard deviation
         statistics = {"mean": np.mean, "median": np.median, "max": np.max, "min": np.min, "std": np.std}
         return {name: (float(statistic(latency_ns)) / 1e6, "ms") for name, statistic in statistics.items()}
-    if document == "001":  # time of all timed batches, of one, and sequences a second
+    if document == "001":  # time of all timed batches, time per batch, and sequences per second
         elapsed = float(latency_ns.sum()) / 1e9
         wall = elapsed / len(latency_ns)
         return {"elapsed": (elapsed, "s"), "wall": (wall, "s"), "sequences_per_s": (batch / wall, "sequences/s")}
@@ -94,17 +94,17 @@ class Table:
         return len(self.rows)
 
     def as_dict(self) -> list[dict]:
-        """JSON values, an object a row."""
+        """JSON values, one object per row."""
         return [asdict(row) for row in self.rows]
 
     def csv_text(self) -> str:
         """CSV with the fields of `Row` as columns; None is an empty cell."""
-        import pandas as pd  # slow to load, and only needed here
+        import pandas as pd  # slow to import and only needed here
 
         return pd.DataFrame(self.as_dict(), dtype=object).to_csv(index=False, lineterminator="\n")
 
     def __str__(self) -> str:
-        """A block a document, a line a recording, its figures in the document's order and units."""
+        """One block per document, one line per recording, with figures in the document's order and units."""
         blocks = []
         for document, rows in itertools.groupby(self.rows, key=lambda row: row.source):
             recordings = itertools.groupby(rows, key=lambda row: (row.config_id, row.machine, row.round))
@@ -129,11 +129,11 @@ def table(items: Iterable[Recording | Failure]) -> Table:
 
 
 def _figures(recording: Recording, workload: LiteratureWorkload) -> dict[str, tuple[float, str]]:
-    """Statistic -> (value, unit): the document's own, the number of parameters, the costs.
+    """Statistic -> (value, unit): the document's statistics, the number of parameters, the costs.
 
-    Document 004 checks itself: the loss before the loop and after it, and the loop's time over that of its batches.
+    For document 004 also its checks: first and last loss, and the loop's time divided by the sum of its batches.
     """
-    figures = of_document(workload.document, recording.timed_ns, workload.batch)
+    figures = document_statistics(workload.document, recording.timed_ns, workload.batch)
     losses, check = recording.provenance.get("losses"), recording.provenance["self_check"]
     if workload.document == "004" and losses:
         figures |= {"loss_first": (losses[0], "loss"), "loss_last": (losses[-1], "loss")}
@@ -144,7 +144,7 @@ def _figures(recording: Recording, workload: LiteratureWorkload) -> dict[str, tu
 
 
 def reason(failure: Failure) -> str:
-    """Why it failed, in the documents' terms where they fit ("out of mem"), else the reason itself."""
+    """The cause of a failure, in the documents' terms if possible ("out of mem"), else the reason itself."""
     text = failure.reason.lower()
     if failure.stage == "memory":
         return "out of mem"
@@ -155,11 +155,11 @@ def reason(failure: Failure) -> str:
 
 
 def _common(item: Recording | Failure) -> dict:
-    """What all rows of one recording or failure have in common."""
+    """Fields common to all rows of one recording or failure."""
     configuration, workload, options = item.configuration, item.configuration.workload, item.configuration.options
     base = base_of(workload)
     title, framework = implementations.title_and_framework(configuration.runtime)
-    # As recorded; a failure may not have got so far.
+    # As recorded; a failure may lack it.
     recorded = item.provenance.get("implementation") or {"title": title, "framework": framework}
     return {
         "source": workload.document,
@@ -192,7 +192,7 @@ def _place(row: Row) -> tuple:
 
 
 def _block(document: str, recordings: list[list[Row]]) -> str:
-    # Those of a recording first: a failure has one only, and the order is the document's.
+    # Recordings first, since their figures are in the document's order and a failure has only one row.
     complete = sorted(recordings, key=lambda rows: rows[0].status != "ok")
     figures = list(dict.fromkeys((row.statistic, row.unit) for rows in complete for row in rows))
     figures.sort(key=lambda figure: f"{figure[0]}_s" in COSTS)
@@ -203,7 +203,7 @@ def _block(document: str, recordings: list[list[Row]]) -> str:
 
 
 def _line(recording: list[Row], statistics: list[str]) -> list[str]:
-    """The cells of one recording; of a failure its reason in place of the figures."""
+    """The cells of one recording; for a failure its reason in place of the figures."""
     first = recording[0]
     name = first.implementation
     name += f" x{first.threads}" if first.threads > 1 else ""
@@ -217,7 +217,7 @@ def _line(recording: list[Row], statistics: list[str]) -> list[str]:
 
 
 def _cell(row: Row | None) -> str:
-    """Four digits, at most four of them behind the point."""
+    """The value with four significant digits, at most four after the decimal point."""
     if row is None or row.value is None:
         return "-"
     if row.unit == "count":

@@ -1,16 +1,17 @@
-"""The whole set for a CPU with 2 cores: which workload at which scale, with whom, how many batches, how long.
+"""The complete set of benchmarks for a CPU with 2 cores: workloads, scales, implementations, batches, estimated times.
 
-`BLOCKS` is the choice: all implementations of a block run the same sizes, at one scale. A row gets
-as many of the document's batches as fit into its block's seconds, and never fewer than `FEWEST`.
-That follows from the estimates on every machine alike, so that recordings of two machines answer the
-same question: to change a rate is to ask other questions.
+`BLOCKS` defines the set: all implementations of a block run the same sizes at the same scale. A row
+gets as many of the document's batches as fit into its block's seconds, but at least `FEWEST`. The
+numbers of batches are derived from the estimates, not from the machine, so that recordings of
+different machines are comparable; changing a rate changes them.
 
-A row takes a start, a build, and the steps, by the `RATES` of its implementation. Steps beside the
-batches are the first call, the gate's, and in training the one before the loop. In training a step
-also takes `PARAMETERS_MS` for a million trained numbers (the optimizer), and `weights_ms` counts
-(small batches add up gradients of the weights' size at every cell). The rates were measured by trial
-recordings on one core of a 2-core EPYC of 2026 and rounded up; on another CPU they are a guess. An
-implementation without rates gets the fewest batches and no estimate.
+The time of a row is the sum of start, build and steps, estimated with the `RATES` of its
+implementation. In addition to the batches there is one step for the first call, one for the parity
+gate, and in training one before the loop. A training step also takes `PARAMETERS_MS` per million
+parameters (the optimizer), and `weights_ms` matters (each cell adds to gradients of the size of the
+weights, which dominates for small batches). The rates were measured in trial recordings on one core
+of a 2-core EPYC in 2026 and rounded up; for other CPUs they are rough estimates. An implementation
+without rates gets the fewest batches and no estimate.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from lstm_trt.literature.implementations import Rates
 from lstm_trt.literature.session import REFERENCE, can_run, describe_benchmark, protocol_of
 from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload
 
-#: Of a million trained numbers, in training.
+#: Time of the optimizer per million parameters, in training.
 PARAMETERS_MS = 5.0
 
-#: Of one recording: one that takes so much longer than estimated becomes a failure row, and the set goes on.
+#: Time limit of one recording: if it takes longer, it becomes a failure row and the set continues.
 TIME_LIMIT_S = 300.0
 
-#: Of the whole set; what the estimates must stay below, with room for a machine that is slower.
+#: Upper limit of the estimate for the whole set, with a margin for slower machines.
 LIMIT_S = 45 * 60.0
 
-#: Numbers of batches that a row may have, below the document's own.
+#: Possible numbers of batches of a row, in addition to the document's number.
 LADDER = (200, 100, 50, 20, 10, 5, 3)
 
 FEWEST = LADDER[-1]
@@ -46,7 +47,7 @@ COMPILED = tuple(name for name in registry.IMPLEMENTATIONS if name.endswith("-co
 
 NOT_COMPILED = tuple(name for name in registry.IMPLEMENTATIONS if name not in COMPILED)
 
-#: One of each kind that answers fastest, and PyTorch's cell in a loop.
+#: The fastest implementation of each kind, and PyTorch's cell in a loop.
 FAMILIES = (
     "pytorch-one-call-eager", "pytorch-fused-eager", "tensorflow-xla", "tensorflow-one-call-graph", "onnxruntime",
 )  # fmt: skip
@@ -57,26 +58,27 @@ PYTORCH = tuple(name for name in NOT_COMPILED if name.startswith("pytorch-"))
 
 LONG = (*PYTORCH, "tensorflow-while-graph", "tensorflow-xla", "tensorflow-one-call-graph")
 
-#: What document 001 has rows for, and what has none there and is fast enough for a scale that torch.compile can do.
+#: Implementations with a counterpart in document 001.
 DOCUMENT_001 = tuple(name for name in NOT_COMPILED if name not in ("pytorch-one-call-scripted", "tensorflow-xla"))
 
+#: Implementations for a scale that is small enough for torch.compile.
 SMALL = (
     "pytorch-basic-eager", "pytorch-fused-eager", "pytorch-one-call-eager", "pytorch-one-call-scripted", *COMPILED,
     "tensorflow-xla",
 )  # fmt: skip
 
-#: The three of document 004, and the nearest of TensorFlow's.
+#: The three styles of document 004, and the most similar one of TensorFlow.
 STYLES = ("pytorch-basic-eager", "pytorch-fused-eager", "pytorch-one-call-eager", "tensorflow-one-call-graph")
 
-#: Trained by the frameworks of document 002 that live on: Torch7's, TensorFlow's, Keras on TensorFlow.
+#: The frameworks of document 002 that still exist: PyTorch (for Torch7), TensorFlow, Keras on TensorFlow.
 TEXT = ("pytorch-one-call-eager", "tensorflow-basic-graph", "tensorflow-one-call-graph")
 
 
 @dataclass(frozen=True)
 class Block:
-    """Sizes x implementations in one mode; `seconds` bounds the loop of a row, `why` tells what was left out.
+    """Sizes x implementations in one mode; `seconds` limits the loop of a row, `why` explains the choice.
 
-    No `implementations` means all, those of other packages included.
+    Empty `implementations` means all, including those of other packages.
     """
 
     workloads: tuple[LiteratureWorkload, ...]
@@ -98,7 +100,7 @@ _DEEP = tuple(workload for workload in _STACK if workload.layers in (4, 12, 20))
 
 BLOCKS = (
     Block((WORKLOADS["cell"],), why="all implementations"),
-    Block(_LAYER[:1], seconds=2, why="all implementations at the smallest layer, the one for TVM"),
+    Block(_LAYER[:1], seconds=2, why="all implementations at the smallest layer, the only one that TVM supports"),
     Block(_LAYER[1:], TWO, seconds=2, why="the other sizes of the document's table"),
     Block(
         tuple(
@@ -108,26 +110,28 @@ BLOCKS = (
         ),
         ("tensorflow-one-call-graph",),
         seconds=2.5,
-        why="TensorFlow at the table's longest column, by sequence",
+        why="TensorFlow for the sequences of the table's longest column",
     ),
     Block(_STACK[:1], seconds=2.5, why="all implementations at depth 1"),
-    Block((*_DEEP, _STACK[-1]), FAMILIES, seconds=2.5, why="one of each kind by depth, and the run with batch 32"),
-    Block(_STACK[1:-1], TWO, why="all depths of the document with two"),
+    Block((*_DEEP, _STACK[-1]), FAMILIES, seconds=2.5, why="one of each kind over depth, and the run with batch 32"),
+    Block(_STACK[1:-1], TWO, why="two implementations at all depths of the document"),
     Block(
         (_PTB,),
         (*NOT_COMPILED, "pytorch-one-call-compiled"),
         seconds=6,
-        why="full size; the other compiled ones would build for minutes",
+        why="full size; building the other compiled implementations would take minutes",
     ),
     Block((_PTB,), DOCUMENT_001, "training", seconds=6, why="full size: the rows of the document"),
-    Block((_PTB,), SMALL, "training", "1/8", seconds=2, why="small enough for torch.compile, beside its neighbours"),
+    Block((_PTB,), SMALL, "training", "1/8", seconds=2, why="small enough for torch.compile, with others to compare"),
     Block(_TEXT[:3], TEXT, "training", seconds=4, why="full size up to hidden 512: the document's frameworks"),
     Block(_TEXT[:1], NOT_COMPILED, "training", "1/4", seconds=2, why="all but torch.compile"),
-    Block(_TEXT[1:], (*TEXT, "tensorflow-xla"), "training", "1/4", seconds=2, why="by hidden"),
+    Block(_TEXT[1:], (*TEXT, "tensorflow-xla"), "training", "1/4", seconds=2, why="over hidden size"),
     Block((_SHORT,), NOT_COMPILED, "training", "1/4", seconds=3, why="all but torch.compile"),
-    Block((_SHORT,), STYLES, "training", seconds=4, why="full size: the document's three, and one of TensorFlow"),
-    Block((_LONG,), LONG, "training", "1/8", seconds=3, why="eager TensorFlow takes seconds a batch"),
-    Block((_BIDIRECTIONAL, _CTC), LONG, "training", "1/16", seconds=4, why="eager TensorFlow takes seconds a batch"),
+    Block(
+        (_SHORT,), STYLES, "training", seconds=4, why="full size: the document's three styles, and one of TensorFlow"
+    ),
+    Block((_LONG,), LONG, "training", "1/8", seconds=3, why="eager TensorFlow takes seconds per batch"),
+    Block((_BIDIRECTIONAL, _CTC), LONG, "training", "1/16", seconds=4, why="eager TensorFlow takes seconds per batch"),
 )
 
 
@@ -135,8 +139,8 @@ BLOCKS = (
 class Entry:
     """One row of the plan.
 
-    `configuration` is None where the implementation is not ready here, and `reason` says why; `estimate_s` is None
-    where the implementation has no rates.
+    `configuration` is None if the implementation is not ready on this machine, with the `reason`; `estimate_s` is
+    None if the implementation has no rates.
     """
 
     workload: LiteratureWorkload
@@ -172,17 +176,17 @@ class Plan:
 
     @property
     def ready(self) -> Plan:
-        """The rows that can be recorded here."""
+        """The rows that can be recorded on this machine."""
         return Plan(tuple(entry for entry in self.entries if entry.configuration))
 
     @property
     def configurations(self) -> list[Configuration]:
-        """Those of `ready`."""
+        """The configurations of the rows that can be recorded on this machine."""
         return [entry.configuration for entry in self.entries if entry.configuration]
 
     @property
     def total_s(self) -> float:
-        """Estimate of the rows together, with the reference's answers to the gate; rows without rates count nothing."""
+        """Estimate for all rows, including the parity references; rows without an estimate count as 0."""
         return sum(entry.estimate_s or 0.0 for entry in self.entries) + reference_s(self.entries)
 
     def as_dict(self) -> dict:
@@ -191,16 +195,17 @@ class Plan:
         return {"rows": [entry.as_dict() for entry in self.entries], **totals}
 
     def __str__(self) -> str:
-        """A line a row with scale, batches and estimate, what is not ready here, and the total."""
+        """One line per row with scale, batches, estimate and why it cannot be recorded, and the total."""
         header = ("workload", "scale", "mode", "implementation", "warm-up", "batches", "estimate", "")
         rows = [_cells(entry) for entry in self.entries]
         ready = self.ready
-        total = f"{len(ready.entries)} of {len(rows)} rows can be recorded here, in about {ready.total_s / 60:.0f} min"
+        total = f"{len(ready.entries)} of {len(rows)} rows can be recorded on this machine"
+        total += f", in about {ready.total_s / 60:.0f} min"
         if len(ready.entries) < len(rows):
-            total += f"; all of them would take {self.total_s / 60:.0f} min"
+            total += f"; all rows would take {self.total_s / 60:.0f} min"
         if unknown := sum(entry.estimate_s is None for entry in self.entries):
-            total += f", and {unknown} rows without an estimate"
-        total += f"; a row may take {TIME_LIMIT_S:g} s, what was recorded stays, and the same command goes on"
+            total += f" (without {unknown} rows that have no estimate)"
+        total += f"; time limit per row {TIME_LIMIT_S:g} s; resumes if interrupted"
         return f"{table(header, rows, right=header[4:7], left=header[:4])}\n{total}"
 
 
@@ -208,13 +213,13 @@ def _cells(entry: Entry) -> list[str]:
     workload = entry.workload
     batches = f"{entry.batches} of {workload.batches}" if entry.batches < workload.batches else str(entry.batches)
     estimate = "-" if entry.estimate_s is None else f"{math.ceil(entry.estimate_s)} s"
-    note = "" if entry.configuration else f"not recorded here: {entry.reason}"
+    note = "" if entry.configuration else f"cannot be recorded: {entry.reason}"
     names = [workload.label, workload.scale, entry.mode, entry.implementation]
     return [*names, str(entry.warmup), batches, estimate, note]
 
 
 def plan(more: Sequence[str] = ()) -> Plan:
-    """The whole set, each implementation that `implementations.names(more)` has in at least one row that it can do."""
+    """The whole set; each implementation of `implementations.names(more)` is in at least one row that it supports."""
     found: dict[tuple, Entry] = {}
     for block in BLOCKS:
         for workload in (workload.scaled(block.scale) for workload in block.workloads):
@@ -237,7 +242,7 @@ def _entry(workload: LiteratureWorkload, name: str, block: Block) -> Entry:
 
 
 def batches_of(workload: LiteratureWorkload, name: str, mode: str, seconds: float) -> tuple[int, int]:
-    """(timed, warm-up): as many of the document's batches as the seconds hold, and the warm-up in proportion."""
+    """(timed, warm-up): as many of the document's batches as fit into `seconds`, and the warm-up in proportion."""
     step = step_ms(workload, name, mode)
     for batches in [workload.batches, *(number for number in LADDER if number < workload.batches)]:
         warmup = protocol_of(workload, batches).warmup
@@ -247,7 +252,7 @@ def batches_of(workload: LiteratureWorkload, name: str, mode: str, seconds: floa
 
 
 def weights_touched(workload: LiteratureWorkload) -> float:
-    """Millions of weights that the cells of a forward pass touch together."""
+    """Millions of weights that all cells of a forward pass read."""
     return workload.sequence * workload.cell_weights / 1e6
 
 
@@ -256,7 +261,7 @@ def _rates(name: str, mode: str) -> Rates | None:
 
 
 def step_ms(workload: LiteratureWorkload, name: str, mode: str) -> float | None:
-    """Estimate of one batch; None for an implementation without rates."""
+    """Estimate for one batch; None for an implementation without rates."""
     rates = _rates(name, mode)
     if rates is None:
         return None
@@ -268,7 +273,7 @@ def step_ms(workload: LiteratureWorkload, name: str, mode: str) -> float | None:
 
 
 def estimate_s(workload: LiteratureWorkload, name: str, mode: str, steps: int) -> float | None:
-    """Estimate of a whole row with so many batches, warm-up included; None for an implementation without rates."""
+    """Estimate for a row with `steps` batches, including warm-up; None for an implementation without rates."""
     rates = _rates(name, mode)
     if rates is None:
         return None
@@ -278,6 +283,6 @@ def estimate_s(workload: LiteratureWorkload, name: str, mode: str, steps: int) -
 
 
 def reference_s(entries: Iterable[Entry]) -> float:
-    """Estimate of what PyTorch takes to answer the gate's question, once for a workload and mode, in two steps."""
+    """Estimate for computing the parity references with PyTorch: two steps per workload and mode."""
     asked = {(entry.workload, entry.mode) for entry in entries}
     return sum(2 * step_ms(workload, REFERENCE, mode) / 1e3 for workload, mode in asked)

@@ -1,9 +1,9 @@
-"""Pictures of the literature's workloads: what a document printed beside what was recorded today.
+"""Figures of the literature's workloads: published times next to current recordings.
 
-`bars` has implementations of one workload, a panel for each side; `over_size` a family of workloads over its sizes,
-where lines of equal slope cost alike as the size grows, whatever the machine; `table_of` many shapes, a line each;
-`costs` what it took before the first answer. Each side has its own axis and its own fastest, since machine and size
-differ. What failed is drawn as such, with its reason. `draw` writes all that recordings support.
+`bars` shows the implementations of one workload, one panel per side; `over_size` a family of workloads over its
+sizes, where lines with equal slopes scale alike independent of the machine; `table_of` many shapes, one line each;
+`costs` the time before the first output. Each side has its own axis and its own fastest implementation, since machine
+and size differ. Failures are drawn with their reason. `draw` writes all figures for which there are recordings.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from lstm_trt.runtimes.base import COSTS
 
 ROW_IN, HEAD_IN = 0.21, 0.62
 
-#: What documents print of frameworks that have no implementation here.
+#: Colour of frameworks in documents that have no implementation in this package.
 OTHER = "0.55"
 
 
 @cache
 def framework_colors() -> dict[str, tuple]:
-    """Colour of each framework that has an implementation, the same in all pictures."""
+    """Colour of each framework that has an implementation, the same in all figures."""
     frameworks = dict.fromkeys(load(name).FRAMEWORK for name in registry.table("IMPLEMENTATIONS"))
     return dict(zip(frameworks, kind_colors(len(frameworks)), strict=True))
 
 
 def color_of(implementation: str) -> tuple | str:
-    """The colour of an implementation's framework, grey for one that is not of this package.
+    """The colour of an implementation's framework; grey for those not in this package.
 
-    Documents also print a framework's name alone: "tvm" has the colour of "tvm-tuned".
+    Documents may name only a framework: "tvm" has the colour of "tvm-tuned".
     """
     names = registry.table("IMPLEMENTATIONS")
     styles = [name for name in names if name.startswith(f"{implementation}-")]
@@ -66,13 +66,13 @@ def color_of(implementation: str) -> tuple | str:
 
 
 def bars(sides: Sequence[Side], title: str, notes: Sequence[str] = ()) -> Picture:
-    """A panel a side, the fastest bar first, times of a batch in ms on log axes.
+    """One panel per side, fastest first; times per batch in ms on log axes.
 
-    Raises `UsageError` where no side has an entry.
+    Raises `UsageError` if no side has an entry.
     """
     sides = [side for side in sides if side.entries]
     if not sides:
-        raise UsageError("there is nothing to draw: neither published figures nor recordings")
+        raise UsageError("nothing to draw: there are no published figures and no recordings")
     heights = [HEAD_IN + ROW_IN * len(side.entries) for side in sides]
     lines = [source_text([side]) for side in sides]
     with style():
@@ -80,19 +80,19 @@ def bars(sides: Sequence[Side], title: str, notes: Sequence[str] = ()) -> Pictur
         axes = np.atleast_1d(body.subplots(len(sides), 1, height_ratios=heights))
         for ax, side in zip(axes, sides, strict=True):
             _panel(ax, side)
-        axes[-1].set_xlabel("time of a batch [ms] (log); at each bar: its ratio to the fastest of its panel")
+        axes[-1].set_xlabel("time per batch [ms] (log); labels: time and ratio to the panel's fastest")
     return picture
 
 
 def costs(rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> Picture:
-    """What each implementation took before its first answer, in s on a log axis: a mark a kind of cost.
+    """Time of each implementation before its first output, in s on a log axis: one marker per kind of cost.
 
-    Of several recordings of one implementation each is drawn. Raises `UsageError` where nothing was kept.
+    All recordings of an implementation are drawn. Raises `UsageError` if the recordings have no costs.
     """
     kinds = [name.removesuffix("_s") for name in COSTS]
     found = [row for row in rows if row.statistic in kinds and row.value]
     if not found:
-        raise UsageError("these recordings keep no costs of export, tuning or build")
+        raise UsageError("these recordings contain no costs (export, tuning, build)")
     totals: dict[str, float] = {}
     for row in found:
         totals[row.title] = max(totals.get(row.title, 0.0), row.value)
@@ -104,9 +104,9 @@ def costs(rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> Picture
         for kind, color, marker in zip(kinds, kind_colors(len(kinds)), MARKERS, strict=False):
             mine = [row for row in found if row.statistic == kind]
             if mine:
-                places = [titles.index(row.title) for row in mine]
+                positions = [titles.index(row.title) for row in mine]
                 look = {"color": color, "marker": marker, "linestyle": "none", "markersize": 6, "alpha": 0.8}
-                ax.plot([row.value for row in mine], places, label=kind.replace("_", " "), **look)
+                ax.plot([row.value for row in mine], positions, label=kind.replace("_", " "), **look)
         _rows(ax, titles, low, high)
         ax.set_xlabel("time [s] (log)")
         legend_below(body, ax, ncols=len(kinds))
@@ -114,7 +114,7 @@ def costs(rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> Picture
 
 
 def _rows(ax: Axes, names: Sequence[str], low: float, high: float) -> None:
-    """A row a name from the top down, over a log axis of times."""
+    """One row per name from top to bottom, over a log axis of times."""
     ax.set_xscale("log")
     ax.set_xlim(low, high)
     log_ticks(ax.xaxis, low, high)
@@ -128,7 +128,7 @@ def _panel(ax: Axes, side: Side) -> None:
     entries = [*ranked, *sorted(rest, key=lambda entry: (entry.status == "empty", entry.title))]
     times_ms = _times_ms([side])
     low, high = min(times_ms) / 2.2, max(times_ms) * 1.15
-    reach = high * (high / low) ** 0.32  # room for the text behind the longest bar
+    reach = high * (high / low) ** 0.32  # space for the label of the longest bar
     _rows(ax, [entry.title for entry in entries], low, reach)
     for place, entry in enumerate(entries):
         if entry.seconds is None:
@@ -146,7 +146,7 @@ def _panel(ax: Axes, side: Side) -> None:
 
 
 def _times_ms(sides: Iterable[Side]) -> list[float]:
-    """Every time of the sides; a number in any case, for the limits of an axis."""
+    """All times of the sides, for the limits of an axis; [1.0] if there are none."""
     return [1e3 * entry.seconds for side in sides for entry in side.ranked] or [1.0]
 
 
@@ -155,7 +155,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _missing(ax: Axes, place: int, entry: Entry, low: float) -> None:
-    """A failure is a hatched stub with its reason, an empty cell of the document only text."""
+    """Draw a failure as a short hatched bar with its reason, and an empty cell of the document as text."""
     failed = entry.status == "failed"
     text = entry.reason if failed else f"no figure ({entry.reason})" if entry.reason else "no figure"
     edge = low
@@ -166,23 +166,23 @@ def _missing(ax: Axes, place: int, entry: Entry, low: float) -> None:
     ax.annotate(_cut(text, 75), (edge, place), (4, 0), textcoords="offset points", **look)
 
 
-#: Families that are drawn over a size as well: workload -> (field, its name on the axis).
+#: Families that are drawn over a size: workload -> (field, axis label).
 SIZES = {"stack": ("layers", "layers"), "text-classifier": ("hidden", "hidden size")}
 
 
 def draw(rows: Iterable[metrics.Row], folder: str | Path) -> list[Path]:
     """Write `literature-*.png` into `folder`; returns their paths.
 
-    Bars for every workload and mode (of `layer` all sizes in one picture, of `stack` and
-    `text-classifier` a picture over the size instead), and what each document's implementations
-    took before the first answer. Raises `UsageError` where the folder cannot be written.
+    Bars for every workload and mode (for `layer` all sizes in one figure, for `stack` and
+    `text-classifier` a figure over the size instead), and the time of each document's implementations
+    before the first output. Raises `UsageError` if the folder cannot be written.
     """
     rows = list(rows)
     pictures: dict[str, Callable[[], Picture]] = {}
     for name in dict.fromkeys(row.workload for row in rows):
         printed = published.load(VARIANTS[name][0].document)
         for mode in dict.fromkeys(row.mode for row in rows if row.workload == name):
-            title = "a training step" if mode == "training" else "a forward run"
+            title = "training step" if mode == "training" else "forward pass"
             found = [(workload, compare.printed(printed, workload, mode)) for workload in VARIANTS[name]]
             found = [(workload, then, _today(rows, workload, mode)) for workload, then in found]
             if name == "layer":
@@ -190,9 +190,9 @@ def draw(rows: Iterable[metrics.Row], folder: str | Path) -> list[Path]:
                 picture = partial(table_of, table, "layer: batch x sequence x units")
             elif name in SIZES:
                 field, axis = SIZES[name]
-                # Over the size that most variants differ in; at the smallest scale, which has all of them.
+                # Variants with the batch and sequence of the first; recordings at the smallest scale, which has all.
                 size = found[0][0].batch, found[0][0].sequence
-                found = [each for each in found if (each[0].batch, each[0].sequence) == size]
+                found = [item for item in found if (item[0].batch, item[0].sequence) == size]
                 before = {getattr(workload, field): then[0] for workload, then, _ in found if then}
                 today = {getattr(workload, field): now[-1] for workload, _, now in found if now}
                 picture = partial(over_size, before, today, axis, f"{name} by {axis}: {title}")
@@ -203,8 +203,8 @@ def draw(rows: Iterable[metrics.Row], folder: str | Path) -> list[Path]:
     for document in dict.fromkeys(row.source for row in rows):
         own = [row for row in rows if row.source == document]
         if any(f"{row.statistic}_s" in COSTS for row in own):
-            title = f"Document {document}: time spent before the first answer"
-            notes = ["A mark a recording: the document's workloads, modes and sizes together."]
+            title = f"Document {document}: time before the first output"
+            notes = ["One marker per recording; all workloads, modes and sizes of the document."]
             pictures[f"literature-costs-{document}.png"] = partial(costs, own, title, notes)
     return write_pictures(pictures, folder)
 
@@ -224,7 +224,7 @@ def _scale(now: list[Side]) -> str:
     return f" ({now[0].name})" if now and now[0].name != "today" else ""
 
 
-#: Share of a panel's height for the words of failures.
+#: Share of a panel's height for the labels of failures.
 STRIP = 0.16
 
 SHORT = {"out of mem": "mem", "didn't run": "no run", "recursion depth": "recursion", "stack overflow": "stack"}
@@ -233,14 +233,14 @@ SHORT = {"out of mem": "mem", "didn't run": "no run", "recursion depth": "recurs
 def over_size(
     then: Mapping[int, Side], now: Mapping[int, Side], axis: str, title: str, notes: Sequence[str] = ()
 ) -> Picture:
-    """Time of a batch in ms against a size, a line an implementation; `then` and `now`: size -> side.
+    """Time per batch in ms over a size, one line per implementation; `then` and `now`: size -> side.
 
-    Behind each line's name stands how it grows: the time at its largest size over that at its
-    smallest. Raises `UsageError` where both are empty.
+    The legend gives each line's growth: its time at the largest size divided by that at the
+    smallest. Raises `UsageError` if both are empty.
     """
     panels = [sides for sides in (then, now) if sides]
     if not panels:
-        raise UsageError("there is nothing to draw: neither published figures nor recordings")
+        raise UsageError("nothing to draw: there are no published figures and no recordings")
     sizes = sorted({size for sides in panels for size in sides})
     most = max(len({entry.implementation for side in sides.values() for entry in side.entries}) for sides in panels)
     lines = [source_text(list(sides.values())) for sides in panels]
@@ -252,7 +252,7 @@ def over_size(
             ax.set_title(next(iter(sides.values())).name, loc="left")
             ax.set_xlabel(f"{axis} (log2)")
             ax.legend(loc="upper left", bbox_to_anchor=(-0.12, -0.17), borderaxespad=0, labelspacing=0.3, fontsize=8.5)
-        axes[0].set_ylabel("time of a batch [ms] (log)")
+        axes[0].set_ylabel("time per batch [ms] (log)")
     return picture
 
 
@@ -276,7 +276,7 @@ def _size_panel(ax: Axes, sides: Mapping[int, Side], sizes: Sequence[int]) -> No
     ax.set_ylim(low, high * (high / low) ** (STRIP / (1 - STRIP) if failed else 0))
     log_ticks(ax.yaxis, low, high)
     size_axis(ax, sizes, True, 2)
-    ax.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)  # room for the text of failures at the largest
+    ax.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)  # space for the labels of failures at the largest size
     if failed:
         strip = Rectangle((0, 1 - STRIP), 1, STRIP, transform=ax.transAxes, color="#fbeaea", zorder=0.5, linewidth=0)
         ax.add_patch(strip)
@@ -287,31 +287,30 @@ def _size_panel(ax: Axes, sides: Mapping[int, Side], sizes: Sequence[int]) -> No
 
 
 def _looks(implementations: Mapping[str, str]) -> dict[str, dict]:
-    """A colour a framework, a dash and a marker each within it; by title. `implementations`: title -> name.
+    """Title -> line style: one colour per framework, with different dashes and markers within a framework.
 
-    What has no framework of this package gets one of the colours that are left.
+    `implementations`: title -> name. Frameworks that are not in this package get unused colours.
     """
     own = {title: color_of(name) for title, name in implementations.items()}
     others = [title for title, color in own.items() if color == OTHER]
     free = [color for color in kind_colors(10) if color not in own.values()]
-    colors = own | {title: free[place % len(free)] for place, title in enumerate(others)}
+    colors = own | {title: free[number % len(free)] for number, title in enumerate(others)}
     looks = {}
     for title, color in colors.items():
-        place = sum(look["color"] == color for look in looks.values())
-        marker = MARKERS[place % len(MARKERS)]
-        looks[title] = {"color": color, "marker": marker, "linestyle": DASHES[place % len(DASHES)]}
+        used = sum(look["color"] == color for look in looks.values())
+        marker = MARKERS[used % len(MARKERS)]
+        looks[title] = {"color": color, "marker": marker, "linestyle": DASHES[used % len(DASHES)]}
     return looks
 
 
 def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, notes: Sequence[str] = ()) -> Picture:
-    """Many shapes, a line each: the document's times as hollow marks, today's as full ones, in ms.
+    """Many shapes, one line each: the document's times as open markers, today's as filled ones, in ms.
 
-    `rows`: (what to call it, the document's side, today's side). Words for what failed stand at
-    the left edge.
+    `rows`: (label, the document's side, today's side). Failures are listed at the left edge.
     """
     rows = [row for row in rows if row[1] or row[2]]
     if not rows:
-        raise UsageError("there is nothing to draw: neither published figures nor recordings")
+        raise UsageError("nothing to draw: there are no published figures and no recordings")
     both = [side for row in rows for side in row[1:] if side]
     titles = {entry.title: entry.implementation for side in both for entry in side.entries}
     looks = {title: look | {"linestyle": "none"} for title, look in _looks(titles).items()}
@@ -338,6 +337,6 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
                 look = {"va": "center", "size": 7.5, "color": "#a22", "bbox": BACKGROUND}
                 edge = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points"}
                 ax.annotate(text, (0, place), (3, 0), **edge, **look)
-        ax.set_xlabel("time of a run [ms] (log)")
+        ax.set_xlabel("time per batch [ms] (log)")
         legend_below(body, ax, ncols=3, fontsize=8, columnspacing=1.0, handletextpad=0.3)
     return picture

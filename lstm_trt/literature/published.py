@@ -1,9 +1,9 @@
-"""What the documents printed: the tables of `data/published`, one CSV a document, as rows.
+"""The documents' published figures: the tables of `data/published`, one CSV per document, as rows.
 
-One row is one printed figure, with the workload and sizes it belongs to. A cell that holds
-no figure is a row as well, without a value, so that a failure, a dash and an empty cell stay
-apart. Corrected figures are marked and carry what was printed. `data/published/README.md`
-explains the columns and lists the corrections; that the tables hold to it is tested.
+One row is one published figure, with its workload and sizes. A cell without a figure is a row
+without a value, so that failures, dashes and empty cells can be distinguished. Corrected figures
+are marked and include the printed value. `data/published/README.md` explains the columns and
+lists the corrections; tests check the tables against it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lstm_trt.literature.workloads import LiteratureWorkload
 
 
-#: Document -> the name of its table. "further" are figures of other sources to stand beside.
+#: Document -> name of its table. "further": figures of other sources for comparison.
 DOCUMENTS = {
     "000": "tvm-cudnn",
     "001": "ptb-language-model",
@@ -31,25 +31,25 @@ DOCUMENTS = {
 FOLDER = Path("data/published")
 
 
-#: Units of time, in seconds; the other units are no times.
+#: Units of time in seconds; figures with other units are not times.
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
-#: The time of one unit of work as each document prints it: one such row a configuration.
-#: "mean" is stated; "wall" is elapsed time over batches; "time" is a figure whose statistic is not stated.
+#: Statistics for the time of one batch; each configuration has one such row. "mean": stated as a mean;
+#: "wall": elapsed time divided by batches; "time": the document does not state the statistic.
 TYPICAL = ("mean", "wall", "time")
 
 SIZES = ("batch", "sequence", "features", "hidden", "layers")
 
 
 class Figure:
-    """Base of one figure of a table, of a document or of a recording: a frozen dataclass with at least these fields."""
+    """Base class of a figure of a document or a recording: a frozen dataclass with at least these fields."""
 
     value: float | None
     unit: str
 
     @property
     def seconds(self) -> float | None:
-        """The value in seconds; None where there is no value or it is no time."""
+        """The value in seconds; None if there is no value or it is not a time."""
         return None if self.value is None or self.unit not in SECONDS else self.value * SECONDS[self.unit]
 
 
@@ -57,9 +57,9 @@ class Figure:
 class Row(Figure):
     """One cell of a published table; sizes that its document does not state are None.
 
-    `value` is None unless `status` is "ok"; else `status` is "failed", "no figure" (a printed dash) or "empty" (a cell
-    with nothing in it), with the `reason` in the document's words where it gives one.
-    `published_value` is the cell as printed where `value` differs from it or there is none.
+    `value` is None unless `status` is "ok"; otherwise `status` is "failed", "no figure" (a printed dash) or "empty"
+    (an empty cell), with the `reason` in the document's words if it gives one.
+    `published_value` is the cell as printed if `value` differs from it or is None.
     """
 
     source: str
@@ -88,25 +88,25 @@ class Row(Figure):
     note: str
 
     def matches(self, workload: LiteratureWorkload) -> bool:
-        """Whether this row is about `workload`, whose sizes must be unscaled: every size that is stated is equal."""
+        """Whether this row belongs to the unscaled `workload`: all sizes that are stated are equal."""
         stated = [size for size in SIZES if getattr(self, size) is not None]
         same = all(getattr(self, size) == getattr(workload, size) for size in stated)
         return self.workload == workload.name and self.mode in workload.modes and same
 
 
 def load(document: str) -> tuple[Row, ...]:
-    """The rows of one document (`DOCUMENTS`), in its own order.
+    """The rows of one document (`DOCUMENTS`), in its order.
 
-    Its table is looked for in `data/published` of the working folder, of the folders above it, and of the
-    source tree that this package runs from: the tables are not part of an installed package.
-    Raises `UsageError` where none of those folders has it.
+    Its table is searched for in `data/published` of the working folder, of its parent folders, and of the
+    source tree from which this package runs, since the tables are not part of an installed package.
+    Raises `UsageError` if none of these folders has it.
     """
     path = FOLDER / f"{DOCUMENTS[document]}.csv"
     for folder in [Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[2]]:
         if (folder / path).is_file():
             with (folder / path).open(newline="", encoding="utf-8") as file:
                 return tuple(_row(cells) for cells in csv.DictReader(file))
-    raise UsageError(f"there is no {path} here or in a folder above: run in a checkout of the project")
+    raise UsageError(f"{path} not found in the working folder or its parents: run in a checkout of the project")
 
 
 def _row(cells: dict[str, str]) -> Row:

@@ -1,8 +1,8 @@
-"""The literature's workloads as configurations, how they are prepared for the lab's recorder, and who can run them.
+"""The literature's workloads as configurations, their preparation for the recorder, and which implementations run them.
 
-`describe_benchmark` makes a configuration of a workload, an implementation and the document's protocol; it is
-recorded as any other (`recorder.pool.record_configuration`). All implementations of a workload must agree with one of
-PyTorch's: in their outputs, or in the loss of the first training step.
+`describe_benchmark` makes a configuration from a workload, an implementation and the document's protocol; it is
+recorded like any other (`recorder.pool.record_configuration`). All implementations of a workload must agree with
+PyTorch's `nn.LSTM`: in their outputs, or in the loss of the first training step.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from lstm_trt.recorder.session import availability as runtime_availability
 from lstm_trt.recorder.session import describe
 from lstm_trt.runtimes.base import Availability, Gate, Preparer, Request
 
-#: What all others must agree with.
+#: The implementation that all others must agree with.
 REFERENCE = "pytorch-one-call-eager"
 
-#: What is stored of an implementation.
+#: Attributes of an implementation that recordings store.
 _STORED = ("TITLE", "FRAMEWORK", "STYLE", "EXECUTION", "DISTRIBUTION")
 
 
@@ -35,7 +35,7 @@ class LiteraturePreparer(Preparer):
     """Weights and batches from numpy's generator; the reference is PyTorch's `nn.LSTM`, eager, on the CPU."""
 
     RUNTIMES = "IMPLEMENTATIONS"
-    FRESH_PROCESS = True  # what an earlier workload left in a framework is no part of this one's build costs
+    FRESH_PROCESS = True  # otherwise an earlier workload in the same framework would affect the build costs
     SHARED_REFERENCE = True
 
     def runtime(self, name: str):
@@ -44,7 +44,7 @@ class LiteraturePreparer(Preparer):
     def reference(
         self, configuration: Configuration, gate_seed: int, answers_path: Path, send: Callable[..., None]
     ) -> dict:
-        """Forward: the outputs (`output_shape`) float32. Training: the loss of the first step, (1,) float64."""
+        """Writes, for forward, the outputs (`output_shape`) in float32; for training, the first loss, (1,) float64."""
         send("stage", stage="build")
         workload, mode, seed = configuration.workload, configuration.mode, configuration.protocol.seed
         inputs = make_batch(workload, gate_seed).by_name()
@@ -64,13 +64,13 @@ class LiteraturePreparer(Preparer):
 
     def gate(self, configuration: Configuration, reference: Mapping) -> Gate:
         seed = reference["gate_seed"]
-        answer = np.load(reference["answers_path"])
+        expected = np.load(reference["answers_path"])
         inputs = make_batch(configuration.workload, seed).by_name()
-        return Gate((inputs,), {"loss" if configuration.mode == "training" else "outputs": answer}, seed)
+        return Gate((inputs,), {"loss" if configuration.mode == "training" else "outputs": expected}, seed)
 
     def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
         implementation = self.runtime(configuration.runtime)
-        # A training loop replaces the losses.
+        # Recording a training loop replaces the losses.
         return {"losses": None, "implementation": {name.lower(): getattr(implementation, name) for name in _STORED}}
 
 
@@ -78,18 +78,18 @@ PREPARER = LiteraturePreparer()
 
 
 def availability(name: str, device: str | None = None) -> Availability:
-    """Whether an implementation can run here; raises `UsageError` for an unknown name."""
+    """Whether an implementation can run on this machine; raises `UsageError` for an unknown name."""
     return runtime_availability("IMPLEMENTATIONS", name, device)
 
 
 def reason(name: str, workload: LiteratureWorkload, mode: str, device: str | None = None) -> str | None:
-    """Why an implementation does not do this; None where it can, ready or not. Raises `UsageError` as `load` does."""
+    """Why an implementation does not support this; None if it does, ready or not. Raises `UsageError` like `load`."""
     implementation = implementations.load(name)
     return implementation.supports(workload, mode, device or implementation.DEVICES[0])
 
 
 def can_run(name: str, workload: LiteratureWorkload, mode: str) -> bool:
-    """Whether an implementation does this, ready or not; one that cannot be loaded does not."""
+    """Whether an implementation supports this, ready or not; False if it cannot be loaded."""
     try:
         return reason(name, workload, mode) is None
     except UsageError:
@@ -97,23 +97,23 @@ def can_run(name: str, workload: LiteratureWorkload, mode: str) -> bool:
 
 
 def ready_implementations(workload: LiteratureWorkload, mode: str) -> list[str]:
-    """The implementations that do this and are ready here; raises `UsageError` where there is none."""
+    """The implementations that support this and are ready on this machine; raises `UsageError` if there is none."""
     able = [name for name in implementations.names() if can_run(name, workload, mode)]
     ready = [name for name in able if availability(name).ready]
     if not ready:
-        raise UsageError(f"no implementation that is ready here does {workload.label} ({mode})")
+        raise UsageError(f"no implementation for {workload.label} ({mode}) is ready on this machine")
     return ready
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Workloads, and for each implementation by name whether it is ready here."""
+    """Workloads, and for each implementation (by name) whether it is ready on this machine."""
 
     workloads: tuple[LiteratureWorkload, ...]
     implementations: Mapping[str, Availability]
 
     def able(self, workload: LiteratureWorkload) -> dict[str, list[str]]:
-        """Mode of the workload -> the implementations that do it, ready or not."""
+        """Mode of the workload -> the implementations that support it, ready or not."""
         return {
             mode: [name for name in self.implementations if can_run(name, workload, mode)] for mode in workload.modes
         }
@@ -145,7 +145,7 @@ class Listing:
             (name, "ready" if state.ready else f"not ready: {state.reason}")
             for name, state in self.implementations.items()
         ]
-        lines = ["implementations (lstm-trt doctor shows how to install the others):", table(None, states, indent=2)]
+        lines = ["implementations (see lstm-trt doctor on how to install missing ones):", table(None, states, indent=2)]
         return "\n\n".join([*map(self._block, self.workloads), "\n".join(lines)])
 
     def _block(self, workload: LiteratureWorkload) -> str:
@@ -163,10 +163,10 @@ class Listing:
 
 
 def listing(names: Iterable[str] = (), more: Iterable[str] = ()) -> Listing:
-    """The workloads of these names (all if none is given), and who can run them.
+    """The workloads with these names (default: all), and which implementations can run them.
 
-    `more` are implementations beside those that ship or are installed, by their names with a dot. Raises `UsageError`
-    for an unknown workload; an implementation that cannot be loaded is one that is not ready.
+    `more`: further implementations, by module name with a dot. Raises `UsageError` for an unknown workload; an
+    implementation that cannot be loaded is listed as not ready.
     """
     workloads = tuple(find(name) for name in names or WORKLOADS)
     return Listing(workloads, {name: _state(name) for name in implementations.names(more)})
@@ -183,9 +183,9 @@ def _state(name: str) -> Availability:
 def protocol_of(
     workload: LiteratureWorkload, batches: int | None = None, warmup: int | None = None, seed: int = 0
 ) -> Protocol:
-    """The document's warm-up and batches; with fewer `batches` the warm-up shrinks in proportion, to at least 1.
+    """The document's warm-up and batches; for fewer `batches` the warm-up is reduced in proportion, to at least 1.
 
-    The document's loop has no pause that would call for `settle`: all batches after warm-up count.
+    `settle` is 0, since the document's loop has no pauses: all batches after warm-up count.
     """
     if batches is not None and batches < 1:
         raise UsageError(f"batches must be at least 1, not {batches}")
@@ -206,12 +206,11 @@ def describe_benchmark(
     seed: int = 0,
     options: Options | None = None,
 ) -> Configuration:
-    """The configuration that these names mean on this machine; nothing is run.
+    """The configuration given by these arguments on this machine; nothing is run.
 
-    `mode` is the document's first one if not given, `scale` a fraction of the sizes such as "1/8"
-    (`LiteratureWorkload.scaled`), `batches` and `warmup` the document's. Raises `UsageError` for unknown names, a
-    mode that the document does not have, more threads than cores; `RuntimeUnavailable` where
-    the implementation is not installed.
+    Defaults: for `mode`, the document's first; for `batches` and `warmup`, the document's. `scale` is a fraction of
+    the sizes such as "1/8" (`LiteratureWorkload.scaled`). Raises `UsageError` for unknown names, a mode that the
+    document does not have, or more threads than cores; `RuntimeUnavailable` if the implementation is not installed.
     """
     workload = find(workload) if isinstance(workload, str) else workload
     mode = mode or workload.modes[0]

@@ -1,9 +1,10 @@
 """The workloads of four documents on LSTM benchmarks, by name: network, inputs, loss, optimizer, protocol.
 
-`cell`, `layer` and `stack` are document 000's (TVM against cuDNN), `ptb-lm` is 001's (a language
-model on PTB), `text-classifier` 002's, the four of speech 004's. What a document leaves open is
-settled here once and said in `note`. A workload can be scaled: batch, sequence, lengths and labels
-shrink by a stated fraction and the network stays what it is; `label` shows it.
+`cell`, `layer` and `stack` are from document 000 (TVM against cuDNN), `ptb-lm` from 001 (a language
+model on PTB), `text-classifier` from 002, and the four speech workloads from 004. Where a document
+does not specify something, `note` states the choice made here. A workload can be scaled: batch,
+sequence, lengths and labels are reduced to a given fraction, the network stays the same, and
+`label` shows the scale.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ LOSSES = (None, "cross-entropy", "ctc")
 
 OPTIMIZERS = (None, "sgd", "adam")
 
-#: What `variant` may change, by name: other sizes of the same family.
+#: Sizes that `variant` may change, by family.
 FAMILIES = {
     "layer": ("batch", "sequence", "hidden", "layers"),
     "stack": ("batch", "sequence", "hidden", "layers"),
@@ -42,13 +43,13 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class LiteratureWorkload(Workload):
-    """One benchmark of the literature; raises `UsageError` for a size below 1 and an unknown head, loss or mode.
+    """One benchmark of the literature; raises `UsageError` for a size below 1 or an unknown head, loss or mode.
 
-    `features` is the width of what the first LSTM layer reads; with a `vocabulary` the inputs
-    are tokens that an embedding of that width turns into it. `head`: a dense layer to `outputs`
-    at "every-step" or the "last-step" (`output[-1]` of the last layer), or "none". `lengths`
-    are the least and the largest length of a batch whose sequences differ, `labels` the labels
-    of a sequence for CTC. `warmup` and `batches` are the document's protocol.
+    `features` is the input width of the first LSTM layer; with a `vocabulary` the inputs are
+    tokens, and an embedding has this width. `head`: a dense layer to `outputs` at "every-step" or
+    the "last-step" (`output[-1]` of the last layer), or "none". `lengths` are the smallest and the
+    largest sequence length of a batch with variable lengths, `labels` the number of labels per
+    sequence for CTC. `warmup` and `batches` are the document's protocol.
 
     Arrays are time-major. Inputs (sequence, batch, features) float32, or tokens (sequence, batch)
     int64; targets int64: (sequence, batch) for every step, (batch,) for the last, (batch, labels)
@@ -78,7 +79,7 @@ class LiteratureWorkload(Workload):
     lengths: tuple[int, int] | None = None
     labels: int | None = None
     scale: str = "1"
-    #: What the document leaves open and how it is settled here: for people, no part of the question.
+    #: Choices made where the document does not specify something; not part of the identity.
     note: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -112,7 +113,7 @@ class LiteratureWorkload(Workload):
 
     @property
     def sizes(self) -> str:
-        """All sizes that are run, as the published tables write them."""
+        """All sizes, in the notation of the published tables."""
         text = f"layers {self.layers}" + (" bidirectional" if self.directions == 2 else "")
         text += f" hidden {self.hidden} input {self.features} sequence {self.sequence} batch {self.batch}"
         for name in ("vocabulary", "outputs", "labels"):
@@ -121,12 +122,12 @@ class LiteratureWorkload(Workload):
 
     @property
     def shape(self) -> LstmShape:
-        """The sizes of the LSTM itself, without embedding and head."""
+        """The sizes of the LSTM without embedding and head."""
         return LstmShape(self.layers, self.hidden, self.sequence, self.batch, self.features, self.directions)
 
     @property
     def width(self) -> int:
-        """Width of what the last LSTM layer gives at a step."""
+        """Width of the last LSTM layer's output at a step."""
         return self.hidden * self.directions
 
     def title(self, mode: str) -> str:
@@ -144,37 +145,37 @@ class LiteratureWorkload(Workload):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of the inputs, float32, or of the tokens, int64."""
+        """Shape of the inputs (float32) or tokens (int64)."""
         return (self.sequence, self.batch) + (() if self.vocabulary else (self.features,))
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """Of the answer, float32."""
+        """Shape of the outputs (float32)."""
         if self.head == "last-step":
             return (self.batch, self.outputs)
         return (self.sequence, self.batch, self.outputs or self.width)
 
     @property
     def cells(self) -> int:
-        """Of a forward pass: a cell is one layer and direction at one time step."""
+        """Number of cells in a forward pass: one per layer, direction and time step."""
         return self.sequence * self.layers * self.directions
 
     @property
     def cell_weights(self) -> int:
-        """Weights of the cells' matrix products, of all layers and directions."""
+        """Number of weights in the cells' matrix products, for all layers and directions."""
         widths = self.shape.layer_inputs()
         return self.directions * sum(4 * self.hidden * (width + self.hidden) for width in widths)
 
     @property
     def parameters(self) -> int:
-        """Trained numbers, with PyTorch's two bias vectors a layer and direction."""
+        """Number of trained parameters, with PyTorch's two bias vectors per layer and direction."""
         biases = self.directions * self.layers * 2 * 4 * self.hidden
         head = (self.outputs or 0) * (self.width + self.head_bias)
         return (self.vocabulary or 0) * self.features + self.cell_weights + biases + head
 
     @property
     def flops(self) -> int:
-        """Of one forward pass, matrix products only (2 a weight); of the mean length where lengths differ."""
+        """Operations of one forward pass: matrix products only, 2 per weight; variable lengths count as their mean."""
         steps = self.sequence * self.batch
         if self.lengths:
             steps = sum(self.lengths) * self.batch // 2
@@ -182,7 +183,7 @@ class LiteratureWorkload(Workload):
         return steps * 2 * self.cell_weights + head
 
     def scaled(self, fraction: Fraction | str) -> LiteratureWorkload:
-        """Batch, sequence, lengths and labels times `fraction`, rounded down, at least 1; the network stays.
+        """Batch, sequence, lengths and labels times `fraction`, rounded down, at least 1; the network is unchanged.
 
         Raises `UsageError` unless 0 < fraction <= 1.
         """
@@ -191,7 +192,7 @@ class LiteratureWorkload(Workload):
         except (ValueError, TypeError, ZeroDivisionError, OverflowError):
             raise UsageError(f"the scale must be a fraction such as 1/8, not {fraction!r}") from None
         if not 0 < exact <= 1:
-            raise UsageError(f"the scale must be above 0 and at most 1, not {fraction}")
+            raise UsageError(f"the scale must be greater than 0 and at most 1, not {fraction}")
 
         def part(size: int) -> int:
             return max(1, int(size * exact))
@@ -206,16 +207,16 @@ class LiteratureWorkload(Workload):
         )
 
     def variant(self, **sizes: int) -> LiteratureWorkload:
-        """Another member of the family: sizes by name (`FAMILIES`).
+        """Another variant of the family, with the given sizes (`FAMILIES`).
 
-        In these families the input is as wide as the hidden state, so `features` follows `hidden`.
-        Raises `UsageError` for a size that the family does not vary.
+        In these families the input width equals the hidden size, so `features` follows `hidden`.
+        Raises `UsageError` for a size that cannot be varied.
         """
         varied = FAMILIES.get(self.name, ())
         for name in sizes:
             if name not in varied:
-                known = f"{self.name} varies in {', '.join(varied)}" if varied else f"{self.name} has one size"
-                raise UsageError(f"{known}, not in {name}")
+                known = f"only {', '.join(varied)}" if varied else "its sizes are fixed"
+                raise UsageError(f"cannot change {name} of {self.name}: {known}")
         if "hidden" in sizes:
             sizes["features"] = sizes["hidden"]
         return replace(self, **sizes)
@@ -240,7 +241,7 @@ class LiteratureWorkload(Workload):
         return shlex.join([*line, "--out", str(out)])
 
     def as_dict(self) -> dict:
-        """JSON values, all fields but the note."""
+        """JSON values; all fields except the note."""
         return {"kind": self.KIND, **identity_fields(self)}
 
     @classmethod
@@ -251,7 +252,7 @@ class LiteratureWorkload(Workload):
             raise UsageError(f"not a workload of this version: {error}") from None
 
 
-_NO_RUNS = "the document does not say how many runs: 10 warm-ups and 100 timed runs here"
+_NO_RUNS = "the document does not state the number of runs; here 10 warm-up and 100 timed runs"
 
 _CELL = LiteratureWorkload("cell", "000", batch=128, sequence=1, features=512, hidden=512, note=_NO_RUNS)
 
@@ -259,27 +260,27 @@ _LAYER = LiteratureWorkload("layer", "000", batch=32, sequence=8, features=32, h
 
 _STACK = LiteratureWorkload(
     "stack", "000", batch=1, sequence=100, features=64, hidden=64,
-    note=f"the document does not say the batch of its depths 1 to 20: 1 here; {_NO_RUNS}",
+    note=f"the document does not state the batch size for depths 1 to 20; here 1; {_NO_RUNS}",
 )  # fmt: skip
 
 _PTB = LiteratureWorkload(
     "ptb-lm", "001", batch=128, sequence=50, features=128, hidden=256, layers=3, vocabulary=10001,
     head="every-step", outputs=10001, loss="cross-entropy", optimizer="adam", learning_rate=1e-3,
     modes=("forward", "training"), warmup=10, batches=50,
-    note="random tokens; the document names no optimizer: Adam, 1e-3",
+    note="random tokens; the document does not state the optimizer; here Adam with learning rate 1e-3",
 )  # fmt: skip
 
 _TEXT = LiteratureWorkload(
     "text-classifier", "002", batch=128, sequence=64, features=128, hidden=128, vocabulary=10000,
     head="last-step", outputs=5, loss="cross-entropy", optimizer="sgd", learning_rate=1e-2,
     modes=("training",), warmup=2, batches=50,
-    note="batch and sequence from the document's code; it names no learning rate: 0.01",
+    note="batch and sequence from the document's code; it does not state the learning rate; here 0.01",
 )  # fmt: skip
 
 _SPEECH = LiteratureWorkload(
     "speech-ce-short", "004", batch=64, sequence=100, features=123, hidden=320,
     head="last-step", outputs=10, head_bias=False, loss="cross-entropy", optimizer="adam", learning_rate=1e-3,
-    modes=("training",), warmup=100, batches=400, note="500 batches, of which the first 100 are warm-up",
+    modes=("training",), warmup=100, batches=400, note="500 batches, the first 100 of them warm-up",
 )  # fmt: skip
 
 _SPEECH_LONG = replace(_SPEECH, name="speech-ce-long", batch=32, sequence=1000)
@@ -292,14 +293,14 @@ _SPEECH_CTC = replace(
 )  # fmt: skip
 
 
-#: name -> its default variant, in the order of the documents.
+#: name -> default variant, in the order of the documents.
 WORKLOADS = {
     workload.name: workload
     for workload in (_CELL, _LAYER, _STACK, _PTB, _TEXT, _SPEECH, _SPEECH_LONG, _SPEECH_BIDIRECTIONAL, _SPEECH_CTC)
 }
 
 
-#: (batch, sequence, input = hidden) of document 000's table, failed rows included.
+#: (batch, sequence, input = hidden) of document 000's table, including failed rows.
 _LAYER_SIZES = (
     (32, 8, 32), (32, 32, 32), (32, 128, 128), (64, 8, 32), (64, 128, 128), (128, 8, 32), (128, 8, 128),
     (128, 10, 128), (128, 16, 128), (128, 32, 32), (128, 32, 128), (128, 64, 128), (128, 100, 128),
@@ -310,11 +311,11 @@ _LAYER_SIZES = (
 
 _TWO_LAYERS = replace(
     _LAYER.variant(batch=128, sequence=128, hidden=128, layers=2),
-    note=f"the document writes its batch as 128(2), read as two layers since it takes twice the time; {_NO_RUNS}",
+    note=f"the document gives the batch as 128(2), taken as two layers since it takes twice the time; {_NO_RUNS}",
 )
 
 
-#: name -> the variants that the document has numbers (or failures) for.
+#: name -> the variants for which the document has figures (or failures).
 VARIANTS = {name: (workload,) for name, workload in WORKLOADS.items()} | {
     "layer": (*(_LAYER.variant(batch=m, sequence=n, hidden=k) for m, n, k in _LAYER_SIZES), _TWO_LAYERS),
     "stack": (
@@ -326,16 +327,16 @@ VARIANTS = {name: (workload,) for name, workload in WORKLOADS.items()} | {
 
 
 def find(name: str) -> LiteratureWorkload:
-    """The default variant of a workload by name; raises `UsageError` for an unknown one."""
+    """The default variant of the workload with this name; raises `UsageError` for an unknown name."""
     if name not in WORKLOADS:
         raise UsageError(f"unknown workload {name!r}: choose from {', '.join(WORKLOADS)}")
     return WORKLOADS[name]
 
 
 def base_of(workload: LiteratureWorkload) -> LiteratureWorkload | None:
-    """The variant of the document that a scaled workload was made of: the first that fits, None where none does.
+    """The document's variant from which a scaled workload was made: the first that matches, else None.
 
-    An unscaled workload is its own.
+    Returns an unscaled workload itself.
     """
     if workload.scale == "1":
         return workload

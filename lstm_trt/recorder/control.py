@@ -1,13 +1,13 @@
-"""The control run: an empty step with the same arrivals, which shows what the machine itself does to a call.
+"""The control run: an empty step with the same arrivals, which shows the delays that the machine itself causes.
 
 It runs in the same pinned process right after the trials. A stall of the machine (another
-task, the hypervisor, an interrupt of the firmware) makes an empty step late as it makes any
-other, so what the two have in common is not the network's doing.
+task, the hypervisor, a firmware interrupt) delays an empty step as it delays any other, so
+delays seen in both runs are not caused by the network.
 
-An empty step takes no time, so where calls follow one another (closed and paused arrivals)
-the core is kept busy in its place: it spins for the recording's median latency, and the
-latency is how much later than that it was done. With a period, calls are due each period
-and waited for as in the recording; the latency counts from there.
+With closed and paused arrivals, the core spins for the recording's median latency in place
+of each call, since an empty step takes no time; the latency is the delay beyond that. With
+periodic arrivals, calls are due once per period as in the recording, and the latency is
+counted from the due time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONGEST_S = 60.0
 
 MOST_CALLS = 1_000_000
 
-#: What a turn of the loop below takes itself, with room to spare.
+#: Upper estimate of the loop's own time per call.
 LEAST_SPACING_NS = 2_000
 
 
@@ -36,9 +36,9 @@ def _empty() -> None:
 def run_control(protocol: Protocol, calls: int, median_ns: float) -> tuple[dict[str, np.ndarray], dict]:
     """The control run of a recording with `calls` trials and this median latency.
 
-    As many calls, at most a million, for at most a minute. Returns `start_ns` (when each
-    call was due, from the loop's beginning) and `latency_ns` (from there), both int64; and
-    what was run, as JSON values.
+    Runs the same number of calls, at most a million, for at most a minute. Returns the
+    columns `start_ns` (due time of each call, from the start of the loop) and `latency_ns`
+    (from the due time), both int64; and a description of the run, as JSON values.
     """
     spacing_ns = round(1e3 * protocol.period_us) if protocol.period_us else max(LEAST_SPACING_NS, round(median_ns))
     turn_ns = spacing_ns + 1e6 * (protocol.pause_ms or 0)
@@ -59,7 +59,7 @@ def run_control(protocol: Protocol, calls: int, median_ns: float) -> tuple[dict[
 
 
 def _periodic(calls: int, spacing_ns: int, protocol: Protocol) -> tuple[np.ndarray, np.ndarray]:
-    """The recording's own loop with an empty step; its latency counts from when a call was due."""
+    """The recording's own loop with an empty step; the latency is counted from the due time."""
     block, who = Block(calls, protocol), resource.RUSAGE_THREAD
     began = time.perf_counter_ns()
     block.run(_empty, calls, who, int(1e9 * LONGEST_S))
@@ -68,7 +68,7 @@ def _periodic(calls: int, spacing_ns: int, protocol: Protocol) -> tuple[np.ndarr
 
 
 def _following(calls: int, spacing_ns: int, protocol: Protocol) -> tuple[np.ndarray, np.ndarray]:
-    """A loop of its own, since the recording's would count what begins and ends the spinning as well."""
+    """A separate loop, since the recording's would include the start and end of the spinning in the latency."""
     due_at, latency_of = array("q", bytes(8 * calls)), array("q", bytes(8 * calls))
     clock, sleep, step = time.perf_counter_ns, time.sleep, _empty
     pause = (protocol.pause_ms or 0) / 1e3

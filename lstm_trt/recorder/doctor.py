@@ -1,8 +1,8 @@
-"""What is ready on this machine, and the commands that make the rest ready.
+"""Which runtimes can run on this machine, how the host is set up, and commands that fix what is missing.
 
-`examine` asks each runtime of the registry whether it can run on each of its devices,
-and reads the host; nothing is timed, installed or changed. `render` is the page that
-`lstm-trt doctor` prints.
+`examine` asks each runtime in the registry whether it can run on each of its devices and
+checks the host's settings; nothing is timed, installed or changed. `render` formats the
+report that `lstm-trt doctor` prints.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lstm_trt.machine.checks import KERNEL_LINE, Check
 from lstm_trt.machine.linux import ROOT
 from lstm_trt.runtimes.base import Availability
 
-#: What the package itself uses, beside the runtimes' own distributions.
+#: Packages that this package uses, in addition to the runtimes' distributions.
 PACKAGES = ("numpy", "torch", "onnx", "pyarrow", "pandas", "scipy", "matplotlib", "psutil", "nvidia-ml-py")
 
 BELOW = " " * 13
@@ -36,7 +36,7 @@ COLOURS = {"ready": "32", "good": "32", "not ready": "33", "attention": "33", "u
 
 @dataclass(frozen=True)
 class Row:
-    """One runtime on one device; `device` is None where the module could not name any."""
+    """One runtime on one device; `device` is None if the runtime's module could not be loaded."""
 
     runtime: str
     device: str | None
@@ -49,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True)
 class ImplementationRow:
-    """One implementation of the literature's workloads, and the extra of this package that installs it."""
+    """One implementation of the literature's workloads; `extra` is the extra of this package that installs it."""
 
     implementation: str
     framework: str | None
@@ -62,7 +62,7 @@ class ImplementationRow:
 
 @dataclass(frozen=True)
 class Report:
-    """All that `doctor` found: JSON values but for the rows and checks."""
+    """The findings of `doctor`: JSON values, except for the rows and checks."""
 
     runtimes: list[Row]
     versions: dict[str, str | None]
@@ -78,7 +78,7 @@ class Report:
 
 
 def _missing_module(error: BaseException | None) -> str:
-    """The remedy for an import that failed for want of a package; "" for other errors."""
+    """The remedy for an import that failed because a package is missing; "" for other errors."""
     while error is not None:
         name = (getattr(error, "name", None) or "") if isinstance(error, ModuleNotFoundError) else ""
         if name.split(".")[0] == "lstm_trt":
@@ -90,11 +90,11 @@ def _missing_module(error: BaseException | None) -> str:
 
 
 def _broken(error: BaseException) -> Availability:
-    """What is reported of a runtime that raises, against its contract."""
+    """What is reported for a runtime that raises an error instead of returning its availability."""
     if isinstance(error, RuntimeUnavailable):
         return Availability(False, reason=error.reason, remedy=error.remedy)
     reason = first_line(error)
-    if type(error).__module__ == "builtins":  # "KeyError: 'cpu'" tells more than "'cpu'"
+    if type(error).__module__ == "builtins":  # "KeyError: 'cpu'" is clearer than "'cpu'"
         reason = f"{type(error).__name__}: {reason}"
     return Availability(False, reason=reason, remedy=_missing_module(error))
 
@@ -107,7 +107,7 @@ def _availability(runtime: Any, device: str) -> Availability:
 
 
 def _rows(name: str) -> list[Row]:
-    """One row for each device of a runtime; a runtime that breaks is a row too."""
+    """One row per device of a runtime; a runtime that raises an error gets a row too."""
     try:
         runtime = runtimes.load(name)
     except (Exception, SystemExit) as error:
@@ -116,7 +116,7 @@ def _rows(name: str) -> list[Row]:
 
 
 def _implementation(name: str) -> ImplementationRow:
-    """One row for an implementation; one that breaks is a row too."""
+    """One row per implementation, also if it raises an error."""
     framework = extra = None
     try:
         implementation = runtimes.load(name, "IMPLEMENTATIONS")
@@ -130,13 +130,13 @@ def _implementation(name: str) -> ImplementationRow:
 def _distributions(names: Iterable[str]) -> list[str]:
     found = dict.fromkeys(PACKAGES)
     for name in names:
-        with suppress(Exception, SystemExit):  # it has its row already
+        with suppress(Exception, SystemExit):  # already reported in its row
             found[runtimes.load(name).DISTRIBUTION] = None
     return list(found)
 
 
 def examine(names: Iterable[str] | None = None, root: Path = ROOT) -> Report:
-    """Ask the runtimes `names` (all of the registry if not given) and read the host; changes nothing."""
+    """Examine the runtimes `names` (default: all in the registry) and the host; changes nothing."""
     names = list(registry.table("RUNTIMES") if names is None else names)
     return Report(
         runtimes=[row for name in names for row in _rows(name)],
@@ -148,7 +148,7 @@ def examine(names: Iterable[str] | None = None, root: Path = ROOT) -> Report:
 
 
 def _indented(text: str, mark: str, width: int) -> list[str]:
-    """Text below a row; words are not broken, so that a command can be copied."""
+    """Text below a row; words are not broken, so that commands can be copied."""
     first = BELOW + mark
     return textwrap.wrap(
         text,
@@ -162,7 +162,7 @@ def _indented(text: str, mark: str, width: int) -> list[str]:
 
 @dataclass(frozen=True)
 class _Line:
-    """A row of a table; the first cell is a verdict and takes the colour, the texts below it are wrapped."""
+    """A table row; the first cell is a verdict and is coloured, the texts below the row are wrapped."""
 
     cells: tuple[str, ...]
     meaning: str = ""
@@ -170,22 +170,22 @@ class _Line:
 
 
 def _table(header: tuple[str, ...], rows: list[_Line], width: int, colour: bool) -> list[str]:
-    """Aligned columns, the last one wrapped in itself; a remedy stands once below rows that share it."""
+    """Aligned columns with the last one wrapped; a remedy is printed once below consecutive rows that share it."""
     first, *aligned = table_lines(header, [row.cells for row in rows], left=header, width=width, wrap=True, indent=2)
     lines = [first]
-    for place, row in enumerate(rows):
-        state, text = row.cells[0], aligned[place]
+    for number, row in enumerate(rows):
+        state, text = row.cells[0], aligned[number]
         if colour and state in COLOURS:
             text = text.replace(state, f"\033[{COLOURS[state]}m{state}\033[0m", 1)
         lines += [*text.split("\n"), *_indented(row.meaning, "", width)]
-        if row.remedy and (place + 1 == len(rows) or rows[place + 1].remedy != row.remedy):
+        if row.remedy and (number + 1 == len(rows) or rows[number + 1].remedy != row.remedy):
             lines += _indented(row.remedy, "-> ", width)
     return lines
 
 
 def _heading(report: Report, width: int) -> list[str]:
     machine, versions = report.machine, report.versions
-    gpus = ", ".join(str(gpu["name"]) for gpu in machine.get("gpus") or ()) or "no NVIDIA GPU seen"
+    gpus = ", ".join(str(gpu["name"]) for gpu in machine.get("gpus") or ()) or "no NVIDIA GPU found"
     cores = f"{machine['logical_cores']} cores (may use {machine['allowed_cores']})"
     first = f"lstm_trt {versions['lstm_trt']}, Python {versions['python']}, Linux {versions['kernel']}"
     packages = {name: v for name, v in versions.items() if name not in ("lstm_trt", "python", "kernel", "libc")}
@@ -199,25 +199,25 @@ def _heading(report: Report, width: int) -> list[str]:
 
 
 def _literature_lines(found: list[ImplementationRow], width: int, colour: bool) -> list[str]:
-    """Implementations of one framework that stand alike share a row."""
-    alike: dict[tuple, list[str]] = {}
+    """Implementations of one framework in the same state share a row."""
+    grouped: dict[tuple, list[str]] = {}
     for row in found:
         key = (not row.ready, row.framework or row.implementation, row.version or "-", row.extra or "core")
-        alike.setdefault((*key, row.reason, row.remedy), []).append(row.implementation)
+        grouped.setdefault((*key, row.reason, row.remedy), []).append(row.implementation)
     rows = []
     for (broken, framework, version, extra, reason, remedy), names in sorted(
-        alike.items(), key=lambda item: item[0][0]
+        grouped.items(), key=lambda item: item[0][0]
     ):
         last = f"{', '.join(names)}: {reason}" if broken else ", ".join(names)
         cells = ("not ready" if broken else "ready", framework, version, extra, last)
         rows.append(_Line(cells, remedy=remedy if broken else ""))
     ready = sum(row.ready for row in found)
-    heading = f"THE LITERATURE'S BENCHMARKS (lstm-trt literature): {ready} of {len(found)} implementations ready"
+    heading = f"LITERATURE BENCHMARKS (lstm-trt literature): {ready} of {len(found)} implementations ready"
     return [heading, *_table(("state", "framework", "version", "extra", "implementations"), rows, width, colour)]
 
 
 def render(report: Report, width: int = 100, colour: bool | None = None) -> str:
-    """The report as text of `width` columns; in colour only where asked, or on a terminal without NO_COLOR."""
+    """The report as text of `width` columns; `colour` defaults to True on a terminal unless NO_COLOR is set."""
     if colour is None:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     ready = [row for row in report.runtimes if row.ready]
@@ -227,7 +227,7 @@ def render(report: Report, width: int = 100, colour: bool | None = None) -> str:
         cells += (row.device_name or "" if row.ready else row.reason,)
         rows.append(_Line(cells, remedy="" if row.ready else row.remedy))
     lines = [*_heading(report, width), "", f"RUNTIMES: {len(ready)} of {len(report.runtimes)} ready"]
-    lines += _table(("state", "runtime", "device", "version", "on / why not"), rows, width, colour)
+    lines += _table(("state", "runtime", "device", "version", "device name / reason"), rows, width, colour)
 
     if report.implementations:
         lines += ["", *_literature_lines(report.implementations, width, colour)]
@@ -238,13 +238,13 @@ def render(report: Report, width: int = 100, colour: bool | None = None) -> str:
         _Line((check.verdict, check.name, check.value), "" if check.verdict == "good" else check.meaning, check.remedy)
         for check in sorted(report.checks, key=lambda check: order[check.verdict])
     ]
-    lines += _table(("verdict", "what", "found"), rows, width, colour)
+    lines += _table(("verdict", "check", "found"), rows, width, colour)
     arguments = [
         check.remedy.removeprefix(KERNEL_LINE)
         for check in report.checks
         if check.verdict == "attention" and check.remedy.startswith(KERNEL_LINE)
     ]
     if len(arguments) > 1:
-        lines += ["", "  All kernel arguments in one (GRUB_CMDLINE_LINUX in /etc/default/grub, update-grub, reboot):"]
+        lines += ["", "  All kernel arguments together (GRUB_CMDLINE_LINUX in /etc/default/grub, update-grub, reboot):"]
         lines += _indented(" ".join(arguments), "", width)
     return "\n".join(lines)

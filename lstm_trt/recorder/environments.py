@@ -1,9 +1,10 @@
-"""Environments that each hold one version of a library: made by `python -m venv` and pip, kept in the cache.
+"""Virtual environments with one version of a library each: made by `python -m venv` and pip, kept in the cache.
 
-An environment holds the library, and what that needs and this environment does not have; all
-else (this package, numpy, PyTorch) it finds here, behind its own packages. So two of them
-differ by the library alone, and PyTorch is not installed again for each version of another.
-Which version an environment loads is found out by a process that imports it there.
+An environment contains the library and those of its dependencies that the current
+environment lacks. Everything else (this package, numpy, PyTorch) is imported from the
+current environment, after the new environment's own packages. So two environments differ
+only in the library, and PyTorch is not installed again for each version of another library.
+A process that imports the library in the environment verifies which version is loaded.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from lstm_trt.config.format import bytes_text, count
 from lstm_trt.recorder.process import Interpreter, Process
 from lstm_trt.store import cache
 
-#: Written last: an environment without it is half made.
+#: Written last: an environment without it is incomplete.
 MARKER = "made.json"
 
-#: How many of the latest versions the message names where one is asked for that does not exist.
+#: Number of latest versions that the message lists if the requested version does not exist.
 LATEST_NAMED = 5
 
-#: Seconds that pip has to tidy up after Ctrl-C.
+#: Seconds that pip has for cleaning up after Ctrl-C.
 STOP_LIMIT_S = 5
 
 #: Seconds that importing a library may take.
@@ -50,11 +51,11 @@ Tell = Callable[[str], None]
 
 
 class EnvironmentBroken(UsageError):
-    """An environment does not load the version that it was made for."""
+    """An environment does not load the version that was installed in it."""
 
 
 def normal(library: str) -> str:
-    """A distribution's name in the form in which names are compared: `TensorRT_RTX` -> `tensorrt-rtx`."""
+    """A distribution's normalized name: `TensorRT_RTX` -> `tensorrt-rtx`."""
     return re.sub(r"[-_.]+", "-", library).lower()
 
 
@@ -64,18 +65,18 @@ def python_of(path: Path) -> Path:
 
 
 def site_packages(path: Path) -> tuple[str, ...]:
-    """Where an environment's packages are; two folders where the system keeps compiled ones apart."""
+    """An environment's package folders; two where the system keeps compiled packages separately."""
     base = {"base": str(path), "platbase": str(path)}
     return tuple(dict.fromkeys(sysconfig.get_path(name, "venv", base) for name in ("purelib", "platlib")))
 
 
 def surroundings() -> str:
-    """8 digits that identify what an environment is made beside: this Python, and where its packages are."""
+    """8 hexadecimal digits that identify the current environment: its Python and its package folders."""
     return hashlib.sha256(json.dumps([sys.version, sys.base_prefix, _here()]).encode()).hexdigest()[:8]
 
 
 def made(path: Path) -> dict[str, str] | None:
-    """The packages (name -> version) of an environment that is wholly there, else None."""
+    """The packages (name -> version) of a complete environment, else None."""
     try:
         packages = json.loads((path / MARKER).read_text())
     except (OSError, ValueError):
@@ -84,17 +85,17 @@ def made(path: Path) -> dict[str, str] | None:
 
 
 def make(path: Path, library: str, version: str) -> dict[str, str]:
-    """Make an environment at `path`; returns the packages that are in it, name -> version.
+    """Make an environment at `path`; returns its packages, name -> version.
 
-    Raises `UsageError` where the version cannot be installed; nothing stays at `path` then.
+    Raises `UsageError` if the version cannot be installed; `path` is removed then.
     """
     try:
         shutil.rmtree(path, ignore_errors=True)
         _install(path, library, version)
         found = importlib.metadata.distributions(path=list(site_packages(path)))
-        packages = {normal(each.name): each.version for each in found if each.name not in ("pip", "setuptools")}
+        packages = {normal(item.name): item.version for item in found if item.name not in ("pip", "setuptools")}
         if library not in packages:
-            raise UsageError(f"{library} {version} cannot be installed: pip says it did, and nothing is there")
+            raise UsageError(f"cannot install {library} {version}: pip reported success, but the package is missing")
         packages = dict(sorted(packages.items()))
         cache.write_whole(path / MARKER, json.dumps(packages).encode())
     except BaseException:
@@ -104,11 +105,11 @@ def make(path: Path, library: str, version: str) -> dict[str, str]:
 
 
 def _install(path: Path, library: str, version: str) -> None:
-    own_pip = importlib.util.find_spec("pip") is None  # this environment was made by a tool that does without
+    own_pip = importlib.util.find_spec("pip") is None  # the current environment has no pip
     done = _run([sys.executable, "-P", "-m", "venv", *([] if own_pip else ["--without-pip"]), str(path)])
     if done.returncode:
         raise UsageError(
-            f"cannot make an environment for {library} {version}: install venv for this Python"
+            f"cannot create an environment for {library} {version}: install venv for this Python"
             " (Debian: apt install python3-venv)"
         )
     lines = [f"import site; site.addsitedir({text!r})\n" for text in _here()]
@@ -120,15 +121,15 @@ def _install(path: Path, library: str, version: str) -> None:
     with tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder:
         constraints = Path(folder) / "constraints.txt"
         constraints.write_text("".join(f"{line}\n" for line in _needs(library)))
-        # The library for certain, though it may be here as well; then what it needs and is not here.
+        # First the library, even if the current environment has it too; then the missing dependencies.
         for more in (["--no-deps", "--ignore-installed"], ["--no-warn-conflicts", "-c", str(constraints)]):
             done = _run([*pip, *more, f"{library}=={version}"])
             if done.returncode:
-                raise UsageError(f"{library} {version} cannot be installed: {_why(done.stderr, library, version)}")
+                raise UsageError(f"cannot install {library} {version}: {_reason(done.stderr, library, version)}")
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess:
-    """Run to the end; Ctrl-C here ends it and all that it started."""
+    """Run a command to its end; Ctrl-C ends it and all processes that it started."""
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     pipe = subprocess.PIPE
     with subprocess.Popen(
@@ -153,28 +154,29 @@ def _run(command: list[str]) -> subprocess.CompletedProcess:
     return subprocess.CompletedProcess(command, child.returncode, out, err)
 
 
-def _why(stderr: str, library: str, version: str) -> str:
-    """Pip's own reason in one line, without addresses; pip gives no codes, so that its messages must be read."""
+def _reason(stderr: str, library: str, version: str) -> str:
+    """The reason that pip gives, in one line, without addresses; pip has no error codes, so its text is parsed."""
     lines = [line.removeprefix("ERROR: ") for line in stderr.splitlines() if line.startswith("ERROR: ")]
     for line in lines:
         listed = re.search(rf"requirement {re.escape(library)}==\S+ \(from versions: (.*)\)$", line)
         if listed and listed[1] == "none":
-            return f"pip finds no {library} for this Python: does it reach an index?"
+            return f"pip finds no {library} for this Python; check the network connection and the package index"
         if listed:
             releases = [text for text in listed[1].split(", ") if re.fullmatch(r"[\d.]+", text)]
-            return f"pip finds no such version for this Python; the latest are {', '.join(releases[-LATEST_NAMED:])}"
+            latest = ", ".join(releases[-LATEST_NAMED:])
+            return f"pip finds no such version for this Python; the latest versions are {latest}"
     everything = stderr.strip().splitlines()
-    return plain(lines[0] if lines else everything[-1] if everything else "pip does not say why")
+    return plain(lines[0] if lines else everything[-1] if everything else "pip gives no reason")
 
 
 def plain(text: str) -> str:
-    """One short line without addresses and folders."""
+    """The text as one short line without addresses and folders."""
     text = re.sub(r"\S*://\S+", "(address)", " ".join(text.split()))
     return re.sub(r"(?<![\w.])/\S*/", "", text)[:240]
 
 
 def _needs(library: str) -> Iterator[str]:
-    """What this package needs, the library itself excepted: nothing else may become older beside an older version."""
+    """This package's requirements except the library itself: no other package may be downgraded below them."""
     with suppress(importlib.metadata.PackageNotFoundError):
         for line in importlib.metadata.requires("lstm_trt") or ():
             name = re.match(r"[\w.-]+", line)
@@ -183,12 +185,12 @@ def _needs(library: str) -> Iterator[str]:
 
 
 def _here() -> list[str]:
-    """The folders of this environment's packages."""
+    """The package folders of the current environment."""
     return [text for text in sys.path if Path(text).name in ("site-packages", "dist-packages") and Path(text).is_dir()]
 
 
 def same_version(asked: str, found: str | None) -> bool:
-    """Whether `found` is the version that was asked for: 1.20 is 1.20.0, and 2.13.0 is 2.13.0+cpu, as for pip."""
+    """Whether `found` matches the requested version by pip's rules: 1.20 matches 1.20.0, 2.13.0 matches 2.13.0+cpu."""
     if found is None:
         return False
     if "+" not in asked:
@@ -199,7 +201,7 @@ def same_version(asked: str, found: str | None) -> bool:
 
 @dataclass(frozen=True)
 class Environment:
-    """One version of a library, installed; `packages` are those that came with it (name -> version)."""
+    """One installed version of a library; `packages` are those installed in the environment (name -> version)."""
 
     library: str
     asked: str
@@ -209,26 +211,26 @@ class Environment:
 
     @property
     def interpreter(self) -> Interpreter:
-        """The Python that loads this version; hashable, it is a worker's key."""
+        """The Python that loads this version; hashable, since workers are looked up by it."""
         return Interpreter(str(python_of(self.folder)), site_packages(self.folder))
 
 
 def folder() -> Path:
-    """Where the environments are; not created by asking."""
+    """The folder of the environments; not created by this call."""
     return cache.folder().absolute() / "versions"
 
 
 def present() -> list[tuple[Path, int]]:
-    """The environments that are there, with their bytes."""
+    """The existing environments, with their sizes in bytes."""
     found = sorted(path for path in folder().glob("*") if path.is_dir())
     return [(path, sum(_size(item) for item in path.rglob("*"))) for path in found]
 
 
 @dataclass(frozen=True)
 class CacheContents:
-    """Bytes of what the cache on disk holds: of the files of each kind, and of each environment of a version.
+    """Sizes in bytes of what the cache holds: the files of each kind, and each version environment.
 
-    `removed`: it was cleared; then this is what it held.
+    `removed`: the cache was cleared, and these are its previous contents.
     """
 
     folder: Path
@@ -239,11 +241,11 @@ class CacheContents:
 
     @property
     def sizes(self) -> list[int]:
-        """Of all files beside the environments."""
+        """Of all files outside the environments."""
         return [size for sizes in self.kinds.values() for size in sizes]
 
     def as_dict(self) -> dict:
-        """JSON values; `environments` only where there are any, since they are beside the limit."""
+        """JSON values; `environments` is present only if there are any. They do not count towards the limit."""
         amount = "removed" if self.removed else "count"
         beside = {"environments": {amount: len(self.environments), "bytes": sum(self.environments)}}
         beside = beside if self.environments else {}
@@ -267,12 +269,12 @@ class CacheContents:
         lines += [
             f"  {kind}: {count(len(sizes), 'file')}, {bytes_text(sum(sizes))}" for kind, sizes in self.kinds.items()
         ]
-        lines += [f"  {beside}, not counted in the limit"] if self.environments else []
+        lines += [f"  {beside} (not counted towards the limit)"] if self.environments else []
         return "\n".join(lines)
 
 
 def cache_contents() -> CacheContents:
-    """What the cache holds, environments of versions among it."""
+    """What the cache holds, including version environments."""
     kinds: dict[str, list[int]] = {}
     for entry in sorted(cache.entries(), key=lambda entry: entry.kind):
         kinds.setdefault(entry.kind, []).append(entry.size_bytes)
@@ -288,65 +290,66 @@ def clear_cache() -> CacheContents:
     return held
 
 
-def environment(library: str, version: str, tell: Tell = lambda line: None, anew: bool = False) -> Environment:
-    """The environment with this version of a library, made where it is not there, or where `anew` says so.
+def environment(library: str, version: str, tell: Tell = lambda line: None, rebuild: bool = False) -> Environment:
+    """The environment with this version of a library; made if it does not exist or `rebuild` is True.
 
-    `tell` gets a line before what takes time. One process at a time makes one. Raises `UsageError`
-    where the version cannot be installed, or the cache not be written.
+    `tell` gets a line before each step that takes time. Only one process at a time makes an
+    environment. Raises `UsageError` if the version cannot be installed or the cache cannot be written.
     """
     name = f"{library}-{version}-{surroundings()}"
     path = folder() / name
     try:
         folder().mkdir(parents=True, exist_ok=True)
         with _lock(tell):
-            if not anew and (packages := made(path)) is not None:
+            if not rebuild and (packages := made(path)) is not None:
                 return Environment(library, version, path, packages, reused=True)
-            tell(f"installing {library} {version} into an environment of its own")
+            tell(f"installing {library} {version} into a separate environment")
             packages = make(path, library, version)
     except OSError as error:
         raise UsageError(
-            f"cannot write the cache {folder()}: {error.strerror or error}; set XDG_CACHE_HOME to a folder with room"
+            f"cannot write the cache {folder()}: {error.strerror or error};"
+            " set XDG_CACHE_HOME to a writable folder with free space"
         ) from None
     return Environment(library, version, path, packages, reused=False)
 
 
 def describe_there(place: Environment, asked: dict) -> Configuration:
-    """The configuration that `asked` means in an environment, whose version is proved by importing the library.
+    """The configuration described by `asked` in an environment; imports the library there to verify its version.
 
     `asked` has the arguments of `recorder.session.describe` as JSON values. Raises
-    `EnvironmentBroken` where the library cannot be imported there, or where what is imported is
-    another version or lies elsewhere, and `UsageError` where the configuration cannot be described.
+    `EnvironmentBroken` if the library cannot be imported there, or if another version or a module
+    outside the environment is imported, and `UsageError` if the configuration is invalid.
     """
     which = f"{place.library} {place.asked}"
     with tempfile.TemporaryDirectory(prefix="lstm_trt-") as logs:
         try:
             child = Process(None, Path(logs), "describe", place.interpreter)
         except OSError as error:
-            raise EnvironmentBroken(f"{which}: its environment does not start: {plain(str(error))}") from None
+            raise EnvironmentBroken(f"cannot start Python in the environment of {which}: {plain(str(error))}") from None
         try:
             job = {"kind": "describe", "library": place.library, **asked}
-            loaded = child.call(job, time_limit_s=EXAMINE_LIMIT_S, memory_limit=None, listener=lambda answer: None)
+            loaded = child.call(job, time_limit_s=EXAMINE_LIMIT_S, memory_limit=None, listener=lambda message: None)
         except ConfigurationFailed as error:
             raise EnvironmentBroken(
-                f"{which} cannot be imported beside the other packages here: {plain(str(error))}"
+                f"{which} cannot be imported together with the other installed packages: {plain(str(error))}"
             ) from None
         finally:
             child.close()
     if "error" in loaded:
         raise UsageError(f"{which}: {loaded['error']}")
     inside = str(loaded["file"]).startswith(str(place.folder) + os.sep)
-    # A package that was built again is 1.0.post1, and its module still 1.0.
+    # A rebuilt package has the version 1.0.post1, while its module may still report 1.0.
     bare = re.sub(r"\.post\d+$", "", place.asked)
     module = any(same_version(version, loaded["module"]) for version in (place.asked, bare))
     if not (inside and module and same_version(place.asked, loaded["metadata"])):
         raise EnvironmentBroken(
-            f"{which} was asked for, its environment loads {loaded['module']} (installed: {loaded['metadata']})"
-            + ("" if inside else " from elsewhere")
+            f"the environment of {which} loads {loaded['module']} (installed: {loaded['metadata']})"
+            + ("" if inside else " from outside the environment")
         )
     configuration = Configuration.from_dict(loaded["configuration"])
     if not same_version(place.asked, configuration.runtime_version):
         raise EnvironmentBroken(
-            f"{which} was asked for, {configuration.runtime} says {configuration.runtime_version} there"
+            f"in the environment of {which}, {configuration.runtime} reports version {configuration.runtime_version}"
         )
     return configuration
 
@@ -357,7 +360,7 @@ def _lock(tell: Tell) -> AcquireReturnProxy:
     try:
         return lock.acquire(timeout=0)
     except Timeout:
-        tell("waiting for another process that installs a version")
+        tell("waiting for another process that is installing a version")
         return lock.acquire()
 
 

@@ -1,21 +1,20 @@
-"""The timed loop: trials of a step as they arrive, block after block, and the check of its clocks.
+"""The timed loop: blocks of trials with closed, periodic or paused arrivals, and a check of the clocks.
 
-It knows nothing of LSTMs: it is given a `step` and calls it. A trial is timed by
-`time.perf_counter_ns` (CLOCK_MONOTONIC) around one call, and nothing else stands between the
-two readings. Context switches and page faults are read once after each trial, outside the
-timed region, so that a trial's counts cover itself and the recorder's own microsecond before
-it. Between blocks the machine's state is read; the `settle` trials after that are marked as
-warm-up.
+It is independent of LSTMs: it calls a given `step`. A trial is timed by
+`time.perf_counter_ns` (CLOCK_MONOTONIC) directly before and after one call. Context switches
+and page faults are read once after each trial, outside the timed region, so a trial's counts
+cover the trial and about 1 us of the recorder's own work before it. Between blocks the
+machine's state is read; the `settle` trials after that are marked as warm-up.
 
-There is one loop for each kind of arrival. Closed: the next call when the last has returned.
-Periodic: a call is due each period, and its latency counts from when it was due, so that a
-late call makes the next ones late and each of them shows it (no coordinated omission).
-Paused: an idle gap before each call, in which the processor does what it does when it is idle.
+There is one loop per kind of arrival. Closed: the next call starts when the previous one has
+returned. Periodic: one call is due per period, and its latency is counted from the due time,
+so that a delayed call also shows in the latencies of the calls that it delays (no coordinated
+omission). Paused: each call follows an idle gap.
 
-`perf_counter_ns` and `time.sleep` use one clock, CLOCK_MONOTONIC, and `time.sleep` sleeps to
-an absolute time of it (clock_nanosleep), so that what lies between reading the clock and going
-to sleep does not add to the sleep. CLOCK_MONOTONIC_RAW, which nothing adjusts, is read beside
-it before and after a loop: what the trials' own stamps say must agree with it.
+`perf_counter_ns` and `time.sleep` use the same clock, CLOCK_MONOTONIC, and `time.sleep` sleeps
+until an absolute time (clock_nanosleep), so a delay between reading the clock and going to
+sleep does not lengthen the sleep. CLOCK_MONOTONIC_RAW, which is not adjusted (NTP), is read
+before and after a loop and must agree with the trials' timestamps.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ import numpy as np
 from lstm_trt.config.configuration import Protocol, warnings_of
 from lstm_trt.config.errors import RunFailed
 
-#: `sleep` sleeps until this long before the call is due, then spins.
+#: The wait `sleep` sleeps until this long before the call is due, then spins.
 SPIN_NS = 200_000
 
-#: How far the two clocks may differ: relative, and absolute for very short loops.
+#: Largest difference of the two clocks: relative, and absolute (for very short loops).
 CLOCK_TOLERANCE = 1e-3
 
 CLOCK_TOLERANCE_NS = 5_000
 
-#: A block of calls with gaps between them lasts as long as 50 of them, at most this.
+#: A block of calls with gaps between them lasts for 50 gaps, at most this long.
 LONGEST_BLOCK_S = 10.0
 
 UNLIMITED = 1 << 62
 
-#: Columns of a block -> places in what getrusage returns.
+#: Column of a block -> index in the result of getrusage.
 _USAGE_FIELDS = {"involuntary_switches": 15, "minor_faults": 6, "major_faults": 7}
 
 
@@ -61,7 +60,7 @@ def spin_until(due_ns: int) -> int:
 
 
 def sleep_until(due_ns: int) -> int:
-    """Sleep until `SPIN_NS` before `due_ns`, then spin; returns the last reading of the clock."""
+    """Sleep until `SPIN_NS` before `due_ns`, then spin; returns the last clock reading."""
     clock = time.perf_counter_ns
     ahead = due_ns - SPIN_NS - clock()
     if ahead > 0:
@@ -73,7 +72,7 @@ def sleep_until(due_ns: int) -> int:
 
 
 def os_until(due_ns: int) -> int:
-    """Leave the waiting to the operating system's timer; returns the clock after it."""
+    """Wait by the operating system's timer only; returns the last clock reading."""
     clock = time.perf_counter_ns
     now = clock()
     while now < due_ns:
@@ -86,7 +85,7 @@ WAITING: dict[str, Callable[[int], int]] = {"spin": spin_until, "sleep": sleep_u
 
 
 class Block:
-    """Room for one block's rows, written once so that no page is touched first inside the loop."""
+    """Buffers for one block's rows, written once in advance so that the loop causes no page faults in them."""
 
     def __init__(self, capacity: int, protocol: Protocol) -> None:
         self.rows = 0
@@ -97,13 +96,13 @@ class Block:
         self._period_ns = round(1e3 * (protocol.period_us or 0))
         self._pause_s = (protocol.pause_ms or 0) / 1e3
         self._until = WAITING.get(protocol.wait)
-        # When the next call is due; while the schedule stands still, how long it is still away.
+        # When the next call is due; while the schedule is stopped, the time left until then.
         self._due_ns: int | None = None
         self._ahead_ns = self._period_ns
         self.run = {"closed": self._closed, "periodic": self._periodic, "paused": self._paused}[protocol.arrival]
 
     def _closed(self, step: Callable[[], None], count: int, who: int, budget_ns: int) -> int:
-        """Up to `count` trials, fewer where `budget_ns` is over; returns how many were run."""
+        """Run up to `count` trials, fewer if `budget_ns` is used up; returns how many were run."""
         start_of, latency_of = self.start, self.latency
         switches, minor, major = self.switches, self.minor, self.major
         clock, usage = time.perf_counter_ns, resource.getrusage
@@ -125,9 +124,9 @@ class Block:
         return self.rows - first
 
     def _periodic(self, step: Callable[[], None], count: int, who: int, budget_ns: int) -> int:
-        """As `_closed`, each call due one period after the last; a late one is begun at once.
+        """As `_closed`, with each call due one period after the previous one; an overdue call starts at once.
 
-        After `rest` the schedule stands still until the next run.
+        After `rest` the schedule is stopped until the next run.
         """
         start_of, latency_of, intended_of = self.start, self.latency, self.intended
         switches, minor, major = self.switches, self.minor, self.major
@@ -155,7 +154,7 @@ class Block:
         return self.rows - first
 
     def _paused(self, step: Callable[[], None], count: int, who: int, budget_ns: int) -> int:
-        """As `_closed`, with a pause before each call; the latency counts from the call's beginning."""
+        """As `_closed`, with a pause before each call; the latency is counted from the start of the call."""
         start_of, latency_of = self.start, self.latency
         switches, minor, major = self.switches, self.minor, self.major
         clock, usage, sleep, pause = time.perf_counter_ns, resource.getrusage, time.sleep, self._pause_s
@@ -178,7 +177,7 @@ class Block:
         return self.rows - first
 
     def rest(self) -> None:
-        """Stop the schedule until the next run: what is done meanwhile makes no call late, and a backlog stays."""
+        """Stop the schedule until the next run: work done meanwhile delays no call, and a backlog is kept."""
         if self._due_ns is not None:
             self._ahead_ns, self._due_ns = self._due_ns - time.perf_counter_ns(), None
 
@@ -203,7 +202,7 @@ class Block:
 
 
 class ClockPair(NamedTuple):
-    """Both clocks at one moment, in ns. `raw_ns` is known to within half of `bracket_ns`."""
+    """Both clocks at one moment, in ns. The uncertainty of `raw_ns` is half of `bracket_ns`."""
 
     monotonic_ns: int
     raw_ns: int
@@ -213,8 +212,8 @@ class ClockPair(NamedTuple):
 def clock_pair() -> ClockPair:
     """CLOCK_MONOTONIC and CLOCK_MONOTONIC_RAW at one moment.
 
-    The second is read on both sides of the first; of up to 50 tries the one with the
-    narrowest bracket counts, since a preemption in between would look like a drift.
+    The second is read before and after the first; of up to 50 attempts the one with the
+    narrowest bracket is kept, since a preemption in between would look like a clock difference.
     """
     raw_clock, best, pair = time.CLOCK_MONOTONIC_RAW, 1 << 62, ClockPair(0, 0)
     for _ in range(50):
@@ -230,16 +229,16 @@ def clock_pair() -> ClockPair:
 
 
 def ends(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    """When each call had its answer: the latency counts from when it was due, where that was set."""
+    """When each call returned; the latency is counted from the due time if there is one, else from the start."""
     return columns.get("intended_ns", columns["start_ns"]) + columns["latency_ns"]
 
 
 def check_clocks(columns: Mapping[str, np.ndarray], first: ClockPair, last: ClockPair) -> dict:
-    """Compare the trials' stamps with the pairs of clocks taken before and after the loop.
+    """Compare the trials' timestamps with the pairs of clocks read before and after the loop.
 
-    Raises `RunFailed` where the clocks differ by more than 0.1 % and what reading them may be off,
-    where a trial lies outside the loop, or where one begins before the last ended or before it was due.
-    How busy the machine is plays no part: what keeps the loop waiting, both clocks count.
+    Raises `RunFailed` if the clocks differ by more than 0.1 % plus the uncertainty of reading them,
+    if a trial lies outside the loop, or if one starts before the previous one ended or before it was
+    due. The check does not depend on the machine's load, since both clocks include all delays.
     """
     start, end = columns["start_ns"], ends(columns)
     by_stamps, by_raw = last.monotonic_ns - first.monotonic_ns, last.raw_ns - first.raw_ns
@@ -249,27 +248,27 @@ def check_clocks(columns: Mapping[str, np.ndarray], first: ClockPair, last: Cloc
             f"self-check: the loop took {by_stamps} ns by CLOCK_MONOTONIC and {by_raw} ns by CLOCK_MONOTONIC_RAW"
         )
     if (end < start).any() or (start[1:] < end[:-1]).any():
-        raise RunFailed("self-check: a trial begins before the last one ended")
+        raise RunFailed("self-check: a trial starts before the previous one ended")
     if "intended_ns" in columns and (start < columns["intended_ns"]).any():
-        raise RunFailed("self-check: a trial begins before it was due")
+        raise RunFailed("self-check: a trial starts before it was due")
     if start[0] < first.monotonic_ns or end[-1] > last.monotonic_ns:
-        raise RunFailed("self-check: a trial lies outside the loop")
+        raise RunFailed("self-check: a trial's timestamps are outside the loop")
     return {"loop_ns": by_stamps, "loop_raw_ns": by_raw, "clocks_differ_by": by_stamps / by_raw - 1 if by_raw else 0.0}
 
 
 class PeriodTooShort(RunFailed):
-    """Calls are asked for at a higher rate than the step can answer."""
+    """The period is shorter than the step's median latency."""
 
 
 @dataclass(frozen=True)
 class Trials:
     """What the loop recorded.
 
-    `columns`: name -> int64 array, one entry a row (`warmup` is bool); a column that
-    was not measured is absent. `start_ns` and, where calls were due at a time,
-    `intended_ns` count from the loop's beginning.
-    `blocks`: first row, rows, and what changed on the machine during each block.
-    `self_check`: how the two clocks agree, see `run_trials`.
+    `columns`: name -> int64 array with one entry per row (`warmup` is bool); a column that
+    was not measured is absent. `start_ns` and, with periodic arrivals, `intended_ns` are
+    counted from the start of the loop.
+    `blocks`: first row, number of rows, and what changed on the machine during each block.
+    `self_check`: how well the two clocks agree, see `run_trials`.
     """
 
     columns: dict[str, np.ndarray]
@@ -283,12 +282,12 @@ class Trials:
 
 @contextmanager
 def quiet_collector() -> Iterator[None]:
-    """Garbage collector run, frozen and off; as it was before on the way out.
+    """Run, freeze and disable the garbage collector; restores its state on exit.
 
-    What a worker has frozen already, between two configurations, stays so: to go
-    through its 200 000 objects each time takes 30 ms.
+    Objects that a worker has already frozen, between two configurations, stay frozen:
+    traversing its 200 000 objects each time would take 30 ms.
     """
-    if not gc.isenabled():  # off already, by this function or by the caller: nothing can collect
+    if not gc.isenabled():  # already disabled, by this function or by the caller
         yield
         return
     was_frozen = gc.get_freeze_count() > 0
@@ -305,13 +304,13 @@ def quiet_collector() -> Iterator[None]:
 
 
 class Loop:
-    """Blocks of trials one after another; between two of them the machine is read.
+    """Consecutive blocks of trials; the machine's state is read between them.
 
     `read_machine` is called before the first and after each block, `difference` compares
-    two of its readings; `device_times` gives device clocks of the block's rows. With more
-    than one thread the switches and faults of the whole process are counted, else of this
-    thread. `first_pair` and `last_pair` are the two clocks before the first block and after the
-    last; `restart` begins a new account, for what was not the loop's own time.
+    two of its results; `device_times` returns the device times of the block's rows. With more
+    than one thread, context switches and page faults of the whole process are counted, else
+    those of this thread. `first_pair` and `last_pair` are the two clocks before the first block
+    and after the last; `restart` resets them, to exclude time that was not spent in the loop.
     """
 
     def __init__(
@@ -328,12 +327,12 @@ class Loop:
         self._who = resource.RUSAGE_THREAD if threads == 1 else resource.RUSAGE_SELF
         self._read_machine, self._difference, self._device_times = read_machine or dict, difference, device_times
         self._block = Block(protocol.block_trials + max(protocol.warmup, protocol.settle), protocol)
-        # With long gaps a block has some calls for all that, or `settle` would mark most of them.
+        # With long gaps a block is longer, otherwise most of its calls would be `settle` trials.
         self._budget_ns = max(protocol.block_ms * 1_000_000, int(1e9 * min(LONGEST_BLOCK_S, 50 * protocol.gap_s)))
         self.restart()
 
     def restart(self) -> None:
-        """Read the machine and the clocks anew, and forget the blocks that there were."""
+        """Read the machine and the clocks again, and discard the blocks recorded so far."""
         self.chunks: list[dict[str, np.ndarray]] = []
         self.blocks: list[dict] = []
         self.rows = 0
@@ -342,7 +341,7 @@ class Loop:
         self.first_pair = self.last_pair = clock_pair()
 
     def run(self, marked: int, most: int, budget_ns: int = UNLIMITED) -> int:
-        """One block: `marked` trials of warm-up, then up to `most`; returns how many were timed."""
+        """Run one block: `marked` warm-up trials, then up to `most`; returns how many were timed."""
         before_usage = resource.getrusage(self._who)
         if marked:
             self._block.run(self._step, marked, self._who, UNLIMITED)
@@ -364,7 +363,7 @@ class Loop:
         return timed
 
     def trials(self, origin_ns: int | None = None) -> Trials:
-        """What was recorded since `restart`, checked; stamps count from `origin_ns`, or from the beginning."""
+        """The trials since `restart`, checked; timestamps are relative to `origin_ns` (default: the loop's start)."""
         columns = {name: np.concatenate([chunk[name] for chunk in self.chunks]) for name in self.chunks[0]}
         self_check = check_clocks(columns, self.first_pair, self.last_pair)
         inside_ns = int((ends(columns) - columns["start_ns"]).sum())
@@ -380,11 +379,11 @@ class Loop:
 def run_trials(
     step: Callable[[], None], protocol: Protocol, *, progress: Callable[[int, int], None] | None = None, **readings
 ) -> Trials:
-    """Run `protocol.warmup` and `protocol.trials` trials of `step` as they arrive; `readings` as `Loop` takes them.
+    """Run `protocol.warmup` and `protocol.trials` trials of `step`; `readings` are keyword arguments of `Loop`.
 
-    `progress(done, total)` is called between blocks. Self-check: the loop's length by the
-    trials' own clock and by CLOCK_MONOTONIC_RAW agree within 0.1 %; no trial begins before
-    the last one ended. Raises `RunFailed` where they do not.
+    `progress(done, total)` is called between blocks. Self-check: the loop's duration by the
+    trials' clock and by CLOCK_MONOTONIC_RAW agree within 0.1 %, and no trial starts before
+    the previous one ended. Raises `RunFailed` if the check fails.
     """
     done = 0
     with quiet_collector():
@@ -399,12 +398,12 @@ def run_trials(
 
 
 def pilot(step: Callable[[], None], protocol: Protocol) -> dict:
-    """A few calls in a closed loop before the trials, which are not kept; may the period be so short?
+    """Check that the period is long enough, by a few calls in a closed loop that are not recorded.
 
-    Returns `{"calls", "median_us"}`. Raises `PeriodTooShort` where the period is below the
-    median: each call would come later than the one before, without end.
+    Returns `{"calls", "median_us"}`. Raises `PeriodTooShort` if the period is below the
+    median: the backlog of calls would grow without limit.
     """
-    for rounds, seconds in ((10, 0.5), (100, 1.0)):  # the first warm up
+    for rounds, seconds in ((10, 0.5), (100, 1.0)):  # the first round is warm-up
         taken: list[int] = []
         limit = time.perf_counter_ns() + int(1e9 * seconds)
         while len(taken) < rounds and (len(taken) < 3 or time.perf_counter_ns() < limit):
@@ -414,9 +413,9 @@ def pilot(step: Callable[[], None], protocol: Protocol) -> dict:
     median_us = float(np.median(taken)) / 1e3
     if protocol.period_us < median_us:
         raise PeriodTooShort(
-            f"the step takes {median_us:.1f} us at the median (pilot of {len(taken)} calls), longer than the period"
-            f" of {protocol.period_us:g} us, so that each call would come later than the one before:"
-            f" give a period above that, such as --period-us {1.25 * median_us + 1:.0f}"
+            f"the period of {protocol.period_us:g} us is shorter than the step's median latency of {median_us:.1f} us"
+            f" (pilot of {len(taken)} calls): delays would grow without limit;"
+            f" use a longer period, such as --period-us {1.25 * median_us + 1:.0f}"
         )
     return {"calls": len(taken), "median_us": median_us}
 
@@ -424,5 +423,5 @@ def pilot(step: Callable[[], None], protocol: Protocol) -> dict:
 def _checked_device_times(times: dict[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
     for name, values in times.items():
         if len(values) != rows:
-            raise RunFailed(f"the runtime gave {len(values)} values of {name} for {rows} trials")
+            raise RunFailed(f"the runtime returned {len(values)} values of {name} for {rows} trials")
     return times

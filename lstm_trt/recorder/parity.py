@@ -1,4 +1,4 @@
-"""The parity gate: nothing is timed before its answer agrees with the reference's, on fresh random inputs."""
+"""The parity gate: before timing, outputs for new random inputs must agree with the reference's."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from lstm_trt.config.errors import ParityFailed
 from lstm_trt.runtimes.base import Gate, PreparedStep
 
 #: Largest relative error, by the Euclidean norm over all outputs, against PyTorch in
-#: float32. Float32 itself was seen up to 1e-6; TF32 at 1e-4 to 1e-3 and bfloat16 at 1e-3
-#: to 4e-3, so a runtime that silently computes in those does not pass as fp32.
+#: float32. Observed errors: float32 up to 1e-6, TF32 1e-4 to 1e-3, bfloat16 1e-3 to 4e-3;
+#: so a runtime that silently computes in TF32 or bfloat16 does not pass as fp32.
 PARITY_BOUNDS = {"fp32": 1e-5, "tf32": 5e-3, "fp16": 1e-2, "bf16": 3e-2, "int8": 5e-2}
 
 #: Largest relative difference of the first training step's loss from the reference's, in float32.
@@ -18,10 +18,10 @@ LOSS_BOUND = 1e-4
 
 
 def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -> dict:
-    """Ask the prepared step the gate's questions and compare its last answer with the reference's.
+    """Run the prepared step on the gate's inputs and compare its last outputs with the reference's.
 
-    Outputs are compared relatively, by norm; in training the loss of the first step, and the weights have
-    made that step afterwards. Returns `{"of", "error", "bound", "inputs_seed"}`; raises `ParityFailed`.
+    Compared is the relative error of the outputs, by norm; in training that of the first step's loss, and
+    that step has then updated the weights. Returns `{"of", "error", "bound", "inputs_seed"}`; raises `ParityFailed`.
     """
     training, precision = configuration.mode == "training", configuration.options.precision
     step.reset()
@@ -32,26 +32,26 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
     found = {name: array.shape for name, array in outputs.items()}
     wanted = {name: array.shape for name, array in gate.expected.items()}
     if found != wanted:
-        raise ParityFailed(f"outputs have the shape {_shapes(found, wanted)}, not {_shapes(wanted, found)}")
+        raise ParityFailed(f"outputs have shape {_shapes(found, wanted)}, expected {_shapes(wanted, found)}")
     errors = [relative_error(outputs[name], expected) for name, expected in gate.expected.items()]
-    # The largest, and NaN where there is one: it fails too.
+    # The largest; NaN if any error is NaN, which fails the comparison below.
     error = float("nan") if any(error != error for error in errors) else max(errors)
     of, bound = ("first loss", LOSS_BOUND) if training else ("outputs", PARITY_BOUNDS[precision])
     if not error <= bound:
         differ = "differs" if training else "differ"
         raise ParityFailed(
-            f"{of} {differ} from {gate.reference} by {error:.2g} (relative, by norm); {precision} allows {bound:g}"
+            f"{of} {differ} from {gate.reference} by {error:.2g} (relative, by norm); limit for {precision}: {bound:g}"
         )
     return {"of": of, "error": error, "bound": bound, "inputs_seed": gate.seed}
 
 
 def _shapes(shapes: dict[str, tuple[int, ...]], others: dict[str, tuple[int, ...]]) -> str:
-    """The shapes, with their names where there are several or the names differ."""
+    """The shapes, with names if there are several or the names differ."""
     named = len(shapes) > 1 or shapes.keys() != others.keys()
     return ", ".join(f"{name} {shape}" if named else str(shape) for name, shape in shapes.items()) or "none"
 
 
 def relative_error(outputs: np.ndarray, expected: np.ndarray) -> float:
-    """Euclidean norm of the difference over that of `expected`, in float64."""
+    """Euclidean norm of the difference divided by that of `expected`, in float64."""
     expected = expected.astype(np.float64)
     return float(np.linalg.norm(outputs - expected) / max(np.linalg.norm(expected), np.finfo(np.float64).tiny))

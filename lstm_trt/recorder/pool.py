@@ -1,9 +1,9 @@
 """The processes that prepare and record, seen from the parent.
 
-A `WorkerPool` has one preparing process, which exports networks and knows PyTorch's answers, and one
-worker for each runtime with its options, pinned before the runtime is imported. They
-work one after another: nothing is prepared while something is timed. A process that
-is lost costs the configuration under way and nothing else (`process.py`).
+A `WorkerPool` has one preparing process, which exports networks and computes the reference
+outputs, and one worker per runtime and options, pinned before the runtime is imported. They
+run one after another: nothing is prepared while trials are timed. If a process is lost, only
+the configuration in progress fails (`process.py`).
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from lstm_trt.store import files, folders
 from lstm_trt.store.locks import folder_lock
 from lstm_trt.store.schema import Failure, Recording
 
-#: Shared references that are kept for further runtimes; one can have 256 MB.
+#: Total size of the shared references that are kept for further runtimes; one can take 256 MB.
 ANSWERS_KEPT_BYTES = 600_000_000
 
 
 class Refused(StoreError):
-    """The recording could not be written; the sweep must stop, since the next one cannot either."""
+    """The recording could not be written; the sweep stops, since the next recording would fail too."""
 
 
 @dataclass
 class Seconds:
-    """Where the wall time of a sweep went."""
+    """Wall time of a sweep by activity."""
 
     preparing: float = 0.0
     timing: float = 0.0
@@ -53,27 +53,27 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one configuration: a file, or a failure row that was written; `answer` is the worker's last."""
+    """Result for one configuration: a recording or a failure row, at `path`; `message` is the worker's last message."""
 
     path: Path
     failure: Failure | None
     seconds: Seconds
-    answer: dict = field(default_factory=dict)
+    message: dict = field(default_factory=dict)
 
     @property
     def warnings(self) -> list[str]:
-        return self.answer.get("warnings", [])
+        return self.message.get("warnings", [])
 
     def check(self) -> None:
-        """Raises `WorkerLost` where it failed."""
+        """Raises `WorkerLost` if the configuration failed."""
         if self.failure:
             raise WorkerLost(self.failure.stage, f"{self.failure.stage}: {self.failure.reason}")
 
 
 class WorkerPool:
-    """The processes of one campaign; a context manager that ends them all.
+    """The processes of one campaign; a context manager that ends all of them.
 
-    `interpreters`: the Python of a configuration's worker by the configuration's id, where it is not this one.
+    `interpreters`: configuration id -> Python of its worker, if it is not the current one.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class WorkerPool:
         self._logs.cleanup()
 
     def end_workers(self) -> None:
-        """End the workers, so that the next round has fresh ones; the preparer stays."""
+        """End the workers, so that the next round starts new ones; the preparing process is kept."""
         for worker in self._workers.values():
             worker.close()
         self._workers.clear()
@@ -124,24 +124,24 @@ class WorkerPool:
         configuration: Configuration,
         round: int,
         folder: Path,
-        listener: Listener = lambda answer: None,
+        listener: Listener = lambda message: None,
         *,
         control: bool = False,
         asked_s: float | None = None,
     ) -> Outcome:
         """Record one configuration into `folder`, or write its failure row there.
 
-        `control`: with a control run. `asked_s`: how long a recording by time goes on.
-        Raises `Refused` where neither can be written.
+        `control`: with a control run. `asked_s`: duration of a recording by time.
+        Raises `Refused` if neither can be written.
         """
         began = time.monotonic()
         loop_began: float | None = None
 
-        def listen(answer: dict) -> None:
+        def listen(message: dict) -> None:
             nonlocal loop_began
-            if answer == {"event": "stage", "stage": "run"}:
+            if message == {"event": "stage", "stage": "run"}:
                 loop_began = time.monotonic()
-            listener(answer)
+            listener(message)
 
         limits = {
             "time_limit_s": self.time_limit_s,
@@ -149,7 +149,7 @@ class WorkerPool:
             "listener": listen,
             "silence_s": silence_limit_s(configuration.protocol),
         }
-        answer: dict = {}
+        message: dict = {}
         failure = None
         job = {
             "kind": "record",
@@ -167,39 +167,39 @@ class WorkerPool:
             worker = self._worker(configuration)  # starts while the reference is made
             make = self._shared_reference if preparer.SHARED_REFERENCE else self._reference
             job["reference"] = make(configuration, limits)
-            answer = worker.call(job, **limits)
+            message = worker.call(job, **limits)
             if not preparer.SHARED_REFERENCE:
                 Path(job["reference"]["answers_path"]).unlink()
         except ConfigurationFailed as error:
             detail = _without_paths(getattr(error, "detail", ""))
             failure = Failure(configuration, round, error.stage, str(error), {"detail": detail} if detail else {})
         ended = time.monotonic()
-        if answer.get("event") == "refused":
-            raise Refused(answer["reason"])
-        path = files.write_failure(failure, folder) if failure else Path(answer["path"])
-        # What failed counts as preparing up to the loop and as timing from there. Of what was recorded
-        # the worker knows it better: on a busy machine its answers are read late.
-        known = answer.get("seconds", {})
+        if message.get("event") == "refused":
+            raise Refused(message["reason"])
+        path = files.write_failure(failure, folder) if failure else Path(message["path"])
+        # Failures count as preparing until the loop starts and as timing after that. For recordings the
+        # worker's own times are used: on a busy machine its messages are read with a delay.
+        known = message.get("seconds", {})
         timing = known.get("timing", ended - (loop_began or ended))
         control_s = known.get("control", 0.0) if control else 0.0
         storing = known.get("store", time.monotonic() - ended)
         preparing = ended - began - timing - control_s - known.get("store", 0.0)
         seconds = Seconds(preparing, timing, known.get("inside_trials", 0.0), control_s, storing)
-        return Outcome(path, failure, seconds, answer)
+        return Outcome(path, failure, seconds, message)
 
     def _reference(self, configuration: Configuration, limits: dict) -> dict:
-        """What the preparing process answers for a configuration, with the gate's seed and the file of its answers."""
+        """The preparing process's reference for a configuration, with the gate's seed and the file of the outputs."""
         path = Path(self._logs.name) / f"answers-{secrets.token_hex(8)}.npy"
         asked = {"gate_seed": secrets.randbits(32), "answers_path": str(path)}
         job = {"kind": "reference", "configuration": configuration.as_dict(), **asked}
         return self._prepare_process().call(job, **limits)["reference"]
 
     def _shared_reference(self, configuration: Configuration, limits: dict) -> dict:
-        """The reference that serves all runtimes of a workload; as many are kept as `ANSWERS_KEPT_BYTES` allow."""
+        """The reference shared by all runtimes of a workload; the latest are kept, up to `ANSWERS_KEPT_BYTES`."""
         plain = configuration.as_dict()
         key = canonical_json([plain["workload"], plain["mode"], configuration.protocol.seed])
         found = self._references.pop(key, None) or self._reference(configuration, limits)
-        self._references[key] = found  # the last one used is the last one
+        self._references[key] = found  # the most recently used is the last
         size = {name: Path(kept["answers_path"]).stat().st_size for name, kept in self._references.items()}
         for name in list(size)[:-1]:
             if sum(size.values()) <= ANSWERS_KEPT_BYTES:
@@ -210,25 +210,25 @@ class WorkerPool:
 
 
 def check_limits(time_limit_s: float | None, rounds: int = 1) -> None:
-    """Raises `UsageError` where there would be no round, or no time for one."""
+    """Raises `UsageError` unless there is at least one round and the time limit is positive."""
     if rounds < 1:
         raise UsageError(f"rounds must be at least 1, not {rounds}")
     if time_limit_s is not None and not time_limit_s > 0:
-        raise UsageError(f"the time limit must be above 0 s, not {time_limit_s:g}")
+        raise UsageError(f"the time limit must be greater than 0 s, not {time_limit_s:g}")
 
 
 def silence_limit_s(protocol: Protocol) -> float:
-    """How long a worker may be silent: the calls of the first block come before its first sign of life."""
+    """How long a worker may send no message: it sends the first only after the calls of the first block."""
     return SILENCE_LIMIT_S + protocol.gap_s * (max(protocol.warmup, protocol.settle) + 1)
 
 
 def _without_paths(text: str) -> str:
-    """Tracebacks travel with recordings: folders of the machine do not."""
+    """Remove the machine's folders from a traceback, since it is stored with the recordings."""
     return re.sub(r'File "[^"]*/([^/"]+/[^/"]+)"', r'File "\1"', text)
 
 
 def next_round(configuration: Configuration, folder: Path) -> int:
-    """The first round that `folder` does not hold of this configuration."""
+    """The number after the last round of this configuration in `folder`."""
     recorded, failed = folders.finished(folder)
     rounds = {round for identity, round in recorded | failed if identity == configuration.id}
     return max(rounds, default=-1) + 1
@@ -244,14 +244,14 @@ def record(
     control: bool = True,
     out: str | os.PathLike | None = None,
     time_limit_s: float | None = None,
-    listener: Listener = lambda answer: None,
+    listener: Listener = lambda message: None,
 ) -> Recording:
     """Record one workload on one runtime in a fresh, pinned process.
 
-    `control` adds a control run of an empty step. With `out` the recording stays there as a file, as a
-    further round where the folder holds the configuration already. `listener` gets the
-    process's answers (stages, progress). Raises `UsageError`, `RuntimeUnavailable`, or the
-    `ConfigurationFailed` that tells stage and reason.
+    `control` adds a control run of an empty step. With `out`, the recording is written to this folder, as a
+    further round if it already contains the configuration. `listener` gets the
+    process's messages (stages, progress). Raises `UsageError`, `RuntimeUnavailable`, or
+    `ConfigurationFailed` with stage and reason.
     """
     configuration = describe(workload, runtime, protocol, options, mode)
     return record_configuration(configuration, control=control, out=out, time_limit_s=time_limit_s, listener=listener)
@@ -263,9 +263,9 @@ def record_configuration(
     control: bool = True,
     out: str | os.PathLike | None = None,
     time_limit_s: float | None = None,
-    listener: Listener = lambda answer: None,
+    listener: Listener = lambda message: None,
 ) -> Recording:
-    """Record one configuration in a fresh, pinned process; `out`, `listener` and what is raised as with `record`."""
+    """Record one configuration in a fresh, pinned process; `out`, `listener` and errors as in `record`."""
     check_limits(time_limit_s)
     with ExitStack() as stack:
         if out is None:

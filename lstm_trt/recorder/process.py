@@ -1,8 +1,8 @@
-"""One child process, seen from the parent: it is given jobs, watched, and ended.
+"""One child process, seen from the parent: it is given jobs, monitored, and ended.
 
-While a job runs the parent sleeps, and wakes four times a second to look at the
-child's memory and the clock. A child that dies, hangs or grows too large costs the job
-under way, and tells at which stage it was.
+While a job runs, the parent checks the child's memory and the time limits four times a
+second and sleeps otherwise. If the child dies, hangs or uses too much memory, the job fails
+with the stage that it had reached.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ THREAD_ENVIRONMENT = (
 
 POLL_S = 0.25
 
-#: A process that gives no sign of life for this long hangs. A recording gives one every
-#: block, so that a long one is not taken for that; gaps between its calls come on top.
+#: A process that sends no message for this long is considered hanging. A recording sends one
+#: after each block; the gaps between its calls are added to this limit.
 SILENCE_LIMIT_S = 600.0
 
-#: Share of the memory available at the start that a worker may hold.
+#: Share of the available memory that a worker may use.
 MEMORY_SHARE = 0.8
 
 
@@ -47,12 +47,12 @@ Listener = Callable[[dict], None]
 
 
 def memory_limit_bytes() -> int:
-    """What a worker may hold: `MEMORY_SHARE` of the memory that is available to this process now."""
+    """Memory that a worker may use: `MEMORY_SHARE` of what is available to this process now."""
     return int(MEMORY_SHARE * linux.available_memory_bytes())
 
 
 class WorkerLost(ConfigurationFailed):
-    """A process died, hung or grew too large; `stage` says where, `detail` is its traceback, if any."""
+    """A process died, hung or used too much memory; `stage` is where, `detail` is its traceback, if any."""
 
     def __init__(self, stage: str, reason: str, detail: str = "") -> None:
         super().__init__(reason)
@@ -61,26 +61,26 @@ class WorkerLost(ConfigurationFailed):
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The Python of a child process; packages in the folders `first` go before those of this process."""
+    """The Python of a child process; the folders `first` precede this process's `sys.path`."""
 
     executable: str = field(default_factory=lambda: sys.executable)
     first: tuple[str, ...] = ()
 
     def command(self, code: str) -> list[str]:
-        """The command that runs `code` with the very same modules as here, those of `first` excepted.
+        """The command that runs `code` with this process's `sys.path` after `first`.
 
-        Whatever the working folder holds does not count, and what a notebook added to the path does.
+        So modules in the working folder are not imported, and additions to the path in a notebook are kept.
         """
         return [self.executable, "-P", "-c", f"import sys; sys.path[:] = {[*self.first, *sys.path]!r}; {code}"]
 
     def environment(self) -> dict[str, str]:
-        """The environment variables for it: what names the folders of another Python stays behind."""
+        """The environment variables for it, without those that name folders of another Python."""
         foreign = ("PYTHONPATH", "PYTHONHOME") if self.first else ()
         return {name: value for name, value in os.environ.items() if name not in foreign}
 
 
 class Process:
-    """One child process; `call` gives it a job and waits for the end of it."""
+    """One child process; `call` gives it a job and waits until it is done."""
 
     def __init__(
         self, options: Options | None, log_folder: Path, name: str, interpreter: Interpreter | None = None
@@ -101,7 +101,7 @@ class Process:
                 stdout=log,
                 stderr=log,
                 pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl-C reaches the parent alone
+                start_new_session=True,  # Ctrl-C reaches only the parent
                 env=environment,
             )
         self.stage = "build"
@@ -119,47 +119,47 @@ class Process:
         listener: Listener,
         silence_s: float = SILENCE_LIMIT_S,
     ) -> dict:
-        """The job's last answer: "done" or "refused".
+        """Run a job; returns its last message, "done" or "refused".
 
-        `listener` gets every answer as it comes. `silence_s`: how long none may come.
+        `listener` gets every message as it arrives. `silence_s`: longest time without a message.
         Raises `WorkerLost`, `TimeLimitReached`, `MemoryExhausted`, or the
         `ConfigurationFailed` that the process reported; in the first three cases the
-        process is gone.
+        process has ended.
         """
         began = heard = time.monotonic()
         self.stage = "build"
-        with suppress(OSError):  # it is dead already: receiving tells how it died
+        with suppress(OSError):  # the process is dead: the error is raised on receiving
             self._connection.send(job)
         while True:
             if self._connection.poll(POLL_S):
                 try:
-                    answer = self._connection.recv()
+                    message = self._connection.recv()
                 except (EOFError, OSError):
                     raise self._death() from None
                 heard = time.monotonic()
-                if self._take(answer, listener):
-                    return answer
+                if self._take(message, listener):
+                    return message
             now = time.monotonic()
             if time_limit_s is not None and now - began > time_limit_s:
                 self.kill()
-                raise TimeLimitReached(f"took longer than {time_limit_s:g} s (--time-limit), at the stage {self.stage}")
+                raise TimeLimitReached(f"took longer than {time_limit_s:g} s (--time-limit), at stage {self.stage}")
             if now - heard > silence_s:
                 self.kill()
-                raise TimeLimitReached(f"gave no sign of life for {silence_s:g} s, at the stage {self.stage}")
+                raise TimeLimitReached(f"no sign of progress for {silence_s:g} s, at stage {self.stage}")
             if memory_limit is not None and self._resident_bytes() > memory_limit:
                 self.kill()
                 limit = f"{memory_limit / 1e9:.1f} GB (--memory-limit-gb)"
-                raise MemoryExhausted(f"the process grew beyond {limit}, at the stage {self.stage}")
+                raise MemoryExhausted(f"the process used more memory than {limit}, at stage {self.stage}")
 
-    def _take(self, answer: dict, listener: Listener) -> bool:
-        if answer["event"] == "stage":
-            self.stage = answer["stage"]
-        listener(answer)
-        if answer["event"] == "failed":
-            if answer["spent"]:
+    def _take(self, message: dict, listener: Listener) -> bool:
+        if message["event"] == "stage":
+            self.stage = message["stage"]
+        listener(message)
+        if message["event"] == "failed":
+            if message["spent"]:
                 self.close()
-            raise WorkerLost(answer["stage"] or self._known_stage(), answer["reason"], answer.get("detail", ""))
-        return answer["event"] in ("done", "refused")
+            raise WorkerLost(message["stage"] or self._known_stage(), message["reason"], message.get("detail", ""))
+        return message["event"] in ("done", "refused")
 
     def _known_stage(self) -> str:
         return self.stage if self.stage in STAGES else "run"
@@ -171,10 +171,10 @@ class Process:
         self.close()
         if code == -signal.SIGKILL:
             return MemoryExhausted(
-                f"the process was killed (SIGKILL), most likely for want of memory, at the stage {stage}"
+                f"the process was killed (SIGKILL), most likely because memory ran out, at stage {stage}"
             )
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-        return WorkerLost(stage, f"the process died with {how} at the stage {stage}" + (f": {tail}" if tail else ""))
+        return WorkerLost(stage, f"the process died with {how} at stage {stage}" + (f": {tail}" if tail else ""))
 
     def log_tail(self) -> str:
         """The last line that the process printed."""
@@ -195,7 +195,7 @@ class Process:
         self.close()
 
     def close(self) -> None:
-        """End the process, whatever it does; may be called twice."""
+        """End the process, even if it is busy; may be called twice."""
         if self._connection.closed:
             return
         self._connection.close()

@@ -1,10 +1,10 @@
-"""One configuration -> one Recording, in this process: prepare, gate, run the trials, add provenance.
+"""One configuration -> one Recording, in this process: prepare, check parity, run the trials, add provenance.
 
-What is timed is described in `loop.py`. This module is what a worker process runs;
-`pool.record` starts such a process, which is the way to record from a notebook,
-since a process that has imported a runtime already cannot be pinned for it any more.
-A training loop also checks itself: the loss is finite and falls, or the recording fails; and the
-loop took as long as its batches together, or the recording carries a warning.
+`loop.py` describes what is timed. This module runs in a worker process. To record from a
+notebook, use `pool.record`, which starts a worker: a process that has already imported a
+runtime can no longer be pinned for it.
+For training there are two more checks: the recording fails unless the loss is finite and
+decreases, and it has a warning if the loop took longer than the sum of its batches.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from lstm_trt.recorder.process import THREAD_ENVIRONMENT
 from lstm_trt.runtimes.base import Availability, PreparedStep, check_options, preparer_of
 from lstm_trt.store.schema import Recording
 
-#: How much of a training loop may lie between its batches before the recording carries a warning:
-#: 1 % of the loop (document 004 of the literature), or, in short loops, the recorder's own work after each batch and
-#: the time slice of another program for each batch beside which a context switch was counted.
+#: Time between the batches of a training loop that causes no warning: 1 % of the loop (document 004 of the
+#: literature), or, in short loops, `BETWEEN_NS` of the recorder's own work per batch plus `SWITCH_NS`, the time slice
+#: of another program, for each batch with a context switch.
 LOOP_BOUND, BETWEEN_NS, SWITCH_NS = 0.01, 20_000, 5_000_000
 
 
@@ -45,12 +45,12 @@ def describe(
     options: Options | None = None,
     mode: str | None = None,
 ) -> Configuration:
-    """The configuration that these mean on this machine; nothing is run.
+    """The configuration given by these arguments on this machine; nothing is run.
 
-    `options` without a device or cores get the runtime's first device and free cores; `mode` is the workload's
-    first if not given. Raises `UsageError` for unknown names, for a precision, device or mode that is not
-    offered, for more threads than cores; `RuntimeUnavailable` where the runtime cannot run. Whether it can do
-    this workload is found when it is recorded: that is a failure row.
+    Defaults: for `options` without device or cores, the runtime's first device and free cores; for `mode`, the
+    workload's first. Raises `UsageError` for unknown names, unsupported precision, device or mode, or more
+    threads than cores; `RuntimeUnavailable` if the runtime cannot run. A workload that the runtime does not
+    support is not detected here; recording it gives a failure row.
     """
     preparer = preparer_of(workload)
     mode = mode or workload.modes[0]
@@ -74,15 +74,15 @@ def describe(
 
 @lru_cache(maxsize=128)
 def availability(table: str, runtime: str, device: str | None = None) -> Availability:
-    """Whether a runtime of a table of `registry` can run on a device (its first if not given); asked once."""
+    """Whether a runtime of a table in `registry` can run on a device (default: its first); cached."""
     module = runtimes.load(runtime, table)
     return module.availability(device or module.DEVICES[0])
 
 
 def pin(options: Options) -> None:
-    """Pin this process and tell thread pools their size; before the runtime is imported.
+    """Pin this process and set the size of thread pools; call it before importing the runtime.
 
-    Raises `UsageError` where the cores may not be used.
+    Raises `UsageError` if the cores may not be used.
     """
     for name in THREAD_ENVIRONMENT:
         os.environ[name] = str(options.threads)
@@ -94,9 +94,9 @@ def pin(options: Options) -> None:
 
 @dataclass
 class PreparedRun:
-    """A configuration that is prepared: its step, and what is known before the trials.
+    """A prepared configuration: its step, and the provenance known before the trials.
 
-    `loop` are the arguments of `run_trials` and `Loop` beside the step and the protocol.
+    `loop`: arguments of `run_trials` and `Loop` in addition to the step and the protocol.
     """
 
     configuration: Configuration
@@ -116,7 +116,7 @@ class PreparedRun:
         part: int | None = None,
         **provenance: object,
     ) -> Recording:
-        """Trials, and the control run with what it tells, as a recording; `provenance` goes beside the rest."""
+        """The trials and the control run (columns, description) as a recording; `provenance` adds further fields."""
         columns = {"trial": np.arange(len(trials.columns["latency_ns"]), dtype=np.int64), **trials.columns}
         provenance = {
             **self.provenance,
@@ -146,10 +146,10 @@ class PreparedRun:
 def prepare(
     configuration: Configuration, reference: Mapping, stage: Callable[[str], None] = lambda name: None
 ) -> Iterator[PreparedRun]:
-    """Prepare and gate in this process, which must be pinned already (`pin`); frees the runtime in every case.
+    """Prepare and check parity in this process, which must be pinned already (`pin`); always frees the runtime.
 
-    `reference` is what the kind's `Preparer.reference` returned. `stage(name)` is called on
-    entering "build", "parity" and "run". Raises `ConfigurationFailed` and what the runtime raises.
+    `reference`: the result of the workload kind's `Preparer.reference`. `stage(name)` is called on
+    entering "build", "parity" and "run". Raises `ConfigurationFailed` and the runtime's errors.
     """
     began = time.perf_counter()
     options, protocol, preparer = configuration.options, configuration.protocol, preparer_of(configuration.workload)
@@ -163,11 +163,11 @@ def prepare(
         parity = check_parity(step, configuration, preparer.gate(configuration, reference))
         step.load_inputs(request.inputs)
         step.reset()
-        step.device_times()  # what the gate's own steps left behind
+        step.device_times()  # discards the times of the parity gate's steps
         description = facts.describe(options.device)
         clock = facts.clock_cost()
-        # The collector is off from here on: collecting takes longer than many a loop, so it counts
-        # as preparing, and the loop's own collection finds everything frozen already.
+        # The garbage collector is disabled from here on: a collection can take longer than the loop, so it
+        # is done now, as part of preparing, and the loop's own collection finds all objects frozen.
         with quiet_collector(), counters.Watcher(options.cores, options.device) as watcher:
             piloted = pilot(step.step, protocol) if protocol.period_us else None
             step.reset()
@@ -197,7 +197,7 @@ def prepare(
             seconds = {"build": built - began, "parity": time.perf_counter() - built}
             yield PreparedRun(configuration, step, loop, provenance, seconds, watcher.gpu_state)
     finally:
-        with suppress(Exception):  # what went wrong before is what must be told
+        with suppress(Exception):  # an earlier error is the relevant one
             step.close()
 
 
@@ -210,16 +210,16 @@ def record_here(
     stage: Callable[[str], None] = lambda name: None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Recording:
-    """Record in this process: `prepare`, run the trials, and the control run if asked.
+    """Record in this process: `prepare`, run the trials, and the control run if requested.
 
-    `stage(name)` is called on entering "build", "parity", "run" and "control", and "store" when all is
-    over. Raises `RunFailed` where the losses of a training loop or the clocks contradict, and what `prepare` raises.
+    `stage(name)` is called on entering "build", "parity", "run" and "control", and with "store" at the
+    end. Raises `RunFailed` if the losses of a training loop or the clocks fail their check, and what `prepare` raises.
     """
     losses: list[float] = []
     with prepare(configuration, reference, stage) as run:
 
         def listen(done: int, total: int) -> None:
-            """In training, keeps the loss of the last batch of each block."""
+            """Report progress and, in training, keep the loss of each block's last batch."""
             if losses and done:
                 losses.append(float(run.step.loss()))
             if progress:
@@ -247,10 +247,10 @@ def record_here(
 
 
 def loop_against_batches(trials: Trials) -> dict[str, float]:
-    """`batches_ns`: the sum of all batches' times, warm-up included; `batches_loop_ns`: the loop's own time.
+    """`batches_ns`: the sum of all batch times, including warm-up; `batches_loop_ns`: the time of the loop.
 
-    The loop's time runs from the begin of a block's first batch to the end of its last; between
-    blocks the machine is read.
+    The time of the loop is the sum over blocks of the time from the start of the first batch to the
+    end of the last one; reading the machine's state between blocks is not included.
     """
     start, end = trials.columns["start_ns"], ends(trials.columns)
     first = np.array([block["first_row"] for block in trials.blocks])
@@ -261,22 +261,22 @@ def loop_against_batches(trials: Trials) -> dict[str, float]:
 def check_losses(losses: list[float]) -> None:
     """Raises `RunFailed` unless the losses of a training loop are finite and the last is below the first."""
     if not all(map(math.isfinite, losses)):
-        raise RunFailed(f"the loss is not finite: it began at {losses[0]:.6g} and ended at {losses[-1]:.6g}")
+        raise RunFailed(f"the loss is not finite: first {losses[0]:.6g}, last {losses[-1]:.6g}")
     if not losses[-1] < losses[0]:
-        raise RunFailed(f"the loss does not fall: it began at {losses[0]:.8g} and ended at {losses[-1]:.8g}")
+        raise RunFailed(f"the loss does not decrease: first {losses[0]:.8g}, last {losses[-1]:.8g}")
 
 
 def check_between_batches(trials: Trials) -> list[str]:
-    """The warning, if any, that more of a training loop lies between its batches than is accounted for.
+    """A warning if more time of a training loop is spent between its batches than is accounted for.
 
-    A busy machine can interrupt the loop between two batches, which makes no batch's time wrong, so
-    this is no error. Raises `RunFailed` where the batches together take longer than the loop that
-    holds them: then one of the times must be wrong.
+    This is not an error, because a busy machine can interrupt the loop between two batches without
+    affecting the batch times. Raises `RunFailed` if the batches together take longer than the loop
+    that contains them, since then one of the times must be wrong.
     """
     batches, loop = (trials.self_check[name] for name in ("batches_ns", "batches_loop_ns"))
     if batches > loop:
         raise RunFailed(
-            f"self-check: the batches together took {batches / 1e9:.6g} s, longer than their loop of {loop / 1e9:.6g} s"
+            f"self-check: the batches took {batches / 1e9:.6g} s in total, more than the loop's {loop / 1e9:.6g} s"
         )
     # The gap between two batches is too short to be interrupted more than once.
     interrupted = int(np.count_nonzero(trials.columns["involuntary_switches"]))
@@ -284,13 +284,13 @@ def check_between_batches(trials: Trials) -> list[str]:
     if loop - batches <= allowed:
         return []
     return [
-        f"{(loop - batches) / 1e6:.3g} ms of the loop's {loop / 1e6:.3g} ms lie between the batches: the recorder's own"
-        f" work and the context switches counted account for {allowed / 1e6:.3g} ms (was the machine busy?)"
+        f"{(loop - batches) / 1e6:.3g} ms of the loop's {loop / 1e6:.3g} ms were spent between the batches; the"
+        f" recorder and the counted context switches explain only {allowed / 1e6:.3g} ms (was the machine busy?)"
     ]
 
 
 def control_of(trials: Trials, protocol: Protocol) -> tuple[dict[str, np.ndarray], dict]:
-    """The control run that goes with these trials (`run_control`)."""
+    """The control run for these trials (`run_control`)."""
     timed = ~trials.columns["warmup"]
     median_ns = float(np.median((ends(trials.columns) - trials.columns["start_ns"])[timed]))
     return run_control(protocol, int(np.count_nonzero(timed)), median_ns)

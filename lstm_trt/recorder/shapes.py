@@ -1,4 +1,4 @@
-"""How shapes of this lab are prepared: seeded weights, the exported network, PyTorch's answers, the roofline bound."""
+"""How LSTM shapes are prepared: seeded weights, exported network, PyTorch's reference outputs, roofline bound."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class ShapePreparer(Preparer):
     def reference(
         self, configuration: Configuration, gate_seed: int, answers_path: Path, send: Callable[..., None]
     ) -> dict:
-        """Exports where the runtime reads ONNX, and tells the roofline bound before anything is timed."""
+        """Exports to ONNX if the runtime needs it, and sends the roofline bound before anything is timed."""
         import torch
 
         torch.set_num_threads(1)
         shape, options, seed = configuration.workload, configuration.options, configuration.protocol.seed
-        # Rates are those of the processor's cores, in float32.
+        # The measured rates are those of the CPU in float32.
         bound = _bound(shape, options.threads) if (options.device, options.precision) == ("cpu", "fp32") else None
         if bound:
             send("floor", **bound)
@@ -52,7 +52,7 @@ class ShapePreparer(Preparer):
         return Request(shape, configuration.options, {INPUT: inputs}, weights, Path(onnx_path) if onnx_path else None)
 
     def gate(self, configuration: Configuration, reference: Mapping) -> Gate:
-        """Two questions, so that a step that does not read its inputs, or repeats its last answer, fails as well."""
+        """Two sets of inputs, so that a step that ignores its inputs or repeats its last outputs fails as well."""
         inputs, _, which = make_inputs(configuration.workload, reference["gate_seed"])
         expected = np.load(reference["answers_path"])[:, which]
         questions = ({INPUT: np.zeros_like(inputs)}, {INPUT: inputs})
@@ -77,7 +77,7 @@ def _shape(network: tuple[int, int, int, int]) -> LstmShape:
 
 @lru_cache(maxsize=4)
 def cached_weights(network: tuple[int, int, int, int], seed: int) -> dict[str, np.ndarray]:
-    """`make_weights` for `shape.network`; the last few stay."""
+    """`make_weights` for `shape.network`, cached."""
     return make_weights(_shape(network), seed)
 
 
@@ -92,9 +92,9 @@ def _exported(network: tuple[int, int, int, int], seed: int) -> to_onnx.Exported
 
 
 def _bound(shape: LstmShape, threads: int) -> dict | None:
-    """The roofline bound of a shape on this machine's cores; None where it cannot be measured."""
+    """The roofline bound of a shape on this machine's cores; None if it cannot be measured."""
     try:
         found = roofline.roofline_bound(shape, roofline.load_rates(threads))
     except (LabError, OSError):
-        return None  # a cache that cannot be written: the export will say so
+        return None  # if the cache cannot be written, the export reports it
     return {"floor_ns": found.total_ns, "limited_by": found.limited_by}

@@ -1,14 +1,13 @@
-"""A soak: trials without end until a time is over, kept as parts, each a whole recording of its own.
+"""A soak test: records trials for a given time, as parts that are complete recordings.
 
-One process, one preparation. A part ends after ten seconds or 200 000 trials, is written
-and forgotten, so that memory stays bounded and a soak that is killed loses the part under
-way and nothing else. While a part is written nothing is timed; the trials after that are
-marked as settling, as after every reading of the machine. `start_ns` goes on over all parts
-on one clock, so that the gaps are seen. The control run comes after the first part and adds
-to the time.
+One process records all parts after a single preparation. A part ends after ten seconds or
+200 000 trials and is then written and freed, so memory use is bounded and a killed soak
+loses only the current part. While a part is written nothing is timed; the next `settle`
+trials are marked as warm-up. `start_ns` uses one origin for all parts, so the gaps between
+them are visible. The control run follows the first part and extends the total time.
 
-A soak that was stopped goes on with the same command: what is left of its time becomes the
-next round, since a new process answers for it.
+A soak resumes with the same command if it was interrupted: the remaining time is recorded
+as a new round, since it is a new process.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ PART_TRIALS = 200_000
 
 PART_S = 10.0
 
-#: A rest shorter than this is recorded for so long all the same.
+#: The remaining time of an interrupted soak is at least this.
 LEAST_S = 0.1
 
 
@@ -54,7 +53,7 @@ def seconds_of(text: str) -> float:
 
 
 def soak_protocol(for_s: float, protocol: Protocol | None = None) -> Protocol:
-    """The protocol of a soak of `for_s` seconds: `trials` is the most that one part holds."""
+    """The protocol of a soak of `for_s` seconds: `trials` is the largest number of trials per part."""
     return replace(protocol or Protocol(), trials=PART_TRIALS, for_s=for_s)
 
 
@@ -70,12 +69,12 @@ def soak_here(
     progress: Callable[..., None] = lambda **values: None,
     part_s: float = PART_S,
 ) -> dict:
-    """Record parts in this process until `asked_s` are over; returns what a worker answers.
+    """Record parts in this process for `asked_s` seconds; returns the worker's result message.
 
     `progress(elapsed_s, asked_s, trials, parts)` is called after each block. Raises what
-    `record_here` and `store.write` raise; the parts that were written stay.
+    `record_here` and `store.write` raise; the parts written so far are kept.
     """
-    import pyarrow.parquet  # noqa: F401  before the time runs, not with the first part
+    import pyarrow.parquet  # noqa: F401  imported now, so that writing the first part does not take longer
 
     protocol = configuration.protocol
     done = {"path": "", "parts": 0, "trials": 0, "warnings": []}
@@ -125,7 +124,7 @@ def soak_here(
             totals["store"] += (clock() - writing) / 1e9
             totals["control"] += control_s
             del recording, trials, controlled
-            gc.collect()  # the collector is off, and may be so for hours
+            gc.collect()  # automatic collection is disabled, possibly for hours
             if not last:
                 loop.restart()
         stage("store")
@@ -135,7 +134,7 @@ def soak_here(
 
 @dataclass(frozen=True)
 class Soak:
-    """One round of a soak that ran to its end; `continues` is the round whose rest it was, if any."""
+    """One completed round of a soak; `continues` is the interrupted round that it resumed, if any."""
 
     configuration: Configuration
     folder: Path
@@ -179,13 +178,13 @@ class Soak:
 
 
 def control_text(control: dict) -> str:
-    """What the machine did to an empty step, in one line."""
+    """The control run in one line."""
     return f"control run of an empty step: max {control['max_us']:.1f} us of {control['calls']} calls"
 
 
 @dataclass(frozen=True)
 class Rest:
-    """What the next process has to record: the round, how long, and which round broke off after which time."""
+    """What the next process has to record: round, duration, and the interrupted round with its elapsed time."""
 
     round: int
     asked_s: float
@@ -194,7 +193,7 @@ class Rest:
 
 
 def rest_of(configuration: Configuration, folder: Path) -> Rest:
-    """A new soak, or what is left of the last one in `folder` that was stopped."""
+    """A new soak, or the remaining part of the last soak in `folder` if it was interrupted."""
     number, whole_s = next_round(configuration, folder), configuration.protocol.for_s
     rounds = {key[1]: parts for key, parts in folders.contents(folder).parts.items() if key[0] == configuration.id}
     if not rounds:
@@ -216,18 +215,18 @@ def soak(
     out: str | os.PathLike,
     mode: str | None = None,
     control: bool = True,
-    listener: Listener = lambda answer: None,
+    listener: Listener = lambda message: None,
 ) -> Soak:
-    """Record one workload for `for_s` seconds into `out` in a fresh, pinned process; other arguments as `record`'s.
+    """Record one workload for `for_s` seconds into `out` in a fresh, pinned process; other arguments as in `record`.
 
-    `protocol`'s trials are not counted: a part ends after `PART_TRIALS` of them. `listener` also gets
-    `{"event": "rest", ...}` where a soak that was stopped goes on.
-    Raises what `record` raises; the parts that were written stay.
+    `protocol.trials` is replaced by `PART_TRIALS`, the largest number of trials per part. `listener` also gets
+    `{"event": "rest", ...}` if an interrupted soak is resumed.
+    Raises what `record` raises; the parts written so far are kept.
     """
     configuration = describe(workload, runtime, soak_protocol(for_s, protocol), options, mode)
     folder = files.make_folder(Path(out))
     with folder_lock(folder), WorkerPool() as pool:
-        damaged = [f"{path.name} was damaged: moved aside" for path in folders.tidy(folder)]
+        damaged = [f"{path.name} was damaged and has been moved aside" for path in folders.tidy(folder)]
         rest = rest_of(configuration, folder)
         if rest.continues is not None:
             listener({"event": "rest", **rest.__dict__})
@@ -240,7 +239,7 @@ def soak(
         folder,
         rest.round,
         len(parts),
-        outcome.answer["trials"],
+        outcome.message["trials"],
         rest.continues,
         control_run,
         [*damaged, *outcome.warnings],

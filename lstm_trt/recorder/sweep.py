@@ -1,9 +1,9 @@
 """A grid of shapes x runtimes -> recordings in a folder: random order, rounds, resume, progress.
 
-A round records every configuration once, in new processes and in a new random order,
-the runtimes mixed, so that a drift of the machine does not fall on one of them. What
-is on disk is what is done: a sweep that was killed goes on with the same command and
-loses at most the configuration that was under way.
+A round records every configuration once, in new processes and in a new random order with
+the runtimes mixed, so that a drift of the machine affects all of them alike. Progress is
+kept only on disk: a killed sweep resumes with the same command and loses at most the
+configuration in progress.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lstm_trt.store.locks import folder_lock
 
 @dataclass
 class _Load:
-    """Of one runtime: configurations and operations that are left, and for its rate what was done."""
+    """Remaining and completed work of one runtime, for estimating the remaining time."""
 
     left: int = 0
     work_left: int = 0
@@ -41,7 +41,7 @@ class _Load:
 
 
 class Progress:
-    """One line: what runs, how much is done, how long is left. Also keeps the report."""
+    """Progress line with the current configuration, the number done and the remaining time; updates the report."""
 
     def __init__(self, plan: list[list[Configuration]], report: Report, show: bool) -> None:
         self._loads: dict[str, _Load] = {}
@@ -79,9 +79,9 @@ class Progress:
         self._running = f"{configuration.name} {configuration.runtime}{version}" + (f" r{number}" if number else "")
         self._show_line(self._running)
 
-    def listen(self, answer: dict) -> None:
-        if answer["event"] == "progress" and answer["done"] and answer["total"] > answer["done"]:
-            self._show_line(f"{self._running} {100 * answer['done'] // answer['total']} %", quiet=True)
+    def listen(self, message: dict) -> None:
+        if message["event"] == "progress" and message["done"] and message["total"] > message["done"]:
+            self._show_line(f"{self._running} {100 * message['done'] // message['total']} %", quiet=True)
 
     def end(self, configuration: Configuration, outcome: Outcome) -> None:
         report, seconds = self._report, outcome.seconds
@@ -106,15 +106,15 @@ class Progress:
             self._show_line("", quiet=report.left > 0)
 
     def seconds_left(self) -> float | None:
-        """From the gaps that are to come, and the rate of operations that each runtime reached so far.
+        """Estimated from the remaining gaps between calls and each runtime's rate of operations so far.
 
-        None before the first.
+        None before the first configuration is done.
         """
         if not self._overhead:
             return None
         overhead = sum(self._overhead) / len(self._overhead)
         loads = self._loads.values()
-        # Of all runtimes; no work was done where periods say how long calls take.
+        # Over all runtimes; the work is 0 with periodic arrivals, where the schedule sets the duration.
         rate = sum(load.spent_s for load in loads) / (sum(load.work_done for load in loads) or 1)
         return self._scheduled_left + sum(
             load.left * overhead + load.work_left * (load.spent_s / load.work_done if load.work_done else rate)
@@ -126,7 +126,7 @@ class Progress:
             return
         left = self.seconds_left()
         failed = f"{len(self._report.failures)} failed" if self._report.failures else ""
-        time_left = f"about {duration(left)} left" if left is not None else "time left not known yet"
+        time_left = f"about {duration(left)} left" if left is not None else "remaining time not known yet"
         text = ", ".join(filter(None, [running, failed, time_left]))
         if self._bar is not None:
             self._bar.set_postfix_str(text)
@@ -145,18 +145,18 @@ def _work(configuration: Configuration) -> int:
     if protocol.period_us:
         return 0
     workload, passes = configuration.workload, 3 if configuration.mode == "training" else 1
-    # 2 us a step and layer stand for what does not grow with the arithmetic.
+    # Overhead of about 2 us per time step and layer, expressed in operations.
     fixed = 50_000 * (workload.axes["sequence"] or 1) * (workload.axes["layers"] or 1)
     return (protocol.trials + protocol.warmup) * passes * ((workload.flops or 0) + fixed)
 
 
-#: The rest of them are in the folder.
+#: Number of failures that the report lists; the folder contains all of them.
 FAILURES_LISTED = 10
 
 
 @dataclass
 class Report:
-    """What a sweep did. `left` counts what is still to do (after Ctrl-C)."""
+    """Result of a sweep. `left`: configurations not recorded yet (after Ctrl-C)."""
 
     total: int
     done_before: int = 0
@@ -178,12 +178,12 @@ class Report:
 
     @property
     def efficiency(self) -> float | None:
-        """Time inside trials over the wall time of timing."""
+        """Time inside trials divided by the wall time of timing."""
         return self.seconds.inside_trials / self.seconds.timing if self.seconds.timing else None
 
     @property
     def preparing_s_each(self) -> float | None:
-        """Preparing, workers' start included, a configuration."""
+        """Preparation time per configuration, including the start of workers."""
         return self.seconds.preparing / self.attempted if self.attempted else None
 
     def as_dict(self) -> dict:
@@ -218,17 +218,17 @@ class Report:
     def __str__(self) -> str:
         counts = [f"{self.recorded} recorded", f"{len(self.failures)} failed"]
         if self.done_before:
-            counts.append(f"{self.done_before} were there already")
+            counts.append(f"{self.done_before} already recorded")
         if self.failed_before:
-            counts.append(f"{self.failed_before} had failed before (--retry-failed repeats them)")
+            counts.append(f"{self.failed_before} failed earlier (--retry-failed repeats them)")
         if self.left:
             counts.append(f"{self.left} left")
-        lines = [f"{', '.join(counts)}, of {self.total}; {duration(self.wall_s)} in all"]
+        lines = [f"{', '.join(counts)}, of {self.total}; total time {duration(self.wall_s)}"]
         if self.efficiency is not None:
             lines.append(
-                f"preparing {self.seconds.preparing:.1f} s ({self.preparing_s_each:.2f} s a configuration, starting"
-                f" workers included), timing {self.seconds.timing:.1f} s ({100 * self.efficiency:.1f} % of it inside"
-                f" trials), "
+                f"preparing {self.seconds.preparing:.1f} s ({self.preparing_s_each:.2f} s per configuration, including"
+                f" the start of workers), timing {self.seconds.timing:.1f} s ({100 * self.efficiency:.1f} % of it"
+                f" inside trials), "
                 + (f"control runs {self.seconds.control:.1f} s, " if self.seconds.control else "")
                 + f"storing {self.seconds.storing:.1f} s"
             )
@@ -239,17 +239,17 @@ class Report:
             )
         more = len(self.failures) - FAILURES_LISTED
         if more > 0:
-            lines.append(f"and {more} more; lstm-trt summarize shows them all")
+            lines.append(f"and {more} more failures; lstm-trt summarize lists all of them")
         return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
 
 
 def default_rounds(trials: int) -> int:
-    """Three from the Compare tier on, else one: two recordings are told apart by processes, not by trials."""
+    """3 rounds from the Compare tier on, else 1: a comparison needs several processes, not only many trials."""
     return 3 if trials >= TIERS["compare"] else 1
 
 
 def order(configurations: Sequence[Configuration], rounds: int, seed: int) -> Iterator[list[Configuration]]:
-    """The configurations of each round, shuffled anew; the same for the same seed."""
+    """The configurations of each round in a new random order; reproducible for a given seed."""
     for number in range(rounds):
         shuffled = list(configurations)
         random.Random(f"{seed}/{number}").shuffle(shuffled)
@@ -269,14 +269,13 @@ def run_sweep(
     show_progress: bool = True,
     interpreters: Mapping[str, Interpreter] | None = None,
 ) -> Report:
-    """Record what `out` does not hold yet; Ctrl-C ends it cleanly with `report.stopped`.
+    """Record the configurations that `out` does not contain yet; Ctrl-C ends it cleanly with `report.stopped`.
 
-    `rounds`: how often each configuration is recorded (None: `default_rounds` of the most
-    trials). `control`: with a control run after each, which takes as long again.
-    `interpreters`: the Python that records a configuration, by its id, where it is not this one. A
-    configuration that fails becomes a failure row and the sweep goes on. Raises
-    `UsageError` for an unusable folder, or one in use; `Refused` where the disk is full:
-    what was recorded stays.
+    `rounds`: how often each configuration is recorded (None: `default_rounds` of the largest
+    number of trials). `control`: add a control run after each, which doubles the run time.
+    `interpreters`: configuration id -> Python that records it, if it is not the current one. If a
+    configuration fails, a failure row is written and the sweep continues. Raises `UsageError` if
+    the folder is unusable or in use; `Refused` if the disk is full. Completed recordings are kept.
     """
     if rounds is None:
         rounds = default_rounds(max((item.protocol.trials for item in configurations), default=1))
@@ -287,7 +286,7 @@ def run_sweep(
     with folder_lock(folder):
         report = Report(total=rounds * len(configurations))
         for path in folders.tidy(folder):
-            report.warnings.append(f"{path.name} was damaged: moved aside and recorded again")
+            report.warnings.append(f"{path.name} was damaged; it has been moved aside and is recorded again")
         recorded, failed = folders.finished(folder)
         plan: list[list[Configuration]] = []
         for number, shuffled in enumerate(order(configurations, rounds, seed)):
@@ -330,9 +329,9 @@ def sweep(
     mode: str | None = None,
     **how: object,
 ) -> Report:
-    """Record every workload (a `Grid`, or any shapes) on every runtime into `out`; goes on where it was stopped.
+    """Record every workload (a `Grid`, or any shapes) on every runtime into `out`; resumes if interrupted.
 
-    `how` goes to `run_sweep`. Raises what `describe` and `run_sweep` raise.
+    `how` is passed to `run_sweep`. Raises what `describe` and `run_sweep` raise.
     """
     wanted = [describe(workload, runtime, protocol, options, mode) for workload in workloads for runtime in runtimes]
     return run_sweep(wanted, out, **how)

@@ -1,10 +1,10 @@
-"""One shape under several versions of a library, interleaved in rounds, each compared with the first.
+"""Record one shape under several versions of a library in interleaved rounds; compare each with the first version.
 
-Every version has an environment of its own (`environments.py`). A round records the shape
-once under each, in a new random order, in fresh processes of that environment's Python. The parity
-gate's reference, and the exported network, come from this environment for all of them. A version is
-part of a configuration's identity, so the recordings of all versions share one folder, and what is
-there is done.
+Each version has its own environment (`environments.py`). A round records the shape once under
+each version, in a new random order, in fresh processes of that environment's Python. The
+parity gate's reference and the exported network are made in the current environment for all
+versions. The version is part of a configuration's identity, so all recordings share one
+folder, and existing recordings are not repeated.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from lstm_trt.store.samples import Group, groups_of
 
 _VERSION = re.compile(r"\d[\w.+!-]*")
 
-#: What a comparison has of median and tail, for tables.
+#: Columns of a comparison of medians and tails.
 _COMPARED = (
     *("median", "median_ratio", "median_ratio_low", "median_ratio_high"),
     *("tail", "tail_percentile", "tail_ratio", "tail_ratio_low", "tail_ratio_high"),
@@ -53,7 +53,7 @@ _SHARES = {"median_us": Fraction(1, 2), "p99_us": Fraction(99, 100)}
 
 @dataclass(frozen=True)
 class Side:
-    """What was recorded under one version; `group` is None where a stopped run has nothing of it yet."""
+    """The recordings of one version; `group` is None if an interrupted run has none of it yet."""
 
     version: str
     configuration: Configuration
@@ -65,7 +65,7 @@ class Side:
         return f"{self.place.library} {self.version}"
 
     def numbers(self) -> dict:
-        """Rounds, n, and in us the middle over rounds of each round's percentiles, and the maximum of all."""
+        """Rounds, n, and in us the median over rounds of each round's percentiles, and the overall maximum."""
         samples = [sample for sample in self.group.samples if len(sample.timed_ns)] if self.group else []
         if not samples:
             failure = str(self.group.failure) if self.group and self.group.failure else None
@@ -81,7 +81,10 @@ class Side:
 
 @dataclass(frozen=True)
 class Answer:
-    """The versions in the order asked, and each further one against the first (None where one has no recording)."""
+    """The versions in the given order, and each further version compared with the first.
+
+    A comparison is None if one of its versions has no recording.
+    """
 
     sides: tuple[Side, ...]
     comparisons: tuple[Comparison | None, ...]
@@ -89,13 +92,13 @@ class Answer:
 
     @property
     def not_in_turns(self) -> list[str]:
-        """Versions all of whose rounds come before or after the first version's: the machine may differ, not they."""
+        """Versions with all rounds before, or all after, the first version's: the machine may have changed between."""
         first, *others = self.sides
         recorded = (side for side, compared in zip(others, self.comparisons, strict=True) if compared)
         return [side.version for side in recorded if recorded_first(first.group, side.group)]
 
     def as_dict(self) -> dict:
-        """JSON values; a ratio is a version's latency over the first one's."""
+        """JSON values; a ratio is a version's latency divided by the first version's."""
         first = self.sides[0]
         plain = first.configuration.as_dict()
         compared = [
@@ -122,24 +125,24 @@ class Answer:
 
     @property
     def warnings(self) -> list[str]:
-        """What speaks against the comparison, for people."""
+        """Reasons to doubt the comparison, as text."""
         if not self.not_in_turns:
             return []
-        late, first = ", ".join(self.not_in_turns), self.sides[0].version
+        others, first = ", ".join(self.not_in_turns), self.sides[0].version
         return [
-            f"{late} and {first} were not recorded in turns, since some were recorded before:"
-            " the machine may be what differs; choose another --out"
+            f"{others} and {first} were recorded one after the other, not alternately, because the folder already"
+            " contained recordings: a difference may be due to the machine; record again into a new --out folder"
         ]
 
     def __str__(self) -> str:
-        """A row a version, and the comparison of each version with the first."""
+        """One row per version, and the comparison of each version with the first."""
         first = self.sides[0]
         blocks = [self._table()]
         for side, comparison in zip(self.sides[1:], self.comparisons, strict=True):
             if comparison is not None:
                 blocks.append(comparison_text(comparison, first.name, side.name))
                 continue
-            missing = next(each for each in (first, side) if not each.numbers()["n"])
+            missing = next(candidate for candidate in (first, side) if not candidate.numbers()["n"])
             blocks.append(f"{side.name}: not compared: {missing.name}: {_reason(missing.numbers())}")
         return "\n\n".join(blocks)
 
@@ -147,7 +150,7 @@ class Answer:
         configuration = self.sides[0].configuration
         options, protocol = configuration.options, configuration.protocol
         caption = f"{configuration.name} on {configuration.runtime}, {options.precision} on {options.device}"
-        caption += f", {protocol.trials} trials {protocol.arrival_text}; ratios are to {self.sides[0].version}"
+        caption += f", {protocol.trials} trials {protocol.arrival_text}; ratios relative to {self.sides[0].version}"
         header = ("version", "rounds", "n", "max us", "p99 us", "median us", "median ratio", "tail ratio")
         rows = []
         for side, comparison in zip(self.sides, [None, *self.comparisons], strict=True):
@@ -161,7 +164,7 @@ class Answer:
         return "\n".join([caption, table(header, rows, left=("version", "median ratio", "tail ratio"))])
 
     def csv_text(self) -> str:
-        """A row a version; the first one's has no comparison."""
+        """One row per version; the first version's row has no comparison."""
         rows = []
         for side, comparison in zip(self.sides, [None, *self.comparisons], strict=True):
             plain = side.configuration.as_dict()
@@ -182,7 +185,7 @@ def _reason(numbers: dict) -> str:
 
 
 def _ratio(comparison: Comparison | None, name: str) -> str:
-    """The answer for median or tail as a cell: the verdict, the ratio, and its interval where there is one."""
+    """The comparison of the median or tail as a cell: verdict, ratio, and its interval if there is one."""
     if comparison is None:
         return ""
     verdict, ratio, low, high = (
@@ -193,30 +196,30 @@ def _ratio(comparison: Comparison | None, name: str) -> str:
 
 
 def runtime_of(library: str, runtime: str | None = None) -> ModuleType:
-    """The runtime that a library is loaded by, the first of several; raises `UsageError` where it is none's."""
+    """The runtime that uses a library, the first of several; raises `UsageError` if none uses it."""
     if runtime is not None:
         module = runtimes.load(runtime)
         if normal(module.DISTRIBUTION) != library:
-            raise UsageError(f"{runtime} loads {module.DISTRIBUTION}, not {library}: leave --runtime out")
+            raise UsageError(f"{runtime} uses {module.DISTRIBUTION}, not {library}: omit --runtime")
         return module
     known: dict[str, ModuleType] = {}
     for name in registry.table("RUNTIMES"):
         module = runtimes.load(name)
         known.setdefault(normal(module.DISTRIBUTION), module)
     if library not in known:
-        raise UsageError(f"{library} is no runtime's library: choose from {', '.join(sorted(known))}")
+        raise UsageError(f"no runtime uses the library {library}: choose from {', '.join(sorted(known))}")
     return known[library]
 
 
 def check_versions(versions: Sequence[str]) -> list[str]:
-    """The versions, each once; raises `UsageError` where they are no plain versions or fewer than two."""
+    """The versions without repetitions; raises `UsageError` if one is malformed or there are fewer than two."""
     for version in versions:
         if not _VERSION.fullmatch(version):
-            raise UsageError(f"{version!r} is no version: give them as pip has them, such as 1.20.1")
-    unlike = list(dict.fromkeys(versions))
-    if len(unlike) < 2:
-        raise UsageError(f"two versions or more are compared, {len(unlike)} was given: add one")
-    return unlike
+            raise UsageError(f"{version!r} is not a version: write it as in pip, for example 1.20.1")
+    distinct = list(dict.fromkeys(versions))
+    if len(distinct) < 2:
+        raise UsageError(f"give at least two different versions to compare, not {len(distinct)}")
+    return distinct
 
 
 def record_versions(
@@ -239,15 +242,15 @@ def record_versions(
 ) -> Answer:
     """Record one shape under several versions of a library and compare each with the first.
 
-    The versions are installed where they are not, then recorded `rounds` times in turns into
-    `out`; a run that was stopped with Ctrl-C (`report.stopped`) goes on where it was. The other
-    arguments are those of `run_sweep` and `compare_groups`; each comparison holds with
-    `confidence` by itself. Raises `UsageError` for an unknown library or version, and what
-    `describe` and `run_sweep` raise.
+    Missing versions are installed; then all are recorded alternately, `rounds` times, into `out`.
+    A run that was interrupted with Ctrl-C (`report.stopped`) resumes when called again. The other
+    arguments are those of `run_sweep` and `compare_groups`; `confidence` holds for each comparison
+    separately. Raises `UsageError` for an unknown library or version, and what `describe` and
+    `run_sweep` raise.
     """
     library, versions = normal(library), check_versions(versions)
     module = runtime_of(library, runtime)
-    check_confidence(confidence)  # what would be refused later anyway, before anything is installed
+    check_confidence(confidence)  # before anything is installed
     check_effect(effect)
     check_limits(time_limit_s, rounds)
     protocol = protocol or Protocol()
@@ -264,7 +267,7 @@ def record_versions(
     known: dict[str, str] = {}
     for version, (_, configuration) in installed.items():
         if configuration.id in known:
-            raise UsageError(f"{known[configuration.id]} and {version} are the same version: give unlike ones")
+            raise UsageError(f"{known[configuration.id]} and {version} are the same version: give different versions")
         known[configuration.id] = version
     report = run_sweep(
         [configuration for _, configuration in installed.values()],
@@ -286,19 +289,19 @@ def record_versions(
 
 
 def _described(library: str, version: str, asked: dict, tell: Tell) -> tuple[Environment, Configuration]:
-    """A version's environment, and the configuration there; an environment that went bad is made anew."""
+    """A version's environment and its configuration; a damaged environment is made again."""
     place = environment(library, version, tell)
     try:
         return place, describe_there(place, asked)
     except EnvironmentBroken:
         if not place.reused:
             raise
-    place = environment(library, version, tell, anew=True)
+    place = environment(library, version, tell, rebuild=True)
     return place, describe_there(place, asked)
 
 
 def _groups(folder: Path, wanted: set[str]) -> dict[str, Group]:
-    """What the folder holds of these configurations, by id."""
+    """The folder's recordings of these configurations, by id."""
     items = (item for item in folders.read_many(folder) if item.configuration.id in wanted)
     groups = {}
     for group in groups_of(items):
@@ -314,7 +317,7 @@ def _compared(first: Side, side: Side, effect: float, confidence: float) -> Comp
     comparison = compare_groups(first.group, side.group, effect, confidence)
     if comparison.command is None:
         return comparison
-    # Both are one configuration but for the version, which a sweep cannot ask for.
+    # The configurations differ only in the version, which the `sweep` command cannot select.
     versions = (first.version, side.version)
     rounds = comparison.rounds_needed
     command = versions_command(first.place.library, versions, side.configuration, "rounds", rounds)

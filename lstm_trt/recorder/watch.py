@@ -1,9 +1,8 @@
-"""A recording in progress: number of trials, latencies so far, time left.
+"""A recording in progress: number of trials, latencies so far, remaining time.
 
-Only the folder is read, each file once, and of it the latencies; memory stays the same
-however long it goes on, since median and p99.9 come from bins of 0.1 %. Number of trials,
-maximum and misses are exact. No verdict while recording: repeated looks inflate false
-positives.
+Only the latencies of each file in the folder are read, once. Memory use is constant, since
+median and p99.9 are computed from a histogram with bins of 0.1 %. Number of trials, maximum
+and misses are exact. No verdict while recording: repeated looks inflate false positives.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ _BINS = math.ceil(math.log(1e13) / math.log(BIN_RATIO))  # from 1 ns to 10 000 s
 
 POLL_S = 1.0
 
-#: The recorder is taken for stopped where nobody holds the folder and no new file came for so long.
+#: The recorder is considered stopped if the folder's lock is free and no new file appeared for this long.
 GONE_S = 15.0
 
 
 class State(StrEnum):
-    """What a folder is doing."""
+    """State of a recording folder."""
 
     EMPTY = "nothing yet"
     RECORDING = "recording"
     IDLE = "idle"
     COMPLETE = "complete"
-    STOPPED = "recorder gone"
+    STOPPED = "recorder stopped"
 
 
 class LatencyHistogram:
-    """Latencies without keeping them: `n` and `max_ns` exact, percentiles to 0.1 %."""
+    """Histogram of latencies: `n` and `max_ns` are exact, percentiles to 0.1 %."""
 
     def __init__(self, deadline_us: float | None = None) -> None:
         self.n, self.max_ns, self.misses = 0, 0, 0
@@ -58,7 +57,7 @@ class LatencyHistogram:
         self._bins = np.zeros(_BINS, dtype=np.int64)
 
     def add(self, latency_ns: np.ndarray) -> None:
-        """Count latencies in ns, those after warm-up."""
+        """Count latencies in ns (without warm-up)."""
         if not len(latency_ns):
             return
         self.n += len(latency_ns)
@@ -69,7 +68,7 @@ class LatencyHistogram:
         self._bins += np.bincount(np.minimum(places.astype(np.int64), _BINS - 1), minlength=_BINS)
 
     def percentile_us(self, share: Fraction) -> float | None:
-        """The middle of the bin that holds the order statistic of rank ceil(n * share); None without trials."""
+        """The centre of the bin with the order statistic of rank ceil(n * share); None without trials."""
         if not self.n:
             return None
         rank = math.ceil(self.n * share)
@@ -81,10 +80,10 @@ class LatencyHistogram:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a folder holds at one moment.
+    """Contents of a folder at one moment.
 
-    The numbers are those of the configuration that was written last, over all its files;
-    `elapsed_s` and `left_s` are None where it is no soak.
+    The numbers are those of the configuration written last, over all its files;
+    `elapsed_s` and `left_s` are None unless it is a soak.
     """
 
     state: State
@@ -108,7 +107,7 @@ class Snapshot:
 
     def __str__(self) -> str:
         if not self.n:
-            return f"{self.state}: no trial is written"
+            return f"{self.state}: no trials yet"
         times = [
             f"n {self.n}",
             f"median {self.median_us:.1f}",
@@ -116,22 +115,22 @@ class Snapshot:
             f"max {self.max_us:.1f} us",
         ]
         if self.misses is not None:
-            times.append(f"{self.misses} misses of {self.deadline_us:g} us")
+            times.append(f"{self.misses} misses of the {self.deadline_us:g} us deadline")
         parts = [f"{self.name}: {', '.join(times)} (percentiles to 0.1 %)"]
         if self.configurations > 1:
-            parts.insert(0, f"{self.files} files of {self.configurations} configurations, the last")
+            parts.insert(0, f"{self.files} files of {self.configurations} configurations, latest")
         if self.elapsed_s is not None:
-            parts.append(f"{duration(self.elapsed_s)}, {duration(self.left_s)} left")
+            parts.append(f"{duration(self.elapsed_s)} elapsed, {duration(self.left_s)} left")
         if self.unreadable:
             parts.append(f"{self.unreadable} files cannot be read")
         if self.state is State.RECORDING:
-            parts.append("no verdict before the end")
+            parts.append("verdict only after the end")
         elif self.state is State.IDLE:
-            parts.append("nothing is being recorded here")
+            parts.append("no recording in progress")
         return "; ".join(parts)
 
     def ending(self, folder: Path) -> str | None:
-        """What to do next, where the recording of `folder` has ended; None before."""
+        """The final line once the recording of `folder` has ended; None before."""
         if self.state is State.COMPLETE:
             return verdict_command(folder, self.deadline_us)
         if self.state is State.STOPPED:
@@ -140,7 +139,7 @@ class Snapshot:
 
 
 def verdict_command(folder: Path, deadline_us: float | None = None) -> str:
-    """The line that ends a soak: the command that judges it."""
+    """The last line of a completed soak: the command that tests it against a deadline."""
     deadline = "US" if deadline_us is None else f"{deadline_us:g}"
     return f"complete: {shlex.join(['lstm-trt', 'verdict', str(folder), '--deadline-us', deadline])}"
 
@@ -155,7 +154,7 @@ def snapshot_of(
     left_s: float | None = None,
     unreadable: int = 0,
 ) -> Snapshot:
-    """The snapshot of one configuration's latencies."""
+    """A snapshot of one configuration's latencies."""
     return Snapshot(
         state=state,
         name=f"{configuration.name} on {configuration.runtime}" if configuration else None,
@@ -175,13 +174,13 @@ def snapshot_of(
 
 
 class Follower:
-    """Reads what appears in a folder; `look` gives a snapshot."""
+    """Reads new recordings in a folder; `look` returns a snapshot."""
 
     def __init__(self, folder: Path, deadline_us: float | None = None) -> None:
         if not folder.is_dir():
-            raise UsageError(f"there is no folder {folder}: give the --out of a recording")
+            raise UsageError(f"no folder {folder}: give the --out folder of a recording")
         if deadline_us is not None and not 0 < deadline_us < math.inf:
-            raise UsageError(f"the deadline must be above 0 us, not {deadline_us:g}")
+            raise UsageError(f"the deadline must be greater than 0 us, not {deadline_us:g}")
         self._folder, self._deadline_us = folder, deadline_us
         self._seen: set[str] = set()
         self._configurations: set[str] = set()
@@ -192,8 +191,8 @@ class Follower:
         self._heard = time.monotonic()
 
     def look(self) -> Snapshot:
-        """Read what is new; the snapshot after that."""
-        in_use = folder_in_use(self._folder)  # before looking: what is written later is seen next time
+        """Read new recordings; returns the snapshot after that."""
+        in_use = folder_in_use(self._folder)  # checked before reading: later files are read next time
         if self._read_new():
             self._heard = time.monotonic()
         soak = self._last.provenance.get("soak") if self._last else None
@@ -221,7 +220,7 @@ class Follower:
             if path.name not in self._seen:
                 try:
                     fresh.append((path.stat().st_mtime, path))
-                except OSError:  # moved away in between
+                except OSError:  # moved or removed in the meantime
                     continue
         for written, path in sorted(fresh):
             self._seen.add(path.name)
@@ -239,7 +238,7 @@ class Follower:
 
 
 def follow(folder: Path, deadline_us: float | None = None, poll_s: float = POLL_S) -> Iterator[Snapshot]:
-    """A snapshot each `poll_s` seconds; ends when a soak is complete or the recorder has stopped."""
+    """A snapshot every `poll_s` seconds; ends when a soak is complete or the recorder has stopped."""
     follower = Follower(folder, deadline_us)
     while True:
         snapshot = follower.look()

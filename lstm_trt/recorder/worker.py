@@ -1,9 +1,9 @@
-"""What runs in the processes that `process.py` starts.
+"""Main program of the processes that `process.py` starts.
 
-Jobs come, and answers go, over the connection FD; what libraries print goes to standard output and error, which the
-parent keeps in a file. Kinds of job: "reference" asks the workload's preparer for what the parity gate expects (the
-preparing process); "record" records one configuration (a worker); "describe" tells which version of a library is
-loaded, and what a configuration is with it (an environment's Python).
+Jobs and messages are exchanged over a connection, given by its file descriptor. Output of libraries goes to standard
+output and error, which the parent writes to a file. Kinds of job: "reference" makes what the parity gate compares
+with (preparing process); "record" records one configuration (worker); "describe" reports which version of a library
+is loaded and the resulting configuration (an environment's Python).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lstm_trt.config.errors import ConfigurationFailed, LabError, StoreError
 
 
 def die_with_parent() -> None:
-    """Ask Linux to kill this process when the one that started it dies."""
+    """Ask Linux to kill this process when its parent dies."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
@@ -36,12 +36,12 @@ def volunteer_for_oom() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-#: `send(event, **values)`: an answer to the parent.
+#: `send(event, **values)`: sends a message to the parent.
 Send = Callable[..., None]
 
 
-def answer_reference(job: dict, send: Send) -> None:
-    """What the workload's kind needs before it can be prepared and gated, made outside the pinned worker."""
+def reference_job(job: dict, send: Send) -> None:
+    """Make the reference that preparing and the parity gate need, outside the pinned worker."""
     from lstm_trt.config.configuration import Configuration
     from lstm_trt.runtimes.base import preparer_of
 
@@ -52,8 +52,8 @@ def answer_reference(job: dict, send: Send) -> None:
     send("done", reference={**reference, **same})
 
 
-def answer_record(job: dict, send: Send) -> None:
-    """Record one configuration and write its file, or its parts."""
+def record_job(job: dict, send: Send) -> None:
+    """Record one configuration and write its file or its parts."""
     from lstm_trt.config.configuration import Configuration
     from lstm_trt.recorder.session import record_here
     from lstm_trt.recorder.soak import soak_here
@@ -77,8 +77,8 @@ def answer_record(job: dict, send: Send) -> None:
     send("done", path=str(path), seconds=seconds, warnings=recording.provenance["warnings"])
 
 
-def answer_describe(job: dict, send: Send) -> None:
-    """The library's version by its metadata and by itself, where it lies, and the configuration or why there is none.
+def describe_job(job: dict, send: Send) -> None:
+    """Report a library's version by its metadata and its module, the module's file, and the configuration or an error.
 
     The job has `library` and the arguments of `recorder.session.describe` as JSON values.
     """
@@ -102,13 +102,13 @@ def answer_describe(job: dict, send: Send) -> None:
         send("done", **loaded, configuration=configuration.as_dict())
 
 
-ANSWERS = {"reference": answer_reference, "record": answer_record, "describe": answer_describe}
+JOBS = {"reference": reference_job, "record": record_job, "describe": describe_job}
 
 
 def main() -> int:
-    """Answer jobs until the parent closes the connection; arguments: its descriptor, and a worker's options as JSON."""
+    """Run jobs until the parent closes the connection; arguments: its file descriptor, a worker's options as JSON."""
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     volunteer_for_oom()
     connection = Connection(int(sys.argv[1]))
 
@@ -127,17 +127,17 @@ def main() -> int:
             job = connection.recv()
         except (EOFError, OSError):
             return 0
-        if done == 1:  # what is alive between two jobs are modules, and stays
+        if done == 1:  # objects alive between two jobs are mostly modules, which stay
             gc.collect()
             gc.freeze()
         done += 1
         try:
-            ANSWERS[job["kind"]](job, send)
+            JOBS[job["kind"]](job, send)
         except MemoryError as error:
-            send("failed", stage="memory", reason=f"host memory did not suffice: {error}".rstrip(": "), spent=True)
-            return 1  # what is left of the heap is not to be trusted
+            send("failed", stage="memory", reason=f"not enough host memory: {error}".rstrip(": "), spent=True)
+            return 1  # the heap can no longer be relied on
         except ConfigurationFailed as error:
-            # A device may be left in any state; and a refused capture leaves an allocator in it.
+            # The device may be in an undefined state: a failed graph capture, for example, leaves an allocator in it.
             on_device = job["configuration"]["options"]["device"] != "cpu"
             spent = error.stage in ("memory", "run", "time") or (on_device and error.stage == "build")
             send("failed", stage=error.stage, reason=str(error), spent=spent)

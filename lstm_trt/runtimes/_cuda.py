@@ -1,18 +1,18 @@
 """CUDA for the runtimes: PyCUDA for context, memory, stream and events, cuda-bindings for graphs.
 
-A `Session` makes the device's primary context current on this thread, the very context
-that PyTorch and TensorRT use (`pycuda.autoinit` would make a second one), and owns what
-is acquired through it: a stream, pinned and device buffers, a captured graph. `close`
-frees all of it in the reverse order, also when something failed half-way.
+A `Session` makes the device's primary context current on this thread, the same context
+that PyTorch and TensorRT use (`pycuda.autoinit` would create a second one), and owns the
+resources acquired through it: a stream, pinned and device buffers, a captured graph. `close`
+frees all of them in reverse order, also after an error.
 
-The primary context stays retained until the process ends, as it does with PyTorch:
-making it anew takes a fifth of a second, and `Context.detach` of PyCUDA 2026.1 leaves a
-released primary context current on the thread. Importing this module loads neither.
+The primary context stays retained until the process ends, as with PyTorch: creating it
+again takes 0.2 s, and `Context.detach` of PyCUDA 2026.1 leaves a released primary context
+current on the thread. Importing this module loads neither PyCUDA nor cuda-bindings.
 
-`EventClocks` are the device clocks of every runtime that has events to record. A trial
-takes four events from a pool and records them around its copies and its computation;
-between blocks, when the trials are over, `read` turns them into nanoseconds. So
-nothing is asked of the driver inside a trial but to record.
+`EventClocks` are the device clocks of all runtimes that record events. A trial takes four
+events from a pool and records them around its copies and its computation; between blocks,
+`read` converts them to nanoseconds. So recording events is the only additional driver call
+inside a trial.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
 class CaptureRefused(BuildFailed):
-    """Work on a stream could not be captured as a graph; the stream is usable as before."""
+    """Work on a stream could not be captured as a graph; the stream remains usable."""
 
 
 class Missing(NamedTuple):
-    """Something that a run on a GPU needs and that is not here; `what` is a noun: "GPU driver"."""
+    """A missing requirement for running on a GPU; `what` is a noun: "GPU driver"."""
 
     what: str
     remedy: str
 
 
 class CudaUnavailable(RuntimeUnavailable):
-    """CUDA cannot be used here, for want of `missing`."""
+    """CUDA cannot be used here because `missing` is missing."""
 
     def __init__(self, missing: Missing) -> None:
         super().__init__("cuda", f"no {missing.what}", missing.remedy)
@@ -69,7 +69,7 @@ class CudaUnavailable(RuntimeUnavailable):
 
 
 def missing() -> list[Missing]:
-    """What a run on a GPU lacks here; empty where nothing does. Never raises, makes no context."""
+    """The missing requirements for running on a GPU. Never raises, creates no context."""
     lacks, loads = [], []
     for module, name, load, remedy in (
         ("pycuda", "pycuda", _driver, PYCUDA_REMEDY),
@@ -81,7 +81,7 @@ def missing() -> list[Missing]:
             lacks.append(Missing(name, remedy))
     try:
         gpu_name()
-        for load in loads:  # only now: without a driver it could not succeed
+        for load in loads:  # after `gpu_name`, since loading needs the driver
             load()
     except CudaUnavailable as error:
         lacks.append(error.missing)
@@ -89,7 +89,7 @@ def missing() -> list[Missing]:
 
 
 def gpu_name() -> str:
-    """Name of CUDA's device 0, asked of the driver itself; raises `CudaUnavailable` without driver or GPU."""
+    """Name of CUDA's device 0, from the driver library; raises `CudaUnavailable` without driver or GPU."""
     try:
         library = _libcuda()
     except OSError:
@@ -101,12 +101,12 @@ def gpu_name() -> str:
         text = ctypes.c_char_p()
         library.cuGetErrorString(status, ctypes.byref(text))
         reason = text.value.decode() if text.value else f"error {status}"
-        raise CudaUnavailable(Missing(f"GPU that the driver sees ({reason})", DRIVER_REMEDY))
+        raise CudaUnavailable(Missing(f"GPU visible to the driver ({reason})", DRIVER_REMEDY))
     return name.value.decode()
 
 
 def scheduling() -> str:
-    """How this context's host thread waits for the device: the scheduling bits of cuCtxGetFlags, named."""
+    """How the host thread waits for the device in this context: the scheduling flag of cuCtxGetFlags, as text."""
     flags = ctypes.c_uint()
     try:
         known = _libcuda().cuCtxGetFlags(ctypes.byref(flags)) == 0
@@ -117,17 +117,17 @@ def scheduling() -> str:
 
 @dataclass(frozen=True)
 class Graph:
-    """A captured graph: `launch()` enqueues it on the session's stream; `nodes` it consists of, None where unknown."""
+    """A captured graph: `launch()` enqueues it on the session's stream; `nodes`: their number, None if unknown."""
 
     launch: Callable[[], None]
     nodes: int | None
 
 
 class Session:
-    """The primary context, current on this thread until `close`, and what was acquired since.
+    """The primary context, current on this thread until `close`, and the resources acquired in it.
 
-    Belongs to the thread that made it. Raises `RuntimeUnavailable` without PyCUDA,
-    driver or GPU, `MemoryExhausted` where the context does not fit.
+    Belongs to the thread that created it. Raises `RuntimeUnavailable` without PyCUDA,
+    driver or GPU, `MemoryExhausted` if there is not enough memory for the context.
     """
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class Session:
             raise
 
     def hold(self, release: Callable[[], object]) -> None:
-        """Have `close` call `release()`, before what was acquired earlier is freed."""
+        """Let `close` call `release()`, before it frees what was acquired earlier."""
         self._held.callback(release)
 
     def pinned(self, shape: tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
@@ -159,7 +159,7 @@ class Session:
         return array
 
     def device(self, size_bytes: int) -> int:
-        """Address of a device buffer, aligned for every type."""
+        """Address of a new device buffer, aligned for every type."""
         with self._memory(f"a device buffer of {size_bytes} bytes"):
             allocation = self._driver.mem_alloc(size_bytes)
         self._held.callback(allocation.free)
@@ -173,13 +173,13 @@ class Session:
         )
 
     def new_event(self) -> object:
-        """An event that takes time stamps; waiting for it spins, since it is made without BLOCKING_SYNC."""
+        """An event with timing; waiting for it spins, since it is created without BLOCKING_SYNC."""
         with self._memory("an event"):
             return self._driver.Event()
 
     @staticmethod
     def elapsed_ms(first: object, later: object) -> float:
-        """Milliseconds on the device between two events that are both over."""
+        """Milliseconds on the device between two completed events."""
         return first.time_till(later)
 
     def compute_capability(self) -> tuple[int, int]:
@@ -187,17 +187,17 @@ class Session:
         return self._driver.Context.get_device().compute_capability()
 
     def memory_bytes(self) -> tuple[int, int]:
-        """(free, total) of the device, all processes together."""
+        """(free, total) memory of the device, for all processes together."""
         return self._driver.mem_get_info()
 
     def capture(self, enqueue: Callable[[], None]) -> Graph:
-        """What `enqueue()` puts on the stream, as a graph. It must have run once outside capture and be over.
+        """The work that `enqueue()` puts on the stream, as a graph. It must have run once outside a capture.
 
-        Raises `CaptureRefused` with the reason, `MemoryExhausted`; capture has ended then.
+        Raises `CaptureRefused` with the reason, or `MemoryExhausted`, after ending the capture.
         """
         bindings = _bindings()
         stream = bindings.CUstream(self.stream.handle)
-        # Of this thread alone: what a library's own threads allocate meanwhile does no harm.
+        # Thread-local, so that allocations by a library's other threads do not abort the capture.
         mode = bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         _checked("cuStreamBeginCapture", *bindings.cuStreamBeginCapture(stream, mode))
         refusal: Exception | None = None
@@ -206,7 +206,7 @@ class Session:
         except Exception as error:
             refusal = error
         finally:
-            status, graph = bindings.cuStreamEndCapture(stream)  # ends it in every case
+            status, graph = bindings.cuStreamEndCapture(stream)  # also after an error
             if not status:
                 self._held.callback(bindings.cuGraphDestroy, graph)
         if refusal is not None:
@@ -225,25 +225,25 @@ class Session:
         return Graph(run, None if status else int(nodes))
 
     def close(self) -> None:
-        """Wait for the stream and free everything, the latest first; may be called twice."""
+        """Wait for the stream and free everything in reverse order; may be called twice."""
         if self in _open:
             _open.remove(self)
-            with suppress(Exception):  # a device in error frees all the same
+            with suppress(Exception):  # free the resources also if the device reports an error
                 self.stream.synchronize()
         self._held.close()
 
     def _drop_stream(self) -> None:
-        self.stream = None  # PyCUDA destroys it with the last reference
+        self.stream = None  # PyCUDA destroys the stream with the last reference
 
     @contextmanager
     def _memory(self, what: str) -> Iterator[None]:
         try:
             yield
         except self._driver.MemoryError as error:
-            raise MemoryExhausted(f"no memory for {what}: {error}") from error
+            raise MemoryExhausted(f"not enough memory for {what}: {error}") from error
 
 
-#: Sessions that are not closed, for `_leave`.
+#: Open sessions, for `_leave`.
 _open: list[Session] = []
 
 
@@ -266,10 +266,10 @@ def _driver() -> ModuleType:
     """`pycuda.driver`; raises `CudaUnavailable`."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that header and driver differ is in the error's text as well
+            warnings.simplefilter("ignore")  # a mismatch of header and driver is also in the error's text
             import pycuda.driver
     except Exception as error:
-        raise CudaUnavailable(Missing(f"pycuda that loads ({_line(error)})", PYCUDA_REMEDY)) from error
+        raise CudaUnavailable(Missing(f"loadable pycuda ({_line(error)})", PYCUDA_REMEDY)) from error
     return pycuda.driver
 
 
@@ -278,12 +278,12 @@ def _bindings() -> ModuleType:
     try:
         from cuda.bindings import driver
     except Exception as error:
-        raise CudaUnavailable(Missing(f"cuda-bindings that load ({_line(error)})", BINDINGS_REMEDY)) from error
+        raise CudaUnavailable(Missing(f"loadable cuda-bindings ({_line(error)})", BINDINGS_REMEDY)) from error
     return driver
 
 
 def _checked(name: str, status: int, value: object = None, failure: type[LabError] = CaptureRefused) -> object:
-    """`value` of a call of cuda-bindings; raises `MemoryExhausted` or `failure` where it failed."""
+    """`value` returned by a call of cuda-bindings; raises `MemoryExhausted` or `failure` if the call failed."""
     if not status:
         return value
     _, text = _bindings().cuGetErrorString(status)
@@ -293,8 +293,8 @@ def _checked(name: str, status: int, value: object = None, failure: type[LabErro
 
 @cache
 def _primary() -> object:
-    """The retained primary context of device 0, asked to spin while it waits; `scheduling` says what holds."""
-    gpu_name()  # its message for a missing driver is better than PyCUDA's
+    """The retained primary context of device 0, set to spin while waiting; `scheduling` returns the actual setting."""
+    gpu_name()  # raises a clearer error for a missing driver than PyCUDA
     driver = _driver()
     driver.init()
     with suppress(OSError, AttributeError):
@@ -305,23 +305,23 @@ def _primary() -> object:
 
 
 def _leave(context: object) -> None:
-    """Close what is open: PyCUDA aborts a process that ends with a context pushed."""
+    """Close open sessions: PyCUDA aborts a process that ends with a context pushed."""
     for session in reversed(_open[:]):
         session.close()
     context.detach()
 
 
-#: Trials between two readings of the device clocks that need no new events; a trial
-#: that makes the pool grow is slower, and `event_pool` in the facts shows it.
+#: Initial size of the event pool, in trials between two readings. A trial that has to enlarge
+#: the pool is slower; `event_pool` in the facts shows whether this happened.
 POOL_TRIALS = 2048
 
 
 class EventClocks:
     """Events of the trials since the last reading, from a pool.
 
-    `every`: events around the copies too. `new_event()` makes an event with
-    `record(stream)`; `elapsed_ms(first, later)` gives the milliseconds between two.
-    `enqueue_ns` is the host's time a trial until all its work is enqueued.
+    `every`: also record events around the copies. `new_event()` creates an event with
+    `record(stream)`; `elapsed_ms(first, later)` gives the milliseconds between two events.
+    `enqueue_ns`: for each trial, the host time until all its work is enqueued.
     """
 
     def __init__(
@@ -339,11 +339,11 @@ class EventClocks:
 
     @property
     def size(self) -> int:
-        """Trials that the pool holds."""
+        """Number of trials for which the pool has events."""
         return len(self._sets)
 
     def take(self) -> tuple:
-        """Four events of the next trial: before copy in, before compute, after compute, after copy out."""
+        """The next trial's four events: before copy in, before compute, after compute, after copy out."""
         if self._used == len(self._sets):
             self._grow(max(1, len(self._sets)))
         events = self._sets[self._used]
@@ -351,12 +351,12 @@ class EventClocks:
         return events
 
     def restart(self) -> None:
-        """Forget the trials so far."""
+        """Discard the trials so far."""
         self._used = 0
         self.enqueue_ns.clear()
 
     def read(self) -> dict[str, np.ndarray]:
-        """int64 nanoseconds a trial, and a fresh start; the trials must be over (a step waits for its end)."""
+        """int64 nanoseconds per trial; then restarts. The trials must be complete (a step waits for its end)."""
         sets, elapsed_ms = self._sets[: self._used], self._elapsed_ms
         columns = {"enqueue_ns": list(self.enqueue_ns)}
         columns["compute_ns"] = [elapsed_ms(before, after) * 1e6 for _, before, after, _ in sets]
@@ -367,7 +367,7 @@ class EventClocks:
         return {name: np.rint(values).astype(np.int64) for name, values in columns.items()}
 
     def release(self) -> None:
-        """Let go of the events and of the stream."""
+        """Drop the references to the events and the stream."""
         self.restart()
         self._sets.clear()
         self._stream = None
@@ -378,5 +378,5 @@ class EventClocks:
             outer = [self._new_event(), self._new_event()] if self._every else [None, None]
             events = (outer[0], *inner, outer[1])
             for event in filter(None, events):
-                event.record(self._stream)  # the driver makes an event when it is first recorded
+                event.record(self._stream)  # the driver creates an event when it is first recorded
             self._sets.append(events)

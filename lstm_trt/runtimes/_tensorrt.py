@@ -1,16 +1,16 @@
-"""The two TensorRT runtimes: what is missing here, the way from an ONNX file to a step, and the step.
+"""The two TensorRT runtimes: availability, preparing a step from an ONNX file, and the step.
 
-A trial is a copy in from pinned memory, one enqueue of the engine (`execute_async_v3`)
-or one launch of the CUDA graph that was captured of it, a copy out to pinned memory, and
-the wait for the stream, in which the host spins. The copies stand outside the graph, as
-they do in `pytorch-cudagraph`. Sizes and addresses are fixed before the first trial, on
-a stream that is not the default one.
+A trial is a copy in from pinned memory, one enqueue of the engine (`execute_async_v3`) or
+one launch of the CUDA graph captured from it, a copy out to pinned memory, and the wait for
+the stream, in which the host spins. The copies are outside the graph, as in
+`pytorch-cudagraph`. Sizes and addresses are set before the first trial; the stream is not
+the default stream.
 
-Where a graph was asked for and capture is refused, the engine is enqueued instead and
-`graph_fallback` in the facts says why; `graph_captured` says what was timed.
+If a graph was requested but its capture fails, the engine is enqueued instead, and
+`graph_fallback` in the facts has the reason; `graph_captured` records what was timed.
 
-A runtime of this family is a `TensorRtRuntime`: its `open_context(trt, engine, plan_sha256)` makes an
-execution context as its flavour does.
+A runtime of this family is a `TensorRtRuntime`; its `open_context(trt, engine, plan_sha256)` creates
+the execution context for its flavour (TensorRT or TensorRT for RTX).
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from lstm_trt.runtimes.base import Availability, BufferedStep, PreparedStep, Req
 
 @dataclass(frozen=True)
 class Opened:
-    """An engine's execution context, made as a flavour makes it; None where TensorRT refused.
+    """An engine's execution context; None if TensorRT could not create it.
 
-    `why_not_captured(stream_handle)` gives a reason, or "" where capture may be tried;
-    `after_first_run()` is called once the engine has run; `facts()` go to the provenance.
+    `why_not_captured(stream_handle)` returns a reason, or "" if a capture can be attempted;
+    `after_first_run()` is called once the engine has run; `facts()` are added to the provenance.
     """
 
     context: object | None
@@ -65,7 +65,7 @@ OpenContext = Callable[[ModuleType, object, str], Opened]
 
 @dataclass(frozen=True)
 class TensorRtRuntime:
-    """A runtime of this family; `NAME` is its flavour as well."""
+    """A runtime of this family; `NAME` is also its flavour."""
 
     NAME: str
     open_context: OpenContext
@@ -79,7 +79,7 @@ class TensorRtRuntime:
         return export_trt.FLAVOURS[self.NAME].distribution
 
     def availability(self, device: str) -> Availability:
-        """What is missing, in one line; loads TensorRT only where there are a GPU and all packages. Never raises."""
+        """What is missing, in one line; loads TensorRT only if a GPU and all packages are present. Never raises."""
         flavour = export_trt.FLAVOURS[self.NAME]
         version = installed_version(flavour.distribution)
         if device not in self.DEVICES:
@@ -88,7 +88,7 @@ class TensorRtRuntime:
         try:
             lacks = _cuda.missing()
             if find_spec(flavour.module) is None:
-                # The extra brings cuda-bindings as well, so that need not be typed.
+                # The extra also installs cuda-bindings, which so needs no separate remedy.
                 lacks = [lack if lack.remedy != _cuda.BINDINGS_REMEDY else lack._replace(remedy="") for lack in lacks]
                 lacks.insert(0, _cuda.Missing(flavour.distribution, f"pip install -e '.[{flavour.extra}]'"))
             if not lacks:
@@ -97,25 +97,25 @@ class TensorRtRuntime:
             reason, remedies = "no " + ", ".join(lack.what for lack in lacks), [lack.remedy for lack in lacks]
         except RuntimeUnavailable as error:
             reason, remedies = error.reason, [error.remedy]
-        except Exception as error:  # a broken install
-            reason = f"{flavour.distribution} does not load: {export_trt.one_line(error)}"
+        except Exception as error:  # a broken installation
+            reason = f"{flavour.distribution} cannot be loaded: {export_trt.one_line(error)}"
         return Availability(False, version, reason=reason, remedy="; ".join(dict.fromkeys(filter(None, remedies))))
 
     def prepare(self, request: Request) -> PreparedStep:
-        """The prepared step, having answered once.
+        """The prepared step, after a first call.
 
-        Raises `UsageError` for options that it does not have, `RuntimeUnavailable`,
-        `ExportFailed`, `MemoryExhausted`, and `BuildFailed` for whatever else goes wrong.
+        Raises `UsageError` for unsupported options, `RuntimeUnavailable`, `ExportFailed`,
+        `MemoryExhausted`, and `BuildFailed` for all other errors.
         """
         options = request.options
         self.availability(options.device).require(self.NAME)
         check_options(self.NAME, self, options)
         if options.precision == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
-            raise BuildFailed("tf32 is switched off by NVIDIA_TF32_OVERRIDE=0 in the environment: unset it")
+            raise BuildFailed("tf32 is disabled by the environment variable NVIDIA_TF32_OVERRIDE=0: unset it")
         with building(self.NAME, request.label):
             onnx = static_model(request.onnx_path, request.workload)
             began = time.perf_counter()
-            # Detailed, for the launches of an inference; the markers that this brings are switched off again.
+            # Detailed, to count the launches per inference; the NVTX markers that this adds are disabled later.
             wanted = export_engine.EngineOptions(self.NAME, options.precision, detailed=True, capturable=options.graph)
             built = build.build_engine(onnx, wanted, name=request.workload.label)
             ready = time.perf_counter()
@@ -127,7 +127,7 @@ class TensorRtRuntime:
 class TensorRtStep(BufferedStep):
     """An engine on its own stream, with its buffers; `described` are its facts.
 
-    Raises `MemoryExhausted` or `BuildFailed`; what was acquired until then is freed.
+    Raises `MemoryExhausted` or `BuildFailed`, after freeing what was acquired.
     """
 
     def __init__(
@@ -162,9 +162,9 @@ class TensorRtStep(BufferedStep):
             self.step = self._plain_step(run) if self._clocks is None else self._clocked_step(run)
             self._describe(built)
             self.step()
-            self.device_times()  # forget the clocks of this call
+            self.device_times()  # discards the times of this call
         except BaseException:
-            with suppress(Exception):  # the error that came before is the one to report
+            with suppress(Exception):  # the earlier error is the relevant one
                 self.close()
             raise
 
@@ -186,23 +186,23 @@ class TensorRtStep(BufferedStep):
             session.close()
 
     def _load(self, built: export_engine.Engine, open_context: OpenContext) -> None:
-        """The engine on the GPU and its execution context."""
+        """Load the engine on the GPU and create its execution context."""
         trt = export_trt.load_module(self._name)
         capability = self._session.compute_capability()
         self.described["compute_capability"] = "{}.{}".format(*capability)
         if self._options.precision == "tf32" and capability < (8, 0):
-            raise BuildFailed(f"tf32 needs compute capability 8.0, {_cuda.gpu_name()} has less")
+            raise BuildFailed(f"tf32 needs compute capability 8.0 or higher: {_cuda.gpu_name()} is older")
         self._session.hold(self._unload)
         plan = built.plan
         with export_trt.collected(self._name) as messages:
             self._runtime = trt.Runtime(export_trt.logger(self._name))
             self._engine = self._runtime.deserialize_cuda_engine(plan)
             if self._engine is None:
-                self._explain("the GPU does not take the engine", messages, len(plan), built)
+                self._explain("the engine cannot be loaded on the GPU", messages, len(plan), built)
             self._opened = open_context(trt, self._engine, built.sha256)
             if self._opened.context is None:
-                self._explain("no execution context", messages, self._engine.device_memory_size_v2)
-        self._opened.context.nvtx_verbosity = trt.ProfilingVerbosity.NONE  # its markers lengthen the enqueue
+                self._explain("cannot create an execution context", messages, self._engine.device_memory_size_v2)
+        self._opened.context.nvtx_verbosity = trt.ProfilingVerbosity.NONE  # NVTX markers would lengthen the enqueue
 
     def _unload(self) -> None:
         self._enqueue = None
@@ -217,46 +217,46 @@ class TensorRtStep(BufferedStep):
         size_bytes: int,
         built: export_engine.Engine | None = None,
     ) -> None:
-        """Raise for something that TensorRT refused, with its own reason, or that of `check_engine`."""
+        """Raise an error for a step that failed, with TensorRT's reason or that of `check_engine`."""
         reason = export_trt.errors_of(messages)
         free_bytes, _ = self._session.memory_bytes()
         if size_bytes > free_bytes or _is_out_of_memory(messages):
-            raise MemoryExhausted(f"{self._name}: {what}: {reason}; needs {size_bytes} bytes, {free_bytes} are free")
+            raise MemoryExhausted(f"{self._name}: {what}: {reason}; {size_bytes} bytes needed, {free_bytes} free")
         if built is not None:
             origin = export_engine.Origin.of(built.information)
             reason = export_engine.check_engine(built.plan, origin).reason or reason
-        raise BuildFailed(f"{self._name}: {what}: {reason or 'TensorRT does not say why'}")
+        raise BuildFailed(f"{self._name}: {what}: {reason or 'TensorRT gives no reason'}")
 
     def _bind(self) -> None:
-        """Sizes, buffers and addresses; the input first, so that the output's sizes are known."""
+        """Set sizes, buffers and addresses; of the input first, so that the output's sizes are known."""
         trt, engine, context = export_trt.load_module(self._name), self._engine, self._opened.context
         tensors = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
         if tensors != set(self._sizes):
-            raise BuildFailed(f"the engine's tensors are {sorted(tensors)}, not {sorted(self._sizes)}")
+            raise BuildFailed(f"the engine's tensors are {sorted(tensors)}, expected {sorted(self._sizes)}")
         for tensor, sizes in self._sizes.items():
             if tensor == INPUT and not context.set_input_shape(INPUT, sizes):
-                raise BuildFailed(f"the engine refuses inputs of {sizes}")
+                raise BuildFailed(f"the engine does not accept inputs of shape {sizes}")
             found = tuple(context.get_tensor_shape(tensor))
             if found != sizes:
-                raise BuildFailed(f"the engine's {tensor} are {found}, not {sizes}")
+                raise BuildFailed(f"the engine's tensor {tensor} has shape {found}, expected {sizes}")
             data_type = np.dtype(trt.nptype(engine.get_tensor_dtype(tensor)))
             array = self._session.pinned(sizes, data_type)
             address = self._session.device(math.prod(sizes) * data_type.itemsize)
             if not context.set_tensor_address(tensor, address):
-                raise BuildFailed(f"the engine refuses the address of its {tensor}")
+                raise BuildFailed(f"the engine does not accept the buffer of its tensor {tensor}")
             self._arrays[tensor] = array
             self._copies[tensor] = self._session.copies(address, array)
         self._enqueue = _enqueuer(context.execute_async_v3, self._session.stream.handle, self._name)
 
     def _first_run(self) -> None:
-        """Kernels are loaded and, for RTX, compiled; a capture needs that to be over."""
+        """Run once before a capture: this loads the kernels and, for RTX, compiles them."""
         self._copies[INPUT][0]()
         self._enqueue()
         self._session.stream.synchronize()
         self._opened.after_first_run()
 
     def _captured(self) -> Callable[[], None]:
-        """The launch of a captured graph; the plain enqueue, and the reason, where capture is refused."""
+        """The launch of a captured graph; if the capture fails, the plain enqueue, with the reason in the facts."""
         try:
             refusal = self._opened.why_not_captured(self._session.stream.handle)
             if refusal:
@@ -265,7 +265,7 @@ class TensorRtStep(BufferedStep):
             return self._graph.launch
         except _cuda.CaptureRefused as error:
             self.described["graph_fallback"] = str(error)
-        self._enqueue()  # proves that the engine and the stream came out of it whole
+        self._enqueue()  # checks that the engine and the stream still work
         self._session.stream.synchronize()
         return self._enqueue
 
@@ -336,7 +336,7 @@ def _enqueuer(execute: Callable[[int], bool], handle: int, name: str) -> Callabl
     def enqueue() -> None:
         if not execute(handle):
             messages = export_trt.logger(name).lines
-            reason = export_trt.errors_of(messages) or "TensorRT does not say why"
+            reason = export_trt.errors_of(messages) or "TensorRT gives no reason"
             failure = MemoryExhausted if _is_out_of_memory(messages) else RunFailed
             raise failure(f"{name}: the engine cannot be enqueued: {reason}")
 

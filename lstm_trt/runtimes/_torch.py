@@ -1,17 +1,17 @@
 """The PyTorch runtimes: availability, precision and threads, preparing, and the steps that are timed.
 
-On the CPU a step is one forward on an input tensor that shares its memory with the
-host buffer; its answer is a host tensor. On a GPU a step copies the inputs from
-pinned memory, runs, copies the answer to pinned memory and waits for the stream: the
-host spins. Everything goes to the thread's current stream, which becomes one of this
-process's own, never the default one, so a step belongs to the thread that called
-`prepare` or `load_inputs` last.
+On the CPU a step is one forward pass on an input tensor that shares its memory with the
+host buffer; its output is a host tensor. On a GPU a step copies the inputs from pinned
+memory, runs, copies the outputs to pinned memory and waits for the stream; the host spins.
+All work goes to the thread's current stream, which is set to a stream created by this
+module, never the default stream, so a step belongs to the thread that called `prepare` or
+`load_inputs` last.
 
-A runtime of this family is a `TorchRuntime`: its `bind(module, inputs)` ties the network to its
-input tensor once and for all; `prepare` does the rest. `facts` and `operators` say for
-the provenance what was really used. Precision switches, thread counts and Dynamo's
-caches belong to the process, so one prepared step at a time: where two are alive, the
-one prepared last decides for both.
+A runtime of this family is a `TorchRuntime`: its `bind(module, inputs)` binds the network to
+its input tensor; `prepare` does the rest. `facts` and `operators` record in the provenance
+what was actually used. Precision switches, thread counts and Dynamo's caches are settings of
+the process, so there may be only one prepared step at a time: with two, the settings of the
+one prepared last apply to both.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ if TYPE_CHECKING:
 
 DISTRIBUTION = "torch"
 
-#: On the CPU fp16 is a loop of small operators wherever oneDNN lacks it; `facts` show it.
+#: On the CPU, fp16 is a loop of small operators if oneDNN does not support it; `facts` show this.
 PRECISIONS = {"cpu": ("fp32", "bf16", "fp16"), "cuda": ("fp32", "tf32", "fp16", "bf16")}
 
 CUDA_WHEEL = (
-    "on a machine with an NVIDIA GPU: pip uninstall torch, then pip install torch (PyPI has it with CUDA for Linux)"
+    "on a machine with an NVIDIA GPU: pip uninstall torch, then pip install torch (the PyPI wheel for Linux has CUDA)"
 )
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A network tied to one input tensor.
+    """A network bound to one input tensor.
 
-    `run()` gives the answer as a float32 tensor (sequence, batch, 1) on the device of
-    the inputs; `facts()` what was really built; `release()` frees what `run` holds.
+    `run()` returns the outputs as a float32 tensor (sequence, batch, 1) on the device of
+    the inputs; `facts()` describes what was actually built; `release()` frees its resources.
     """
 
     run: Callable[[], torch.Tensor]
@@ -79,18 +79,18 @@ def availability(device: str, devices: tuple[str, ...] = ("cpu", "cuda")) -> Ava
         if torch.version.cuda is None:
             return Availability(False, version, reason=f"PyTorch {version} is built without CUDA", remedy=CUDA_WHEEL)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an old driver is the reason below, once
+            warnings.simplefilter("ignore")  # an old driver is reported as the reason below
             torch.cuda.init()
             return Availability(True, version, torch.cuda.get_device_name(0))
-    except Exception as error:  # no driver, an old one, no GPU, a broken install: all mean not ready
+    except Exception as error:  # no driver, an old driver, no GPU or a broken installation
         return Availability(
-            False, version, reason=first_line(error), remedy="`nvidia-smi` must list a GPU and a driver for CUDA 13"
+            False, version, reason=first_line(error), remedy="`nvidia-smi` must show a GPU and a driver for CUDA 13"
         )
 
 
 @dataclass(frozen=True)
 class TorchRuntime:
-    """A runtime of this family; `bind(module, inputs)` ties the network to its input tensor."""
+    """A runtime of this family; `bind(module, inputs)` binds the network to its input tensor."""
 
     NAME: str
     DEVICES: tuple[str, ...]
@@ -100,43 +100,43 @@ class TorchRuntime:
     DISTRIBUTION: ClassVar[str] = DISTRIBUTION
 
     def availability(self, device: str) -> Availability:
-        """Ready where PyTorch is installed, and for "cuda" sees a GPU."""
+        """Ready if PyTorch is installed and, for "cuda", finds a GPU."""
         return availability(device, self.DEVICES)
 
     def prepare(self, request: Request) -> PreparedStep:
-        """The prepared step, having answered once.
+        """The prepared step, after a first call.
 
-        Raises `UsageError` for options that the runtime does not have, `RuntimeUnavailable`,
-        `MemoryExhausted`, and `BuildFailed` for whatever else goes wrong.
+        Raises `UsageError` for unsupported options, `RuntimeUnavailable`, `MemoryExhausted`,
+        and `BuildFailed` for all other errors.
         """
         options = request.options
         self.availability(options.device).require(self.NAME)
         check_options(self.NAME, self, options)
         if options.graph and self.NAME != "pytorch-cudagraph":
-            raise UsageError(f"{self.NAME} captures no CUDA graph: use the runtime pytorch-cudagraph")
+            raise UsageError(f"{self.NAME} does not support CUDA graphs: use the runtime pytorch-cudagraph")
         with building(self.NAME, request.label):
             configure(options)
             set_precision(options)
             step = (CudaStep if options.device == "cuda" else CpuStep)(request, load_module(request), self.bind)
             step.step()
-            step.device_times()  # forget the clocks of this call
+            step.device_times()  # discards the times of this call
             return step
 
 
 def configure(options: Options) -> None:
-    """Thread counts of this process; harmless when called again."""
+    """Set the thread counts of this process; may be called again."""
     import torch
 
     torch.set_num_threads(options.threads)
     if torch.get_num_interop_threads() != 1:
-        with suppress(RuntimeError):  # PyTorch allows it once, before any parallel work; `facts` tell what holds
+        with suppress(RuntimeError):  # allowed only once, before any parallel work; `facts` has the actual count
             torch.set_num_interop_threads(1)
 
 
 def load_module(request: Request) -> torch.nn.Module:
-    """The network on its device and in its type; inputs and outputs are float32 all the same.
+    """The network on its device and in its data type; inputs and outputs are always float32.
 
-    For fp16 and bf16 the conversion at both ends is part of the module, and so of the step.
+    For fp16 and bf16 the conversions of inputs and outputs are part of the module and so of the step.
     """
     import torch
 
@@ -160,10 +160,10 @@ def load_module(request: Request) -> torch.nn.Module:
 
 
 def _flatten(lstm: torch.nn.LSTM) -> None:
-    """One chunk for all weights, as cuDNN wants them; `weights_in_one_chunk` tells whether it worked.
+    """Put all weights into one chunk of memory for cuDNN; `weights_in_one_chunk` shows whether it worked.
 
-    PyTorch does so by itself on the way to the device, but leaves bfloat16 out of its
-    list of types, and would copy all weights at every call.
+    PyTorch does this when moving a module to the device, except for bfloat16, where it
+    would then copy all weights at every call.
     """
     import torch
 
@@ -173,13 +173,13 @@ def _flatten(lstm: torch.nn.LSTM) -> None:
 
 
 def guarded(forward: Callable, inputs: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """`forward(inputs)` under inference mode, at the least cost.
+    """`forward(inputs)` in inference mode, with the least overhead.
 
-    A 1 x 16 network of 4 steps took 60.8 us so (one `torch.inference_mode()` entered
-    again each time, and `forward` instead of the module, whose call looks for hooks
-    first), 64.0 the usual way, 66.1 with gradients on, where each operator passes
-    autograd; 57.9 with the mode entered once for all calls, which would leave the whole
-    thread in it.
+    A 1 x 16 network of 4 steps took 60.8 us this way (one `torch.inference_mode()` object,
+    entered again for each call, and `forward` instead of the module, since calling the module
+    checks for hooks first), 64.0 us the usual way and 66.1 us with gradients enabled, where
+    each operator passes through autograd. Entering the mode once for all calls took 57.9 us,
+    but would leave the whole thread in it.
     """
     import torch
 
@@ -192,16 +192,16 @@ def guarded(forward: Callable, inputs: torch.Tensor) -> Callable[[], torch.Tenso
     return run
 
 
-# What holds in a PyTorch process
+# Settings of a PyTorch process
 
 
 def set_precision(options: Options) -> None:
-    """TF32 on for "tf32" and off for all else, in cuBLAS and in cuDNN's RNNs; raises `BuildFailed`.
+    """Enable TF32 for "tf32" and disable it otherwise, in cuBLAS and in cuDNN's RNNs; raises `BuildFailed`.
 
-    Both of PyTorch's interfaces are set, the old one first since it writes the new
-    one's values too: readers of either (Inductor still asks the old one) then agree,
-    where setting one alone makes the other raise. PyTorch's own default has TF32 on in
-    cuDNN, so an LSTM in "float32" is none until this has run.
+    Both of PyTorch's interfaces are set, because reading one after setting only the other
+    raises an error (Inductor still reads the old one); the old one first, since it also writes
+    the new one's values. By default PyTorch enables TF32 in cuDNN, so without this call an
+    LSTM in "float32" computes in TF32.
     """
     import torch
 
@@ -209,18 +209,18 @@ def set_precision(options: Options) -> None:
         return
     allow = options.precision == "tf32"
     if allow and torch.cuda.get_device_capability()[0] < 8:
-        raise BuildFailed(f"tf32 needs compute capability 8.0, {torch.cuda.get_device_name()} has less")
+        raise BuildFailed(f"tf32 needs compute capability 8.0 or higher: {torch.cuda.get_device_name()} is older")
     if allow and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
-        raise BuildFailed("tf32 is switched off by NVIDIA_TF32_OVERRIDE=0 in the environment: unset it")
+        raise BuildFailed("tf32 is disabled by the environment variable NVIDIA_TF32_OVERRIDE=0: unset it")
     switch_tf32(allow)
     wanted = "tf32" if allow else "ieee"
     wrong = {name: value for name, value in precision_switches("cuda").items() if value != wanted}
     if wrong:
-        raise BuildFailed(f"PyTorch {torch.__version__} did not take the precision {wanted}: {wrong}")
+        raise BuildFailed(f"cannot set PyTorch {torch.__version__} to the precision {wanted}: {wrong}")
 
 
 def switch_tf32(allow: bool) -> None:
-    """Both interfaces to TF32, old and new, in agreement."""
+    """Set both interfaces to TF32, old and new, consistently."""
     import torch
 
     with warnings.catch_warnings():
@@ -232,7 +232,7 @@ def switch_tf32(allow: bool) -> None:
 
 
 def precision_switches(device: str) -> dict[str, str]:
-    """What float32 means to the libraries now."""
+    """The libraries' current precision for float32 operations."""
     import torch
 
     if device == "cuda":
@@ -247,8 +247,9 @@ def precision_switches(device: str) -> dict[str, str]:
 
 
 def operators(forward: Callable, inputs: torch.Tensor) -> dict[str, int]:
-    """How often one forward calls which operator: `aten.mkldnn_rnn_layer` or `aten._cudnn_rnn`
-    where the libraries' LSTMs are used, a long list of small ones where they are not.
+    """Number of calls per operator in one forward pass.
+
+    `aten.mkldnn_rnn_layer` or `aten._cudnn_rnn` if a library's LSTM is used, else many small operators.
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -259,13 +260,13 @@ def operators(forward: Callable, inputs: torch.Tensor) -> dict[str, int]:
             return operator(*args, **(kwargs or {}))
 
     counted: Counter[str] = Counter()
-    with torch.no_grad(), Counting():  # inference mode would hide what `aten.lstm` is made of
+    with torch.no_grad(), Counting():  # inference mode would hide the operators within `aten.lstm`
         forward(inputs)
     return dict(counted)
 
 
 def facts(options: Options) -> dict:
-    """What holds in this process now: threads, precision, denormals; JSON values."""
+    """This process's current settings: threads, precision, denormals; JSON values."""
     import torch
 
     found = {
@@ -295,14 +296,14 @@ def facts(options: Options) -> dict:
 
 @cache
 def own_stream() -> torch.cuda.Stream:
-    """The stream of all steps of this process."""
+    """The stream that all steps of this process use."""
     import torch
 
     return torch.cuda.Stream()
 
 
 class _TorchStep(BufferedStep):
-    """Buffers, inputs and the end of life, alike on both devices."""
+    """Common to both devices: buffers, inputs and closing."""
 
     def __init__(self, request: Request, host_inputs: torch.Tensor) -> None:
         super().__init__(host_inputs.numpy())
@@ -322,13 +323,13 @@ class _TorchStep(BufferedStep):
             self._bound.release()
             self._bound = None
 
-    def _check(self, answer: torch.Tensor) -> None:
-        if tuple(answer.shape) != self._output_shape:
-            raise RunFailed(f"the answer has the shape {tuple(answer.shape)}, not {self._output_shape}")
+    def _check(self, outputs: torch.Tensor) -> None:
+        if tuple(outputs.shape) != self._output_shape:
+            raise RunFailed(f"the outputs have shape {tuple(outputs.shape)}, expected {self._output_shape}")
 
 
 class CpuStep(_TorchStep):
-    """A forward on the calling thread; the answer is already in host memory."""
+    """A forward pass on the calling thread; its outputs are in host memory."""
 
     def __init__(self, request: Request, module: torch.nn.Module, bind: Callable[..., Bound]) -> None:
         import torch
@@ -336,24 +337,24 @@ class CpuStep(_TorchStep):
         super().__init__(request, torch.empty(request.workload.input_shapes[INPUT]))
         self._bound = bind(module, self._host_inputs)
         run = self._bound.run
-        self._answer = answer = [run()]
-        self._check(answer[0])
+        self._latest = latest = [run()]
+        self._check(latest[0])
 
         def step() -> None:
-            answer[0] = run()
+            latest[0] = run()
 
         self.step = step
 
     def outputs(self) -> dict[str, np.ndarray]:
-        return {OUTPUT: self._answer[0].numpy().copy()}
+        return {OUTPUT: self._latest[0].numpy().copy()}
 
     def close(self) -> None:
         super().close()
-        self._answer.clear()
+        self._latest.clear()
 
 
 class CudaStep(_TorchStep):
-    """Copy in, forward, copy out, wait; with events between them where asked for."""
+    """Copy in, forward pass, copy out, wait; with events in between if requested."""
 
     def __init__(self, request: Request, module: torch.nn.Module, bind: Callable[..., Bound]) -> None:
         import torch
@@ -376,7 +377,7 @@ class CudaStep(_TorchStep):
     def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
         import torch
 
-        torch.cuda.set_stream(self._stream)  # of this thread, which is the one that will run the trials
+        torch.cuda.set_stream(self._stream)  # for this thread, which will run the trials
         super().load_inputs(inputs)
 
     def outputs(self) -> dict[str, np.ndarray]:
@@ -427,9 +428,9 @@ class CudaStep(_TorchStep):
                 before_in.record(stream)
             copy_in(host_inputs, True)
             before_run.record(stream)
-            answer = run()
+            outputs = run()
             after_run.record(stream)
-            copy_out(answer, True)
+            copy_out(outputs, True)
             if every:
                 after_out.record(stream)
             enqueued(clock() - began)

@@ -1,7 +1,7 @@
-"""What the recorder asks of a runtime and of a kind of workload.
+"""The interfaces of runtimes and workload kinds that the recorder uses.
 
-A runtime turns a `Request` into a `PreparedStep`. A kind of workload has a `Preparer`, which makes the
-requests, knows the reference's answers, and says where its runtimes stand.
+A runtime turns a `Request` into a `PreparedStep`. A workload kind has a `Preparer`, which makes the
+requests and the reference outputs, and names the registry table of its runtimes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COSTS = ("export_s", "schedule_s", "tuning_s", "build_s", "first_call_s")
 
 @dataclass(frozen=True)
 class Availability:
-    """Whether a runtime can run on a device here; `remedy` is the line that makes it ready."""
+    """Whether a runtime can run on a device of this machine; `remedy` is a command or instruction to make it ready."""
 
     ready: bool
     version: str | None = None
@@ -36,7 +36,7 @@ class Availability:
     remedy: str = ""
 
     def require(self, name: str) -> Availability:
-        """This, where it is ready; raises `RuntimeUnavailable` for the runtime `name` where it is not."""
+        """Returns itself if ready; otherwise raises `RuntimeUnavailable` for the runtime `name`."""
         if not self.ready:
             raise RuntimeUnavailable(name, self.reason, self.remedy)
         return self
@@ -44,10 +44,10 @@ class Availability:
 
 @dataclass(frozen=True)
 class Request:
-    """What a runtime is asked to prepare.
+    """What a runtime has to prepare.
 
-    `inputs` are by name, with the shapes of `workload.input_shapes` (in training also targets); they are
-    used to build, compile or capture: the parity gate asks with others. `weights` maps PyTorch's parameter
+    `inputs`: name -> array with the shapes of `workload.input_shapes` (in training also targets); used to
+    build, compile or capture, while the parity gate uses other inputs. `weights` maps PyTorch's parameter
     names to float32 arrays; `onnx_path` is the exported network with symbolic sizes, for runtimes with NEEDS_ONNX.
     Options without a device mean the CPU, as in a `Configuration`.
     """
@@ -65,55 +65,55 @@ class Request:
 
     @property
     def label(self) -> str:
-        """What is to be built, in words: "2x64-s32-b1 in fp32 on cpu"."""
+        """Description of what is built: "2x64-s32-b1 in fp32 on cpu"."""
         return f"{self.workload.title(self.mode)} in {self.options.precision} on {self.options.device}"
 
 
 class PreparedStep(ABC):
-    """One unit of the workload (an inference, a training step) on buffers that are already in place.
+    """One unit of the workload (an inference, a training step) on preallocated buffers.
 
-    `step` is what is timed: no argument, it returns when the answer is in host memory.
-    It may be an instance attribute that holds a bound C function, to spare a frame.
-    It is called on the thread that called `prepare`, and one prepared step is alive at a
-    time: a runtime may set what belongs to its thread or process (streams, TF32, threads).
+    `step` is the timed call: it has no arguments and returns when the outputs are in host memory.
+    It may be an instance attribute that holds a bound C function, to avoid a Python frame.
+    It is called on the thread that called `prepare`, and only one prepared step exists at a
+    time, so a runtime may change settings of its thread or process (streams, TF32, threads).
     """
 
-    #: Seconds that it took to get here, by `COSTS`; empty where they were not measured.
+    #: Preparation times in seconds, with the keys `COSTS`; empty if they were not measured.
     costs: Mapping[str, float] = {}
 
     @abstractmethod
     def step(self) -> None:
         """Copy in, compute, copy out, wait.
 
-        In training: zero gradients, forward, loss, gradients, optimizer update, and the loss is on the host.
-        The first step of a caller begins with the weights that were given.
+        In training: zero gradients, forward, loss, gradients, optimizer update, and copy the loss to the host.
+        The caller's first step starts from the given weights.
         """
 
     @abstractmethod
     def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
-        """Put other inputs of the same shapes, by name, where `step` reads them; never timed."""
+        """Copy other inputs of the same shapes, by name, into the buffers that `step` reads; never timed."""
 
     def outputs(self) -> dict[str, np.ndarray]:
-        """The last answer by name, float32 copies with the shapes of `workload.output_shapes`."""
-        raise UsageError(f"{type(self).__name__} is not prepared for forward")
+        """The last outputs by name: float32 copies with the shapes of `workload.output_shapes`."""
+        raise UsageError(f"{type(self).__name__} is not prepared for the mode forward")
 
     def reset(self) -> None:  # noqa: B027
-        """Put state that is carried from step to step back to zero; nothing where none is carried."""
+        """Set state that is carried from step to step to zero; does nothing if there is none."""
 
     def loss(self) -> float:
-        """The last training step's loss, at the weights before its update."""
+        """The last training step's loss, computed before its weight update."""
         raise UsageError(f"{type(self).__name__} is not prepared for training")
 
     def gradients(self) -> dict[str, np.ndarray]:
-        """Of the loss at the present weights, float32, by the names of the weights; nothing is updated."""
+        """Gradients of the loss at the current weights: float32, by weight name; nothing is updated."""
         raise UsageError(f"{type(self).__name__} is not prepared for training")
 
     def device_times(self) -> dict[str, np.ndarray]:
-        """Device clocks of the trials since the last call: column name -> int64 nanoseconds."""
+        """Device times of the trials since the last call: column name -> int64 nanoseconds."""
         return {}
 
     def facts(self) -> dict:
-        """What the runtime really does, for the provenance: threads, kernels, graphs; JSON values."""
+        """What the runtime actually uses, for the provenance: threads, kernels, graphs; JSON values."""
         return {}
 
     def close(self) -> None:  # noqa: B027
@@ -121,9 +121,9 @@ class PreparedStep(ABC):
 
 
 class BufferedStep(PreparedStep):
-    """A step whose inputs stand in one host array, and which is an instance attribute `step` while it is open.
+    """A step with its inputs in one host array, and an instance attribute `step` until it is closed.
 
-    `device_times` are those of `_clocks`, where a constructor sets them.
+    `device_times` are those of `_clocks`, if a constructor sets it.
     """
 
     _clocks: EventClocks | None = None
@@ -142,38 +142,38 @@ class BufferedStep(PreparedStep):
             raise UsageError(f"inputs must be {self._inputs.shape}, not {array.shape}")
         np.copyto(self._inputs, array, casting="same_kind")
         if self._clocks:
-            self._clocks.restart()  # what the parity gate ran is no trial
+            self._clocks.restart()  # the parity gate's steps are not trials
 
     def device_times(self) -> dict[str, np.ndarray]:
         return self._clocks.read() if self._clocks else {}
 
     def close(self) -> None:
         self._inputs = None
-        self.__dict__.pop("step", None)  # what is left is the method above
+        self.__dict__.pop("step", None)  # leaves the method above, which raises
 
 
 def check_options(name: str, runtime: Any, options: Options) -> None:
-    """Raises `UsageError` for what `runtime`, which users call `name`, does not have on the device of the options."""
+    """Raises `UsageError` for options that the runtime `name` does not support on their device."""
     device = options.device
     if device not in runtime.DEVICES:
-        raise UsageError(f"{name} has no device {device!r}: choose from {', '.join(runtime.DEVICES)}")
+        raise UsageError(f"{name} does not support the device {device!r}: choose from {', '.join(runtime.DEVICES)}")
     if options.precision not in runtime.PRECISIONS[device]:
         offered = ", ".join(runtime.PRECISIONS[device])
-        raise UsageError(f"{name} on {device} offers no {options.precision}: choose from {offered}")
+        raise UsageError(f"{name} on {device} does not support {options.precision}: choose from {offered}")
     if options.graph and device == "cpu":
-        raise UsageError(f"{name} runs on the CPU, where there is no CUDA graph: leave --graph out")
+        raise UsageError(f"{name} runs on the CPU, where CUDA graphs do not exist: omit --graph")
     if options.device_clocks != "off" and device == "cpu":
-        raise UsageError(f"{name} runs on the CPU, which has no device clocks: leave --device-clocks off")
+        raise UsageError(f"{name} runs on the CPU, which has no device clocks: omit --device-clocks")
 
 
 @dataclass(frozen=True)
 class Gate:
-    """What the parity gate asks, one set of inputs after another, and the reference's answer to the last of them.
+    """The parity gate's sets of inputs, run one after another, and the reference's outputs for the last set.
 
-    Carried state is reset before the first, and not between them.
+    Carried state is reset before the first set, and not between them.
 
     `expected` is by name, as `outputs()`; in training `loss`, (1,) float64, of the first step. `reference` is the
-    name of what made it, for messages.
+    name of the reference implementation, for messages.
     """
 
     questions: tuple[Mapping[str, np.ndarray], ...]
@@ -183,13 +183,13 @@ class Gate:
 
 
 class Preparer(ABC):
-    """How one kind of workload is prepared; named in `registry.PREPARERS`."""
+    """How one workload kind is prepared; listed in `registry.PREPARERS`."""
 
-    #: The table of `registry` in which the kind's runtimes stand.
+    #: The table of `registry` with the kind's runtimes.
     RUNTIMES = "RUNTIMES"
-    #: Whether each configuration gets a process of its own, since what an earlier one left would count.
+    #: Whether each configuration gets its own process, because leftovers of an earlier one would affect the times.
     FRESH_PROCESS = False
-    #: Whether one reference serves all runtimes of a workload, being dear to make.
+    #: Whether all runtimes of a workload share one reference, because it is expensive to compute.
     SHARED_REFERENCE = False
 
     def runtime(self, name: str):
@@ -197,39 +197,39 @@ class Preparer(ABC):
         return runtimes.load(name, self.RUNTIMES)
 
     def check(self, configuration: Configuration) -> None:
-        """Raises `BuildFailed` with the runtime's own reason for a workload or mode that it does not do."""
+        """Raises `BuildFailed` with the runtime's reason if it does not support the workload or mode."""
         workload, mode = configuration.workload, configuration.mode
         supports = getattr(self.runtime(configuration.runtime), "supports", None)
         reason = supports(workload, mode, configuration.options.device) if supports else None
         if reason:
-            raise BuildFailed(f"{configuration.runtime} does not do {workload.label} ({mode}): {reason}")
+            raise BuildFailed(f"{configuration.runtime} does not support {workload.label} ({mode}): {reason}")
 
     @abstractmethod
     def reference(
         self, configuration: Configuration, gate_seed: int, answers_path: Path, send: Callable[..., None]
     ) -> dict:
-        """In the preparing process: write the answers to the gate's inputs to `answers_path` (.npy).
+        """In the preparing process: write the outputs for the gate's inputs to `answers_path` (.npy).
 
-        Returns JSON values that `request` and `gate` get as `reference`, beside `gate_seed` and
-        `answers_path`. `send(event, **values)` tells the parent of stages.
+        Returns JSON values that `request` and `gate` get as `reference`, together with `gate_seed` and
+        `answers_path`. `send(event, **values)` reports stages to the parent.
         """
 
     @abstractmethod
     def request(self, configuration: Configuration, reference: Mapping) -> Request:
-        """In the worker: what the runtime is asked to prepare; its inputs are those of the trials."""
+        """In the worker: the request for the runtime; its inputs are those of the trials."""
 
     @abstractmethod
     def gate(self, configuration: Configuration, reference: Mapping) -> Gate:
-        """In the worker: what the parity gate asks and expects."""
+        """In the worker: the parity gate's inputs and expected outputs."""
 
     def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
-        """What recordings of this kind store beside the rest; JSON values."""
+        """Additional provenance of recordings of this kind; JSON values."""
         return {}
 
 
 def preparer_of(workload: Workload) -> Preparer:
-    """Who prepares a kind of workload; raises `UsageError` where nobody does."""
+    """The preparer of a workload kind; raises `UsageError` if there is none."""
     try:
         return registry.load("PREPARERS", workload.KIND)
     except (KeyError, ImportError, AttributeError) as error:
-        raise UsageError(f"nobody prepares workloads of the kind {workload.KIND!r}: {error}") from None
+        raise UsageError(f"cannot record workloads of kind {workload.KIND!r}: {error}") from None

@@ -1,7 +1,7 @@
-"""ONNX Runtime: the CPU provider, and CUDA where the installed package has its provider.
+"""ONNX Runtime: the CPU provider, and CUDA if the installed package has its provider.
 
-A trial is one `run_with_iobinding` on a host input and a host output that stay bound:
-on the CPU no copy at all, on CUDA the copy in, the run, the copy out and the wait.
+A trial is one `run_with_iobinding` with a host input and a host output that stay bound:
+on the CPU there is no copy; on CUDA it is copy in, run, copy out, wait.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
 def availability(device: str = "cpu") -> Availability:
-    """Ready where the package is installed and carries the device's provider."""
+    """Ready if the package is installed and has the device's provider."""
     version = installed_version("onnxruntime") or installed_version("onnxruntime-gpu")
     if version is None:
         return Availability(False, reason="not installed", remedy="pip install onnxruntime")
@@ -45,7 +45,7 @@ def availability(device: str = "cpu") -> Availability:
         return Availability(
             False,
             version,
-            reason=f"this onnxruntime has no {PROVIDERS[device]}",
+            reason=f"the installed onnxruntime has no {PROVIDERS[device]}",
             remedy="pip uninstall onnxruntime, then pip install onnxruntime-gpu (needs an NVIDIA GPU)",
         )
 
@@ -66,10 +66,10 @@ def prepare(request: Request) -> PreparedStep:
 
 
 def bound_session(model: bytes, request: Request) -> PreparedStep:
-    """A session on an ONNX file with static sizes, bound to a host input and output, having answered once.
+    """A session for an ONNX model with static sizes, bound to a host input and output, after a first call.
 
-    The input has the type of the request's. `costs` has `build_s` (the session, with its graph
-    optimizations) and `first_call_s`. Raises `BuildFailed`, and what the package raises: call it within `building`.
+    The input has the type of the request's input. `costs` has `build_s` (creating the session, with graph
+    optimizations) and `first_call_s`. Raises `BuildFailed` and the package's errors: call it within `building`.
     """
     import onnxruntime
 
@@ -78,7 +78,7 @@ def bound_session(model: bytes, request: Request) -> PreparedStep:
     settings.intra_op_num_threads = options.threads
     settings.inter_op_num_threads = 1
     settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    settings.log_severity_level = 4  # its errors come as exceptions too; once is enough
+    settings.log_severity_level = 4  # errors are also raised as exceptions, so do not log them
     provider_options = {}
     if options.device == "cuda":
         provider_options = {"use_tf32": "1" if options.precision == "tf32" else "0"}
@@ -100,7 +100,7 @@ class _Bound(BufferedStep):
         self._options = request.options
         self._outputs = np.empty(request.workload.output_shapes[OUTPUT], dtype=np.float32)
         self._binding = session.io_binding()
-        # By address: bind_cpu_input would keep a copy, and load_inputs could not reach it.
+        # By address: bind_cpu_input would make a copy that load_inputs cannot change.
         for bind, name, array in (
             (self._binding.bind_input, INPUT, self._inputs),
             (self._binding.bind_output, OUTPUT, self._outputs),
@@ -126,7 +126,7 @@ class _Bound(BufferedStep):
         return {
             "providers": self._session.get_providers() if self._session else [],
             "intra_op_threads": self._options.threads,
-            "denormals": "as the processor has them (session.set_denormal_as_zero is off)",
+            "denormals": "not flushed (session.set_denormal_as_zero is off)",
             "graph_optimization": "all",
         }
 
@@ -146,5 +146,5 @@ def _quantized(model: bytes) -> bytes:
         quantized = Path(target).read_bytes()
     operators = {node.op_type for node in onnx.load_from_string(quantized).graph.node}
     if "DynamicQuantizeLSTM" not in operators:
-        raise BuildFailed("onnxruntime quantized no LSTM: int8 would be fp32 under another name")
+        raise BuildFailed("onnxruntime did not quantize the LSTM: int8 would compute in fp32")
     return quantized

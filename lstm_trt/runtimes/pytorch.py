@@ -1,11 +1,11 @@
-"""PyTorch in eager mode: `nn.LSTM` and a dense layer, as most people run them.
+"""PyTorch in eager mode: `nn.LSTM` and a dense layer.
 
-A trial is one forward of the module in inference mode; on a GPU with the copies and
-the wait around it (`_torch.py`). On the CPU oneDNN repacks the weights at every
-call. The mode matters there: with gradients on, PyTorch 2.13 has oneDNN take its
-training primitive, which was 0.68 times the time at 2 x 200 x 128 (1.59 and 2.35 ms on
-a 2-core EPYC with AVX-512) and 1.07 at 1 x 16 x 4. On a GPU it is cuDNN, whose choice of
-kernel depends on the hidden size. `operators` in the facts tells whether those were used.
+A trial is one forward pass of the module in inference mode; on a GPU with the copies and
+the wait around it (`_torch.py`). On the CPU, oneDNN repacks the weights at every call. The
+mode matters there: with gradients enabled, PyTorch 2.13 uses oneDNN's training primitive,
+which took 0.68 times as long at 2 x 200 x 128 (1.59 instead of 2.35 ms on a 2-core EPYC with
+AVX-512) and 1.07 times at 1 x 16 x 4. On a GPU, cuDNN is used, which chooses its kernel by
+the hidden size. `operators` in the facts shows whether these libraries were used.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""PyTorch under a CUDA graph: the eager network's kernels, launched all at once.
+"""PyTorch with a CUDA graph: the eager network's kernels, launched together.
 
-A trial is copy in, one replay, copy out, wait (`_torch.py`); the copies stand
-outside the graph. Buffers are static. Where capture is refused there is no falling
-back to eager mode: the name promises a graph.
+A trial is copy in, one replay, copy out, wait (`_torch.py`); the copies are outside the
+graph. Buffers are static. If the capture fails, there is no fallback to eager mode, since
+the runtime's name stands for a graph.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ if TYPE_CHECKING:
     import torch
 
 
-#: Forwards before the capture: cuDNN and cuBLAS load kernels and take workspaces in the first ones.
+#: Forward passes before the capture: cuDNN and cuBLAS load kernels and allocate workspaces in the first ones.
 WARMUPS = 3
 
 
 def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
     import torch
 
-    stream = torch.cuda.current_stream()  # not the default one, see `_torch.py`
+    stream = torch.cuda.current_stream()  # not the default stream, see `_torch.py`
     found = {"operators": operators(module, inputs), "graph_captured": True}
     graph = torch.cuda.CUDAGraph()
-    # No inference mode: a graph that was captured first under it could make later captures
-    # in this process fail (pytorch issue 166792), and a replay passes no operator anyway.
+    # No inference mode: if the first graph is captured under it, later captures in this process
+    # can fail (pytorch issue 166792), and a replay calls no operator anyway.
     with torch.no_grad():
         for _ in range(WARMUPS):
             module(inputs)
         torch.cuda.synchronize()
         try:
             with torch.cuda.graph(graph, stream=stream):
-                answer = module(inputs)
+                outputs = module(inputs)
         except RuntimeError as error:
             if is_memory_error(error):
                 raise
-            # What ended the capture first says more than the error that closing it raised.
+            # The error that aborted the capture is more informative than the one raised on ending it.
             raise BuildFailed(
-                f"pytorch-cudagraph: capture was refused: {first_line(error.__context__ or error)}"
+                f"pytorch-cudagraph: the capture failed: {first_line(error.__context__ or error)}"
             ) from error
     replay = graph.replay
 
     def run() -> torch.Tensor:
         replay()
-        return answer
+        return outputs
 
     return _torch.Bound(run, lambda: found, graph.reset)
 

@@ -1,8 +1,8 @@
-"""TensorRT: the exported network as an engine built for the GPU that is here.
+"""TensorRT: the exported network as an engine built for this machine's GPU.
 
 A trial is copy in, enqueue or graph launch, copy out, wait (`_tensorrt.py`). Each LSTM
-layer is a loop of one or two kernels a time step, so that without a graph a trial is
-bound by launches: measure `--graph` first.
+layer is a loop of one or two kernels per time step, so without a graph a trial is limited
+by kernel launches: measure `--graph` first.
 """
 
 from __future__ import annotations

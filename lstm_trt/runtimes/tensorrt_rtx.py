@@ -1,14 +1,14 @@
-"""TensorRT for RTX: engines whose kernels are compiled on the GPU that runs them.
+"""TensorRT for RTX: engines with kernels that are compiled on the machine that runs them.
 
 A trial is copy in, enqueue or graph launch, copy out, wait (`_tensorrt.py`). Kernels are
-specialised to the sizes before the first trial (EAGER; the default, LAZY, answers with
-fallback kernels until a thread of its own has compiled better ones) and kept in the
-lab's cache, since compiling takes longer than building.
+specialised to the sizes before the first trial (EAGER; the default, LAZY, uses fallback
+kernels until a background thread has compiled better ones) and stored in the cache, since
+compiling takes longer than building.
 
-The graph is captured by us as for TensorRT, not by the engine (`cuda_graph_strategy`
-stays DISABLED): the engine would capture in some later call and run without a graph
-where it cannot, and tell neither; ours is there before the first trial, or its refusal
-is on record, and events can be put around it.
+The graph is captured by this package as for TensorRT, not by the engine (`cuda_graph_strategy`
+is DISABLED): the engine would capture it in a later call, or run without a graph if it
+cannot, and report neither. With our own capture the graph exists before the first trial, or
+the failure is recorded, and events can be recorded around it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lstm_trt.config.errors import LabError
 from lstm_trt.runtimes import _cuda, _tensorrt
 from lstm_trt.store import cache
 
-#: The kind of our entries in the cache.
+#: The kind of these cache entries.
 KERNELS = "rtx-kernels"
 
 
@@ -33,7 +33,7 @@ def _open(trt: ModuleType, engine: object, plan_sha256: str) -> _tensorrt.Opened
     context = engine.create_execution_context(config)
 
     def why_not_captured(handle: int) -> str:
-        return "" if context.is_stream_capturable(handle) else "TensorRT for RTX says that it cannot be captured"
+        return "" if context.is_stream_capturable(handle) else "TensorRT for RTX reports that it cannot be captured"
 
     def facts() -> dict:
         return {
@@ -46,11 +46,11 @@ def _open(trt: ModuleType, engine: object, plan_sha256: str) -> _tensorrt.Opened
 
 
 class KernelCache:
-    """The kernels that were compiled for one engine, kept between processes.
+    """The kernels compiled for one engine, stored between processes.
 
-    `state`: "loaded" from the lab's cache, "new" where there were none, "refused" where
-    TensorRT for RTX did not take them (another driver); "kept" once they are written.
-    Needs a current CUDA context; holds the runtime configuration as long as itself.
+    `state`: "loaded" from the cache, "new" if there were none, "refused" if TensorRT for RTX
+    rejected them (another driver); "kept" once they are written. Needs a current CUDA context;
+    keeps a reference to the runtime configuration.
     """
 
     def __init__(self, config: object, key: str) -> None:
@@ -62,7 +62,7 @@ class KernelCache:
         config.set_runtime_cache(self._kernels)
 
     def keep(self) -> None:
-        """Write what was compiled, unless it came from there; a full disk costs the next start only."""
+        """Write the compiled kernels, unless they were loaded; if writing fails, the next start compiles again."""
         if self.state == "loaded":
             return
         content = self._kernels.serialize()

@@ -1,13 +1,13 @@
 """torch.compile with Inductor and frozen weights.
 
-A trial is one call of the compiled module (`_torch.py`), with the guards that
-Dynamo checks before each call: 20 to 30 us. `torch.compile` by itself leaves an
-`nn.LSTM` alone, and eager mode would be timed under another name; so `allow_rnn` is
-set, and that something was compiled is checked. On the CPU each layer and direction
-stays one oneDNN call, and a network compiles in 1 to 2 s whatever its sequence (the
-first of a process takes 5 to 25 s). Where oneDNN does not take it the sequence is
-unrolled: on GPUs, and in fp16 on the CPU, where 32 steps in all took 18 s and 128 took
-50 s. Hence `UNROLLED_LIMITS`.
+A trial is one call of the compiled module (`_torch.py`), including the guards that Dynamo
+checks before each call (20 to 30 us). By default `torch.compile` does not compile an
+`nn.LSTM`, so eager mode would be timed; therefore `allow_rnn` is set, and it is checked that
+the network was compiled. On the CPU each layer and direction remains one oneDNN call, and a
+network compiles in 1 to 2 s for any sequence length (the first in a process takes 5 to
+25 s). Where oneDNN does not support the LSTM, the sequence is unrolled: on GPUs, and in fp16
+on the CPU, where compiling took 18 s for 32 steps in total and 50 s for 128. Hence
+`UNROLLED_LIMITS`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     import torch
 
 
-#: No fp16 on the CPU: it would be unrolled, a kernel a step.
+#: No fp16 on the CPU: it would be unrolled, with one kernel per step.
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": _torch.PRECISIONS["cuda"]}
 
-#: Longest sequence, and most layers times directions, of a network that is unrolled.
+#: Longest sequence, and largest product of layers and directions, of a network that is unrolled.
 UNROLLED_LIMITS = {"sequence": 64, "layers": 2}
 
 
 def availability(device: str) -> Availability:
-    """Ready where PyTorch is, and a C++ compiler, and for "cuda" Triton and its C compiler."""
+    """Ready if PyTorch is ready and there is a C++ compiler, and for "cuda" also Triton."""
     state = _torch.availability(device)
     if not state.ready:
         return state
@@ -52,10 +52,10 @@ def availability(device: str) -> Availability:
 
 
 def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
-    """Raises `BuildFailed` where nothing was compiled.
+    """Raises `BuildFailed` unless the network was compiled.
 
-    Forgets what was compiled before in this process: Dynamo keeps at most 8 networks
-    of one class, and searches them at each call.
+    Discards what was compiled earlier in this process: Dynamo keeps at most 8 networks
+    of one class and searches them at each call.
     """
     import torch
     import torch._dynamo
@@ -67,13 +67,13 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
         _check_limits(inputs.shape[0], lstm.num_layers * (2 if lstm.bidirectional else 1), inputs.device.type)
     torch._dynamo.reset()
     torch._dynamo.config.allow_rnn = True
-    torch._inductor.config.compile_threads = 1  # its pool of processes would outlive the compilation
+    torch._inductor.config.compile_threads = 1  # otherwise a process pool would remain after compiling
     before = compiled_so_far()
     module.compile(fullgraph=True, dynamic=False, options={"freezing": True})
     run = _torch.guarded(module, inputs)
     began = time.perf_counter()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # PyTorch's, of its own modules
+        warnings.simplefilter("ignore", DeprecationWarning)  # raised within PyTorch
         run()
     compile_s = time.perf_counter() - began
     after = compiled_so_far()
@@ -81,7 +81,7 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
     check_compiled(made)
     run()
     if compiled_so_far()["graphs"] != after["graphs"]:
-        raise BuildFailed("torch-compile compiled the network again at its second call")
+        raise BuildFailed("torch-compile recompiled the network at its second call")
 
     def facts() -> dict:
         again = compiled_so_far()["graphs"] - after["graphs"]
@@ -91,11 +91,11 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
 
 
 def compiled_so_far() -> dict[str, int]:
-    """What Dynamo and Inductor have counted in this process.
+    """Counters of Dynamo and Inductor in this process.
 
-    `graphs` that Dynamo captured, `graph_breaks`, `inductor_graphs` that Inductor
-    compiled or found in its cache (`inductor_cached` of them), `external_calls` into
-    libraries, and generated `kernels`.
+    `graphs` captured by Dynamo, `graph_breaks`, `inductor_graphs` that Inductor compiled
+    or found in its cache (`inductor_cached` of them), `external_calls` into libraries,
+    and generated `kernels`.
     """
     from torch._dynamo.utils import counters
     from torch._inductor import metrics
@@ -115,21 +115,21 @@ def compiled_so_far() -> dict[str, int]:
 def check_compiled(made: dict[str, int]) -> None:
     """Raises `BuildFailed` unless the whole network became one compiled graph."""
     if made["graphs"] < 1 or made["inductor_graphs"] < 1:
-        raise BuildFailed(f"torch.compile compiled nothing, eager mode would be timed instead: {made}")
+        raise BuildFailed(f"torch.compile compiled nothing, so eager mode would be timed: {made}")
     if made["graphs"] > 1 or made["graph_breaks"]:
-        raise BuildFailed(f"torch.compile compiled the network in pieces: {made}")
+        raise BuildFailed(f"torch.compile split the network into several graphs: {made}")
 
 
 def _check_limits(sequence: int, layers: int, device: str) -> None:
     if sequence > UNROLLED_LIMITS["sequence"] or layers > UNROLLED_LIMITS["layers"]:
         raise BuildFailed(
-            f"torch.compile unrolls this LSTM on {device}: {layers} x {sequence} steps (layers, directions) would "
-            f"compile for minutes; limits are {UNROLLED_LIMITS['layers']} x {UNROLLED_LIMITS['sequence']}"
+            f"torch.compile unrolls this LSTM on {device}: compiling {layers} layers (times directions) x {sequence} "
+            f"steps would take minutes; the limit is {UNROLLED_LIMITS['layers']} x {UNROLLED_LIMITS['sequence']}"
         )
 
 
 class TorchCompile(_torch.TorchRuntime):
-    """As the others, but that it needs a compiler."""
+    """As the other PyTorch runtimes, but needs a compiler."""
 
     def availability(self, device: str) -> Availability:
         return availability(device)

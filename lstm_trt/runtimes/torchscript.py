@@ -1,8 +1,8 @@
-"""TorchScript: the whole network scripted and frozen, deprecated by PyTorch and still deployed.
+"""TorchScript: the whole network scripted and frozen; deprecated by PyTorch but still deployed.
 
-A trial is one call of the frozen module (`_torch.py`). The module around the
-LSTM is scripted, since a frozen `nn.LSTM` alone has no callable forward. Its executor
-specialises during the first calls; these are over before a trial is timed.
+A trial is one call of the frozen module (`_torch.py`). The module around the LSTM is
+scripted, since a frozen `nn.LSTM` alone has no callable forward. Its executor specialises
+during the first calls, which are done before any trial is timed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 
-#: The executor profiles one call and compiles in the next; one more to be sure.
+#: The executor profiles the first call and compiles in the next; the third is a safety margin.
 WARMUPS = 3
 
 
@@ -26,10 +26,10 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
     import torch
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated; that is known
+        warnings.simplefilter("ignore")  # TorchScript is deprecated
         frozen = torch.jit.freeze(torch.jit.script(module))
     if not isinstance(frozen, torch.jit.ScriptModule) or not callable(getattr(frozen, "forward", None)):
-        raise BuildFailed("torchscript: freezing left no callable forward")
+        raise BuildFailed("torchscript: the frozen module has no callable forward")
     run = _torch.guarded(frozen.forward, inputs)
     for _ in range(WARMUPS):
         run()

@@ -1,8 +1,8 @@
-"""TensorFlow's implementations against PyTorch's `nn.LSTM`: answers, losses, gradients, gates, biases, and clocks.
+"""The TensorFlow implementations compared with PyTorch's `nn.LSTM`: outputs, losses, gradients, gates, biases, times.
 
-The networks are tiny, and the reference is written here, not taken from the lab's own PyTorch
-implementations. `REFERENCE` follows the updates of two bias vectors; with `bias_hh` frozen it
-follows Keras, which has one.
+The networks are tiny, and the reference is written here instead of using this package's PyTorch
+implementations. `Reference` updates two bias vectors; with `bias_hh` frozen it matches Keras,
+which has one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STEPS = 20
 
 
 def tiny(name: str, **sizes: object) -> LiteratureWorkload:
-    """A workload's network and loss at a size for tests."""
+    """A workload's network and loss with small sizes."""
     full = WORKLOADS[name]
     chosen: dict = {"batch": 3, "sequence": 1 if name == "cell" else 4, "hidden": 4, "features": 5}
     chosen["layers"] = min(full.layers, 2)
@@ -65,7 +65,7 @@ TRAINING = {
 
 
 class Reference:
-    """`nn.LSTM` and what is around it, with PyTorch's own losses and optimizers."""
+    """`nn.LSTM` with embedding and head, and PyTorch's losses and optimizers."""
 
     def __init__(self, workload: LiteratureWorkload, weights: dict[str, np.ndarray], one_bias: bool = False) -> None:
         import torch
@@ -87,7 +87,7 @@ class Reference:
             trained = [value for value in self.parameters.values() if value.requires_grad]
             self.optimizer = kind(trained, lr=workload.learning_rate)
 
-    def answer(self, batch: Batch):
+    def outputs(self, batch: Batch):
         import torch
         from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -107,13 +107,13 @@ class Reference:
     def step(self, batch: Batch, update: bool = True) -> tuple[float, dict[str, np.ndarray]]:
         import torch
 
-        answer, targets = self.answer(batch), torch.from_numpy(batch.targets)
+        outputs, targets = self.outputs(batch), torch.from_numpy(batch.targets)
         if self.workload.loss == "ctc":
             labels = torch.full([self.workload.batch], self.workload.labels)
             criterion = torch.nn.CTCLoss(reduction="mean")
-            loss = criterion(answer.log_softmax(2), targets, torch.from_numpy(batch.lengths), labels)
+            loss = criterion(outputs.log_softmax(2), targets, torch.from_numpy(batch.lengths), labels)
         else:
-            loss = torch.nn.CrossEntropyLoss()(answer.flatten(0, -2), targets.flatten())
+            loss = torch.nn.CrossEntropyLoss()(outputs.flatten(0, -2), targets.flatten())
         for value in self.parameters.values():
             value.grad = None
         loss.backward()
@@ -125,7 +125,7 @@ class Reference:
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread_for_the_reference():
-    """Two of PyTorch's threads on a core that is shared wait for each other."""
+    """Several PyTorch threads on a shared core would wait for each other."""
     import torch
 
     before = torch.get_num_threads()
@@ -141,7 +141,7 @@ def given(workload: LiteratureWorkload) -> tuple[dict[str, np.ndarray], Batch]:
 
 @cache
 def trained(workload: LiteratureWorkload, one_bias: bool) -> tuple[list[float], dict[str, np.ndarray]]:
-    """PyTorch's losses of `STEPS` training steps on one batch, and how far they moved the weights."""
+    """PyTorch's losses of `STEPS` training steps on one batch, and the changes of the weights."""
     weights, batch = given(workload)
     reference = Reference(workload, weights, one_bias)
     losses = [reference.step(batch)[0] for _ in range(STEPS)]
@@ -154,36 +154,38 @@ def prepared(name: str, workload: LiteratureWorkload, mode: str, weights: dict |
 
 
 def apart(found: np.ndarray, wanted: np.ndarray) -> float:
-    """Relative error by norm; what must be zero is exactly that (weights that only meet a zero state)."""
+    """Relative error by norm; if zeros are expected (weights that only multiply a zero state), they must be exact."""
     error, size = float(np.linalg.norm(found - wanted)), float(np.linalg.norm(wanted))
     return 0.0 if error == 0 else error / size if size else float("inf")
 
 
 def apart_overall(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
-    """`apart` of all that is in `wanted`, as one vector."""
+    """`apart` for all arrays in `wanted` together, as one vector."""
     return apart(*(np.concatenate([side[key].ravel() for key in sorted(wanted)]) for side in (found, wanted)))
 
 
-def answered(workload: LiteratureWorkload, weights: dict | None = None, batch: Batch | None = None) -> np.ndarray:
+def reference_outputs(
+    workload: LiteratureWorkload, weights: dict | None = None, batch: Batch | None = None
+) -> np.ndarray:
     own, own_batch = given(workload)
-    return Reference(workload, weights or own).answer(batch or own_batch).detach().numpy()
+    return Reference(workload, weights or own).outputs(batch or own_batch).detach().numpy()
 
 
 @pytest.mark.parametrize("workload", FORWARD.values(), ids=FORWARD)
 @pytest.mark.parametrize("name", NAMES)
-def test_answers_agree_with_pytorch(name, workload):
+def test_outputs_agree_with_pytorch(name, workload):
     task = prepared(name, workload, "forward")
     with pytest.raises(RunFailed):
         task.outputs()["outputs"]
     task.step()
     first = task.outputs()["outputs"]
     assert first.shape == workload.output_shape and first.dtype == np.float32
-    assert apart(first, answered(workload)) <= 1e-5
+    assert apart(first, reference_outputs(workload)) <= 1e-5
     other = make_batch(workload, 99)
     task.load_inputs(other.by_name())
     task.step()
-    assert apart(task.outputs()["outputs"], answered(workload, batch=other)) <= 1e-5
-    assert apart(first, answered(workload)) <= 1e-5, "an answer that was given out must not change"
+    assert apart(task.outputs()["outputs"], reference_outputs(workload, batch=other)) <= 1e-5
+    assert apart(first, reference_outputs(workload)) <= 1e-5, "returned outputs must not change later"
     task.close()
     task.close()
     with pytest.raises(RunFailed):
@@ -192,7 +194,7 @@ def test_answers_agree_with_pytorch(name, workload):
 
 @pytest.mark.parametrize("workload", TRAINING.values(), ids=TRAINING)
 @pytest.mark.parametrize("name", NAMES)
-def test_training_agrees_with_pytorch_and_the_loss_falls(name, workload):
+def test_training_agrees_with_pytorch_and_the_loss_decreases(name, workload):
     weights, batch = given(workload)
     task = prepared(name, workload, "training")
     with pytest.raises(RunFailed):
@@ -210,10 +212,10 @@ def test_training_agrees_with_pytorch_and_the_loss_falls(name, workload):
         losses.append(task.loss())
     assert losses[0] == pytest.approx(loss, rel=1e-4)
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
-    # Update by update: with PyTorch's two bias vectors, or with one of them frozen as in Keras.
+    # Compare all updates: with PyTorch's two bias vectors, or with one of them frozen as in Keras.
     expected, moves = trained(workload, name in KERAS)
     assert losses == pytest.approx(expected, rel=1e-4)
-    # An embedding that went astray hardly shows in these losses.
+    # These losses hardly depend on the embedding, so compare the weights too.
     for held in task._network.held:
         start, move = (sum(side[key] for key in held.names) for side in (weights, moves))
         moved = held.variable.numpy().T if held.transposed else held.variable.numpy()
@@ -226,17 +228,17 @@ def test_training_agrees_with_pytorch_and_the_loss_falls(name, workload):
     task.close()
 
 
-def test_one_bias_vector_trains_otherwise_than_two():
-    """The caveat of Keras' styles is real, and the comparison above can tell."""
+def test_one_bias_vector_trains_differently_from_two():
+    """Keras' styles do differ, and the comparison above would detect it."""
     workload = TRAINING["speech-ce-short"]
-    two, one = (trained(workload, one_bias)[0] for one_bias in (False, True))
-    assert two[0] == one[0]
-    assert two != pytest.approx(one, rel=1e-4)
+    two_biases, one_bias = (trained(workload, frozen)[0] for frozen in (False, True))
+    assert two_biases[0] == one_bias[0]
+    assert two_biases != pytest.approx(one_bias, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["adam", "sgd"])
-def test_updates_are_pytorchs_for_tiny_gradients_and_for_slices(name):
-    """Gradients about as large as epsilon show where it stands; rows that are read twice, once and no more."""
+def test_updates_agree_with_pytorch_for_tiny_gradients_and_for_slices(name):
+    """Gradients close to epsilon show where it is added; rows are read twice, once or not at all."""
     import torch
 
     tf, keras = tensorflow_implementations.load(1)
@@ -259,7 +261,7 @@ def test_updates_are_pytorchs_for_tiny_gradients_and_for_slices(name):
     assert (ours.numpy()[3] == 1).all() and (ours.numpy()[0] != 1).all()
 
 
-def test_the_reference_has_ends_of_sequences_that_matter():
+def test_the_reference_has_sequences_of_different_lengths():
     workload = TRAINING["speech-ctc-long"]
     _, batch = given(workload)
     assert batch.lengths.min() < workload.sequence
@@ -267,8 +269,8 @@ def test_the_reference_has_ends_of_sequences_that_matter():
 
 @pytest.mark.parametrize("name", ["tensorflow-basic-eager", "tensorflow-while-graph", "tensorflow-one-call-eager"])
 def test_padding_has_no_influence(name):
-    """Other numbers beyond the ends of the sequences; and other lengths, without tracing again."""
-    workload = replace(TRAINING["speech-ctc-long"], learning_rate=1e-12)  # the weights stay what they are
+    """Changes of the padding have no effect; other lengths need no retracing."""
+    workload = replace(TRAINING["speech-ctc-long"], learning_rate=1e-12)  # the weights hardly change
     weights, batch = given(workload)
     task = prepared(name, workload, "training")
     task.step()
@@ -296,55 +298,55 @@ def reordered(weights: dict[str, np.ndarray], order: tuple[int, ...]) -> dict[st
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_gates_stand_in_pytorchs_order(name):
-    """Each wrong order (PyTorch i, f, g, o; ONNX i, o, f, g; the older kernels of TensorFlow i, g, f, o) must show."""
+def test_gates_are_in_pytorchs_order(name):
+    """Wrong orders are detected (PyTorch i, f, g, o; ONNX i, o, f, g; older kernels of TensorFlow i, g, f, o)."""
     workload = FORWARD["layer"]
     weights, _ = given(workload)
     task = prepared(name, workload, "forward")
     task.step()
     found = task.outputs()["outputs"]
-    assert apart(found, answered(workload)) <= 1e-5
+    assert apart(found, reference_outputs(workload)) <= 1e-5
     for order in ((0, 3, 1, 2), (0, 2, 1, 3), (1, 0, 2, 3), (3, 1, 2, 0)):
-        assert apart(found, answered(workload, reordered(weights, order))) > 1e-2
+        assert apart(found, reference_outputs(workload, reordered(weights, order))) > 1e-2
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_both_bias_vectors_count(name):
-    """What is taken from one and given to the other changes nothing; leaving either out does."""
+def test_both_bias_vectors_are_used(name):
+    """Only the sum of the bias vectors matters, and omitting either changes the outputs."""
     workload = FORWARD["stack"]
     weights, _ = given(workload)
-    answers = []
+    outputs = []
     for scale_ih, scale_hh in ((1.0, 1.0), (0.0, 1.0), (1.0, 0.0)):
         scales = {"lstm.bias_ih": scale_ih, "lstm.bias_hh": scale_hh}
         other = {key: value * np.float32(scales.get(key[:12], 1)) for key, value in weights.items()}
         task = prepared(name, workload, "forward", other)
         task.step()
-        answers.append(task.outputs()["outputs"])
-        assert apart(answers[-1], answered(workload, other)) <= 1e-5
-    assert apart(answers[1], answers[0]) > 1e-2 and apart(answers[2], answers[0]) > 1e-2
+        outputs.append(task.outputs()["outputs"])
+        assert apart(outputs[-1], reference_outputs(workload, other)) <= 1e-5
+    assert apart(outputs[1], outputs[0]) > 1e-2 and apart(outputs[2], outputs[0]) > 1e-2
     moved = dict(weights)
     for layer in range(workload.layers):
         moved[f"lstm.bias_ih_l{layer}"] = weights[f"lstm.bias_ih_l{layer}"] + weights[f"lstm.bias_hh_l{layer}"]
         moved[f"lstm.bias_hh_l{layer}"] = np.zeros_like(moved[f"lstm.bias_ih_l{layer}"])
     task = prepared(name, workload, "forward", moved)
     task.step()
-    assert apart(task.outputs()["outputs"], answers[0]) <= 1e-6
+    assert apart(task.outputs()["outputs"], outputs[0]) <= 1e-6
 
 
-def test_weights_that_do_not_fit_are_refused():
+def test_weights_that_do_not_fit_are_rejected():
     workload = FORWARD["layer"]
     weights, batch = given(workload)
     wrong = {**weights, "lstm.weight_hh_l0": weights["lstm.weight_hh_l0"][:, :-1]}
-    with pytest.raises(UsageError, match=r"do not fit the network: lstm\.weight_hh_l0$"):
+    with pytest.raises(UsageError, match=r"lstm\.weight_hh_l0$"):
         prepared("tensorflow-while-graph", workload, "forward", wrong)
     task = prepared("tensorflow-while-graph", workload, "forward")
-    with pytest.raises(UsageError, match="takes inputs of"):
+    with pytest.raises(UsageError, match="inputs"):
         task.load_inputs(Batch(batch.inputs[:-1]).by_name())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_time_inside_the_step_grows_with_the_work(name):
-    """256 times the batch at one width: what returned before its work was done would take as long for both."""
+    """256 times the batch takes longer; if a step returned before its work was done, the times would be equal."""
     fastest = []
     for batch in (4, 1024):
         workload = tiny("layer", batch=batch, sequence=4, hidden=256, features=256)
@@ -387,7 +389,7 @@ def test_facts_and_costs(name):
     if not eager:
         assert facts["xla"] == (name == "tensorflow-xla")
         assert facts["while_loops"] == (loop or facts["xla"])
-        assert facts["lstm_kernels"] == [], "no kernel for a whole LSTM, whatever the layer's documentation hopes"
+        assert facts["lstm_kernels"] == [], "there is no kernel for a whole LSTM on a CPU"
         longer = prepared(name, replace(workload, sequence=10), "forward").facts()
         assert (longer["graph_nodes"] > 1.3 * facts["graph_nodes"]) == (not facts["while_loops"])
 
@@ -407,11 +409,11 @@ def test_what_is_supported():
     assert "8000 cells" in basic.supports(full, "training")
     assert "training" in basic.supports(full, "forward")
     small = full.scaled("1/100")
-    with pytest.raises(BuildFailed, match="does not do speech-bidirectional-ce-long"):
+    with pytest.raises(BuildFailed, match="speech-bidirectional-ce-long"):
         basic.prepare(Request(full, Options(), make_batch(small, 0).by_name(), mode="training"))
 
 
-def test_a_lack_of_memory_is_told_as_such():
+def test_exhausted_memory_is_reported():
     import tensorflow as tf
 
     task = prepared("tensorflow-basic-eager", FORWARD["layer"], "forward")
@@ -427,11 +429,11 @@ def test_a_lack_of_memory_is_told_as_such():
         task.step()
 
 
-def test_names_and_titles_are_one_each():
+def test_names_and_titles_are_unique():
     found = [implementations.load(name) for name in NAMES]
-    assert [one.NAME for one in found] == list(NAMES)
-    assert len({one.TITLE for one in found}) == len(NAMES)
-    assert all(one.EXTRA == "frameworks" and one.availability().version for one in found)
+    assert [implementation.NAME for implementation in found] == list(NAMES)
+    assert len({implementation.TITLE for implementation in found}) == len(NAMES)
+    assert all(item.EXTRA == "frameworks" and item.availability().version for item in found)
 
 
 _QUIET = """
@@ -441,23 +443,23 @@ from lstm_trt.literature.data import make_batch, make_weights
 from lstm_trt.literature.workloads import WORKLOADS
 from lstm_trt.config.configuration import Options
 from lstm_trt.runtimes.base import Request
-one = implementations.load("tensorflow-xla")
-assert one.availability().ready
+implementation = implementations.load("tensorflow-xla")
+assert implementation.availability().ready
 assert not {"tensorflow", "keras"} & set(sys.modules), "availability imports nothing"
 workload = WORKLOADS["layer"]
 arguments = make_batch(workload, 1).by_name(), make_weights(workload, 1)
-task = one.prepare(Request(workload, Options(threads=2), *arguments))
+task = implementation.prepare(Request(workload, Options(threads=2), *arguments))
 task.step()
 assert task.facts()["intra_op_threads"] == 2
 try:
-    one.prepare(Request(workload, Options(threads=1), *arguments))
+    implementation.prepare(Request(workload, Options(threads=1), *arguments))
 except Exception as error:
     print(type(error).__name__, error)
 """
 
 
-def test_a_fresh_process_is_silent_and_takes_its_threads_once():
+def test_a_new_process_prints_nothing_and_its_threads_are_fixed():
     result = subprocess.run([sys.executable, "-c", _QUIET], capture_output=True, text=True, timeout=900)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
-    assert result.stdout.startswith("UsageError TensorFlow has 2 and 2 threads in this process")
+    assert result.stdout.startswith("UsageError ") and "2 and 2 threads" in result.stdout

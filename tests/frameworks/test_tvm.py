@@ -1,4 +1,4 @@
-"""The TVM implementations against PyTorch's `nn.LSTM`: answers, gates, biases, costs, tuning and its cache, clocks."""
+"""The TVM implementations compared with PyTorch's `nn.LSTM`: outputs, gates, biases, costs, tuning, cache, times."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from lstm_trt.runtimes.base import COSTS, PreparedStep, Request
 from lstm_trt.store import cache
 
 UNTUNED = implementations.load("tvm-untuned")
-#: As `tvm-tuned`, but with as few trials as try every operator once or more often.
+#: As `tvm-tuned`, but with the fewest trials that include every operator.
 TUNED = replace(implementations.load("tvm-tuned"), trials=8)
 BOTH = pytest.mark.parametrize("implementation", (UNTUNED, TUNED), ids=lambda found: found.NAME)
 BOUND = 1e-5
 
-# A TVM that cannot tune fails these tests, it does not skip them.
+# If TVM is installed but cannot tune, these tests fail; they are not skipped.
 needs_tvm = pytest.mark.skipif(importlib.util.find_spec("tvm") is None, reason="needs the extra frameworks: no TVM")
 
 CELL = replace(WORKLOADS["cell"], batch=3, features=5, hidden=4)
@@ -36,7 +36,7 @@ LAYER = replace(WORKLOADS["layer"], batch=3, sequence=3, features=5, hidden=4)
 
 @pytest.fixture(scope="module", autouse=True)
 def own_cache(tmp_path_factory):
-    """One for this module: what is tuned in a test is found by the next."""
+    """A cache for this module: later tests find what earlier ones tuned."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -68,19 +68,19 @@ def difference(found: np.ndarray, wanted: np.ndarray) -> float:
 @needs_tvm
 @BOTH
 @pytest.mark.parametrize("workload", (CELL, LAYER), ids=lambda workload: workload.name)
-def test_answers_are_pytorchs_also_of_another_batch(implementation, workload):
+def test_outputs_agree_with_pytorch_also_for_another_batch(implementation, workload):
     weights, batches = make_weights(workload, 5), [make_batch(workload, seed) for seed in (6, 7)]
     step = prepare(implementation, workload, weights=weights, batch=batches[0])
-    with pytest.raises(RunFailed, match="no answer"):
+    with pytest.raises(RunFailed, match="output"):
         step.outputs()["outputs"]
-    answers = []
+    outputs = []
     for batch in batches:
         step.load_inputs(batch.by_name())
         step.step()
-        answers.append(step.outputs()["outputs"])
-        assert difference(answers[-1], expected(workload, weights, batch)) < BOUND
-    assert difference(answers[0], answers[1]) > 0.1
-    with pytest.raises(UsageError, match="takes inputs of"):
+        outputs.append(step.outputs()["outputs"])
+        assert difference(outputs[-1], expected(workload, weights, batch)) < BOUND
+    assert difference(outputs[0], outputs[1]) > 0.1
+    with pytest.raises(UsageError, match="inputs"):
         step.load_inputs(make_batch(replace(workload, batch=4), 1).by_name())
     step.close()
     step.close()
@@ -91,19 +91,19 @@ def test_answers_are_pytorchs_also_of_another_batch(implementation, workload):
 @needs_tvm
 @BOTH
 @pytest.mark.parametrize("workload", (WORKLOADS["cell"], WORKLOADS["layer"]), ids=lambda workload: workload.label)
-def test_at_full_size_answers_are_pytorchs(implementation, workload):
+def test_outputs_at_full_size_agree_with_pytorch(implementation, workload):
     weights, batch = make_weights(workload, 8), make_batch(workload, 9)
     step = prepare(implementation, workload, weights=weights, batch=batch)
     step.step()
     assert difference(step.outputs()["outputs"], expected(workload, weights, batch)) < BOUND
     if implementation is TUNED:
-        told = step.facts()["tuning"]
-        assert told["trials_wanted"] == TUNED.trials <= told["trials"] + told["trials_failed"]
+        tuning = step.facts()["tuning"]
+        assert tuning["trials_wanted"] == TUNED.trials <= tuning["trials"] + tuning["trials_failed"]
 
 
 @needs_tvm
 def test_order_of_gates_and_both_biases():
-    """With biases alone, each gate has a value of its own, and a swap of any two gives another answer."""
+    """With biases only, each gate has a different value, so swapping two of them changes the outputs."""
     gates = np.repeat([0.3, -0.7, 1.1, 0.6], LAYER.hidden).astype(np.float32)  # i, f, g, o
     weights = {name: np.zeros_like(value) for name, value in make_weights(LAYER, 1).items()}
     weights["lstm.bias_ih_l0"], weights["lstm.bias_hh_l0"] = 0.25 * gates, 0.75 * gates
@@ -129,8 +129,8 @@ def test_costs_and_facts_of_the_untuned():
 
 
 @needs_tvm
-def test_the_first_hidden_state_is_not_folded_away():
-    """Two matrix products a cell, also in the first: a state known to be zero would leave one."""
+def test_the_first_hidden_state_is_not_folded():
+    """Two matrix products per cell, also in the first: a constant zero state would leave only one."""
     assert sum("matmul" in name for name in prepare(UNTUNED, CELL).facts()["functions"]) == 2
 
 
@@ -139,19 +139,20 @@ def test_tuning_is_cached_by_content_and_the_costs_stay_those_of_the_search(monk
     from lstm_trt.literature.implementations import tvm_tuning
 
     searches, search = [], tvm_tuning._search
-    monkeypatch.setattr(tvm_tuning, "_search", lambda *what: searches.append(what) or search(*what))
+    monkeypatch.setattr(tvm_tuning, "_search", lambda *arguments: searches.append(arguments) or search(*arguments))
     workload = replace(CELL, batch=2, hidden=6, features=6)
     first = prepare(TUNED, workload, seed=1)
     assert set(first.costs) == {"schedule_s", "tuning_s", "build_s", "first_call_s"} < set(COSTS)
     assert all(seconds > 0 for seconds in first.costs.values())
-    told = json.loads(json.dumps(first.facts()))["tuning"]
-    assert not told["from_cache"]
-    assert told["trials_wanted"] == TUNED.trials
-    assert TUNED.trials <= told["trials"] + told["trials_failed"] < TUNED.trials + 8  # it ends with a whole round
-    assert told["trials"] > TUNED.trials // 2 and told["tuning_s"] == first.costs["tuning_s"]
+    tuning = json.loads(json.dumps(first.facts()))["tuning"]
+    assert not tuning["from_cache"]
+    assert tuning["trials_wanted"] == TUNED.trials
+    # The last round is completed.
+    assert TUNED.trials <= tuning["trials"] + tuning["trials_failed"] < TUNED.trials + 8
+    assert tuning["trials"] > TUNED.trials // 2 and tuning["tuning_s"] == first.costs["tuning_s"]
     second = prepare(TUNED, workload, seed=2)  # other weights, the same operators
     assert len(searches) == 1
-    assert second.facts()["tuning"] == told | {"from_cache": True}
+    assert second.facts()["tuning"] == tuning | {"from_cache": True}
     assert second.costs["tuning_s"] == first.costs["tuning_s"]
     for other, sizes in ((replace(TUNED, trials=4), workload), (TUNED, replace(workload, batch=5))):
         assert not prepare(other, sizes).facts()["tuning"]["from_cache"]
@@ -160,12 +161,14 @@ def test_tuning_is_cached_by_content_and_the_costs_stay_those_of_the_search(monk
 
 
 @needs_tvm
-def test_tuned_schedules_are_in_what_is_built(monkeypatch):
-    """The module that is compiled carries MetaSchedule's mark on its functions; untuned, it does not."""
+def test_tuned_schedules_are_in_the_compiled_module(monkeypatch):
+    """MetaSchedule marks the functions of a tuned module; those of an untuned module are not marked."""
     import tvm
 
     compiled, original = [], tvm.compile
-    monkeypatch.setattr(tvm, "compile", lambda made, **how: compiled.append(made) or original(made, **how))
+    monkeypatch.setattr(
+        tvm, "compile", lambda module, **options: compiled.append(module) or original(module, **options)
+    )
     for implementation, marked in ((UNTUNED, False), (TUNED, True)):
         prepare(implementation, CELL)
         functions = [found for found in compiled.pop().functions.values() if isinstance(found, tvm.tirx.PrimFunc)]
@@ -175,7 +178,7 @@ def test_tuned_schedules_are_in_what_is_built(monkeypatch):
 
 @needs_tvm
 def test_nothing_returns_before_its_work_is_done():
-    """128 times the rows take clearly longer, in the step itself."""
+    """A step with 128 times the rows takes clearly longer."""
     steps = [prepare(UNTUNED, replace(WORKLOADS["cell"], batch=batch, features=64, hidden=64)) for batch in (1, 128)]
     took = []
     for step in steps:
@@ -184,19 +187,19 @@ def test_nothing_returns_before_its_work_is_done():
             began = time.perf_counter()
             step.step()
             times.append(time.perf_counter() - began)
-        took.append(min(times))  # at its fastest: the machine may be busy
+        took.append(min(times))  # the minimum, since the machine may be busy
     assert took[1] > 5 * took[0], took
 
 
 @needs_tvm
-def test_another_number_of_threads_needs_a_fresh_process():
+def test_another_number_of_threads_needs_a_new_process():
     prepare(UNTUNED, CELL, threads=1)
-    with pytest.raises(BuildFailed, match="fresh process"):
+    with pytest.raises(BuildFailed, match="threads"):
         prepare(UNTUNED, CELL, threads=2)
 
 
 @needs_tvm
-def test_two_threads_in_a_process_of_their_own():
+def test_two_threads_in_a_new_process():
     script = """
 from lstm_trt.literature import implementations
 from lstm_trt.literature.data import make_batch, make_weights
@@ -225,19 +228,19 @@ def test_what_is_supported():
         assert "train" in implementation.supports(WORKLOADS["ptb-lm"], "training")
         for name, workload in WORKLOADS.items():
             if name not in ("cell", "layer"):
-                assert "cell and layer only" in implementation.supports(workload, "forward")
+                assert "cell and layer" in implementation.supports(workload, "forward")
     assert (UNTUNED.NAME, TUNED.NAME) == ("tvm-untuned", "tvm-tuned")
     tuned = implementations.load("tvm-tuned")
     assert tuned.trials == 200 and "200 trials" in tuned.TITLE and "untuned" in UNTUNED.TITLE
 
 
 @needs_tvm
-def test_a_shape_that_is_not_supported_is_refused_with_the_reason():
-    with pytest.raises(BuildFailed, match="minutes to hours"):
+def test_an_unsupported_shape_is_rejected_with_the_reason():
+    with pytest.raises(BuildFailed, match="layer-32x8x32"):
         prepare(UNTUNED, VARIANTS["layer"][1])
 
 
-def test_a_pair_of_libraries_that_crashes_is_refused(monkeypatch):
+def test_incompatible_versions_are_rejected(monkeypatch):
     for ffi, ready in (("0.1.14.post1", True), ("0.1.15.post2", False), ("0.2.0", False)):
         versions = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": ffi}
         monkeypatch.setattr(literature_implementations_tvm, "installed_version", versions.get)

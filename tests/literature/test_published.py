@@ -1,4 +1,4 @@
-"""Published figures: all are there once, what can be recomputed agrees, corrections and failures are marked."""
+"""Published figures: complete, without repetitions, consistent, with marked corrections and failures."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ TABLES = {
     ("deepbench", "LSTM", "time"): (2, 0, 1.699),
 }
 
-#: What a cell of these columns may hold; "no figure" is a printed dash, "empty" a cell with nothing in it.
+#: Valid values of these columns; "no figure" is a printed dash, "empty" an empty cell.
 KEYWORDS = {
     "statistic": (
         *published.TYPICAL,
@@ -130,14 +130,14 @@ def select(rows, **columns) -> list[published.Row]:
     return [row for row in rows if all(getattr(row, name) == value for name, value in columns.items())]
 
 
-def one(rows, **columns) -> published.Row:
+def only(rows, **columns) -> published.Row:
     found = select(rows, **columns)
     assert len(found) == 1, (columns, found)
     return found[0]
 
 
 def key(row: published.Row) -> tuple[str, ...]:
-    """What no two rows of the documents share."""
+    """Fields that identify a row of the documents."""
     configuration = (row.source, row.table, row.workload, row.shape, row.mode)
     version = (row.implementation, row.framework_version)
     return (*configuration, *version, row.device, row.hardware, row.precision, row.statistic)
@@ -171,16 +171,16 @@ def test_no_figure_changed(document):
 
 @pytest.mark.parametrize(("value", "columns"), SPOTS)
 def test_spot_values(rows, value, columns):
-    assert one(rows, **columns).value == value
+    assert only(rows, **columns).value == value
 
 
-def test_no_figure_stands_twice(rows):
+def test_no_figure_is_repeated(rows):
     assert max(Counter(key(row) for row in rows).values()) == 1
-    # Each configuration has one typical time: nothing to choose between when it is drawn.
+    # Each configuration has one typical time, so a figure needs no choice.
     assert max(Counter(key(row)[:-1] for row in rows if row.statistic in published.TYPICAL).values()) == 1
 
 
-# 001: elapsed time of 50 batches, time a batch, sequences a second
+# 001: elapsed time of 50 batches, time per batch, sequences per second
 
 
 def triples(rows) -> dict[tuple, dict[str, published.Row]]:
@@ -193,7 +193,7 @@ def triples(rows) -> dict[tuple, dict[str, published.Row]]:
 
 def disagreement(triple: dict[str, published.Row]) -> bool:
     wall, elapsed, rate = (triple[name].value for name in ("wall", "elapsed", "sequences_per_s"))
-    digit = 1.0001e-4  # the last printed one of the wall time, which is cut off in places
+    digit = 1.0001e-4  # the last printed digit of the wall time, which is truncated in places
     return not (
         abs(elapsed / 50 - wall) <= digit
         and abs(rate * wall / 128 - 1) <= digit / wall
@@ -221,7 +221,7 @@ def test_wall_times_are_never_corrected(rows):
     assert not any(row.corrected for row in select(rows, source="001", statistic="wall"))
 
 
-def test_corrected_figures_are_marked_and_keep_what_was_printed(rows):
+def test_corrected_figures_are_marked_and_keep_the_printed_value(rows):
     found = {
         (row.source, row.table, row.implementation or row.workload, row.statistic): (row.published_value, row.value)
         for row in rows
@@ -245,7 +245,7 @@ def test_corrected_figures_are_marked_and_keep_what_was_printed(rows):
     assert all(row.note for row in rows if row.corrected)
 
 
-# 000, 002, 004 and further: what the figures say of one another
+# 000, 002, 004 and further: consistency of the figures
 
 
 def test_the_stack_is_linear_in_depth(rows):
@@ -257,8 +257,8 @@ def test_the_stack_is_linear_in_depth(rows):
     residual = mean_ms - (slope * depth + intercept)
     assert 1 - residual.var() / mean_ms.var() > 0.9999
     assert 2.70 < slope < 2.80 and abs(intercept) < 0.3
-    a_layer = [float(f"{each:.2f}") for each in mean_ms / depth]
-    assert (min(a_layer), max(a_layer)) == (2.74, 2.98)
+    per_layer = [float(f"{value:.2f}") for value in mean_ms / depth]
+    assert (min(per_layer), max(per_layer)) == (2.74, 2.98)
 
 
 def test_statistics_of_one_configuration_are_in_order(rows):
@@ -266,9 +266,10 @@ def test_statistics_of_one_configuration_are_in_order(rows):
     for row in select(rows, workload="stack"):
         configurations[key(row)[:-1]][row.statistic] = row.value
     assert len(configurations) == 12
-    for of in configurations.values():
-        assert of["min"] <= of["median"] <= of["max"] and of["min"] <= of["mean"] <= of["max"]
-        assert of["std"] < of["max"] - of["min"]
+    for values in configurations.values():
+        assert values["min"] <= values["median"] <= values["max"]
+        assert values["min"] <= values["mean"] <= values["max"]
+        assert values["std"] < values["max"] - values["min"]
 
 
 def test_tuning_made_every_layer_faster(rows):
@@ -283,10 +284,11 @@ def test_wider_text_classifiers_take_longer_once_corrected(rows):
         times = defaultdict(list)
         for row in sorted(select(rows, source="002", status="ok"), key=lambda row: row.hidden):
             times[row.implementation].append(row.value)
-        return {name: np.diff(of).tolist() for name, of in times.items()}
+        return {name: np.diff(values).tolist() for name, values in times.items()}
 
-    assert all(min(of) > 0 for of in steps(rows).values()) and len(steps(rows)) == 6
-    assert [name for name, of in steps(map(as_printed, select(rows, source="002"))).items() if min(of) < 0] == ["mxnet"]
+    assert all(min(growth) > 0 for growth in steps(rows).values()) and len(steps(rows)) == 6
+    printed = steps(map(as_printed, select(rows, source="002")))
+    assert [name for name, growth in printed.items() if min(growth) < 0] == ["mxnet"]
 
 
 def test_parameters_are_those_of_the_networks(rows):
@@ -299,16 +301,16 @@ def test_parameters_are_those_of_the_networks(rows):
         assert row.value == lstm + outputs * directions * row.hidden == workloads.find(row.workload).parameters
 
 
-def test_flashrnns_time_a_step_is_its_time_over_the_steps(rows):
-    row = one(rows, source="flashrnn", implementation="cudnn", statistic="time")
-    step = one(rows, source="flashrnn", statistic="time_per_step")
+def test_flashrnns_time_per_step_is_its_time_divided_by_the_steps(rows):
+    row = only(rows, source="flashrnn", implementation="cudnn", statistic="time")
+    step = only(rows, source="flashrnn", statistic="time_per_step")
     assert round(row.seconds / row.sequence * 1e6, 2) == step.value == round(step.seconds * 1e6, 2)
 
 
 # Cells without a figure
 
 
-def test_failures_dashes_and_empty_cells_are_told_apart(rows):
+def test_failures_dashes_and_empty_cells_are_distinguished(rows):
     assert Counter((row.source, row.status, row.reason) for row in rows if row.value is None) == {
         ("000", "failed", "stack overflow"): 2,
         ("000", "no figure", "stack overflow"): 3,
@@ -322,15 +324,15 @@ def test_failures_dashes_and_empty_cells_are_told_apart(rows):
     assert {row.published_value for row in rows if row.status == "no figure"} == {"-"}
     assert {row.published_value for row in rows if row.status == "empty"} == {""}
     assert all(row.published_value for row in rows if row.status == "failed")
-    assert one(rows, workload="layer", features=1024, statistic="mean").published_value == "[1]"
-    assert one(rows, workload="layer", sequence=512, statistic="schedule").published_value == "stack overflow"
+    assert only(rows, workload="layer", features=1024, statistic="mean").published_value == "[1]"
+    assert only(rows, workload="layer", sequence=512, statistic="schedule").published_value == "stack overflow"
     assert {row.framework for row in select(rows, source="001", status="empty")} == {"PyTorch"}
 
 
-# The lab's own names
+# Names of this package
 
 
-def test_every_row_is_about_one_workload_of_the_lab_and_none_is_left_out(rows):
+def test_every_row_belongs_to_one_workload_and_every_workload_has_rows(rows):
     variants = [variant for family in workloads.VARIANTS.values() for variant in family]
     documents = [row for row in rows if row.source.isdigit()]
     for row in documents:
@@ -357,16 +359,16 @@ def test_a_document_is_found_from_anywhere(monkeypatch, tmp_path):
     for folder in (ROOT, ROOT / "notebooks", tmp_path):
         monkeypatch.chdir(folder)
         assert len(published.load("000")) == 222
-    # Installed elsewhere, the package finds them in the checkout that it is used in, and only there.
+    # If the package is installed elsewhere, the tables are found only in a checkout.
     monkeypatch.setattr(published, "__file__", str(tmp_path / "site-packages/lstm_trt/literature/published.py"))
     monkeypatch.chdir(ROOT / "notebooks")
     assert len(published.load("000")) == 222
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=r"^there is no data/published/tvm-cudnn\.csv here.*checkout.*$"):
+    with pytest.raises(UsageError, match=r"data/published/tvm-cudnn\.csv"):
         published.load("000")
 
 
-def test_every_cell_holds_what_its_column_may_hold(rows):
+def test_every_cell_has_a_valid_value(rows):
     for row in rows:
         for column, keywords in KEYWORDS.items():
             assert getattr(row, column) in keywords, (column, row)
@@ -382,22 +384,22 @@ def test_every_cell_holds_what_its_column_may_hold(rows):
         assert {cells[COLUMNS.index("corrected")] for cells in lines} <= {"true", "false"}
 
 
-def test_importing_it_loads_nothing_heavy():
+def test_importing_it_loads_no_heavy_package():
     heavy = {"numpy", "pandas", "torch", "pyarrow"}
     code = f"import sys, lstm_trt.literature.published; print({heavy} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert result.stdout.strip() == "set()"
 
 
-def test_the_readme_counts_what_the_tables_hold(rows):
+def test_the_readme_has_the_tables_counts(rows):
     text = (ROOT / "data/published/README.md").read_text()
     for document, name in published.DOCUMENTS.items():
         status = Counter(row.status for row in published.load(document))
-        counts = (status.total(), *(status[word] for word in KEYWORDS["status"]))
+        counts = (status.total(), *(status[keyword] for keyword in KEYWORDS["status"]))
         (line,) = re.findall(rf"^\| `{name}\.csv` \|[^|]*\|(.*)\|$", text, re.MULTILINE)
         assert tuple(int(cell.strip() or 0) for cell in line.split("|")) == counts, name
     assert not [column for column in COLUMNS if f"`{column}`" not in text and column != "framework_version"]
-    assert not [word for word in KEYWORDS["statistic"] if f"`{word}`" not in text]
+    assert not [keyword for keyword in KEYWORDS["statistic"] if f"`{keyword}`" not in text]
     corrected = [row for row in rows if row.corrected]
     section = text.split("## Corrections")[1].split("##")[0]
     assert [row.published_value for row in corrected if row.published_value not in section] == []

@@ -1,7 +1,7 @@
 """The PyTorch, ONNX Runtime and TensorRT implementations of the literature's workloads, at small sizes on the CPU.
 
-What is true comes from numpy, written down here from the formulas: the LSTM with its gates in
-the order i, f, g, o and two bias vectors, cross-entropy, CTC's forward recursion, SGD and Adam.
+The reference is computed here in numpy from the formulas: the LSTM with gate order i, f, g, o
+and two bias vectors, cross-entropy, CTC's forward recursion, SGD and Adam.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ needs_compiler = pytest.mark.skipif(
 
 
 def small(name, **sizes):
-    """A workload with its structure whole and its sizes small; every size differs from every other."""
+    """A workload with the same structure and small sizes, all different from each other."""
     workload = WORKLOADS[name]
     sizes = {"batch": 5, "sequence": 7, "hidden": 6, "features": 4, "layers": min(workload.layers, 3)} | sizes
     if workload.vocabulary:
@@ -71,9 +71,9 @@ def prepare(name, workload, mode, seed=1, weights=None, batch=None, threads=1, d
 
 
 def difference(found, expected):
-    """Relative, by the norm over all numbers; absolute where nothing but zeros is expected.
+    """Relative error by norm over all numbers; absolute if only zeros are expected.
 
-    (The last reverse layer gives its first step to `output[-1]`, so its recurrent weights have no gradient.)
+    (`output[-1]` reads only the first step of the last reverse layer, so its recurrent weights have no gradient.)
     """
     if isinstance(expected, dict):
         assert found.keys() == expected.keys()
@@ -86,49 +86,49 @@ def difference(found, expected):
 
 
 def lstm_in_numpy(workload, weights, batch):
-    """Answers of the network in float64, zero beyond a sequence's length."""
+    """Outputs of the network in float64; zero beyond a sequence's length."""
     weights = {name: array.astype(np.float64) for name, array in weights.items()}
     lengths = batch.lengths if batch.lengths is not None else np.full(workload.batch, workload.sequence)
     read = weights["embedding.weight"][batch.inputs] if workload.vocabulary else batch.inputs.astype(np.float64)
     for layer in range(workload.layers):
-        answers = np.zeros((workload.sequence, workload.batch, workload.width))
+        outputs = np.zeros((workload.sequence, workload.batch, workload.width))
         for direction, suffix in enumerate(("", "_reverse")[: workload.directions]):
             w, r, b, c = (
                 weights[f"lstm.{part}_l{layer}{suffix}"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
             )
-            place = slice(direction * workload.hidden, (direction + 1) * workload.hidden)
-            for one in range(workload.batch):
+            columns = slice(direction * workload.hidden, (direction + 1) * workload.hidden)
+            for row in range(workload.batch):
                 hidden = memory = np.zeros(workload.hidden)
-                steps = range(lengths[one])
+                steps = range(lengths[row])
                 for step in reversed(steps) if suffix else steps:
-                    gates = (w @ read[step, one] + b + r @ hidden + c).reshape(4, -1)
-                    enter, forget, leave = (1 / (1 + np.exp(-gates[gate])) for gate in (0, 1, 3))
-                    memory = forget * memory + enter * np.tanh(gates[2])
-                    hidden = leave * np.tanh(memory)
-                    answers[step, one, place] = hidden
-        read = answers
+                    gates = (w @ read[step, row] + b + r @ hidden + c).reshape(4, -1)
+                    input_gate, forget_gate, output_gate = (1 / (1 + np.exp(-gates[gate])) for gate in (0, 1, 3))
+                    memory = forget_gate * memory + input_gate * np.tanh(gates[2])
+                    hidden = output_gate * np.tanh(memory)
+                    outputs[step, row, columns] = hidden
+        read = outputs
     if workload.head == "none":
         return read
-    answers = (read[-1] if workload.head == "last-step" else read) @ weights["dense.weight"].T
-    return answers + weights.get("dense.bias", 0)
+    outputs = (read[-1] if workload.head == "last-step" else read) @ weights["dense.weight"].T
+    return outputs + weights.get("dense.bias", 0)
 
 
-def loss_in_numpy(workload, answers, batch):
-    logs = answers - np.log(np.exp(answers).sum(-1, keepdims=True))
+def loss_in_numpy(workload, outputs, batch):
+    logs = outputs - np.log(np.exp(outputs).sum(-1, keepdims=True))
     if workload.loss == "cross-entropy":
         return -np.take_along_axis(logs, batch.targets[..., None], -1).mean()
     losses = []
-    for one, labels in enumerate(batch.targets):
+    for row, labels in enumerate(batch.targets):
         padded = np.zeros(2 * len(labels) + 1, dtype=int)
         padded[1::2] = labels
         ways = np.zeros(len(padded))
-        ways[:2] = np.exp(logs[0, one, padded[:2]])
-        for step in range(1, batch.lengths[one]):
+        ways[:2] = np.exp(logs[0, row, padded[:2]])
+        for step in range(1, batch.lengths[row]):
             more = ways.copy()
             more[1:] += ways[:-1]
             skips = (padded[2:] != 0) & (padded[2:] != padded[:-2])
             more[2:] += ways[:-2] * skips
-            ways = more * np.exp(logs[step, one, padded])
+            ways = more * np.exp(logs[step, row, padded])
         losses.append(-np.log(ways[-2:].sum()) / len(labels))
     return np.mean(losses)
 
@@ -140,12 +140,12 @@ def test_forward_agrees_with_numpy_and_with_one_call(name, workload):
     reference = prepare("pytorch-one-call-eager", workload, "forward", weights=weights)
     prepared = prepare(name, workload, "forward", weights=weights)
     for step in (reference, prepared):
-        step.load_inputs(batch.by_name())  # which it has not seen while it was built
+        step.load_inputs(batch.by_name())  # a batch that was not used for building
         step.step()
-    answer = prepared.outputs()[OUTPUT]
-    assert answer.dtype == np.float32 and answer.shape == workload.output_shape
-    assert difference(answer, reference.outputs()[OUTPUT]) < 1e-5
-    assert difference(answer, lstm_in_numpy(workload, weights, batch)) < 1e-5
+    outputs = prepared.outputs()[OUTPUT]
+    assert outputs.dtype == np.float32 and outputs.shape == workload.output_shape
+    assert difference(outputs, reference.outputs()[OUTPUT]) < 1e-5
+    assert difference(outputs, lstm_in_numpy(workload, weights, batch)) < 1e-5
     prepared.close()
 
 
@@ -202,7 +202,7 @@ def reordered(array, order, hidden):
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_wrong_order_of_gates_or_a_lost_bias_is_found_out(style):
+def test_a_wrong_order_of_gates_or_a_missing_bias_is_detected(style):
     workload = small("ptb-lm", layers=2)
     weights, batch = make_weights(workload, 2), make_batch(workload, 3)
     expected = lstm_in_numpy(workload, weights, batch)
@@ -214,17 +214,17 @@ def test_a_wrong_order_of_gates_or_a_lost_bias_is_found_out(style):
 
     assert error({}) < 1e-5
     lstm = [name for name in weights if name.startswith("lstm.")]
-    for order in ((0, 3, 1, 2), (0, 1, 3, 2), (0, 2, 1, 3)):  # ONNX's i, o, f, c; o for g; i, c, f, o
+    for order in ((0, 3, 1, 2), (0, 1, 3, 2), (0, 2, 1, 3)):  # ONNX's i, o, f, c; o and g swapped; i, c, f, o
         assert error({name: reordered(weights[name], order, workload.hidden) for name in lstm}) > 1e-3
     for name in lstm:
         if "bias" in name:
             assert error({name: np.zeros_like(weights[name])}) > 1e-4
             other = name.replace("bias_ih", "bias_xx").replace("bias_hh", "bias_ih").replace("bias_xx", "bias_hh")
-            assert error({name: weights[other]}) > 1e-4  # one of them used twice
-            assert error({name: weights[other], other: weights[name]}) < 1e-5  # their sum is what counts
+            assert error({name: weights[other]}) > 1e-4  # one of the two used twice
+            assert error({name: weights[other], other: weights[name]}) < 1e-5  # only their sum matters
 
 
-def test_both_directions_have_weights_of_their_own():
+def test_the_directions_have_different_weights():
     workload = replace(small("speech-bidirectional-ce-long", layers=2), modes=("forward",))
     weights, batch = make_weights(workload, 2), make_batch(workload, 3)
     swapped = {
@@ -238,7 +238,7 @@ def test_both_directions_have_weights_of_their_own():
         assert difference(prepared.outputs()[OUTPUT], lstm_in_numpy(workload, weights, batch)) > 1e-2
 
 
-def test_weights_that_do_not_fit_are_refused():
+def test_weights_that_do_not_fit_are_rejected():
     workload = small("ptb-lm")
     weights = make_weights(workload, 1)
     for changed in (
@@ -246,12 +246,12 @@ def test_weights_that_do_not_fit_are_refused():
         weights | {"lstm.bias_ih_l9": weights["lstm.bias_ih_l0"]},
         weights | {"dense.weight": weights["dense.weight"].T.copy()},
     ):
-        with pytest.raises(errors.UsageError, match="weights do not fit the network: "):
+        with pytest.raises(errors.UsageError, match=r"lstm\.bias_ih_l9|dense"):
             prepare("pytorch-basic-eager", workload, "forward", weights=changed)
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_what_lies_beyond_a_sequence_counts_for_nothing(style):
+def test_padding_has_no_influence(style):
     workload = small("speech-ctc-long", layers=2)
     batch = make_batch(workload, 3)
     assert len(set(batch.lengths)) > 1
@@ -261,7 +261,7 @@ def test_what_lies_beyond_a_sequence_counts_for_nothing(style):
     noise[np.arange(workload.sequence)[:, None] >= batch.lengths] = 9.0
     prepared.load_inputs(replace(batch, inputs=noise).by_name())
     assert difference(prepared.gradients(), expected) == 0
-    noise[batch.lengths[-1] - 1, -1] = 9.0  # the last step that counts
+    noise[batch.lengths[-1] - 1, -1] = 9.0  # the last step of the shortest sequence
     prepared.load_inputs(replace(batch, inputs=noise).by_name())
     assert difference(prepared.gradients(), expected) > 1e-3
     other = replace(batch, lengths=np.full_like(batch.lengths, workload.sequence))
@@ -273,20 +273,20 @@ def test_what_lies_beyond_a_sequence_counts_for_nothing(style):
     )
 
 
-def test_lengths_and_shapes_that_no_network_takes_are_refused():
+def test_wrong_lengths_and_shapes_are_rejected():
     workload = small("speech-ctc-long")
     batch = make_batch(workload, 3)
     prepared = prepare("pytorch-basic-eager", workload, "training", batch=batch)
     for wrong in (batch.lengths[::-1], batch.lengths - 1, batch.lengths[:3], np.array([7, 7, 7, 7, 0])):
-        with pytest.raises(errors.UsageError, match="lengths must fall"):
+        with pytest.raises(errors.UsageError, match="lengths"):
             prepared.load_inputs(replace(batch, lengths=wrong).by_name())
-    with pytest.raises(errors.UsageError, match="takes inputs of"):
+    with pytest.raises(errors.UsageError, match="inputs"):
         prepared.load_inputs(Batch(batch.inputs[:-1], batch.targets, batch.lengths).by_name())
 
 
 @pytest.mark.parametrize("workload", TRAINING, **label)
 @pytest.mark.parametrize("name", QUICK)
-def test_the_loss_falls_over_twenty_steps(name, workload):
+def test_the_loss_decreases_over_twenty_steps(name, workload):
     prepared = prepare(name, replace(workload, learning_rate=workload.learning_rate * 5), "training")
     losses = []
     for _ in range(20):
@@ -299,11 +299,11 @@ def test_the_loss_falls_over_twenty_steps(name, workload):
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_the_first_step_begins_with_the_weights_that_were_given(name):
+def test_the_first_step_starts_from_the_given_weights(name):
     workload = small("ptb-lm", layers=2)
     weights, batch = make_weights(workload, 2), make_batch(workload, 3)
     prepared = prepare(name, workload, "training", weights=weights, batch=batch)
-    with pytest.raises(errors.RunFailed, match="no loss yet"):
+    with pytest.raises(errors.RunFailed, match="loss"):
         prepared.loss()
     prepared.step()
     assert prepared.loss() == pytest.approx(
@@ -337,24 +337,24 @@ def test_two_updates_are_the_optimizers_formula(style, kind):
         np.testing.assert_allclose(parameter.detach().numpy(), weights[name], rtol=1e-4, atol=2e-6, err_msg=name)
 
 
-def test_gradients_leave_everything_as_it_was():
+def test_computing_gradients_changes_nothing():
     workload = small("ptb-lm")
-    asked, not_asked = (prepare("pytorch-fused-eager", workload, "training") for _ in range(2))
+    with_gradients, without = (prepare("pytorch-fused-eager", workload, "training") for _ in range(2))
     for _ in range(3):
-        asked.gradients()
-        asked.step()
-        not_asked.step()
-        assert asked.loss() == not_asked.loss()
+        with_gradients.gradients()
+        with_gradients.step()
+        without.step()
+        assert with_gradients.loss() == without.loss()
 
 
 @pytest.mark.parametrize("mode", ["forward", "training"])
 @pytest.mark.parametrize("name", QUICK)
 def test_a_step_takes_longer_with_more_work(name, mode):
-    """32 times the steps take more than 3 times as long, at their fastest: nothing is undone when a step returns."""
-    workload = small("ptb-lm", hidden=48, batch=64, layers=1)  # little for the weights alone: packing, the update
+    """32 times the steps take more than 3 times as long (minimum times): the work is complete when a step returns."""
+    workload = small("ptb-lm", hidden=48, batch=64, layers=1)  # so that work per weight (packing, the update) is small
     tasks = [prepare(name, replace(workload, sequence=sequence), mode) for sequence in (4, 128)]
     times = [[], []]
-    for _ in range(7):  # in turns, so that a busy machine is busy for both
+    for _ in range(7):  # alternately, so that a busy machine affects both
         for prepared, taken in zip(tasks, times, strict=True):
             began = time.perf_counter()
             prepared.step()
@@ -363,7 +363,7 @@ def test_a_step_takes_longer_with_more_work(name, mode):
     assert many > 3 * few
 
 
-def test_the_answer_is_the_last_steps_and_a_copy():
+def test_outputs_are_those_of_the_last_step_and_a_copy():
     workload = small("layer")
     for name in ("pytorch-one-call-eager", "pytorch-basic-scripted", "onnxruntime"):
         prepared = prepare(name, workload, "forward")
@@ -381,7 +381,7 @@ def test_the_answer_is_the_last_steps_and_a_copy():
             prepared.step()
 
 
-def test_costs_and_facts_tell_what_was_done():
+def test_costs_and_facts():
     workload = small("ptb-lm")
     for name, mode in (
         ("pytorch-one-call-eager", "forward"),
@@ -400,7 +400,7 @@ def test_costs_and_facts_tell_what_was_done():
             assert facts["gradients"] == "on" and facts["optimizer"] == "Adam, eager" and "scripted" in facts
 
 
-def test_threads_are_those_that_were_asked_for():
+def test_threads_are_those_of_the_options():
     import torch
 
     before = torch.get_num_threads()
@@ -411,14 +411,14 @@ def test_threads_are_those_that_were_asked_for():
         torch.set_num_threads(before)
 
 
-def test_what_an_implementation_does_not_do_is_refused_with_its_reason():
+def test_unsupported_workloads_are_rejected_with_a_reason():
     load = implementations.load
     for name, workload, mode, reason in (
-        ("pytorch-basic-eager", WORKLOADS["cell"], "training", "cell is for forward"),
-        ("onnxruntime", WORKLOADS["ptb-lm"], "training", "does not train"),
-        ("tensorrt", WORKLOADS["ptb-lm"], "training", "does not train"),
-        ("pytorch-basic-compiled", WORKLOADS["speech-ce-long"], "training", "1000 cells would compile for minutes"),
-        ("pytorch-one-call-compiled", WORKLOADS["ptb-lm"], "training", "150 cells would compile for minutes"),
+        ("pytorch-basic-eager", WORKLOADS["cell"], "training", "forward"),
+        ("onnxruntime", WORKLOADS["ptb-lm"], "training", "training"),
+        ("tensorrt", WORKLOADS["ptb-lm"], "training", "training"),
+        ("pytorch-basic-compiled", WORKLOADS["speech-ce-long"], "training", "1000 cells"),
+        ("pytorch-one-call-compiled", WORKLOADS["ptb-lm"], "training", "150 cells"),
         ("pytorch-fused-compiled", WORKLOADS["speech-ctc-long"].scaled("1/100"), "training", "CTC"),
     ):
         assert reason in load(name).supports(workload, mode)
@@ -430,7 +430,7 @@ def test_what_an_implementation_does_not_do_is_refused_with_its_reason():
     assert load("tensorrt").supports(WORKLOADS["ptb-lm"], "forward") is None
 
 
-def test_a_failure_while_it_runs_is_one_line():
+def test_an_error_while_running_is_one_line():
     workload = small("ptb-lm")
     prepared = prepare("pytorch-basic-eager", workload, "training")
     prepared._arguments = (prepared._arguments[0] + 1000, *prepared._arguments[1:])
@@ -463,28 +463,28 @@ def test_compiled_training_agrees(name):
 
 
 @needs_compiler
-def test_a_name_that_says_compiled_is_refused_where_nothing_is():
+def test_compiled_implementations_fail_if_nothing_is_compiled():
     import torch
 
-    with torch.compiler.set_stance("force_eager"), pytest.raises(errors.BuildFailed, match="compiled nothing"):
+    with torch.compiler.set_stance("force_eager"), pytest.raises(errors.BuildFailed, match="compiled"):
         prepare("pytorch-one-call-compiled", small("layer"), "forward")
 
 
 @pytest.mark.parametrize("workload", FORWARD, **label)
-def test_tensorrt_reads_the_exported_workloads_rightly(workload):
-    """What the parser of TensorRT for RTX made of the file, computed in numpy: no GPU is needed for that."""
+def test_tensorrt_parses_the_exported_workloads_correctly(workload):
+    """The network that TensorRT for RTX parsed from the file, computed in numpy; this needs no GPU."""
     trt = pytest.importorskip("tensorrt_rtx")
     weights, batch = make_weights(workload, 2), make_batch(workload, 3)
     model = export_workload(workload, weights, make_batch(workload, 4).inputs)
     onnx_checks.check(onnx_checks.read(model))
     network, keep = parse(trt, export_trt.logger("tensorrt-rtx"), model)
-    answer = evaluate(trt, network, {INPUT: batch.inputs})[OUTPUT]
-    assert keep and difference(answer, lstm_in_numpy(workload, weights, batch)) < 1e-5
+    outputs = evaluate(trt, network, {INPUT: batch.inputs})[OUTPUT]
+    assert keep and difference(outputs, lstm_in_numpy(workload, weights, batch)) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["tensorrt", "tensorrt-rtx"])
 def test_tensorrt_gets_the_workloads_sizes(name, monkeypatch):
-    """All but the GPU: the engine's build and the prepared step are stand-ins that note what they are asked."""
+    """Everything without a GPU: mocks of the engine's build and the step record their arguments."""
     workload = small("ptb-lm")
     batch, asked = make_batch(workload, 3), {}
 
@@ -514,7 +514,7 @@ def test_tensorrt_gets_the_workloads_sizes(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["tensorrt", "tensorrt-rtx"])
-def test_tensorrt_without_a_gpu_says_what_is_missing(name):
+def test_tensorrt_without_a_gpu_names_what_is_missing(name):
     implementation = implementations.load(name)
     state = implementation.availability()
     if state.ready:

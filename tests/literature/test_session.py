@@ -1,4 +1,4 @@
-"""Workloads of the literature recorded by the lab's own recorder: gates, self-checks, costs, identity, metrics."""
+"""Recordings of the literature's workloads: parity gate, self-checks, costs, identity, metrics."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from lstm_trt.runtimes.base import Availability, PreparedStep
 NAME, TITLE, FRAMEWORK, STYLE, EXECUTION, EXTRA = "planted", "Planted", "None", "basic", "eager", None
 DISTRIBUTION, DEVICES, PRECISIONS = "numpy", ("cpu",), {{"cpu": ("fp32",)}}
 def supports(workload, mode, device):
-    return "it has no such thing" if workload.name == "cell" else None
+    return "planted reason" if workload.name == "cell" else None
 def availability(device):
     return Availability(True, "1.0")
 def prepare(request):
@@ -73,7 +73,7 @@ def record(workload, name: str, *, out: Path | None = None, **asked) -> Recordin
 
 @pytest.fixture
 def planted(tmp_path, monkeypatch):
-    """Write an implementation with a flaw; returns its name. A module of its own each time."""
+    """Write an implementation with a defect as a new module; returns its name."""
     folder = tmp_path / "modules"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
@@ -91,7 +91,7 @@ def planted(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Forward, training, and training with variable lengths, once."""
+    """One recording each of forward, training, and training with variable lengths."""
     out = tmp_path_factory.mktemp("literature")
     record("layer", "onnxruntime", out=out, batches=5)
     record(TEXT, "pytorch-one-call-eager", out=out, scale="1/8", batches=6)
@@ -129,10 +129,10 @@ def test_a_training_loop_checks_itself(folder, name):
     assert check["batches_ns"] <= check["batches_loop_ns"] <= start[-1] + latency[-1] - start[0]
     assert recording.configuration.protocol.settle == 0 and recording.columns["warmup"][1:].sum() == (
         recording.columns["warmup"].sum() - 1
-    )  # no batch within the loop is marked: all of them count
+    )  # no batch within the loop is marked as warm-up
 
 
-def test_the_document_says_how_many_batches():
+def test_the_protocol_has_the_documents_batches():
     assert (protocol_of(WORKLOADS["ptb-lm"]).trials, protocol_of(WORKLOADS["ptb-lm"]).warmup) == (50, 10)
     assert (protocol_of(WORKLOADS["text-classifier"]).trials, protocol_of(WORKLOADS["text-classifier"]).warmup) == (
         50,
@@ -142,18 +142,18 @@ def test_the_document_says_how_many_batches():
     assert (speech.trials, speech.warmup) == (20, 5)  # 400 and 100 in proportion
     assert protocol_of(WORKLOADS["ptb-lm"], batches=7, warmup=0).warmup == 0
     for wrong in (0, -3):
-        with pytest.raises(UsageError, match="batches must be at least 1"):
+        with pytest.raises(UsageError, match="batches"):
             protocol_of(WORKLOADS["ptb-lm"], batches=wrong)
 
 
-def test_the_identity_has_sizes_and_scale_and_no_words():
-    one = describe_benchmark("ptb-lm", "pytorch-fused-eager", "training", scale="1/8")
-    assert Configuration.from_dict(json.loads(json.dumps(one.as_dict()))) == one
-    assert one.as_dict()["workload"]["kind"] == "literature" and "note" not in one.as_dict()["workload"]
+def test_the_identity_has_sizes_and_scale_but_no_note():
+    first = describe_benchmark("ptb-lm", "pytorch-fused-eager", "training", scale="1/8")
+    assert Configuration.from_dict(json.loads(json.dumps(first.as_dict()))) == first
+    assert first.as_dict()["workload"]["kind"] == "literature" and "note" not in first.as_dict()["workload"]
     noted = describe_benchmark(
-        replace(WORKLOADS["ptb-lm"], note="other words"), "pytorch-fused-eager", "training", scale="1/8"
+        replace(WORKLOADS["ptb-lm"], note="another note"), "pytorch-fused-eager", "training", scale="1/8"
     )
-    assert noted.id == one.id
+    assert noted.id == first.id
     others = [
         describe_benchmark("ptb-lm", "pytorch-fused-eager", "training"),
         describe_benchmark("ptb-lm", "pytorch-fused-eager", "forward", scale="1/8"),
@@ -161,18 +161,18 @@ def test_the_identity_has_sizes_and_scale_and_no_words():
         describe_benchmark("ptb-lm", "pytorch-fused-eager", "training", scale="1/8", batches=5),
         describe_benchmark("ptb-lm", "pytorch-fused-eager", "training", scale="1/8", seed=1),
     ]
-    assert len({one.id, *(other.id for other in others)}) == 6
-    assert one.name == "ptb-lm@1/8 training"
+    assert len({first.id, *(other.id for other in others)}) == 6
+    assert first.name == "ptb-lm@1/8 training"
 
 
-def test_the_identity_of_a_shape_of_this_lab_is_what_it_was():
+def test_the_identity_of_a_shape_is_unchanged():
     configuration = Configuration(LstmShape(2, 64, 32), "onnxruntime", "1.31.1", "a CPU", protocol=Protocol(trials=7))
     assert configuration.as_dict()["workload"] == {
         "kind": "stacked-lstm",
         **{"layers": 2, "hidden": 64, "sequence": 32, "batch": 1, "features": 12, "directions": 1},
     }
     assert configuration.name == "2x64-s32-b1" and configuration.workload.axes["hidden"] == 64
-    with pytest.raises(UsageError, match="no mode 'backward'"):
+    with pytest.raises(UsageError, match="backward"):
         describe(LstmShape(2, 64, 32), mode="backward")
 
 
@@ -185,35 +185,35 @@ def test_a_scaled_workload_finds_its_document_size():
     assert base_of(WORKLOADS["text-classifier"].variant(hidden=100).scaled("1/2")) is None
 
 
-def test_what_was_not_asked_right(monkeypatch):
-    for arguments, words in (
-        (("ptb", "onnxruntime"), "unknown workload 'ptb': choose from cell"),
-        (("cell", "nobodys"), "unknown implementation 'nobodys'"),
-        (("cell", "onnxruntime", "training"), "cell is for forward"),
-        (("speech-ce-short", "onnxruntime", "forward"), "is for training"),
+def test_wrong_arguments_are_rejected():
+    for arguments, match in (
+        (("ptb", "onnxruntime"), "'ptb'"),
+        (("cell", "nobodys"), "'nobodys'"),
+        (("cell", "onnxruntime", "training"), "forward"),
+        (("speech-ce-short", "onnxruntime", "forward"), "training"),
     ):
-        with pytest.raises(UsageError, match=words):
+        with pytest.raises(UsageError, match=match):
             describe_benchmark(*arguments)
-    for options, words in (
-        ({"scale": "2"}, "at most 1"),
-        ({"scale": "a half"}, "fraction such as 1/8"),
-        ({"options": Options(threads=4096)}, "lower --threads"),
-        ({"options": Options(device="cuda")}, "no device 'cuda'"),
-        ({"batches": 0}, "batches must be"),
+    for options, match in (
+        ({"scale": "2"}, "scale"),
+        ({"scale": "a half"}, "a half"),
+        ({"options": Options(threads=4096)}, "threads"),
+        ({"options": Options(device="cuda")}, "cuda"),
+        ({"batches": 0}, "batches"),
     ):
-        with pytest.raises(UsageError, match=words):
+        with pytest.raises(UsageError, match=match):
             describe_benchmark("cell", "onnxruntime", **options)
 
 
-def test_what_is_not_installed_is_told_with_its_extra():
+def test_a_missing_framework_is_reported_with_its_extra():
     if implementations.load("tensorflow-xla").availability().ready:
         pytest.skip("TensorFlow is installed")
     with pytest.raises(RuntimeUnavailable, match="frameworks"):
         describe_benchmark("cell", "tensorflow-xla")
 
 
-class _Answers(PreparedStep):
-    """A step that answers what it is told to, for the gate itself."""
+class _FixedStep(PreparedStep):
+    """A step with given outputs or loss."""
 
     def __init__(self, outputs=None, loss=None):
         self._outputs, self._loss = outputs, loss
@@ -231,31 +231,33 @@ class _Answers(PreparedStep):
         return self._loss
 
 
-def test_the_gate_has_the_bounds_that_it_says(tmp_path):
+def test_the_gate_has_its_stated_bounds(tmp_path):
     workload = WORKLOADS["layer"]
     forward = Configuration(workload, "x", "1", "a CPU")
     truth = np.random.default_rng(0).standard_normal(workload.output_shape).astype(np.float32)
     np.save(tmp_path / "answers.npy", truth)
     gate = PREPARER.gate(forward, {"gate_seed": 3, "answers_path": str(tmp_path / "answers.npy")})
-    assert check_parity(_Answers(truth * np.float32(1 + 5e-6)), forward, gate)["error"] == pytest.approx(5e-6, rel=0.1)
+    assert check_parity(_FixedStep(truth * np.float32(1 + 5e-6)), forward, gate)["error"] == pytest.approx(
+        5e-6, rel=0.1
+    )
     for wrong in (truth * np.float32(1 + 2e-5), truth[:-1], np.full_like(truth, np.nan)):
         with pytest.raises(ParityFailed):
-            check_parity(_Answers(wrong), forward, gate)
-    step = _Answers(truth)
+            check_parity(_FixedStep(wrong), forward, gate)
+    step = _FixedStep(truth)
     check_parity(step, forward, gate)
     assert np.array_equal(step.inputs["inputs"], make_batch(workload, 3).inputs)
     training = Configuration(TEXT, "x", "1", "a CPU", mode="training")
     gate = Gate((make_batch(TEXT, 3).by_name(),), {"loss": np.array([2.0])}, 3)
-    check_parity(_Answers(loss=2 * (1 + 9e-5)), training, gate)
+    check_parity(_FixedStep(loss=2 * (1 + 9e-5)), training, gate)
     for wrong in (2 * (1 + 2e-4), float("nan")):
         with pytest.raises(ParityFailed, match="first loss"):
-            check_parity(_Answers(loss=wrong), training, gate)
+            check_parity(_FixedStep(loss=wrong), training, gate)
 
 
 def loop(
     gaps_ns: list[int], latency_ns: int = 1_000_000, between_blocks_ns: int = 50_000_000, switches: int = 0
 ) -> Trials:
-    """Two blocks of batches of one length, with these gaps after the batches; the first `switches` were interrupted."""
+    """Two blocks of batches with one latency and these gaps after them; the first `switches` were interrupted."""
     start, at = [], 0
     for number, gap in enumerate(gaps_ns):
         start.append(at)
@@ -269,24 +271,24 @@ def loop(
     return trials
 
 
-def test_the_loop_is_as_long_as_its_batches():
+def test_the_time_of_the_loop_excludes_the_time_between_blocks():
     clean = loop([5_000] * 10)
-    # Eight gaps of 5 us lie within the two blocks; the one between the blocks is no part of the loop.
+    # Eight gaps of 5 us are within the two blocks; the gap between the blocks is not part of the loop.
     assert clean.self_check == {"batches_ns": 10_000_000, "batches_loop_ns": 10_040_000}
     assert check_between_batches(clean) == []
 
 
-def test_time_between_the_batches_is_marked_where_nothing_accounts_for_it():
+def test_unexplained_time_between_the_batches_causes_a_warning():
     (warning,) = check_between_batches(loop([5_000, 5_000, 400_000] * 4))
-    assert "0.84 ms of the loop's 12.8 ms lie between the batches" in warning and "account for 0.24 ms" in warning
-    # As on a busy machine: 0.14 ms of 5.34 ms, the recorder's own work after each of eight batches.
+    assert all(number in warning for number in ("0.84 ms", "12.8 ms", "0.24 ms"))
+    # As on a busy machine: 0.14 ms of 5.34 ms is the recorder's own work after each of eight batches.
     assert check_between_batches(loop([23_000] * 8, 650_000)) == []
-    # In a long loop 1 %, however many batches there are.
+    # In a long loop the limit is 1 %, independent of the number of batches.
     assert check_between_batches(loop([900_000] * 10, 100_000_000)) == []
     assert check_between_batches(loop([1_300_000] * 10, 100_000_000)) != []
 
 
-def test_a_counted_context_switch_accounts_for_a_time_slice_between_the_batches():
+def test_a_counted_context_switch_explains_a_time_slice_between_the_batches():
     gaps = [5_000, SWITCH_NS // 2, 5_000, SWITCH_NS, 5_000, 5_000]
     assert check_between_batches(loop(gaps)) != [] and check_between_batches(loop(gaps, switches=1)) != []
     assert check_between_batches(loop(gaps, switches=2)) == []
@@ -294,44 +296,43 @@ def test_a_counted_context_switch_accounts_for_a_time_slice_between_the_batches(
 
 
 def test_batches_longer_than_their_loop_are_an_error():
-    lying = loop([5_000] * 10)
-    lying.self_check["batches_ns"] = lying.self_check["batches_loop_ns"] + 1
-    with pytest.raises(RunFailed, match="self-check: the batches together took"):
-        check_between_batches(lying)
+    inconsistent = loop([5_000] * 10)
+    inconsistent.self_check["batches_ns"] = inconsistent.self_check["batches_loop_ns"] + 1
+    with pytest.raises(RunFailed, match="self-check"):
+        check_between_batches(inconsistent)
 
 
-def test_a_slow_recorder_is_a_warning_of_the_recording_and_no_failure(monkeypatch, tmp_path):
+def test_a_slow_recorder_causes_a_warning_and_no_failure(monkeypatch, tmp_path):
     configuration = describe_benchmark(TEXT, "pytorch-one-call-eager", "training", scale="1/8", batches=4)
     reference = {"gate_seed": 3, "answers_path": str(tmp_path / "answers.npy")}
     PREPARER.reference(configuration, 3, tmp_path / "answers.npy", lambda event, **values: None)
     getrusage = resource.getrusage
 
     def slow_reading(who):
-        time.sleep(2 * (SWITCH_NS + BETWEEN_NS) / 1e9)  # more than a context switch beside each batch would explain
+        time.sleep(2 * (SWITCH_NS + BETWEEN_NS) / 1e9)  # more than a context switch per batch would explain
         return getrusage(who)
 
     monkeypatch.setattr(resource, "getrusage", slow_reading)
     monkeypatch.setattr("lstm_trt.recorder.session.LOOP_BOUND", 0.0)  # the batches may take long here
     recording = record_here(configuration, reference)
-    (warning,) = [text for text in recording.provenance["warnings"] if "between the batches" in text]
-    assert "(was the machine busy?)" in warning
+    assert any("between the batches" in text for text in recording.provenance["warnings"])
     assert files.read(files.write(recording, tmp_path)).provenance["warnings"] == recording.provenance["warnings"]
 
 
 @pytest.mark.parametrize(
-    ("losses", "words"),
-    [([2.0, float("nan")], "not finite"), ([1.0, 1.0], "does not fall"), ([1.0, 1.5], "does not fall")],
+    ("losses", "match"),
+    [([2.0, float("nan")], "nan"), ([1.0, 1.0], "first 1, last 1"), ([1.0, 1.5], "first 1, last 1.5")],
 )
-def test_a_loss_that_does_not_fall_is_no_training(losses, words):
-    with pytest.raises(RunFailed, match=words):
+def test_a_loss_that_does_not_decrease_is_an_error(losses, match):
+    with pytest.raises(RunFailed, match=match):
         check_losses(losses)
 
 
 @pytest.mark.parametrize(
-    ("flaw", "mode", "stage", "told", "words"),
+    ("flaw", "mode", "stage", "reason", "documents_term"),
     [
-        ({"factor": "np.float32(1.001)"}, "forward", "parity", "differ from PyTorch", "outputs differ"),
-        ({"loss": "1.001 * self._real.loss()"}, "training", "parity", "differs from PyTorch", "first loss differs"),
+        ({"factor": "np.float32(1.001)"}, "forward", "parity", "PyTorch", "outputs"),
+        ({"loss": "1.001 * self._real.loss()"}, "training", "parity", "PyTorch", "first loss"),
         ({"trouble": "raise MemoryError('none left')"}, "forward", "memory", "memory", "out of mem"),
         (
             {"trouble": "raise RecursionError('maximum recursion depth')"},
@@ -344,29 +345,29 @@ def test_a_loss_that_does_not_fall_is_no_training(losses, words):
     ],
     ids=["outputs", "loss", "memory", "recursion", "crash"],
 )
-def test_what_fails_is_a_row_in_the_documents_words(planted, tmp_path, flaw, mode, stage, told, words):
-    name = planted(f"{stage}_{mode}_{len(told)}", **flaw)
+def test_a_failure_is_a_row_in_the_documents_terms(planted, tmp_path, flaw, mode, stage, reason, documents_term):
+    name = planted(f"{stage}_{mode}_{len(reason)}", **flaw)
     configuration = describe_benchmark("ptb-lm", name, mode, scale="1/50", batches=2)
-    with pool.WorkerPool() as crew:
-        outcome = crew.record(configuration, 0, tmp_path)
-    assert outcome.failure is not None and told in outcome.failure.reason
+    with pool.WorkerPool() as workers:
+        outcome = workers.record(configuration, 0, tmp_path)
+    assert outcome.failure is not None and reason in outcome.failure.reason
     (failure,) = folders.read_many(tmp_path)
     assert failure.stage == stage or stage == "run"
     (row,) = metrics.table([failure])
-    assert row.status == "failed" and row.value is None and row.reason.startswith(words)
+    assert row.status == "failed" and row.value is None and row.reason.startswith(documents_term)
     assert row.detail == failure.reason and row.scale == "1/50"
 
 
-def test_what_an_implementation_does_not_do_is_a_row_without_a_process(planted, tmp_path):
+def test_an_unsupported_workload_is_a_failure_row_without_a_process(planted, tmp_path):
     configuration = describe_benchmark("cell", planted("refuses"), batches=2)
-    with pool.WorkerPool() as crew:
-        failure = crew.record(configuration, 0, tmp_path).failure
-        assert not crew._workers and crew._preparer is None
-    assert failure.stage == "build" and "it has no such thing" in failure.reason
+    with pool.WorkerPool() as workers:
+        failure = workers.record(configuration, 0, tmp_path).failure
+        assert not workers._workers and workers._preparer is None
+    assert failure.stage == "build" and "planted reason" in failure.reason
     assert metrics.reason(failure) == "didn't run"
 
 
-def test_costs_are_rows_as_they_were_told(planted):
+def test_costs_are_rows(planted):
     recording = record("layer", planted("costs"), batches=3)
     rows = {row.statistic: row for row in metrics.table([recording])}
     assert {name: rows[name].value for name in ("schedule", "tuning", "build")} == {
@@ -380,31 +381,35 @@ def test_costs_are_rows_as_they_were_told(planted):
 def test_metrics_are_the_documents(folder):
     items = list(folders.read_many(folder))
     rows = metrics.table(items)
-    told = {(row.source, row.statistic): row for row in rows}
+    by_statistic = {(row.source, row.statistic): row for row in rows}
     ns = by_name(folder)["layer"].timed_ns
-    assert [told["000", name].value for name in ("mean", "median", "max", "min", "std")] == pytest.approx(
-        [of(ns) / 1e6 for of in (np.mean, np.median, np.max, np.min, np.std)]
+    assert [by_statistic["000", name].value for name in ("mean", "median", "max", "min", "std")] == pytest.approx(
+        [function(ns) / 1e6 for function in (np.mean, np.median, np.max, np.min, np.std)]
     )
-    assert {told["000", name].unit for name in ("mean", "std")} == {"ms"}
-    assert told["002", "mean"].value == pytest.approx(by_name(folder)["text-classifier"].timed_ns.mean() / 1e6)
-    assert (told["002", "mean"].scale, told["002", "mean"].batch, told["002", "mean"].published_batch) == (
+    assert {by_statistic["000", name].unit for name in ("mean", "std")} == {"ms"}
+    assert by_statistic["002", "mean"].value == pytest.approx(by_name(folder)["text-classifier"].timed_ns.mean() / 1e6)
+    assert (
+        by_statistic["002", "mean"].scale,
+        by_statistic["002", "mean"].batch,
+        by_statistic["002", "mean"].published_batch,
+    ) == (
         "1/8",
         16,
         None,
     )
-    assert told["004", "loss_last"].value < told["004", "loss_first"].value
+    assert by_statistic["004", "loss_last"].value < by_statistic["004", "loss_first"].value
     check = by_name(folder)["speech-ctc-long"].provenance["self_check"]
-    assert told["004", "loop_over_batches"].value == check["batches_loop_ns"] / check["batches_ns"] >= 1
-    assert told["000", "parameters"].value == 8448
+    assert by_statistic["004", "loop_over_batches"].value == check["batches_loop_ns"] / check["batches_ns"] >= 1
+    assert by_statistic["000", "parameters"].value == 8448
     for cost in ("export", "build", "first_call"):
-        assert told["000", cost].unit == "s" and told["000", cost].value > 0
-    of_ms = [row for row in rows if row.unit == "ms"]
-    assert [row.seconds for row in of_ms] == pytest.approx([row.value / 1e3 for row in of_ms])
+        assert by_statistic["000", cost].unit == "s" and by_statistic["000", cost].value > 0
+    in_ms = [row for row in rows if row.unit == "ms"]
+    assert [row.seconds for row in in_ms] == pytest.approx([row.value / 1e3 for row in in_ms])
     assert {row.seconds for row in rows if row.unit in ("count", "ratio", "loss")} == {None}
 
 
 def test_document_001_counts_sequences():
-    figures = metrics.of_document("001", np.array([100_000_000, 300_000_000]), batch=64)
+    figures = metrics.document_statistics("001", np.array([100_000_000, 300_000_000]), batch=64)
     assert figures == {
         "elapsed": (pytest.approx(0.4), "s"),
         "wall": (pytest.approx(0.2), "s"),
@@ -412,7 +417,7 @@ def test_document_001_counts_sequences():
     }
 
 
-def test_the_labs_own_tables_take_them(folder, tmp_path):
+def test_summary_groups_and_consolidation_include_them(folder, tmp_path):
     items = list(folders.read_many(folder))
     rows = summarize(items)
     assert {(row.hidden, row.mode, row.group["workload"]) for row in rows} == {
@@ -433,7 +438,7 @@ def test_the_labs_own_tables_take_them(folder, tmp_path):
     assert all(np.array_equal(again[item.configuration.id].timed_ns, item.timed_ns) for item in items)
 
 
-def test_the_command_of_a_configuration_means_the_same(tmp_path):
+def test_the_command_of_a_configuration_gives_the_same_configuration(tmp_path):
     from lstm_trt.cli.literature import configurations
     from lstm_trt.cli.main import parse
 
@@ -443,13 +448,13 @@ def test_the_command_of_a_configuration_means_the_same(tmp_path):
         (VARIANTS["stack"][-1], "1", "onnxruntime", "forward"),
         (TEXT, "1", "pytorch-basic-eager", "training"),
     ):
-        one = describe_benchmark(workload, name, mode, scale=scale, batches=4, warmup=1, seed=3)
-        words = one.workload.command(one, tmp_path).split()[1:]
-        assert [item.id for item in configurations(parse(words))] == [one.id]
+        configuration = describe_benchmark(workload, name, mode, scale=scale, batches=4, warmup=1, seed=3)
+        arguments = configuration.workload.command(configuration, tmp_path).split()[1:]
+        assert [item.id for item in configurations(parse(arguments))] == [configuration.id]
 
 
 def test_every_implementation_starts_from_the_given_weights(folder):
-    """What the gate relies on: `prepare` leaves no update behind."""
+    """The gate relies on this: `prepare` restores the weights."""
     weights, batch = make_weights(TEXT, 0), make_batch(TEXT, 1)
     losses = []
     for name in ("pytorch-one-call-eager", "pytorch-basic-eager"):

@@ -1,4 +1,4 @@
-"""The literature's workloads as numbers, their weights and batches, and the registry of implementations."""
+"""The literature's workloads, their weights and batches, and the registry of implementations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_parameters_of_the_language_model_by_hand():
 
 
 @pytest.mark.parametrize("workload", EVERY_VARIANT, ids=lambda workload: workload.label)
-def test_weights_are_as_many_as_the_parameters(workload):
+def test_the_number_of_weights_is_the_number_of_parameters(workload):
     shapes = data.weight_shapes(workload)
     assert sum(int(np.prod(shape)) for shape in shapes.values()) == workload.parameters
 
@@ -88,7 +88,7 @@ def test_variants_are_the_documents_tables():
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_flops_are_what_pytorch_counts_of_the_cell_written_out(name):
+def test_flops_agree_with_pytorchs_count_for_the_basic_cell(name):
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -109,7 +109,7 @@ def test_flops_of_variable_lengths_are_those_of_the_mean():
     assert ctc.flops / replace(ctc, lengths=None).flops == 0.75
 
 
-def test_scale_shrinks_the_batch_and_leaves_the_network():
+def test_scaling_reduces_the_batch_and_keeps_the_network():
     eighth = WORKLOADS["ptb-lm"].scaled("1/8")
     assert (eighth.label, eighth.batch, eighth.sequence) == ("ptb-lm@1/8", 16, 6)
     assert eighth.parameters == WORKLOADS["ptb-lm"].parameters
@@ -128,8 +128,8 @@ def test_every_scale_leaves_ctc_enough_steps_for_its_labels():
 
 
 @pytest.mark.parametrize("fraction", [0, -1, "3/2", "0", "half", float("nan"), float("inf"), None, "1/0"])
-def test_a_scale_that_is_no_fraction_is_refused(fraction):
-    with pytest.raises(UsageError, match="scale must be"):
+def test_an_invalid_scale_is_rejected(fraction):
+    with pytest.raises(UsageError, match="scale"):
         WORKLOADS["cell"].scaled(fraction)
 
 
@@ -137,18 +137,18 @@ def test_variants_of_other_sizes():
     layer = WORKLOADS["layer"].variant(batch=7, sequence=3, hidden=40)
     assert (layer.features, layer.hidden, layer.label) == (40, 40, "layer-7x3x40")
     for name, sizes in (("cell", {"hidden": 3}), ("text-classifier", {"batch": 3}), ("stack", {"features": 3})):
-        with pytest.raises(UsageError, match=f"^{name} "):
+        with pytest.raises(UsageError, match=name):
             WORKLOADS[name].variant(**sizes)
 
 
 @pytest.mark.parametrize("workload", [*EVERY_VARIANT, WORKLOADS["speech-ctc-long"].scaled("1/8")])
-def test_a_workload_survives_json(workload):
+def test_a_workload_can_be_stored_as_json(workload):
     plain = json.loads(json.dumps(workload.as_dict()))
     assert plain["kind"] == "literature"
     assert LiteratureWorkload.from_dict(plain) == workload
 
 
-def test_what_is_no_workload_is_refused():
+def test_invalid_workloads_are_rejected():
     plain = WORKLOADS["cell"].as_dict()
     for wrong in (
         plain | {"kind": "stacked-lstm"},
@@ -162,15 +162,15 @@ def test_what_is_no_workload_is_refused():
         plain | {"directions": 3},
         {name: value for name, value in plain.items() if name != "hidden"},
     ):
-        with pytest.raises(UsageError) as refusal:
+        with pytest.raises(UsageError) as error:
             workload_from_dict(wrong)
-        assert "\n" not in str(refusal.value)
-    with pytest.raises(UsageError, match="choose from cell, layer"):
+        assert "\n" not in str(error.value)
+    with pytest.raises(UsageError, match="cell, layer"):
         find("ptb")
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_batches_have_the_shapes_and_types_that_are_promised(name):
+def test_batches_have_the_documented_shapes_and_types(name):
     workload = WORKLOADS[name].scaled("1/10")
     batch, again, other = (data.make_batch(workload, seed) for seed in (3, 3, 4))
     assert batch.inputs.shape == workload.input_shape
@@ -191,17 +191,17 @@ def test_batches_have_the_shapes_and_types_that_are_promised(name):
     assert batch.targets.min() >= (1 if workload.loss == "ctc" else 0) and batch.targets.max() < workload.outputs
 
 
-def test_lengths_fall_and_what_lies_beyond_them_is_zero():
+def test_lengths_are_in_descending_order_and_padding_is_zero():
     workload = WORKLOADS["speech-ctc-long"].scaled("1/4")
     batch = data.make_batch(workload, 5)
     assert batch.lengths.dtype == np.int64 and batch.lengths.shape == (8,)
     assert batch.lengths[0] == workload.sequence and (np.diff(batch.lengths) <= 0).all()
     assert batch.lengths[-1] >= workload.lengths[0] and len(set(batch.lengths)) > 1
-    for place, length in enumerate(batch.lengths):
-        assert not batch.inputs[length:, place].any() and batch.inputs[:length, place].any(1).all()
+    for row, length in enumerate(batch.lengths):
+        assert not batch.inputs[length:, row].any() and batch.inputs[:length, row].any(1).all()
 
 
-def test_weights_belong_to_the_network_and_the_seed():
+def test_weights_depend_only_on_the_network_and_the_seed():
     workload = WORKLOADS["text-classifier"]
     weights = data.make_weights(workload, 1)
     assert {name: array.shape for name, array in weights.items()} == data.weight_shapes(workload)
@@ -215,7 +215,7 @@ def test_weights_belong_to_the_network_and_the_seed():
     assert 0.99 * bound < largest <= bound
 
 
-def test_the_registry_holds_what_the_contract_asks_and_imports_no_framework():
+def test_registered_implementations_are_complete_and_import_no_framework():
     code = """
 import sys
 from lstm_trt import registry
@@ -241,12 +241,12 @@ assert not heavy, heavy
     assert result.returncode == 0, result.stderr
 
 
-def test_titles_tell_implementations_apart():
+def test_titles_are_unique():
     titles = [implementations.load(name).TITLE for name in registry.IMPLEMENTATIONS]
     assert len(set(titles)) == len(titles)
 
 
-def test_an_implementation_of_ones_own_is_a_name_with_a_dot(tmp_path, monkeypatch):
+def test_an_implementation_can_be_given_as_a_module(tmp_path, monkeypatch):
     (tmp_path / "mine_for_literature.py").write_text(
         "class Mine:\n    pass\n"
         f"for name in {implementations.CONTRACT!r}:\n    setattr(Mine, name, name)\n"
@@ -258,45 +258,45 @@ def test_an_implementation_of_ones_own_is_a_name_with_a_dot(tmp_path, monkeypatc
     (tmp_path / "mine_for_literature.py").rename(package / "mine.py")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert implementations.load("my_package.mine:Mine").NAME == "mine"
-    for name, words in (
-        ("my_package.mine:Lacking", "it lacks .*TITLE"),
-        ("my_package.mine:Absent", "cannot be imported"),
-        ("my_package.absent", "cannot be imported"),
-        ("pytorch", "unknown implementation 'pytorch': choose from"),
+    for name, match in (
+        ("my_package.mine:Lacking", "TITLE"),
+        ("my_package.mine:Absent", "Absent"),
+        ("my_package.absent", "absent"),
+        ("pytorch", "'pytorch'"),
     ):
-        with pytest.raises(UsageError, match=words):
+        with pytest.raises(UsageError, match=match):
             implementations.load(name)
 
 
-class Handless(implementations.Implementation):
+class Unsupporting(implementations.Implementation):
     NAME = "some"
-    state, refusal = Availability(True), "it has no hands"
+    state, reason = Availability(True), "planted reason"
 
     def availability(self, device="cpu"):
         return self.state
 
     def supports(self, workload, mode, device="cpu"):
-        return self.refusal
+        return self.reason
 
     def _prepare(self, request, batch):
         return batch
 
 
-def test_what_is_not_supported_is_refused_with_the_reason():
-    some = Handless()
+def test_an_unsupported_workload_is_rejected_with_the_reason():
+    some = Unsupporting()
     inputs = data.make_batch(WORKLOADS["cell"], 0).by_name()
     cell, layer = (
         Request(WORKLOADS[name], Options(), inputs, data.make_weights(WORKLOADS[name], 0)) for name in ("cell", "layer")
     )
-    with pytest.raises(BuildFailed, match=r"some does not do cell \(forward\): it has no hands"):
+    with pytest.raises(BuildFailed, match=r"some .*cell \(forward\): planted reason"):
         some.prepare(cell)
-    some.refusal = None
+    some.reason = None
     assert some.prepare(cell).inputs is inputs["inputs"]
-    with pytest.raises(UsageError, match="takes inputs of"):
+    with pytest.raises(UsageError, match="inputs"):
         some.prepare(layer)
     some.state = Availability(False, reason="not here")
     with pytest.raises(RuntimeUnavailable, match="not here"):
         some.prepare(cell)
-    assert implementations.mode_reason(WORKLOADS["cell"], "training") == "cell is for forward"
+    assert "forward" in implementations.mode_reason(WORKLOADS["cell"], "training")
     assert implementations.mode_reason(WORKLOADS["cell"], "sleep") is not None
     assert implementations.mode_reason(WORKLOADS["ptb-lm"], "training") is None

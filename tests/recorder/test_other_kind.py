@@ -186,10 +186,10 @@ def test_the_gate_passes_what_is_right(installed, tmp_path, mode):
 @pytest.mark.parametrize(
     ("runtime", "mode", "words"),
     [
-        ("WRONG_ENERGY", "forward", "numpy in float64 .* fp32 allows"),
-        ("IGNORES_GAIN", "forward", "fp32 allows"),
-        ("NEVER_RESETS", "stream", "fp32 allows"),
-        ("NO_ENERGY", "forward", "power .* not .*energy"),
+        ("WRONG_ENERGY", "forward", "numpy in float64 .* fp32"),
+        ("IGNORES_GAIN", "forward", "fp32"),
+        ("NEVER_RESETS", "stream", "fp32"),
+        ("NO_ENERGY", "forward", "power .*energy"),
     ],
 )
 def test_the_gate_finds_what_is_wrong_in_any_input_or_output(installed, tmp_path, runtime, mode, words):

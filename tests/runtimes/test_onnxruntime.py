@@ -1,4 +1,4 @@
-"""ONNX Runtime behind the contract, for real."""
+"""The ONNX Runtime runtime, and the interface of all runtimes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def reference(shape: LstmShape, inputs: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.label)
-def test_answers_follow_the_inputs_and_agree_with_pytorch(shape):
+def test_outputs_follow_the_inputs_and_agree_with_pytorch(shape):
     step = prepared(shape)
     for seed in (1, 2):
         inputs, _, _ = make_inputs(shape, seed)
@@ -52,7 +52,7 @@ def test_answers_follow_the_inputs_and_agree_with_pytorch(shape):
     kept = outputs.copy()
     step.load_inputs({INPUT: np.zeros_like(inputs)})
     step.step()
-    assert (outputs == kept).all(), "outputs() must give a copy"
+    assert (outputs == kept).all(), "outputs() must return a copy"
     step.close()
     step.close()
 
@@ -67,7 +67,7 @@ def test_int8_really_quantizes():
     assert PARITY_BOUNDS["fp32"] < error < PARITY_BOUNDS["int8"]
 
 
-def test_cuda_is_refused_with_the_line_that_makes_it_ready():
+def test_without_cuda_there_are_a_reason_and_a_remedy():
     state = load("onnxruntime").availability("cuda")
     if state.ready:
         pytest.skip("this machine has ONNX Runtime with CUDA")
@@ -76,17 +76,17 @@ def test_cuda_is_refused_with_the_line_that_makes_it_ready():
         prepared(LstmShape(1, 8, 2), device="cuda")
 
 
-def test_unknown_and_incomplete_runtimes_are_refused():
+def test_unknown_and_incomplete_runtimes_are_rejected():
     with pytest.raises(UsageError, match="onnxruntime"):
         load("onnxrumtime")
-    with pytest.raises(UsageError, match="cannot be imported"):
+    with pytest.raises(UsageError, match=r"no\.such\.module"):
         load("no.such.module")
-    with pytest.raises(UsageError, match="lacks NAME"):
+    with pytest.raises(UsageError, match="NAME"):
         load("os.path")
 
 
 @pytest.mark.parametrize("name", registry.RUNTIMES)
-def test_every_registered_runtime_keeps_the_contract(name):
+def test_every_registered_runtime_has_the_required_attributes(name):
     module = load(name)
     assert name == module.NAME
     assert set(module.PRECISIONS) == set(module.DEVICES)
@@ -96,7 +96,7 @@ def test_every_registered_runtime_keeps_the_contract(name):
         assert (state.ready and state.version and state.device_name) or state.reason
 
 
-def test_naming_the_runtimes_loads_none_of_them():
+def test_loading_the_runtimes_does_not_import_their_libraries():
     code = (
         "import sys; from lstm_trt import registry, runtimes; [runtimes.load(name) for name in registry.RUNTIMES];"
         "print([name for name in ('torch', 'onnxruntime', 'onnx', 'pandas', 'matplotlib') if name in sys.modules])"
@@ -105,5 +105,5 @@ def test_naming_the_runtimes_loads_none_of_them():
     assert result.stdout.strip() == "[]", result.stderr
 
 
-def test_the_contract_names_what_load_demands():
+def test_the_docstring_names_all_required_attributes():
     assert all(name in runtimes.__doc__ for name in runtimes.CONTRACT)

@@ -1,4 +1,4 @@
-"""The PyTorch runtimes: real runs on the CPU, dry runs of the GPU paths, and real ones where there is a GPU."""
+"""The PyTorch runtimes: on the CPU, dry runs of the GPU code, and on a GPU if there is one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def relative_error(outputs, shape, inputs):
 
 
 def error_on_fresh_inputs(step, shape, seed=7):
-    """The step has never seen these inputs: an answer that was frozen into it would be found out."""
+    """The error for inputs that are new to the step, which detects frozen outputs."""
     inputs, _, _ = make_inputs(shape, seed)
     step.load_inputs({INPUT: inputs})
     step.step()
@@ -73,7 +73,7 @@ def test_importing_a_runtime_imports_no_torch():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_availability_says_what_is_missing(name, monkeypatch):
+def test_availability_names_what_is_missing(name, monkeypatch):
     module = runtimes.load(name)
     assert name == module.NAME and module.DISTRIBUTION == "torch" and not getattr(module, "NEEDS_ONNX", False)
     assert set(module.PRECISIONS) == set(module.DEVICES)
@@ -86,7 +86,7 @@ def test_availability_says_what_is_missing(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_it_cannot_do_is_refused(name):
+def test_unsupported_options_are_rejected(name):
     if name == "pytorch-cudagraph":
         with pytest.raises(RuntimeUnavailable, match="cuda"):
             prepare(name, SMALL)
@@ -96,7 +96,7 @@ def test_what_it_cannot_do_is_refused(name):
             prepare(name, SMALL, **options)
 
 
-def test_too_large_a_batch_is_a_matter_of_memory():
+def test_a_too_large_batch_exhausts_memory():
     shape = LstmShape(1, 8, 1_000_000, 1_000_000)
     inputs = np.broadcast_to(np.float32(0), (shape.sequence, shape.batch, shape.features))
     with pytest.raises(MemoryExhausted, match="1x8"):
@@ -104,9 +104,9 @@ def test_too_large_a_batch_is_a_matter_of_memory():
 
 
 @pytest.mark.parametrize("name", ("pytorch", "torchscript"))
-def test_a_closed_step_refuses(name):
+def test_a_closed_step_raises(name):
     step = prepare(name, SMALL)
-    with pytest.raises(UsageError, match="inputs must be"):
+    with pytest.raises(UsageError, match="inputs"):
         step.load_inputs({INPUT: np.zeros((1, 1, 12), np.float32)})
     step.close()
     step.close()
@@ -119,13 +119,13 @@ def test_a_closed_step_refuses(name):
 
 @pytest.mark.parametrize("shape", ALL_KINDS, ids=lambda shape: shape.label)
 @pytest.mark.parametrize("name", ("pytorch", "torchscript"))
-def test_answers_are_those_of_the_reference(name, shape):
+def test_outputs_agree_with_the_reference(name, shape):
     step = prepare(name, shape)
     first = step.outputs()[OUTPUT]
     assert relative_error(first, shape, make_inputs(shape, 1)[0]) < 1e-6
     assert error_on_fresh_inputs(step, shape) < 1e-6
     assert not np.array_equal(first, step.outputs()[OUTPUT])
-    step.outputs()[OUTPUT][:] = 0  # a copy: the answer stays
+    step.outputs()[OUTPUT][:] = 0  # a copy
     assert step.outputs()[OUTPUT].any()
     facts = step.facts()
     assert facts["threads"] == 1 and facts["operators"]["aten.mkldnn_rnn_layer"] == shape.layers * shape.directions
@@ -144,7 +144,7 @@ def test_threads_are_those_asked_for():
 def test_half_precisions_differ_and_stay_close(name, precision):
     step = prepare(name, SMALL, precision=precision)
     assert 1e-5 < error_on_fresh_inputs(step, SMALL) < 3e-2
-    assert step.facts()["operators"]["aten._to_copy"] == 2  # there and back, within the step
+    assert step.facts()["operators"]["aten._to_copy"] == 2  # conversion of inputs and outputs, within the step
     step.close()
 
 
@@ -166,7 +166,7 @@ def test_torch_compile_compiles_the_whole_network_once(shape):
     facts = step.facts()
     assert facts["compiled"]["graphs"] == 1 and facts["compiled"]["graph_breaks"] == 0
     assert facts["compiled"]["inductor_graphs"] == 1
-    # One oneDNN call a layer and direction, and the dense layer: nothing was unrolled.
+    # One oneDNN call per layer and direction, and the dense layer: nothing was unrolled.
     assert facts["compiled"]["external_calls"] >= shape.layers * shape.directions
     assert not facts["unrolled"] and facts["recompiled_later"] == 0 and facts["compile_s"] > 0
     step.close()
@@ -188,20 +188,20 @@ def test_torch_compile_refuses_where_compilation_is_disabled():
         "runtimes.load('torch-compile').prepare(Request(shape, Options(), inputs, make_weights(shape, 0)))"
     )
     done = in_a_fresh_process(code, TORCHDYNAMO_DISABLE="1")
-    assert done.returncode != 0 and "BuildFailed: torch.compile compiled nothing" in done.stderr
+    assert done.returncode != 0 and "BuildFailed: " in done.stderr
 
 
-def test_torch_compile_refuses_what_dynamo_leaves_alone(monkeypatch):
+def test_torch_compile_fails_if_dynamo_skips_the_lstm(monkeypatch):
     import torch
 
     compile_module = torch.nn.Module.compile
 
-    def as_users_call_it(module, **kwargs):
+    def compile_by_default(module, **kwargs):
         torch._dynamo.config.allow_rnn = False
         compile_module(module)
 
-    monkeypatch.setattr(torch.nn.Module, "compile", as_users_call_it)
-    with pytest.raises(BuildFailed, match=r"compiled (nothing|the network in pieces)"):
+    monkeypatch.setattr(torch.nn.Module, "compile", compile_by_default)
+    with pytest.raises(BuildFailed, match="graph_breaks"):
         prepare("torch-compile", SMALL)
 
 
@@ -241,7 +241,7 @@ def test_both_tf32_interfaces_agree(allow, restored_switches):
 
 
 class FakeEvent:
-    """Stands for a CUDA event: its clock ticks one microsecond a record."""
+    """A mock CUDA event: its clock advances by one microsecond per record."""
 
     ticks = 0
 
@@ -256,7 +256,7 @@ class FakeEvent:
         return later.at_ms - self.at_ms
 
 
-def test_event_clocks_give_one_row_a_trial_and_grow(monkeypatch):
+def test_event_clocks_give_one_row_per_trial_and_grow(monkeypatch):
     monkeypatch.setattr(_cuda, "POOL_TRIALS", 2)
     clocks = _cuda.EventClocks(FakeEvent, None, every=True)
     for rows in (5, 1, 0):
@@ -275,7 +275,7 @@ def test_event_clocks_give_one_row_a_trial_and_grow(monkeypatch):
 
 @pytest.fixture
 def pretended_gpu(monkeypatch):
-    """The CUDA steps with host tensors under them: finds slips of the pen, nothing else."""
+    """Runs the CUDA steps with host tensors, which finds only programming errors."""
     import torch
 
     calls = []
@@ -340,7 +340,7 @@ def test_dry_run_of_the_cuda_step(name, device_clocks, pretended_gpu):
     assert pretended_gpu.count("reset") == (name == "pytorch-cudagraph")
 
 
-def test_a_refused_capture_is_no_graph(pretended_gpu, monkeypatch):
+def test_a_failed_capture_is_an_error(pretended_gpu, monkeypatch):
     import torch
 
     class Refusing:
@@ -355,7 +355,7 @@ def test_a_refused_capture_is_no_graph(pretended_gpu, monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "graph", Refusing)
     request = request_of(SMALL, device="cuda")
-    with pytest.raises(BuildFailed, match="capture was refused: operation not permitted"):
+    with pytest.raises(BuildFailed, match="operation not permitted"):
         _torch.CudaStep(request, build_module(SMALL, request.weights), runtimes.load("pytorch-cudagraph").bind)
 
 
@@ -369,7 +369,7 @@ GPU_SHAPE = LstmShape(2, 256, 32, 3, 12, 2)
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", BOUNDS)
 @pytest.mark.parametrize("name", ("pytorch", "pytorch-cudagraph", "torchscript"))
-def test_gpu_answers_are_those_of_the_reference(name, precision):
+def test_gpu_outputs_agree_with_the_reference(name, precision):
     step = prepare(name, GPU_SHAPE, device="cuda", precision=precision)
     facts = step.facts()
     assert error_on_fresh_inputs(step, GPU_SHAPE) < BOUNDS[precision]
@@ -393,16 +393,16 @@ def test_gpu_fp32_is_not_tf32():
 
 @pytest.mark.gpu
 def test_gpu_graph_and_eager_agree():
-    answers = []
+    found = []
     inputs, _, _ = make_inputs(GPU_SHAPE, 11)
     for name in ("pytorch", "pytorch-cudagraph"):
         step = prepare(name, GPU_SHAPE, device="cuda")
         step.load_inputs({INPUT: inputs})
         for _ in range(3):
             step.step()
-        answers.append(step.outputs()[OUTPUT])
+        found.append(step.outputs()[OUTPUT])
         step.close()
-    np.testing.assert_allclose(*answers, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(*found, rtol=0, atol=1e-6)
 
 
 @pytest.mark.gpu

@@ -1,6 +1,6 @@
-"""The golden answers: the JSON of each command that reads, on recordings that ship.
+"""Golden files: the JSON output of each reading command for the recordings in the repository.
 
-`python -m tests.support.golden` writes them anew; do that where an answer is meant to change, and read the difference.
+`python -m tests.support.golden` rewrites them; use it after an intended change, and review the differences.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tests.conftest import ROOT
 
 FOLDER = ROOT / "tests" / "golden"
 CASES = json.loads((FOLDER / "cases.json").read_text())
-#: Between processors the last digits of sums may differ.
+#: The last digits of sums can differ between processors.
 RELATIVE = 1e-9
 
 
-def answer(arguments: list[str]) -> tuple[int, object]:
+def run(arguments: list[str]) -> tuple[int, object]:
     """Exit status and JSON of a command, run in the project's folder."""
     printed, before = io.StringIO(), os.getcwd()
     os.chdir(ROOT)
@@ -36,10 +36,10 @@ def answer(arguments: list[str]) -> tuple[int, object]:
 
 
 def differences(golden: object, found: object, place: str = "") -> list[str]:
-    """Where two JSON values differ by more than rounding; empty where they do not."""
+    """The places at which two JSON values differ by more than rounding."""
     if isinstance(golden, dict) and isinstance(found, dict):
-        unlike = [f"{place}/{name}: only in one of them" for name in sorted(golden.keys() ^ found.keys())]
-        return unlike + [
+        unmatched = [f"{place}/{name}: only in one of them" for name in sorted(golden.keys() ^ found.keys())]
+        return unmatched + [
             line
             for name in golden
             if name in found
@@ -48,16 +48,16 @@ def differences(golden: object, found: object, place: str = "") -> list[str]:
     if isinstance(golden, list) and isinstance(found, list) and len(golden) == len(found):
         return [
             line
-            for index, (one, other) in enumerate(zip(golden, found, strict=True))
-            for line in differences(one, other, f"{place}/{index}")
+            for index, (expected, actual) in enumerate(zip(golden, found, strict=True))
+            for line in differences(expected, actual, f"{place}/{index}")
         ]
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (golden, found))
-    alike = math.isclose(golden, found, rel_tol=RELATIVE) if numbers else golden == found
-    return [] if alike else [f"{place}: {golden!r} -> {found!r}"]
+    equal = math.isclose(golden, found, rel_tol=RELATIVE) if numbers else golden == found
+    return [] if equal else [f"{place}: {golden!r} -> {found!r}"]
 
 
 def text(value: object) -> str:
-    """JSON with a line an element, so that a difference is seen."""
+    """JSON with one line per element, so that differences are readable."""
     if isinstance(value, list):
         return "[\n" + ",\n".join(json.dumps(item) for item in value) + "\n]\n"
     return "{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(item)}" for name, item in value.items()) + "\n}\n"
@@ -65,4 +65,4 @@ def text(value: object) -> str:
 
 if __name__ == "__main__":
     for case in CASES:
-        (FOLDER / f"{case['name']}.json").write_text(text(answer(case["argv"])[1]))
+        (FOLDER / f"{case['name']}.json").write_text(text(run(case["argv"])[1]))

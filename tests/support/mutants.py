@@ -1,9 +1,9 @@
-"""Mutated files, each given to the command line in this process.
+"""Run the command line on mutated files in this process.
 
-`python -m tests.support.mutants KIND SEED FIRST LAST FOLDER`. A mutant depends on the kind, the seed and its number
-alone. Its number stands in FOLDER/at before it is read, and the mutant itself in FOLDER beside it, so that the parent
-knows which file killed the process or never came back. A mutant may be accepted (status 0, or 1 and 3 of a verdict)
-or refused by one line and status 2; all else ends with status 9 and says what was wrong.
+`python -m tests.support.mutants KIND SEED FIRST LAST FOLDER`. A mutant depends only on the kind, the seed and its
+number. Before it is read, its number is written to FOLDER/at and the mutant itself to FOLDER/mutant, so that the
+parent can identify a file that crashes or hangs the process. A mutant may be accepted (status 0, or 1 and 3 of a
+verdict) or rejected with one line and status 2; anything else ends with status 9 and a description.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.conftest import ROOT
 
 #: A consolidated pair; one file of it is mutated, the other stays.
 RECORDINGS = ROOT / "data" / "epyc" / "confirm"
-#: Bytes that mean something in CSV and JSON, and some that mean nothing there.
+#: Bytes with a meaning in CSV and JSON, and invalid ones.
 PIECES = (b",", b";", b"\t", b"\n", b"\r\n", b'"', b"{", b"}", b"[", b"]", b":", b"-", b"e308", b"NaN", b"inf", b"0")
 PIECES += (
     b"null",
@@ -38,7 +38,7 @@ PIECES += (
 
 
 def mutate(content: bytes, draw: random.Random) -> bytes:
-    """One to eight changes: bits, bytes, pieces put in, parts taken out, doubled, moved, or the end cut off."""
+    """One to eight changes: bits, bytes, pieces inserted, parts deleted, doubled or moved, or the end cut off."""
     mutant = bytearray(content)
     for _ in range(draw.randint(1, 8)):
         at, span = draw.randrange(len(mutant) + 1), draw.randint(1, max(1, len(mutant) // 8))
@@ -86,10 +86,10 @@ def originals(kind: str, folder: Path) -> list[tuple[str, bytes, list[list[str]]
             ),
         ]
     if kind == "json":
-        one = '{"startEnqMs": 0.1, "endEnqMs": 0.2, "h2dMs": 0.01, "computeMs": 0.5, "d2hMs": 0.01, "latencyMs": 0.52}'
+        row = '{"startEnqMs": 0.1, "endEnqMs": 0.2, "h2dMs": 0.01, "computeMs": 0.5, "d2hMs": 0.01, "latencyMs": 0.52}'
         failure = next((ROOT / "tests" / "data").glob("*.failure.json"))
         return [
-            ("trtexec.json", f"[{', '.join([one] * 40)}]".encode(), [judge, ["summarize", "{}"], ["outliers", "{}"]]),
+            ("trtexec.json", f"[{', '.join([row] * 40)}]".encode(), [judge, ["summarize", "{}"], ["outliers", "{}"]]),
             (failure.name, failure.read_bytes(), [["summarize", "{}"], judge]),
         ]
     from lstm_trt.config.shape import LstmShape
@@ -102,7 +102,7 @@ def originals(kind: str, folder: Path) -> list[tuple[str, bytes, list[list[str]]
 
 
 def make_recordings(folder: Path) -> list[Path]:
-    """Small recordings as files, one of them with a control run."""
+    """Small recordings as files, one with a control run."""
     import numpy as np
 
     from lstm_trt.config.configuration import Configuration, Options, Protocol
@@ -136,36 +136,36 @@ def make_recordings(folder: Path) -> list[Path]:
 
 
 def judge_answer(status: int, errors: str) -> str | None:
-    """What is wrong with an answer; None where nothing is."""
+    """What is wrong with a command's exit status or messages; None if nothing is."""
     if status not in (0, 1, 2, 3):
         return f"exit status {status}"
     lines = [line for line in errors.splitlines() if not line.startswith("warning: ")]
     if status == 2 and (len(lines) != 1 or not lines[0].startswith("lstm-trt: ")):
-        return f"{len(lines)} lines of refusal"
+        return f"{len(lines)} lines of error message"
     if any(line.startswith(("Traceback", "[ERROR]", "Exception")) for line in lines):
-        return "a traceback, or a library's own message"
+        return "a traceback, or a library's message"
     return None
 
 
 def main(kind: str, seed: str, first: str, last: str, folder: str) -> int:
-    """Give the mutants from `first` to `last` to the command line; returns 0, or 9 where one was answered wrongly."""
+    """Run the command line on the mutants from `first` to `last`; returns 0, or 9 if one is handled wrongly."""
     from lstm_trt.cli.main import main as command_line
 
-    place = Path(folder)
-    sources = originals(kind, place)
+    folder = Path(folder)
+    sources = originals(kind, folder)
     for number in range(int(first), int(last)):
         draw = random.Random(f"{kind}/{seed}/{number}")
         name, content, commands = draw.choice(sources)
-        shutil.rmtree(place / "mutant", ignore_errors=True)
-        (place / "mutant").mkdir(parents=True)
-        path = place / "mutant" / name
+        shutil.rmtree(folder / "mutant", ignore_errors=True)
+        (folder / "mutant").mkdir(parents=True)
+        path = folder / "mutant" / name
         path.write_bytes(mutate(content, draw))
         for other in RECORDINGS.iterdir() if (RECORDINGS / name).exists() else ():
             if other.name != name:
                 shutil.copy(other, path.parent)
         target = path.parent if draw.random() < 0.2 and "onnx" not in name else path
         arguments = [part.format(target) for part in draw.choice(commands)]
-        (place / "at").write_text(f"{number} {arguments}")
+        (folder / "at").write_text(f"{number} {arguments}")
         errors = io.StringIO()
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
             status = command_line(arguments)
@@ -173,7 +173,7 @@ def main(kind: str, seed: str, first: str, last: str, folder: str) -> int:
         if wrong:
             print(f"{wrong} for mutant {number} of {kind}, seed {seed}: {arguments}\n{errors.getvalue()}", flush=True)
             return 9
-    (place / "at").write_text(f"{last} done")
+    (folder / "at").write_text(f"{last} done")
     return 0
 
 

@@ -1,9 +1,9 @@
-"""What TensorRT's parser made of an ONNX file, computed layer by layer in numpy.
+"""Compute a network that TensorRT's parser built from an ONNX file, layer by layer in numpy.
 
-An engine cannot run without a GPU, but the network that the parser built can be read through
-the API, and its few kinds of layer are quickly written down. So the tests compare what
-TensorRT *read* with what PyTorch and ONNX Runtime answer: a graph that is misread in silence
-gives other numbers here. Sizes may be symbolic; they follow from the inputs that are fed.
+An engine cannot run without a GPU, but the parsed network can be read through the API and has few
+kinds of layers. So the tests compare what TensorRT *parsed* with the outputs of PyTorch and ONNX
+Runtime: a graph that is silently misread gives different numbers here. Sizes may be symbolic; they
+are determined by the inputs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 NUMPY_TYPES = {"FLOAT": np.float32, "HALF": np.float16, "INT32": np.int32, "INT64": np.int64, "BOOL": np.bool_}
 
-#: LayerType -> the class through which the layer's own attributes are read.
+#: LayerType -> class through which the layer's specific attributes are read.
 CLASSES = {
     "ACTIVATION": "IActivationLayer",
     "CONCATENATION": "IConcatenationLayer",
@@ -44,7 +44,7 @@ ELEMENTWISE = {
 }
 UNARY = {"NOT": np.logical_not, "NEG": np.negative, "ABS": np.abs}
 
-#: ActivationType -> (values, alpha, beta); the formulas are those of TensorRT's reference.
+#: ActivationType -> function of (values, alpha, beta); formulas from TensorRT's reference.
 ACTIVATIONS = {
     "SIGMOID": lambda x, a, b: 1 / (1 + np.exp(-x)),
     "TANH": lambda x, a, b: np.tanh(x),
@@ -58,12 +58,12 @@ ACTIVATIONS = {
 
 
 def parse(trt, logger, onnx: bytes):
-    """The network that the parser builds; AssertionError with its message where it refuses."""
+    """The network that the parser builds; AssertionError with the parser's message if it fails."""
     builder = trt.Builder(logger)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, logger)
     assert parser.parse(onnx), parser.get_error(0).desc()
-    return network, (builder, parser)  # the network lives no longer than these two
+    return network, (builder, parser)  # the network is valid only as long as these two
 
 
 class _Evaluation:
@@ -71,7 +71,7 @@ class _Evaluation:
         self.trt, self.feeds, self.values, self.producers, self.trips = trt, feeds, {}, {}, {}
         for index in range(network.num_layers):
             layer = network.get_layer(index)
-            kind = layer.type.name  # before the class is changed: some classes have a `type` of their own
+            kind = layer.type.name  # before changing the class: some classes define another `type`
             if kind in CLASSES:
                 layer.__class__ = getattr(trt, CLASSES[kind])
             if kind == "TRIP_LIMIT":
@@ -80,12 +80,12 @@ class _Evaluation:
                 self.producers[layer.get_output(output).name] = (layer, kind)
 
     def value(self, tensor, step: int | None) -> np.ndarray:
-        """Of a tensor at one step of its loop; None outside of loops."""
+        """The value of a tensor at one step of its loop; `step` is None outside loops."""
         if tensor.name in self.feeds:
             return self.feeds[tensor.name]
         layer, kind = self.producers[tensor.name]
         if kind == "LOOP_OUTPUT":
-            step = None  # belongs to what surrounds the loop
+            step = None  # belongs to the network around the loop
         key = (tensor.name, step)
         if key not in self.values:
             found = np.asarray(self.compute(layer, kind, step))

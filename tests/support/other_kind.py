@@ -1,7 +1,7 @@
-"""A workload kind and its runtime as another package would bring them: a gated recurrent network in numpy.
+"""A workload kind and its runtime, as in another package: a gated recurrent network in numpy.
 
-It has no layers, batch or hidden size (null axes), two named inputs and two named outputs, and a mode of its
-own: in "stream" the state is carried from step to step until `reset`. `install` registers it through entry points.
+It has no layers, batch or hidden size (null axes), two named inputs, two named outputs, and an additional
+mode: in "stream" the state is carried from step to step until `reset`. `install` registers it through entry points.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ tests-numpy-gru = tests.support.other_kind:RUNTIME
 
 
 def install(folder: Path) -> Path:
-    """Write what installing the package would: a dist-info folder with its entry points; returns `folder`."""
+    """Write the dist-info folder of an installed package, with its entry points; returns `folder`."""
     information = folder / "tests_gru-1.0.dist-info"
     information.mkdir(parents=True)
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: tests-gru\nVersion: 1.0\n")
@@ -39,7 +39,7 @@ def install(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class GruWorkload(Workload):
-    """`sequence` steps of a gated network of `width` states; `leak` was added after recordings had been made."""
+    """`sequence` steps of a gated network with `width` states; `leak` was added after recordings had been made."""
 
     KIND = "tests-gru"
     modes = ("forward", "stream")
@@ -82,7 +82,7 @@ def make_weights(workload: GruWorkload, seed: int) -> dict[str, np.ndarray]:
 
 
 def run(workload: GruWorkload, weights, inputs, state: np.ndarray) -> dict[str, np.ndarray]:
-    """The network's answer, in the type of its arguments, beginning in `state`."""
+    """The network's outputs from the initial `state`, in the data type of its arguments."""
     states = []
     for sample in inputs["samples"] * inputs["gain"]:
         gate = 1 / (1 + np.exp(-weights["gate"] @ sample))
@@ -93,7 +93,7 @@ def run(workload: GruWorkload, weights, inputs, state: np.ndarray) -> dict[str, 
 
 
 class GruStep(PreparedStep):
-    """The network in float32; has answered once, so that state is left where `reset` doesn't put it back."""
+    """The network in float32; runs once on creation, so that there is carried state unless `reset` clears it."""
 
     def __init__(self, request: Request) -> None:
         self.request, self.calls, self.resets = request, 0, 0
@@ -105,14 +105,14 @@ class GruStep(PreparedStep):
     def step(self) -> None:
         self.calls += 1
         state = self.state if self.request.mode == "stream" else np.zeros_like(self.state)
-        self.answer = run(self.request.workload, self.request.weights, self.inputs, state)
-        self.state = self.answer["states"][-1]
+        self.latest = run(self.request.workload, self.request.weights, self.inputs, state)
+        self.state = self.latest["states"][-1]
 
     def load_inputs(self, inputs) -> None:
         self.inputs = {name: array.copy() for name, array in inputs.items()}
 
     def outputs(self) -> dict[str, np.ndarray]:
-        return {name: array.astype(np.float32) for name, array in self.answer.items()}
+        return {name: array.astype(np.float32) for name, array in self.latest.items()}
 
     def reset(self) -> None:
         self.state, self.calls, self.resets = np.zeros_like(self.state), 0, self.resets + 1
@@ -136,14 +136,14 @@ class NoEnergy(GruStep):
 
 
 class IgnoresGain(GruStep):
-    """Does not read its second input when it changes."""
+    """Ignores changes of its second input."""
 
     def load_inputs(self, inputs) -> None:
         super().load_inputs({**inputs, "gain": self.request.inputs["gain"]})
 
 
 class NeverResets(GruStep):
-    """Keeps its state, whatever it is asked."""
+    """Never resets its state."""
 
     def reset(self) -> None:
         pass
@@ -169,16 +169,16 @@ NEVER_RESETS = _runtime("tests.support.other_kind:NEVER_RESETS", NeverResets)
 
 
 class GruPreparer(Preparer):
-    """The reference is the same network in float64; in "stream" the second question begins where the first ended."""
+    """The reference is the same network in float64; in "stream" the second inputs continue from the first's state."""
 
     def reference(self, configuration, gate_seed, answers_path, send) -> dict:
         workload, seed = configuration.workload, configuration.protocol.seed
         weights = {name: array.astype(np.float64) for name, array in make_weights(workload, seed).items()}
         state = np.zeros(workload.width)
         for inputs in self._questions(workload, gate_seed):
-            answer = run(workload, weights, inputs, state)
-            state = answer["states"][-1] if configuration.mode == "stream" else np.zeros_like(state)
-        np.save(answers_path, np.concatenate([answer[name].ravel() for name in ("states", "energy")]))
+            outputs = run(workload, weights, inputs, state)
+            state = outputs["states"][-1] if configuration.mode == "stream" else np.zeros_like(state)
+        np.save(answers_path, np.concatenate([outputs[name].ravel() for name in ("states", "energy")]))
         return {"origin": "float64"}
 
     def _questions(self, workload, gate_seed) -> tuple[dict, dict]:
@@ -190,8 +190,8 @@ class GruPreparer(Preparer):
         return Request(workload, configuration.options, inputs, weights, mode=configuration.mode)
 
     def gate(self, configuration, reference) -> Gate:
-        workload, answers = configuration.workload, np.load(reference["answers_path"])
-        expected = {"states": answers[:-1].reshape(workload.output_shapes["states"]), "energy": answers[-1:]}
+        workload, values = configuration.workload, np.load(reference["answers_path"])
+        expected = {"states": values[:-1].reshape(workload.output_shapes["states"]), "energy": values[-1:]}
         questions = self._questions(workload, reference["gate_seed"])
         return Gate(questions, expected, reference["gate_seed"], "numpy in float64")
 

@@ -1,4 +1,4 @@
-"""An implementation of the literature's workloads as another package has it, without rates."""
+"""An implementation of the literature's workloads, as in another package; without rates."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Stand-ins for tests without a GPU: the driver's door, and as much of TensorRT as needs a GPU.
+"""Mock objects for tests without a GPU: the CUDA driver, and the parts of TensorRT that need a GPU.
 
-A `Door` takes the places of `pycuda.driver`, `cuda.bindings.driver` and libcuda. It counts
-what is acquired and released, copies bytes, and can be told to fail at any call. It shows
-order and book-keeping, and nothing of what a driver really does.
+A `MockDriver` replaces `pycuda.driver`, `cuda.bindings.driver` and libcuda. It counts what is
+acquired and released, copies bytes, and can be set to fail at any call. It checks the order of
+calls and the release of resources, not the behaviour of a real driver.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from lstm_trt.export.to_onnx import INPUT, OUTPUT
 
 
 class Resource:
-    """Something that was acquired at the door; released once, or with its last reference."""
+    """A resource acquired from the driver; released once, or with its last reference."""
 
-    def __init__(self, door, kind, by_reference=False, **values):
-        self.door, self.kind = door, kind
+    def __init__(self, driver, kind, by_reference=False, **values):
+        self.driver, self.kind = driver, kind
         self.__dict__.update(values)
-        door.enter(kind)
+        driver.acquire(kind)
         self.alive = True
         if by_reference:
-            weakref.finalize(self, door.leave, kind)
+            weakref.finalize(self, driver.release, kind)
 
     def free(self):
         assert self.alive, f"{self.kind} was released twice"
         self.alive = False
-        self.door.leave(self.kind)
+        self.driver.release(self.kind)
 
 
-class Door:
-    """The driver's door. `calls` names what was called, `live` what is not released yet."""
+class MockDriver:
+    """A mock CUDA driver. `calls`: names of the calls so far; `live`: resources that are not released yet."""
 
     PYCUDA = (
         "init", "Device.retain_primary_context", "Context.pop", "Stream", "Event", "pagelocked_empty", "mem_alloc",
@@ -59,22 +59,22 @@ class Door:
         self.pushed, self.memory, self.capturing, self.ticks = 0, {}, None, itertools.count(1)
         self.trt = None
 
-    def enter(self, kind):
+    def acquire(self, kind):
         self.live[kind] = self.live.get(kind, 0) + 1
 
-    def leave(self, kind):
+    def release(self, kind):
         self.live[kind] -= 1
         self.calls.append(f"free {kind}")
 
     def call(self, name):
-        """Notes a call; fails at the `fails` = (name, nth from now)."""
+        """Records a call; fails as set by `fails` = (name, nth call from now)."""
         self.calls.append(name)
         if self.fails and self.fails[0] == name:
             self.fails = (name, self.fails[1] - 1) if self.fails[1] > 1 else None
             if self.fails is None:
-                words = {2: "out of memory", 900: "operation not permitted when stream is capturing"}
+                reasons = {2: "out of memory", 900: "operation not permitted when stream is capturing"}
                 error = self.OutOfMemory if self.code == 2 else self.Error
-                raise error(f"{name} failed: {words.get(self.code, 'an illegal memory access was encountered')}")
+                raise error(f"{name} failed: {reasons.get(self.code, 'an illegal memory access was encountered')}")
 
     def status(self, name, *values):
         try:
@@ -89,7 +89,7 @@ class Door:
 
     # pycuda.driver
 
-    def driver(self):
+    def pycuda_driver(self):
         stream = lambda flags: (self.call("Stream"), self._stream(flags))[1]  # noqa: E731
         return SimpleNamespace(
             Error=self.Error,
@@ -122,7 +122,7 @@ class Door:
         assert self.pushed >= 0
 
     def _stream(self, flags):
-        assert flags == 1, "it would wait for the default stream"
+        assert flags == 1, "the stream would wait for the default stream"
         stream = Resource(self, "stream", by_reference=True, handle=4711)
         stream.synchronize = self._synchronize
         return stream
@@ -178,25 +178,25 @@ class Door:
         )
 
     def _begin(self, stream, mode):
-        answer = self.status("begin capture")
-        self.capturing = [] if not answer[0] else None
-        return answer
+        result = self.status("begin capture")
+        self.capturing = [] if not result[0] else None
+        return result
 
     def _end(self, stream):
         work, self.capturing = self.capturing, None
-        answer = self.status("end capture", None)
-        return answer if answer[0] else (0, Resource(self, "graph", work=work))
+        result = self.status("end capture", None)
+        return result if result[0] else (0, Resource(self, "graph", work=work))
 
     def _instantiate(self, graph, flags):
-        answer = self.status("instantiate", None)
-        return answer if answer[0] else (0, Resource(self, "executable", work=graph.work))
+        result = self.status("instantiate", None)
+        return result if result[0] else (0, Resource(self, "executable", work=graph.work))
 
     def _launch(self, executable, stream):
-        answer = self.status("launch")
-        if not answer[0]:
+        result = self.status("launch")
+        if not result[0]:
             for work in executable.work:
                 work()
-        return answer
+        return result
 
     # libcuda, as ctypes sees it
 
@@ -205,21 +205,21 @@ class Door:
             buffer.value = b"Planted GPU"
             return 0
 
-        def words(status, place):
+        def error_string(status, place):
             place._obj.value = b"no CUDA-capable device is detected"
 
         return SimpleNamespace(
             cuInit=lambda flags: self.cu_init,
             cuDeviceGet=lambda place, index: 0,
             cuDeviceGetName=name,
-            cuGetErrorString=words,
+            cuGetErrorString=error_string,
             cuCtxGetFlags=lambda place: setattr(place._obj, "value", 8 | 1) or 0,
             cuDevicePrimaryCtxSetFlags_v2=lambda device, flags: self.calls.append(f"scheduling {flags}") or 0,
         )
 
 
 class Pinned(np.ndarray):
-    """An array whose `base` is the allocation, as PyCUDA makes them."""
+    """An array with the allocation as its `base`, as in PyCUDA."""
 
     def owned_by(self, allocation):
         self.allocation = allocation
@@ -235,8 +235,8 @@ class Allocation(Resource):
         return id(self)
 
 
-class PlantedTensorRt:
-    """As much of TensorRT's module as the step uses; an engine answers with the sum of the features."""
+class MockTensorRt:
+    """The parts of TensorRT's module that the step uses; an engine computes the sum of the features."""
 
     __version__ = "0.0.1"
     ProfilingVerbosity = SimpleNamespace(NONE=0)
@@ -244,23 +244,23 @@ class PlantedTensorRt:
     DynamicShapesKernelSpecializationStrategy = SimpleNamespace(EAGER="eager")
     nptype = staticmethod(lambda data_type: data_type)
 
-    def __init__(self, door, shape):
-        self.door = door
+    def __init__(self, driver, shape):
+        self.driver = driver
         self.sizes = {INPUT: (shape.sequence, shape.batch, shape.features), OUTPUT: (shape.sequence, shape.batch, 1)}
         self.data_type = np.float32
         self.refuses, self.capturable, self.waits_inside, self.takes_kernels = None, True, False, True
         self.stored = []
 
     def Runtime(self, logger):
-        runtime = Resource(self.door, "runtime", by_reference=True)
+        runtime = Resource(self.driver, "runtime", by_reference=True)
         this = weakref.ref(runtime)
         runtime.deserialize_cuda_engine = lambda plan: None if self.refuses == "engine" else self.engine(this())
         return runtime
 
     def engine(self, runtime):
-        engine = Resource(self.door, "engine", by_reference=True, runtime=runtime)
+        engine = Resource(self.driver, "engine", by_reference=True, runtime=runtime)
         engine.num_io_tensors, engine.num_layers, engine.num_aux_streams = 2, 3, 0
-        engine.device_memory_size_v2 = 1 << 40 if self.refuses == "context for want of memory" else 512
+        engine.device_memory_size_v2 = 1 << 40 if self.refuses == "context: memory" else 512
         engine.get_tensor_name = (INPUT, OUTPUT).__getitem__
         engine.get_tensor_dtype = lambda tensor: self.data_type
         engine.create_runtime_config = self.config
@@ -268,25 +268,25 @@ class PlantedTensorRt:
 
         def execute(handle):
             assert handle == 4711
-            self.door.call("enqueue")
+            self.driver.call("enqueue")
             if self.refuses == "enqueue":
                 return False
-            if self.door.capturing is None:
+            if self.driver.capturing is None:
                 compute()
             else:
                 if self.waits_inside:
-                    raise self.door.Error("cuStreamSynchronize failed: not permitted when stream is capturing")
-                self.door.capturing.append(compute)
+                    raise self.driver.Error("cuStreamSynchronize failed: not permitted when stream is capturing")
+                self.driver.capturing.append(compute)
             return True
 
         def compute():
-            numbers = self.door.memory[places[INPUT]].view(self.data_type).reshape(self.sizes[INPUT])
-            self.door.memory[places[OUTPUT]][:] = numbers.sum(2, dtype=self.data_type).reshape(-1).view(np.uint8)
+            numbers = self.driver.memory[places[INPUT]].view(self.data_type).reshape(self.sizes[INPUT])
+            self.driver.memory[places[OUTPUT]][:] = numbers.sum(2, dtype=self.data_type).reshape(-1).view(np.uint8)
 
         def create(config=None):
             if (self.refuses or "").startswith("context"):
                 return None
-            context = Resource(self.door, "context", by_reference=True, config=config)
+            context = Resource(self.driver, "context", by_reference=True, config=config)
             context.set_input_shape = lambda tensor, sizes: sizes == self.sizes[tensor] and self.refuses != "shape"
             context.get_tensor_shape = lambda tensor: self.sizes[tensor]
             context.set_tensor_address = lambda tensor, at: (

@@ -1,4 +1,4 @@
-"""ONNX graphs of one LSTM operator, sound and planted with what TensorRT cannot do or reads wrongly."""
+"""ONNX graphs of one LSTM operator: valid ones, and ones that TensorRT cannot run or reads wrongly."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def lstm(sizes=(5, 3, 6, 4), directions=1, dtype=np.float32, states=True, length
 
 
 def changed(model, name: str, array: np.ndarray):
-    """The model with other numbers for a stored tensor."""
+    """The model with other values of a stored tensor."""
     for tensor in model.graph.initializer:
         if tensor.name == name:
             tensor.CopyFrom(numpy_helper.from_array(array, name))
@@ -93,7 +93,7 @@ def in_bfloat16():
 
 
 def inside_an_if():
-    """An operator that only the body of an If holds."""
+    """An operator inside the body of an If."""
     inner = lstm(layout=1, states=False)
     branch = helper.make_graph(list(inner.graph.node), "branch", [], list(inner.graph.output), inner.graph.initializer)
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("a", "b", "c")]
@@ -104,7 +104,7 @@ def inside_an_if():
 
 
 def inside_a_function():
-    """An operator that only a function of the file holds."""
+    """An operator inside a function of the file."""
     inner = lstm(layout=1, states=False)
     given, made = ["X", "W", "R", "B"], ["Y", "Y_h", "Y_c"]
     imports = [helper.make_opsetid("", 18)]

@@ -1,4 +1,4 @@
-"""Latencies with a known truth: bodies of many shapes, clusters planted by exact count, beats of a timer, causes."""
+"""Synthetic latencies with known properties: bulks of many shapes, clusters of exact size, periodic delays, causes."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def plant(
     jitter: float | None = None,
     periodic: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Latencies with clusters (multiplier, share) by exact count, and which trial is of which (-1: body).
+    """Latencies with clusters (multiplier, share) of exact size, and the cluster of each trial (-1: bulk).
 
-    A planted trial is its own draw times the multiplier, or with `jitter` the median times the
-    multiplier, with that relative spread. Places are random or every so many trials.
+    A trial of a cluster is its original latency times the multiplier, or with `jitter` the median
+    times the multiplier with this relative spread. Positions are random or at regular intervals.
     """
     n = len(latency_ns)
     latency_ns, planted = latency_ns.copy(), np.full(n, -1)
@@ -60,7 +60,7 @@ def plant(
 
 
 def moving(latency_ns: np.ndarray, drift: float = 0.03, step: float = 0.05, at: float = 0.37) -> np.ndarray:
-    """The same with a drift over the recording and a step of the level."""
+    """The latencies with a drift over the recording and a step of their level."""
     place = np.arange(len(latency_ns)) / len(latency_ns)
     return latency_ns * (1 + drift * place) * np.where(place >= at, 1 + step, 1.0)
 
@@ -77,9 +77,9 @@ def beats(
     median_ns: float = MEDIAN_NS,
     outside_ns: float = 700.0,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Latencies, starts and hits of a closed loop in which a timer makes the trial under way late.
+    """Latencies, starts and delayed trials of a closed loop in which a timer delays the current trial.
 
-    `missed`: the share of beats that do nothing; `strays`: late trials at random places.
+    `missed`: share of timer events without effect; `strays`: delayed trials at random positions.
     """
     latency_ns = median_ns * np.exp(sigma * generator.standard_normal(n))
     strayed = np.zeros(n, dtype=bool)
@@ -88,7 +88,7 @@ def beats(
     now, beat = 0.0, generator.uniform(0, period_ms * 1e6)
     for trial in range(n):
         start_ns[trial] = now
-        while beat < now:  # between two trials: nobody was hit
+        while beat < now:  # between two trials: no trial is delayed
             beat += period_ms * 1e6
         if beat < now + latency_ns[trial]:
             hit[trial] = generator.random() >= missed
@@ -102,7 +102,7 @@ def beats(
 def with_counts(
     generator: np.random.Generator, latency_ns: np.ndarray, inside: np.ndarray, *, holds: float, else_: float, **more
 ) -> Sample:
-    """A sample whose switches are planted: in `holds` of the trials inside, in `else_` of the others; faults in 1 %."""
+    """A sample with context switches in a share `holds` of the trials `inside`, `else_` of the rest; faults in 1 %."""
     n = len(latency_ns)
     switches = generator.random(n) < np.where(inside, holds, else_)
     faults = generator.random(n) < 0.01
@@ -111,7 +111,7 @@ def with_counts(
 
 
 def allowed_failures(samples: int, rate: float, chance: float = 1e-3) -> int:
-    """Failures that a program with this rate of failure exceeds in one of a thousand runs at most."""
+    """The number of failures that is exceeded with probability of at most `chance` at this failure rate."""
     total, failures = 0.0, -1
     while total < 1 - chance:
         failures += 1

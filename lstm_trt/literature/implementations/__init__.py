@@ -1,23 +1,23 @@
-"""The implementations of the literature's workloads: one file a framework, behind a runtime's contract.
+"""The implementations of the literature's workloads: one file per framework, with the interface of a runtime.
 
-An implementation is a runtime (`lstm_trt.runtimes`) of these workloads: a module, or an object in one, such as an
-`Implementation`. Beside a runtime's names it has
+An implementation is a runtime (`lstm_trt.runtimes`) for these workloads: a module, or an object in a module, such as
+an `Implementation`. In addition to a runtime's attributes it has
 
-    TITLE          as figures write it
+    TITLE          the name in figures
     FRAMEWORK      "PyTorch", "TensorFlow", "ONNX Runtime", ...
     STYLE          "basic" (the cell written out), "fused" (the framework's cell in a loop), "while",
                    "static" (the cell unrolled), "one-call" (the framework's LSTM)
     EXECUTION      "eager", "scripted", "compiled", "graph", "xla", ...
     EXTRA          the extra of this package that installs it; None for the core and for other packages
-    supports(workload, mode, device) -> str | None     None where it can, else the reason in a few words
+    supports(workload, mode, device) -> str | None     None if it is supported, else the reason in a few words
 
-and, where it has them,
+and optionally
 
     RATES          mode -> `Rates`, from which `literature.plan` estimates; without them the plan has no estimate
 
 Its prepared steps have `costs`, and in training `loss` and `gradients`. `prepare` may call the step
-(`first_call_s`), and puts the weights and the optimizer back afterwards. What ships stands in
-`registry.IMPLEMENTATIONS`; others come by entry points of the group `lstm_trt.implementations`, or by a name with a
+(`first_call_s`) and restores the weights and the optimizer afterwards. Built-in implementations are listed in
+`registry.IMPLEMENTATIONS`; others come from entry points of the group `lstm_trt.implementations`, or by a name with a
 dot, `my_package.my_implementation` or `my_package.module:OBJECT`. Importing one must not import its framework.
 """
 
@@ -39,20 +39,20 @@ from lstm_trt.literature.data import Batch, weight_shapes
 from lstm_trt.literature.workloads import MODES, LiteratureWorkload
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
-#: What an implementation must have.
+#: Attributes that an implementation must have.
 CONTRACT = (*runtimes.CONTRACT, "TITLE", "FRAMEWORK", "STYLE", "EXECUTION", "EXTRA", "supports")
 
-#: How the frameworks of the extra are installed.
+#: Command that installs the frameworks of the extra.
 FRAMEWORKS_REMEDY = "pip install -e '.[frameworks]'"
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What a run in one mode takes, for `literature.plan`: its time is the sum of these products.
+    """Rates for estimating the time of a run in one mode, for `literature.plan`.
 
-    A step takes `gflop_ms` a GFLOP of the forward pass, `cell_ms` a cell (one layer, direction and time step),
-    `weights_ms` a million weights that the cells touch, `outputs_ms` a million outputs of the dense layer. Beside the
-    steps a run takes `start_s` (process, framework, gate, storing) and `build_s`, and `build_cell_s` for each cell.
+    A step takes `gflop_ms` per GFLOP of the forward pass, `cell_ms` per cell (one layer, direction and time step),
+    `weights_ms` per million weights read by the cells and `outputs_ms` per million outputs of the dense layer. A run
+    takes in addition `start_s` (process, framework, parity gate, storing), `build_s`, and `build_cell_s` per cell.
     """
 
     gflop_ms: float
@@ -65,7 +65,7 @@ class Rates:
 
 
 class Implementation(ABC):
-    """Base of the implementations that ship: refusals, and errors as one line."""
+    """Base class of the built-in implementations: checks requests and converts errors."""
 
     NAME: str
     TITLE: str
@@ -76,7 +76,7 @@ class Implementation(ABC):
     EXTRA: str | None = None
     DEVICES: tuple[str, ...] = ("cpu",)
     PRECISIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {"cpu": ("fp32",), "cuda": ("fp32",)}
-    #: Rates of a forward pass and of a training step, where it does that.
+    #: Rates of a forward pass and of a training step; None if the mode is not supported.
     forward: Rates | None = None
     training: Rates | None = None
 
@@ -86,26 +86,26 @@ class Implementation(ABC):
 
     @abstractmethod
     def availability(self, device: str = "cpu") -> Availability:
-        """Whether it can run here; imports no framework and never raises."""
+        """Whether it can run on this machine; imports no framework and never raises."""
 
     @abstractmethod
     def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
-        """None where it can, else the reason in a few words."""
+        """None if it is supported, else the reason in a few words."""
 
     @abstractmethod
     def _prepare(self, request: Request, batch: Batch) -> PreparedStep:
-        """`prepare`, for what it supports."""
+        """`prepare` for a supported, checked request."""
 
     def prepare(self, request: Request) -> PreparedStep:
-        """The step that answers a request.
+        """The prepared step of a request.
 
-        Raises `RuntimeUnavailable`, `UsageError` for inputs or weights of other shapes than the workload's,
-        `MemoryExhausted`, and `BuildFailed` for what it does not support or cannot build.
+        Raises `RuntimeUnavailable`, `UsageError` for inputs or weights with wrong shapes, `MemoryExhausted`, and
+        `BuildFailed` if the workload is not supported or cannot be built.
         """
         workload, device = request.workload, request.options.device
         self.availability(device).require(self.NAME)
         if reason := self.supports(workload, request.mode, device):
-            raise BuildFailed(f"{self.NAME} does not do {workload.label} ({request.mode}): {reason}")
+            raise BuildFailed(f"{self.NAME} does not support {workload.label} ({request.mode}): {reason}")
         given, wanted = {name: array.shape for name, array in request.weights.items()}, weight_shapes(workload)
         if differing := sorted(name for name in given.keys() | wanted.keys() if given.get(name) != wanted.get(name)):
             raise UsageError(f"the weights do not fit the network: {', '.join(differing)}")
@@ -115,9 +115,9 @@ class Implementation(ABC):
 
 
 class FrameworkStep(PreparedStep):
-    """What the steps of all frameworks have in common: costs, the last answer or loss, refusals once it is closed.
+    """Common part of the steps of all frameworks: costs, last outputs or loss, errors after closing.
 
-    A constructor of a subclass builds within `timed` and ends with `_finish`.
+    A subclass's constructor builds within `timed` and ends with `_finish`.
     """
 
     def __init__(self, implementation: Implementation, request: Request) -> None:
@@ -125,24 +125,24 @@ class FrameworkStep(PreparedStep):
         self._weights, self._options, self._mode = request.weights, request.options, request.mode
         self.costs: dict[str, float] = {}
         self._facts: dict = {}
-        #: Of the last step: its outputs, or in training its loss.
+        #: Outputs of the last step, or in training its loss.
         self._result: np.ndarray | float | None = None
         self._closed = False
 
     @abstractmethod
     def _run(self) -> np.ndarray | float:
-        """One step; its answer in host memory, or in training its loss."""
+        """One step; returns its outputs in host memory, or in training its loss."""
 
     @abstractmethod
     def _place(self, batch: Batch) -> None:
-        """Put a batch where `_run` reads it."""
+        """Copy a batch to where `_run` reads it."""
 
     def _rewind(self) -> None:
-        """Weights and optimizer as they were given, as if no step had been made."""
+        """Restore the given weights and the initial state of the optimizer."""
         self._result = None
 
     def _finish(self, more_steps: int = 0) -> None:
-        """The first step, which is a cost, and `more_steps` that are none; nothing of them is left."""
+        """Run the first step, timed as a cost, and `more_steps` untimed ones; then restore the initial state."""
         with timed(self.costs, "first_call_s"):
             self.step()
         for _ in range(more_steps):
@@ -162,7 +162,7 @@ class FrameworkStep(PreparedStep):
     def outputs(self) -> dict[str, np.ndarray]:
         if self._mode != "forward":
             return super().outputs()
-        return {"outputs": np.array(self._last("answer"), dtype=np.float32, order="C")}
+        return {"outputs": np.array(self._last("output"), dtype=np.float32, order="C")}
 
     def loss(self) -> float:
         return super().loss() if self._mode != "training" else self._last("loss")
@@ -192,17 +192,17 @@ def timed(costs: dict[str, float], name: str) -> Iterator[None]:
 
 
 def names(more: Iterable[str] = ()) -> list[str]:
-    """The names of what ships, of what installed packages add, and of `more` that are not among them."""
+    """The names of the built-in implementations, of those in installed packages, and of `more`."""
     return list(dict.fromkeys([*registry.table("IMPLEMENTATIONS"), *more]))
 
 
 def load(name: str) -> Any:
-    """The implementation of a name; raises `UsageError` for an unknown one, or one that lacks part of the contract."""
+    """The implementation with this name; raises `UsageError` if it is unknown or lacks a required attribute."""
     return runtimes.load(name, "IMPLEMENTATIONS", CONTRACT)
 
 
 def title_and_framework(name: str) -> tuple[str, str]:
-    """Those of an implementation, for figures; (`name`, "") for what is none that can be loaded here."""
+    """Title and framework of an implementation, for figures; (`name`, "") if it cannot be loaded."""
     try:
         implementation = load(name)
     except UsageError:
@@ -211,30 +211,30 @@ def title_and_framework(name: str) -> tuple[str, str]:
 
 
 def mode_reason(workload: LiteratureWorkload, mode: str) -> str | None:
-    """Why no implementation has this mode of the workload; None where it is one of the document's."""
-    return None if mode in workload.modes else f"{workload.name} is for {' and '.join(workload.modes)}"
+    """Reason why no implementation has this mode of the workload; None if it is one of the document's modes."""
+    return None if mode in workload.modes else f"{workload.name} supports only {' and '.join(workload.modes)}"
 
 
 def batch_of(workload: LiteratureWorkload, inputs: Mapping[str, np.ndarray]) -> Batch:
     """Inputs by name as a batch.
 
-    Raises `UsageError` for inputs of other shapes than the workload's, and for CTC without lengths that fall from
-    the sequence itself to 1 or more.
+    Raises `UsageError` for inputs with wrong shapes, and for CTC unless the lengths are in descending order, start
+    with the sequence and are at least 1.
     """
     batch, lengths = Batch(**inputs), inputs.get("lengths")
     if batch.inputs.shape != workload.input_shape:
-        raise UsageError(f"{workload.label} takes inputs of {workload.input_shape}, not {batch.inputs.shape}")
+        raise UsageError(f"{workload.label} needs inputs of shape {workload.input_shape}, not {batch.inputs.shape}")
     if workload.loss == "ctc":
         given = lengths is not None and lengths.shape == (workload.batch,)
         if not (given and lengths[0] == workload.sequence and (np.diff(lengths) <= 0).all() and lengths[-1] >= 1):
             raise UsageError(
-                f"lengths must fall from {workload.sequence} and be at least 1, one a sequence of the batch"
+                f"lengths must be in descending order from {workload.sequence} to at least 1, one per sequence"
             )
     return batch
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package can be found, without importing it."""
+    """Whether a package is installed, without importing it."""
     try:
         return importlib.util.find_spec(package) is not None
     except (ImportError, ValueError):

@@ -1,8 +1,8 @@
-"""ONNX Runtime on the CPU, and what it shares with TensorRT: the forward workloads, exported from PyTorch's `nn.LSTM`.
+"""ONNX Runtime on the CPU, and the base shared with TensorRT: forward workloads exported from PyTorch's `nn.LSTM`.
 
-Embedding and head are in the ONNX file, whose sizes are static, those of the workload. Nothing is cached: how long the
-export takes is one of the costs. A step of ONNX Runtime is one run on a host input and a host output that stay bound,
-as in the lab's runtime of this name. Costs: `export_s`, `build_s` (the session, with its graph optimizations) and
+The ONNX model includes embedding and head, with the workload's sizes as static sizes. It is not cached, because the
+export time is one of the costs. A step is one run with a host input and a host output that stay bound, as in the
+runtime `onnxruntime`. Costs: `export_s`, `build_s` (creating the session, with graph optimizations) and
 `first_call_s`.
 """
 
@@ -22,17 +22,17 @@ from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 
 class Exported(Implementation):
-    """Base of the implementations that read the ONNX export: forward passes of fixed length."""
+    """Base class of the implementations that use the ONNX export: forward passes of fixed length."""
 
     STYLE = "one-call"
     EXECUTION = "graph"
 
     def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
-        """Forward passes of fixed length."""
+        """None for forward passes of fixed length, else the reason."""
         if mode == "training":
-            return "it does not train"
+            return "training is not supported"
         if workload.lengths is not None:
-            return "the export has no variable lengths"
+            return "the export does not support variable lengths"
         return mode_reason(workload, mode)
 
     def _prepare(self, request: Request, batch: Batch) -> PreparedStep:
@@ -45,7 +45,7 @@ class Exported(Implementation):
 
     @abstractmethod
     def _built(self, model: bytes, request: Request) -> PreparedStep:
-        """The step on an ONNX file, with the costs of making it."""
+        """The step for an ONNX model, with the costs of making it."""
 
 
 class OnnxRuntime(Exported):
@@ -58,7 +58,7 @@ class OnnxRuntime(Exported):
     forward = Rates(7, 0.001)
 
     def availability(self, device: str = "cpu") -> Availability:
-        """Ready where the package is installed; never raises."""
+        """Ready if the package is installed; never raises."""
         return runtime.availability(device)
 
     def _built(self, model: bytes, request: Request) -> PreparedStep:
@@ -66,7 +66,7 @@ class OnnxRuntime(Exported):
 
 
 def export_workload(workload: LiteratureWorkload, weights: dict[str, np.ndarray], inputs: np.ndarray) -> bytes:
-    """The ONNX file, checked: one LSTM operator a layer, inputs and outputs of the workload's sizes.
+    """The ONNX model, checked: one LSTM operator per layer, inputs and outputs of the workload's sizes.
 
     Raises `ExportFailed`.
     """
@@ -83,7 +83,7 @@ def export_workload(workload: LiteratureWorkload, weights: dict[str, np.ndarray]
     for value, sizes in ((graph.input[0], workload.input_shape), (graph.output[0], workload.output_shape)):
         found = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
         if found != sizes:
-            raise ExportFailed(f"the export of {workload.label} has {value.name} of {found}, not {sizes}")
+            raise ExportFailed(f"in the export of {workload.label}, {value.name} has shape {found}, expected {sizes}")
     return content
 
 

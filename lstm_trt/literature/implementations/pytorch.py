@@ -1,18 +1,18 @@
 """PyTorch: three styles of the network, each eager, scripted and compiled.
 
-Forward runs in inference mode. A training step zeroes the gradients and runs forward, loss,
+Forward passes run in inference mode. A training step zeroes the gradients, runs forward, loss,
 backward and the optimizer, and reads the loss. `scripted`: TorchScript, deprecated by PyTorch
-and still used; the network and its loss are scripted (forward: frozen too), the backward pass
-is autograd's and the optimizer is not scripted. `compiled`: `torch.compile` with Inductor of
-the same part, and its backward pass with it; the whole must become one graph, or the name is
-refused. Loops over time are unrolled by it, a piece of C++ for each step, hence `UNROLLED`; what
-no answer depends on falls away, such as all steps but one of a last reverse layer of which the
-head reads `output[-1]`.
+but still used; the network and its loss are scripted (in forward mode also frozen), the backward
+pass uses autograd, and the optimizer is not scripted. `compiled`: `torch.compile` with Inductor
+for the same part, including its backward pass; unless the whole becomes one graph, preparing
+fails. Inductor unrolls loops over time, with C++ code for each step, hence `UNROLLED`. It omits
+computations that no output depends on: if the head reads `output[-1]`, for example, all but one
+step of the last layer's reverse direction.
 
-On the CPU the tensors are in place and a step computes. On a GPU a step copies the batch from
-pinned memory, computes, and reads the answer or the loss, which waits for the device. Costs:
-`build_s` is the module, its scripting, and for `compiled` the call that compiles; `first_call_s`
-is the first step after that, whose update is taken back.
+On the CPU the tensors are in place and a step only computes. On a GPU a step copies the batch
+from pinned memory, computes, and reads the outputs or the loss, which waits for the device.
+Costs: `build_s` is making the module, scripting, and for `compiled` the call that compiles;
+`first_call_s` is the first step after that; its weight update is undone.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 if TYPE_CHECKING:
     import torch
 
-#: Most cells (steps x layers x directions) that may be unrolled into one compiled graph. On a shared
-#: 2-core EPYC, in seconds of one core: 0.25 a cell forward (400 cells: 110), about 1 in a training step,
-#: 2 in one within `nn.LSTM`, which then has no oneDNN.
+#: Largest number of cells (steps x layers x directions) that may be unrolled into one compiled graph. Compile
+#: time on one core of a shared 2-core EPYC: 0.25 s per cell in a forward pass (110 s for 400 cells), about 1 s in
+#: a training step, 2 s in a training step with `nn.LSTM`, which then does not use oneDNN.
 UNROLLED = {"forward": 400, "training": 200, "one-call": 64}
 
-#: TorchScript profiles the first call and compiles in the next; one more to be sure.
+#: TorchScript profiles the first call and compiles in the next; the third is a safety margin.
 _SCRIPT_CALLS = 3
 
 
@@ -70,21 +70,21 @@ class PyTorch(Implementation):
         return f"PyTorch {kind}, {self.EXECUTION}"
 
     def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
-        """None where it can; forward passes of `nn.LSTM` are one call of oneDNN a layer on a CPU and need no limit."""
+        """None if supported; on a CPU, forward passes of `nn.LSTM` are one oneDNN call per layer and have no limit."""
         reason = mode_reason(workload, mode)
         if reason or self.EXECUTION != "compiled":
             return reason
         if self.STYLE == "one-call" and mode == "forward" and device == "cpu":
             return None
         if workload.loss == "ctc" and mode == "training":
-            return "torch.compile does not take the CTC loss, whose sizes depend on the lengths' values"
+            return "torch.compile does not support the CTC loss, whose sizes depend on the values of the lengths"
         cells, limit = workload.cells, UNROLLED["one-call" if self.STYLE == "one-call" else mode]
         if cells > limit:
-            return f"torch.compile unrolls it: {cells} cells would compile for minutes, the limit is {limit}"
+            return f"torch.compile unrolls it: compiling {cells} cells would take minutes, the limit is {limit}"
         return None
 
     def availability(self, device: str = "cpu") -> Availability:
-        """Ready where PyTorch is, and for `compiled` a C++ compiler; never raises."""
+        """Ready if PyTorch is installed, and for `compiled` a C++ compiler; never raises."""
         if self.EXECUTION == "compiled":
             return torch_compile.availability(device)
         return _torch.availability(device, self.DEVICES)
@@ -94,9 +94,9 @@ class PyTorch(Implementation):
 
 
 class _TorchStep(FrameworkStep):
-    """Weights, batch and execution, alike for both modes; `_call` is the module as it is executed."""
+    """Weights, batch and execution, common to both modes; `_call` is the module as it is executed."""
 
-    #: Whether the graph that is compiled holds a backward pass as well.
+    #: Whether the compiled graph includes a backward pass.
     _trains = False
 
     def __init__(self, implementation: PyTorch, request: Request, batch: Batch) -> None:
@@ -112,7 +112,7 @@ class _TorchStep(FrameworkStep):
             pytorch_networks.load_weights(self._network.canonical(), self._weights)
             self._network.to(self._options.device)
             if implementation.STYLE == "one-call":
-                self._network.lstm.flatten_parameters()  # one chunk, as cuDNN wants it; nothing on a CPU
+                self._network.lstm.flatten_parameters()  # one chunk of memory for cuDNN; no effect on a CPU
             self._parameters = self._network.canonical()
             self._call: Callable[..., torch.Tensor] | None = self._executed()
         self._rewind()
@@ -120,11 +120,11 @@ class _TorchStep(FrameworkStep):
 
     @abstractmethod
     def _module(self) -> torch.nn.Module:
-        """What is executed: the network, or the network with its loss."""
+        """The module to execute: the network, or the network with its loss."""
 
     @abstractmethod
     def _try(self, call: Callable[..., torch.Tensor]) -> None:
-        """One call without an update, for PyTorch to compile what it compiles lazily."""
+        """One call without a weight update, which triggers lazy compilation."""
 
     def _place(self, batch: Batch) -> None:
         import torch
@@ -139,7 +139,7 @@ class _TorchStep(FrameworkStep):
         self._arguments = (*self._placed, packed.lengths, packed.sizes, positions)
 
     def _copy_in(self) -> None:
-        """To the GPU, without waiting; on a CPU the tensors are one and the same."""
+        """Copy to the GPU without waiting; does nothing on a CPU, where the tensors are the same objects."""
         if self._placed is not self._host:
             for placed, host in zip(self._placed, self._host, strict=True):
                 placed.copy_(host, non_blocking=True)
@@ -147,30 +147,30 @@ class _TorchStep(FrameworkStep):
     def _executed(self) -> Callable[..., torch.Tensor]:
         module, execution = self._module(), self._implementation.EXECUTION
         if execution == "eager":
-            return module.forward  # the module's own call would look for hooks first
+            return module.forward  # calling the module would check for hooks first
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # TorchScript is deprecated, which is known; Dynamo's are of PyTorch's own
+            warnings.simplefilter("ignore")  # TorchScript is deprecated; Dynamo's warnings are raised within PyTorch
             return self._scripted(module) if execution == "scripted" else self._compiled(module)
 
     def _scripted(self, module: torch.nn.Module) -> Callable[..., torch.Tensor]:
         import torch
 
-        self._facts["scripted"] = "network and loss; the backward pass is autograd's, the optimizer eager"
+        self._facts["scripted"] = "network and loss; backward pass by autograd, optimizer eager"
         return torch.jit.script(module).forward
 
     def _compiled(self, module: torch.nn.Module) -> Callable[..., torch.Tensor]:
-        """The module, compiled by a call; raises `BuildFailed` unless the whole became one graph."""
+        """The module, compiled by calling it; raises `BuildFailed` unless the whole became one graph."""
         import torch._dynamo
         import torch._inductor.config
         from torch._inductor.utils import fresh_cache
 
         torch._dynamo.reset()
         torch._dynamo.config.allow_rnn = True  # without it an nn.LSTM stays eager
-        torch._inductor.config.compile_threads = 1  # its pool of processes would outlive the compilation
+        torch._inductor.config.compile_threads = 1  # otherwise a process pool would remain after compiling
         before = torch_compile.compiled_so_far()
         module.compile(fullgraph=True, dynamic=False, options={} if self._trains else {"freezing": True})
         with self._tracing(), tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder, fresh_cache(dir=folder):
-            self._try(module)  # what an earlier process has compiled would make `build_s` nothing
+            self._try(module)  # with an empty cache, so that `build_s` includes compiling
         after = torch_compile.compiled_so_far()
         made = {name: after[name] - before[name] for name in after}
         torch_compile.check_compiled(made)
@@ -179,12 +179,12 @@ class _TorchStep(FrameworkStep):
         self._try(module)
         self._graphs = torch_compile.compiled_so_far()["graphs"]
         if self._graphs != after["graphs"]:
-            raise BuildFailed(f"{self._implementation.NAME} compiled the network again at its second call")
+            raise BuildFailed(f"{self._implementation.NAME} recompiled the network at its second call")
         self._facts["compiled"] = made
         return module
 
     def _tracing(self) -> AbstractContextManager:
-        """Within this the first call of a compiled module runs."""
+        """Context of the first call of a compiled module."""
         return nullcontext()
 
     def facts(self) -> dict:
@@ -205,7 +205,7 @@ class _TorchStep(FrameworkStep):
 
 
 class ForwardStep(_TorchStep):
-    """Forward in inference mode; the answer as numpy, which on a GPU is a copy that waits."""
+    """Forward pass in inference mode; the outputs as numpy, which on a GPU is a copy that waits."""
 
     def _module(self) -> torch.nn.Module:
         return self._network.eval().requires_grad_(False)
@@ -241,7 +241,7 @@ class ForwardStep(_TorchStep):
 
 
 class TrainingStep(_TorchStep):
-    """Zero gradients, forward, loss, backward, update, and the loss read as a number."""
+    """Zero gradients, forward, loss, backward, update; reads the loss as a number."""
 
     _trains = True
 
@@ -252,9 +252,9 @@ class TrainingStep(_TorchStep):
         call(*self._arguments).backward()
 
     def _tracing(self) -> AbstractContextManager:
-        """Without oneDNN for `nn.LSTM`: Inductor of 2.13 keeps its layer in training and cannot run it.
+        """Disable oneDNN for `nn.LSTM`: Inductor 2.13 keeps oneDNN's layer in training but cannot run it.
 
-        (The layer's workspace comes back as None, and the compiled call stops at it.)
+        (The layer's workspace is None, which makes the compiled call fail.)
         """
         import torch
 

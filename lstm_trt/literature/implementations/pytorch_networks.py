@@ -1,14 +1,14 @@
-"""The literature's networks as PyTorch modules, in three styles; every one of them can be scripted.
+"""The literature's networks as PyTorch modules, in three styles; all of them can be scripted.
 
-`basic`: a cell written out of matrix products and pointwise operators, in a Python loop over
-time. `fused`: the same loop over `nn.LSTMCell`, which is one fused kernel a step on a GPU and
-separate operators on a CPU. `one-call`: `nn.LSTM`. A loop of variable lengths does what a packed
-sequence does: the batch falls to the sequences that are still running (and rises again in the
-reverse direction), so that no step computes padding.
+`basic`: a cell written out with matrix products and pointwise operators, in a Python loop over
+time. `fused`: the same loop over `nn.LSTMCell`, which is one fused kernel per step on a GPU and
+separate operators on a CPU. `one-call`: `nn.LSTM`. With variable lengths, a loop works like a
+packed sequence: the batch shrinks to the sequences that have not ended (and grows again in the
+reverse direction), so no step computes padding.
 
-Arguments of a network: inputs; and for variable lengths, else None, `lengths` (batch,) on the
-host, `sizes`, the running sequences of each step, and `positions`, where the packed steps lie
-in (sequence * batch).
+Arguments of a network: inputs; and for variable lengths (else None) `lengths` (batch,) on the
+host, `sizes`, the number of running sequences at each step, and `positions`, the indices of the
+packed steps in (sequence * batch).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lstm_trt.literature.workloads import LiteratureWorkload
 
 
 class Packing(NamedTuple):
-    """What a network takes besides the inputs where lengths vary; all None where they are fixed."""
+    """Further arguments of a network for variable lengths; all None for fixed lengths."""
 
     lengths: Tensor | None = None
     sizes: list[int] | None = None
@@ -34,7 +34,7 @@ class Packing(NamedTuple):
 
 
 def packing(workload: LiteratureWorkload, batch: Batch) -> Packing:
-    """That of a batch, whose lengths fall."""
+    """The packing of a batch with lengths in descending order."""
     if batch.lengths is None:
         return Packing()
     lengths = torch.from_numpy(np.array(batch.lengths, dtype=np.int64))
@@ -45,7 +45,7 @@ def packing(workload: LiteratureWorkload, batch: Batch) -> Packing:
 
 
 class BasicCell(nn.Module):
-    """The cell written out: two matrix products and pointwise operators; gates in the order i, f, g, o."""
+    """The cell written out: two matrix products and pointwise operators; gate order i, f, g, o."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
@@ -59,15 +59,15 @@ class BasicCell(nn.Module):
         gates = (
             torch.mm(inputs, self.weight_ih.t()) + self.bias_ih + torch.mm(hidden, self.weight_hh.t()) + self.bias_hh
         )
-        enter, forget, value, leave = gates.chunk(4, 1)
-        memory = torch.sigmoid(forget) * memory + torch.sigmoid(enter) * torch.tanh(value)
-        return torch.sigmoid(leave) * torch.tanh(memory), memory
+        input_gate, forget_gate, candidate, output_gate = gates.chunk(4, 1)
+        memory = torch.sigmoid(forget_gate) * memory + torch.sigmoid(input_gate) * torch.tanh(candidate)
+        return torch.sigmoid(output_gate) * torch.tanh(memory), memory
 
 
 class Direction(nn.Module):
     """One direction of one layer, a Python loop over the steps; each step is (running, width).
 
-    Sequences leave the batch at their end, and in the reverse direction join it there.
+    Sequences are removed from the batch at their end; in the reverse direction they are added there.
     """
 
     def __init__(self, cell: nn.Module, hidden: int, reverse: bool = False) -> None:
@@ -79,7 +79,7 @@ class Direction(nn.Module):
             steps = steps[::-1]
         hidden = steps[0].new_zeros(steps[0].size(0), self.hidden)
         memory = torch.zeros_like(hidden)
-        answers: list[Tensor] = []
+        outputs: list[Tensor] = []
         for step in steps:
             joining = step.size(0) - hidden.size(0)
             if joining < 0:
@@ -88,14 +88,14 @@ class Direction(nn.Module):
                 fresh = step.new_zeros(joining, self.hidden)
                 hidden, memory = torch.cat([hidden, fresh]), torch.cat([memory, fresh])
             hidden, memory = self.cell(step, (hidden, memory))
-            answers.append(hidden)
+            outputs.append(hidden)
         if self.reverse:
-            answers.reverse()
-        return answers
+            outputs.reverse()
+        return outputs
 
 
 class BothWays(nn.Module):
-    """A bidirectional layer: the two answers of each step side by side."""
+    """A bidirectional layer: concatenates both directions' outputs of each step."""
 
     def __init__(self, ahead: Direction, behind: Direction) -> None:
         super().__init__()
@@ -103,10 +103,10 @@ class BothWays(nn.Module):
 
     def forward(self, steps: list[Tensor]) -> list[Tensor]:
         ahead, behind = self.ahead(steps), self.behind(steps)
-        answers: list[Tensor] = []
+        outputs: list[Tensor] = []
         for step in range(len(steps)):
-            answers.append(torch.cat([ahead[step], behind[step]], 1))
-        return answers
+            outputs.append(torch.cat([ahead[step], behind[step]], 1))
+        return outputs
 
 
 class LoopedNetwork(nn.Module):
@@ -141,9 +141,9 @@ class LoopedNetwork(nn.Module):
             return self.dense(steps[-1])
         if positions is None:
             return self.dense(torch.stack(steps))
-        answers = self.dense(torch.cat(steps))
-        padded = answers.new_zeros(read.size(0) * read.size(1), self.outputs)
-        return padded.index_copy(0, positions, answers).view(read.size(0), read.size(1), self.outputs)
+        outputs = self.dense(torch.cat(steps))
+        padded = outputs.new_zeros(read.size(0) * read.size(1), self.outputs)
+        return padded.index_copy(0, positions, outputs).view(read.size(0), read.size(1), self.outputs)
 
     def canonical(self) -> dict[str, nn.Parameter]:
         """The parameters by the names of `data.weight_shapes`."""
@@ -157,7 +157,7 @@ class LoopedNetwork(nn.Module):
 
 
 class OneCallNetwork(nn.Module):
-    """`one-call`: embedding, `nn.LSTM`, head; variable lengths are packed and padded again in each call."""
+    """`one-call`: embedding, `nn.LSTM`, head; sequences of variable length are packed and padded in each call."""
 
     def __init__(self, workload: LiteratureWorkload) -> None:
         super().__init__()
@@ -172,8 +172,8 @@ class OneCallNetwork(nn.Module):
         if self.packed:
             assert lengths is not None
             every, _ = self.lstm(pack_padded_sequence(read, lengths))
-            answers = PackedSequence(self.dense(every.data), every.batch_sizes, None, None)
-            return pad_packed_sequence(answers, total_length=read.size(0))[0]
+            outputs = PackedSequence(self.dense(every.data), every.batch_sizes, None, None)
+            return pad_packed_sequence(outputs, total_length=read.size(0))[0]
         every_step, _ = self.lstm(read)
         return self.dense(every_step[-1] if self.last_step else every_step)
 
@@ -183,7 +183,7 @@ class OneCallNetwork(nn.Module):
 
 
 class OfInputs(nn.Module):
-    """A network of fixed length as a function of its inputs alone."""
+    """A network of fixed length as a function of its inputs only."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ class OfInputs(nn.Module):
 
 
 class Objective(nn.Module):
-    """A network and its loss: cross-entropy, the mean over all answers, or CTC as `nn.CTCLoss` has it by default."""
+    """A network and its loss: the mean cross-entropy over all outputs, or CTC with the defaults of `nn.CTCLoss`."""
 
     def __init__(self, network: nn.Module, workload: LiteratureWorkload) -> None:
         super().__init__()
@@ -208,16 +208,16 @@ class Objective(nn.Module):
         sizes: list[int] | None,
         positions: Tensor | None,
     ) -> Tensor:
-        answers = self.network(inputs, lengths, sizes, positions)
+        outputs = self.network(inputs, lengths, sizes, positions)
         if self.ctc:
             assert lengths is not None
             labels = torch.full([targets.size(0)], targets.size(1), dtype=torch.int64)
-            return functional.ctc_loss(functional.log_softmax(answers, 2), targets, lengths, labels)
-        return functional.cross_entropy(answers.flatten(0, -2), targets.flatten())
+            return functional.ctc_loss(functional.log_softmax(outputs, 2), targets, lengths, labels)
+        return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
 def build_network(workload: LiteratureWorkload, style: str) -> LoopedNetwork | OneCallNetwork:
-    """The network with weights that are yet to be loaded, on the CPU."""
+    """The network on the CPU; its weights still have to be loaded."""
     if style == "one-call":
         return OneCallNetwork(workload)
     return LoopedNetwork(workload, {"basic": BasicCell, "fused": nn.LSTMCell}[style])

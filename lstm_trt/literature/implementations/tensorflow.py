@@ -1,26 +1,26 @@
-"""TensorFlow 2 and Keras 3 on the CPU: the cell written out, Keras' own cell unrolled, and Keras' own layer.
+"""TensorFlow 2 and Keras 3 on the CPU: the cell written out, Keras' cell unrolled, and Keras' LSTM layer.
 
-`basic` writes the cell out of matrix products and pointwise operators in a Python loop over
-time, which `graph` unrolls into one `tf.function`; `while` is the same cell in a symbolic
-`tf.while_loop`, and `tensorflow-xla` is that one with `jit_compile=True`: its build time does not
+`basic` is the cell written out with matrix products and pointwise operators in a Python loop over
+time, which `graph` unrolls into one `tf.function`. `while` is the same cell in a symbolic
+`tf.while_loop`; `tensorflow-xla` is this loop with `jit_compile=True`, so its build time does not
 grow with the sequence. On one core of a 2-core EPYC, XLA built the training step of `ptb-lm` (3 x 50
-cells, batch 2) in 2.5 s as a loop and in 34 s unrolled; 64 hidden units over 512 steps, forward, in
-0.2 s and in 18 s. `static` unrolls `keras.layers.LSTMCell`, `one-call` is `keras.layers.LSTM`.
-Embedding, head and loss are the same for all; in graphs and XLA they, the gradients and the
+cells, batch 2) in 2.5 s as a loop and in 34 s unrolled; the forward pass of 64 hidden units over 512
+steps in 0.2 s and 18 s. `static` unrolls `keras.layers.LSTMCell`, `one-call` is `keras.layers.LSTM`.
+All share the code of embedding, head and loss; in graphs and XLA these, the gradients and the
 optimizer are part of one function.
 
-The written-out cells hold PyTorch's two bias vectors, so they follow it update by update.
-Keras has one, the sum of both: an update moves the sum of two twice as far, so Keras' loss agrees
-in the first step and falls a little differently after it.
+The written-out cells have PyTorch's two bias vectors, so their training steps match PyTorch's.
+Keras has one bias vector, the sum of both. An update changes the sum of two vectors twice as much,
+so Keras' loss agrees in the first step and then differs slightly.
 
-Sequences of different lengths are masked: padding is computed and thrown away, not packed.
+Sequences of different lengths are masked, not packed: padding is computed and discarded.
 
-The batch is in place as tensors. A step runs the function (eager operators, one graph, or what
-XLA made of it) and reads the answer or the loss as numpy, which waits for it. Costs: `build_s` is
-variables and tracing, and for XLA the call that compiles; `first_call_s` is the first step after that
-(in a graph with Grappler's passes), whose update is taken back.
+The batch is in place as tensors. A step runs the function (eager operators, one graph, or XLA code)
+and reads the outputs or the loss as numpy, which waits for the result. Costs: `build_s` is making
+the variables and tracing, and for XLA the call that compiles; `first_call_s` is the first step after
+that (for a graph including Grappler's passes); its weight update is undone.
 
-TensorFlow takes its numbers of threads once, before its first operator: one process for each.
+TensorFlow's numbers of threads can only be set before its first operator, so each needs a new process.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ if TYPE_CHECKING:
 
     from tensorflow import Tensor
 
-#: Most cells (steps x layers x directions) that may be unrolled into one graph. Tracing and the first
-#: call took 14 ms a cell in a forward pass and 40 ms in a training step (50 ms where padding is
-#: masked) on one core of a 2-core EPYC, whatever the number of cells: these limits are about a minute.
+#: Largest number of cells (steps x layers x directions) that may be unrolled into one graph. Tracing and
+#: the first call took 14 ms per cell in a forward pass and 40 ms in a training step (50 ms with masked
+#: padding) on one core of a 2-core EPYC, so these limits correspond to about a minute.
 UNROLLED = {"forward": 4000, "training": 1000}
 
 
-#: The wheels that install TensorFlow, with and without its GPU libraries.
+#: The packages that install TensorFlow, with and without GPU libraries.
 DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu")
 
-#: As PyTorch has it; Keras' own default is 1e-7.
+#: PyTorch's default; Keras' default is 1e-7.
 ADAM_EPSILON = 1e-8
 
 
@@ -97,21 +97,21 @@ class TensorFlow(Implementation):
 
     @property
     def unrolled(self) -> bool:
-        """Whether a graph holds one cell a step."""
+        """Whether a graph contains one cell per step."""
         return self.EXECUTION != "eager" and self.STYLE in ("basic", "static")
 
     def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
-        """None where it can; graphs that are unrolled have a limit."""
+        """None if supported; unrolled graphs have a size limit."""
         reason = mode_reason(workload, mode)
         if reason or not self.unrolled:
             return reason
         cells, limit = workload.cells, UNROLLED[mode]
         if cells > limit:
-            return f"the graph is unrolled: {cells} cells would build for over a minute, the limit is {limit}"
+            return f"the graph is unrolled: building {cells} cells would take over a minute, the limit is {limit}"
         return None
 
     def availability(self, device: str = "cpu") -> Availability:
-        """Ready where TensorFlow and Keras are installed; imports neither, never raises."""
+        """Ready if TensorFlow and Keras are installed; imports neither, never raises."""
         version = installed_version(self.DISTRIBUTION)
         for package in ("tensorflow", "keras"):
             if not is_installed(package):
@@ -123,14 +123,14 @@ class TensorFlow(Implementation):
 
 
 def load(threads: int) -> tuple[ModuleType, ModuleType]:
-    """TensorFlow and Keras, with `threads` within an operator and `threads` operators at a time.
+    """TensorFlow and Keras, with `threads` threads within an operator and `threads` parallel operators.
 
-    Graphics cards are hidden: these implementations are the CPU's.
-    Raises `RuntimeUnavailable` where they cannot be imported or Keras runs on another backend,
-    and `UsageError` where this process has begun with other threads.
+    GPUs are hidden, since these implementations run on the CPU. Raises `RuntimeUnavailable` if
+    the packages cannot be imported or Keras uses another backend, and `UsageError` if TensorFlow
+    is already running with other numbers of threads in this process.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what fails is raised as well
-    os.environ["KERAS_BACKEND"] = "tensorflow"  # a file in the user's home may say otherwise
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors are also raised as exceptions
+    os.environ["KERAS_BACKEND"] = "tensorflow"  # overrides the user's configuration file
     try:
         with _silence():
             import keras
@@ -138,27 +138,28 @@ def load(threads: int) -> tuple[ModuleType, ModuleType]:
     except ImportError as error:
         raise RuntimeUnavailable("tensorflow", first_line(error)) from error
     if keras.backend.backend() != "tensorflow":
-        raise RuntimeUnavailable("tensorflow", f"Keras runs on {keras.backend.backend()} in this process")
+        raise RuntimeUnavailable("tensorflow", f"Keras uses the backend {keras.backend.backend()} in this process")
     tf.get_logger().setLevel("ERROR")
     threading = tf.config.threading
     try:
         threading.set_intra_op_parallelism_threads(threads)
         threading.set_inter_op_parallelism_threads(threads)
         tf.config.set_visible_devices([], "GPU")
-    except RuntimeError:  # TensorFlow has begun: what it has begun with must do
+    except RuntimeError:  # TensorFlow is already running: its settings must match
         found = (threading.get_intra_op_parallelism_threads(), threading.get_inter_op_parallelism_threads())
         if found != (threads, threads):
             raise UsageError(
-                f"TensorFlow has {found[0]} and {found[1]} threads in this process: ask for {threads} in a fresh one"
+                f"TensorFlow already runs with {found[0]} and {found[1]} threads in this process, not {threads}:"
+                " use a new process"
             ) from None
         if tf.config.get_visible_devices("GPU"):
-            raise UsageError("TensorFlow has a GPU open in this process: prepare in a fresh one") from None
+            raise UsageError("TensorFlow already uses a GPU in this process: use a new process") from None
     return tf, keras
 
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Nothing on standard error: what TensorFlow's libraries say while they are loaded heeds no log level."""
+    """Discard standard error: messages of TensorFlow's libraries during loading ignore the log level."""
     sys.stderr.flush()
     kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
@@ -171,7 +172,7 @@ def _silence() -> Iterator[None]:
 
 
 def framework_facts(tf: ModuleType, keras: ModuleType) -> dict:
-    """Versions, threads and what TensorFlow was built with; JSON values."""
+    """Versions, threads and build options of TensorFlow; JSON values."""
     build = tf.sysconfig.get_build_info()
     return {
         "tensorflow": tf.__version__,
@@ -185,12 +186,12 @@ def framework_facts(tf: ModuleType, keras: ModuleType) -> dict:
 
 
 def optimizer(tf: ModuleType, keras: ModuleType, name: str, learning_rate: float) -> object:
-    """Keras' SGD, or its Adam with two differences, which make it PyTorch's (and Kingma and Ba's algorithm 1).
+    """Keras' SGD, or its Adam with two changes to match PyTorch (and algorithm 1 of Kingma and Ba).
 
-    Keras adds epsilon before the correction of the second moment's bias, which makes it about
-    30 times larger in the first steps. And of an embedding's gradient, which comes as slices,
-    Keras 3.15 squares each slice: a token that a batch has twice gets the sum of two squares and
-    not the square of the sum. Here the slices are added up to the dense gradient first.
+    Keras adds epsilon before the bias correction of the second moment, which makes its effect
+    about 30 times larger in the first steps. An embedding's gradient consists of slices, and
+    Keras 3.15 squares each slice: a token that occurs twice in a batch gets the sum of two squares
+    instead of the square of the sum. Here the slices are first summed to the dense gradient.
     """
     if name == "sgd":
         return keras.optimizers.SGD(learning_rate)
@@ -214,7 +215,7 @@ def optimizer(tf: ModuleType, keras: ModuleType, name: str, learning_rate: float
 
 
 class _TensorFlowStep(FrameworkStep):
-    """Variables, batch and execution, alike for both modes."""
+    """Variables, batch and execution, common to both modes."""
 
     _needs_targets = False
 
@@ -232,23 +233,23 @@ class _TensorFlowStep(FrameworkStep):
             self._graph = self._traced()
         self._finish()
         if self._traces() > 1:
-            raise BuildFailed(f"{implementation.NAME} traced its function again at its first call")
+            raise BuildFailed(f"{implementation.NAME} retraced its function at its first call")
 
     def _prepare_mode(self) -> None:
-        """Make what the mode needs besides the network."""
+        """Prepare what the mode needs in addition to the network."""
 
     @abstractmethod
     def _work(self, *arguments: Tensor) -> Tensor:
-        """What is timed, but for reading its answer."""
+        """The timed computation, without reading its result."""
 
     def _executed(self, work: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if self._implementation.EXECUTION == "eager":
             return work
-        # Without autograph: Python's loops are meant to be unrolled, the symbolic one is written as such.
+        # Without autograph, so that Python loops are unrolled; the symbolic loop is explicit.
         return self._tf.function(work, autograph=False, jit_compile=self._implementation.EXECUTION == "xla")
 
     def _traced(self) -> dict:
-        """What the graph holds, traced and for XLA compiled here; empty where there is none."""
+        """Trace the graph, for XLA also compile it, and describe it; empty for eager execution."""
         if self._implementation.EXECUTION == "eager":
             return {}
         traced = self._call.get_concrete_function(*self._arguments)
@@ -266,7 +267,7 @@ class _TensorFlowStep(FrameworkStep):
         }
 
     def _traces(self) -> int:
-        """How often the function was traced; 0 where nothing is."""
+        """How often the function was traced; 0 for eager execution."""
         return 0 if self._implementation.EXECUTION == "eager" else self._call.experimental_get_tracing_count()
 
     def _run(self) -> np.ndarray:
@@ -280,11 +281,11 @@ class _TensorFlowStep(FrameworkStep):
             arrays = [array.swapaxes(0, 1) if swap else array for array, swap in zip(arrays, time_major, strict=False)]
         if workload.loss == "ctc":
             arrays.append(batch.lengths.astype(np.int32))
-        # Copies, since a constant may share the memory of the array it was made of.
+        # Copies, since a constant may share the memory of its source array.
         self._arguments = [self._tf.constant(np.array(array)) for array in arrays]
 
-    def _answers(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
-        return self._network.answers(inputs, lengths if self._workload.lengths else None)
+    def _outputs(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
+        return self._network.outputs(inputs, lengths if self._workload.lengths else None)
 
     def facts(self) -> dict:
         implementation, found = self._implementation, {**framework_facts(self._tf, self._keras), **self._graph}
@@ -292,7 +293,7 @@ class _TensorFlowStep(FrameworkStep):
             found["traces"] = self._traces()
         if implementation.STYLE == "one-call":
             loop = "a Python loop" if implementation.EXECUTION == "eager" else "tf.while_loop"
-            found["dispatches_to"] = f"{loop} over LSTMCell: a kernel for the whole layer is cuDNN's alone"
+            found["dispatches_to"] = f"{loop} over LSTMCell (only cuDNN has a kernel for the whole layer)"
         found["bias_vectors"] = 1 if implementation.STYLE in ("static", "one-call") else 2
         if self._workload.lengths:
             found["variable_lengths"] = "masked: padding is computed"
@@ -305,19 +306,19 @@ class _TensorFlowStep(FrameworkStep):
 
 
 class ForwardStep(_TensorFlowStep):
-    """The network's answer, read as numpy."""
+    """The network's outputs, read as numpy."""
 
     def _work(self, *arguments: Tensor) -> Tensor:
-        return self._answers(arguments[0], arguments[-1])
+        return self._outputs(arguments[0], arguments[-1])
 
     def outputs(self) -> dict[str, np.ndarray]:
-        answer = super().outputs()["outputs"]
-        swapped = self._batch_major and answer.ndim == 3
-        return {"outputs": np.ascontiguousarray(answer.swapaxes(0, 1)) if swapped else answer}
+        outputs = super().outputs()["outputs"]
+        swapped = self._batch_major and outputs.ndim == 3
+        return {"outputs": np.ascontiguousarray(outputs.swapaxes(0, 1)) if swapped else outputs}
 
 
 class TrainingStep(_TensorFlowStep):
-    """Forward, loss, gradients, update, and the loss read as a number."""
+    """Forward, loss, gradients, update; reads the loss as a number."""
 
     _needs_targets = True
 
@@ -338,20 +339,20 @@ class TrainingStep(_TensorFlowStep):
 
     def _loss_and_gradients(self, inputs: Tensor, targets: Tensor, lengths: Tensor | None = None) -> tuple:
         with self._tf.GradientTape() as tape:
-            loss = self._objective(self._answers(inputs, lengths), targets, lengths)
+            loss = self._objective(self._outputs(inputs, lengths), targets, lengths)
         return loss, tape.gradient(loss, self._variables)
 
-    def _objective(self, answers: Tensor, targets: Tensor, lengths: Tensor | None) -> Tensor:
-        """Cross-entropy, the mean over all answers; or CTC as `torch.nn.CTCLoss` has it by default.
+    def _objective(self, outputs: Tensor, targets: Tensor, lengths: Tensor | None) -> Tensor:
+        """The mean cross-entropy over all outputs, or CTC with the defaults of `torch.nn.CTCLoss`.
 
-        That one divides the loss of each sequence by its number of labels and takes the mean.
+        `CTCLoss` divides the loss of each sequence by its number of labels and takes the mean.
         """
         tf = self._tf
         if self._workload.loss != "ctc":
-            return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(targets, answers))
+            return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(targets, outputs))
         losses = tf.nn.ctc_loss(
             **self._labels(targets),
-            logits=answers,
+            logits=outputs,
             logit_length=lengths,
             logits_time_major=not self._batch_major,
             blank_index=0,
@@ -359,7 +360,7 @@ class TrainingStep(_TensorFlowStep):
         return tf.reduce_mean(losses) / self._workload.labels
 
     def _labels(self, targets: Tensor) -> dict:
-        """Sparse for TensorFlow's own kernel, which XLA has not: dense there, a loop over time of small operators."""
+        """Sparse for TensorFlow's CTC kernel; dense for XLA, which has only a loop over time of small operators."""
         tf, workload = self._tf, self._workload
         size = (workload.batch, workload.labels)
         if self._implementation.EXECUTION == "xla":
@@ -378,7 +379,7 @@ class TrainingStep(_TensorFlowStep):
         return float(super()._run())
 
     def gradients(self) -> dict[str, np.ndarray]:
-        """By the same execution, without the optimizer; traced at the first call."""
+        """With the same execution, without the optimizer; traced at the first call."""
         self._require_open()
         if self._gradient_call is None:
             self._gradient_call = self._executed(lambda *arguments: self._loss_and_gradients(*arguments)[1])
@@ -386,13 +387,13 @@ class TrainingStep(_TensorFlowStep):
         for held, gradient in zip(self._network.held, self._gradient_call(*self._arguments), strict=True):
             if gradient is None:
                 raise BuildFailed(f"{self._implementation.NAME} has no gradient of {held.names[0]}")
-            found |= held.spread(self._tf.convert_to_tensor(gradient).numpy())  # an embedding's comes as slices
+            found |= held.spread(self._tf.convert_to_tensor(gradient).numpy())  # an embedding's gradient is in slices
         return found
 
     def facts(self) -> dict:
         found = {**super().facts(), **self._facts}
         if found["bias_vectors"] == 1:
-            found["updates"] = "the one bias vector moves half as far as PyTorch's two together"
+            found["updates"] = "the single bias vector changes half as much per update as PyTorch's two together"
         if self._workload.loss == "ctc":
             xla = self._implementation.EXECUTION == "xla"
             found["ctc"] = "dense: a loop of operators" if xla else "TensorFlow's CTCLoss kernel"

@@ -1,11 +1,11 @@
-"""The literature's networks in TensorFlow, in four styles; each says how its variables map to PyTorch's weights.
+"""The literature's networks in TensorFlow, in four styles; each maps its variables to PyTorch's weights.
 
-Gates stand in the order i, f, c, o in Keras, which is PyTorch's i, f, g, o; kernels are
-transposed, (inputs, 4 x hidden). The loops are time-major as the workloads are; `one-call` is
-batch-major, Keras' own layout, and gets its batch so.
+Keras' gate order i, f, c, o equals PyTorch's i, f, g, o; kernels are transposed,
+(inputs, 4 x hidden). The loops are time-major like the workloads; `one-call` is batch-major,
+Keras' layout, and its batch is transposed in advance.
 
-A sequence that has ended keeps its state (going forward) or has not begun (going backward) and
-answers zero, which is what a packed sequence does; its padding is computed all the same.
+At padding, a sequence keeps its state (forward direction) or has not started (backward
+direction) and its output is zero, as for a packed sequence; the padding is computed nevertheless.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Cell = Callable[["Tensor", "Tensor", "Tensor"], tuple["Tensor", "Tensor"]]
 
 @dataclass(frozen=True)
 class Held:
-    """A Keras variable and the canonical weights whose sum it holds: two for Keras' one bias vector."""
+    """A Keras variable, which is the sum of the named weights: two for Keras' single bias vector."""
 
     variable: object
     names: tuple[str, ...]
@@ -42,12 +42,12 @@ class Held:
         self.variable.assign(value.T if self.transposed else value)
 
     def spread(self, array: np.ndarray) -> dict[str, np.ndarray]:
-        """The gradient of a sum is the gradient of each of its terms."""
+        """Gradients by weight name: the gradient of a sum is the gradient of each of its terms."""
         return {name: np.ascontiguousarray(array.T if self.transposed else array).copy() for name in self.names}
 
 
 class Network(ABC):
-    """Embedding, LSTM layers, head; the LSTM is the style's."""
+    """Embedding, LSTM layers, head; subclasses implement the LSTM."""
 
     batch_major = False
 
@@ -61,7 +61,7 @@ class Network(ABC):
         self._bias = self._hold("dense.bias") if "dense.bias" in self._shapes else None
 
     def _hold(self, name: str, transposed: bool = False) -> object:
-        """A new variable for one canonical weight."""
+        """A new variable for one weight."""
         shape = self._shapes[name][::-1] if transposed else self._shapes[name]
         variable = self._keras.Variable(np.zeros(shape, np.float32), dtype="float32", name=name.replace(".", "_"))
         self.held.append(Held(variable, (name,), transposed))
@@ -75,19 +75,19 @@ class Network(ABC):
 
     @abstractmethod
     def _build_layers(self) -> None:
-        """Make the variables of the LSTM."""
+        """Create the variables of the LSTM."""
 
     @abstractmethod
     def _layers(self, read: Tensor, running: Tensor | None) -> Tensor:
-        """What the last layer answers: of every step, or of the last one alone where the head reads no other."""
+        """The last layer's outputs: of every step, or only of the last step if the head reads no other."""
 
     def load_weights(self, weights: dict[str, np.ndarray]) -> None:
         """Assign weights by the names of `data.weight_shapes`."""
         for held in self.held:
             held.load(weights)
 
-    def answers(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
-        """Of `output_shape`, batch before sequence where `batch_major`; of padding, whatever comes out."""
+    def outputs(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
+        """Outputs of `output_shape`, batch before sequence if `batch_major`; undefined at padding."""
         tf = self._tf
         read = inputs if self._embedding is None else tf.gather(self._embedding, inputs)
         running = None if lengths is None else self._running(lengths)
@@ -95,32 +95,32 @@ class Network(ABC):
         return every if self._kernel is None else self._head(every)
 
     def _running(self, lengths: Tensor) -> Tensor:
-        """Which steps are no padding: (sequence, batch), or (batch, sequence)."""
+        """Which steps are not padding: (sequence, batch), or (batch, sequence) if `batch_major`."""
         running = self._tf.sequence_mask(lengths, self._workload.sequence)
         return running if self.batch_major else self._tf.transpose(running)
 
     def _head(self, every: Tensor) -> Tensor:
         tf, sizes = self._tf, every.shape
-        answers = tf.matmul(tf.reshape(every, [-1, sizes[-1]]), self._kernel)
+        outputs = tf.matmul(tf.reshape(every, [-1, sizes[-1]]), self._kernel)
         if self._bias is not None:
-            answers = tf.nn.bias_add(answers, self._bias)
-        return tf.reshape(answers, [*sizes[:-1], answers.shape[-1]])
+            outputs = tf.nn.bias_add(outputs, self._bias)
+        return tf.reshape(outputs, [*sizes[:-1], outputs.shape[-1]])
 
 
 class Loops(Network):
-    """Each direction of each layer is a loop over time around one of `self._cells`."""
+    """Each direction of each layer is a loop over time with one of `self._cells`."""
 
     def _build_layers(self) -> None:
         widths = self._workload.shape.layer_inputs()
         suffixes = ("", "_reverse")[: self._workload.directions]
-        #: For each layer and direction, the cell and whether it runs backward.
+        #: For each layer and direction: the cell, and whether it runs backward.
         self._cells = [
             [(self._build_cell(width, f"l{index}{suffix}"), bool(suffix)) for suffix in suffixes]
             for index, width in enumerate(widths)
         ]
 
     def _build_cell(self, width: int, suffix: str) -> Callable[[], Cell]:
-        """The cell written out; calling what it gives reads the weights, once a loop and not once a step."""
+        """The cell written out; calling the returned function reads the weights, once per loop, not per step."""
         tf = self._tf
         held = [self._hold(f"lstm.weight_{name}_{suffix}", transposed=True) for name in ("ih", "hh")]
         held += [self._hold(f"lstm.bias_{name}_{suffix}") for name in ("ih", "hh")]
@@ -130,9 +130,9 @@ class Loops(Network):
 
             def cell(inputs: Tensor, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
                 gates = tf.matmul(inputs, kernel) + bias_ih + tf.matmul(hidden, recurrent) + bias_hh
-                enter, forget, value, leave = tf.split(gates, 4, axis=1)
-                memory = tf.sigmoid(forget) * memory + tf.sigmoid(enter) * tf.tanh(value)
-                return tf.sigmoid(leave) * tf.tanh(memory), memory
+                input_gate, forget_gate, candidate, output_gate = tf.split(gates, 4, axis=1)
+                memory = tf.sigmoid(forget_gate) * memory + tf.sigmoid(input_gate) * tf.tanh(candidate)
+                return tf.sigmoid(output_gate) * tf.tanh(memory), memory
 
             return cell
 
@@ -145,8 +145,8 @@ class Loops(Network):
 class Unrolled(Loops):
     """`basic`: a Python loop; a graph has a copy of the cell for each step.
 
-    TensorFlow prunes a graph: of the last layer's backward direction, of which `output[-1]`
-    reads the first step taken, it then computes no other.
+    TensorFlow prunes graphs: if the head reads `output[-1]`, it computes only the first step of
+    the last layer's backward direction.
     """
 
     def _layers(self, read: Tensor, running: Tensor | None) -> Tensor:
@@ -154,27 +154,27 @@ class Unrolled(Loops):
         steps = tf.unstack(read)
         masks = None if running is None else tf.unstack(running[:, :, None])
         for directions in self._cells:
-            answers = [self._loop(bind(), steps, masks, backward) for bind, backward in directions]
-            steps = answers[0] if len(answers) == 1 else [tf.concat(both, 1) for both in zip(*answers, strict=True)]
+            outputs = [self._loop(bind(), steps, masks, backward) for bind, backward in directions]
+            steps = outputs[0] if len(outputs) == 1 else [tf.concat(both, 1) for both in zip(*outputs, strict=True)]
         return steps[-1] if self._workload.head == "last-step" else tf.stack(steps)
 
     def _loop(self, cell: Cell, steps: list[Tensor], masks: list[Tensor] | None, backward: bool) -> list[Tensor]:
         tf = self._tf
         zeros = hidden = memory = self._zeros()
-        answers: list = [None] * len(steps)
+        outputs: list = [None] * len(steps)
         for index in range(len(steps))[:: -1 if backward else 1]:
-            answer, cell_memory = cell(steps[index], hidden, memory)
+            output, cell_memory = cell(steps[index], hidden, memory)
             if masks is None:
-                answers[index], hidden, memory = answer, answer, cell_memory
+                outputs[index], hidden, memory = output, output, cell_memory
             else:
                 mask = masks[index]
-                answers[index] = tf.where(mask, answer, zeros)
-                hidden, memory = tf.where(mask, answer, hidden), tf.where(mask, cell_memory, memory)
-        return answers
+                outputs[index] = tf.where(mask, output, zeros)
+                hidden, memory = tf.where(mask, output, hidden), tf.where(mask, cell_memory, memory)
+        return outputs
 
 
 class Static(Unrolled):
-    """`static`: the loop of `basic` around `keras.layers.LSTMCell`, called as users call it."""
+    """`static`: the loop of `basic` with `keras.layers.LSTMCell`, called as in user code."""
 
     def _build_cell(self, width: int, suffix: str) -> Callable[[], Cell]:
         layer = self._keras.layers.LSTMCell(self._workload.hidden, dtype="float32")
@@ -193,33 +193,33 @@ class While(Loops):
     def _layers(self, read: Tensor, running: Tensor | None) -> Tensor:
         tf = self._tf
         for directions in self._cells:
-            answers = [self._loop(bind(), read, running, backward) for bind, backward in directions]
-            read = answers[0] if len(answers) == 1 else tf.concat(answers, 2)
+            outputs = [self._loop(bind(), read, running, backward) for bind, backward in directions]
+            read = outputs[0] if len(outputs) == 1 else tf.concat(outputs, 2)
         return read[-1] if self._workload.head == "last-step" else read
 
     def _loop(self, cell: Cell, read: Tensor, running: Tensor | None, backward: bool) -> Tensor:
         tf, length = self._tf, self._workload.sequence
         zeros = self._zeros()
         steps = tf.TensorArray(tf.float32, length).unstack(read)
-        answers = tf.TensorArray(tf.float32, length, element_shape=zeros.shape)
+        outputs = tf.TensorArray(tf.float32, length, element_shape=zeros.shape)
 
-        def body(count: Tensor, hidden: Tensor, memory: Tensor, answers: object) -> tuple:
+        def body(count: Tensor, hidden: Tensor, memory: Tensor, outputs: object) -> tuple:
             index = length - 1 - count if backward else count
-            answer, cell_memory = cell(steps.read(index), hidden, memory)
+            output, cell_memory = cell(steps.read(index), hidden, memory)
             if running is None:
-                return count + 1, answer, cell_memory, answers.write(index, answer)
+                return count + 1, output, cell_memory, outputs.write(index, output)
             mask = running[index][:, None]
-            states = tf.where(mask, answer, hidden), tf.where(mask, cell_memory, memory)
-            return (count + 1, *states, answers.write(index, tf.where(mask, answer, zeros)))
+            states = tf.where(mask, output, hidden), tf.where(mask, cell_memory, memory)
+            return (count + 1, *states, outputs.write(index, tf.where(mask, output, zeros)))
 
-        *_, answers = tf.while_loop(
-            lambda count, *_: count < length, body, (0, zeros, zeros, answers), maximum_iterations=length
+        *_, outputs = tf.while_loop(
+            lambda count, *_: count < length, body, (0, zeros, zeros, outputs), maximum_iterations=length
         )
-        return answers.stack()
+        return outputs.stack()
 
 
 class OneCall(Network):
-    """`one-call`: a `keras.layers.LSTM` a layer, in a `Bidirectional` where there are two directions."""
+    """`one-call`: one `keras.layers.LSTM` per layer, within a `Bidirectional` for two directions."""
 
     batch_major = True
 
@@ -241,7 +241,7 @@ class OneCall(Network):
     def _layers(self, read: Tensor, running: Tensor | None) -> Tensor:
         for layer in self._stack:
             read = layer(read, mask=running)
-        # Bidirectional's own last answer has the backward half of the first step: PyTorch's output[-1] has the last's.
+        # Bidirectional's last output has the backward half of the first step, PyTorch's output[-1] that of the last.
         return read[:, -1] if self._workload.head == "last-step" and self._workload.directions == 2 else read
 
 

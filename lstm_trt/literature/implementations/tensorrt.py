@@ -1,9 +1,9 @@
 """TensorRT and TensorRT for RTX on a GPU: the forward workloads, exported from PyTorch's `nn.LSTM`.
 
-A step is copy in, enqueue, copy out, wait, as in the lab's runtimes of these names, in float32
-without TF32 and without a CUDA graph. Costs: `export_s`; `build_s`, the engine's build (from the
-record of that build where the engine came from the cache, which the facts tell); `first_call_s`,
-loading the engine and its first run, in which TensorRT for RTX compiles its kernels.
+A step is copy in, enqueue, copy out, wait, as in the runtimes of the same names, in float32
+without TF32 and without a CUDA graph. Costs: `export_s`; `build_s`, building the engine (if the
+engine was cached, which the facts show, the time of the original build); `first_call_s`, loading
+the engine and its first run, in which TensorRT for RTX compiles its kernels.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TensorRt(Exported):
         return self.runtime.DISTRIBUTION
 
     def availability(self, device: str = "cuda") -> Availability:
-        """Ready where the flavour, PyCUDA, cuda-bindings and a GPU are; never raises."""
+        """Ready if the flavour's package, PyCUDA, cuda-bindings and a GPU are present; never raises."""
         return self.runtime.availability(device)
 
     def _built(self, model: bytes, request: Request) -> PreparedStep:

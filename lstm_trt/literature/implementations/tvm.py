@@ -1,17 +1,17 @@
-"""Apache TVM on the CPU: `cell` and the smallest `layer` of document 000, untuned and tuned, forward.
+"""Apache TVM on the CPU: forward passes of `cell` and the smallest `layer` of document 000, untuned and tuned.
 
-Relax has no LSTM, so the cells are unrolled into primitive operators, as the document's TVM did.
-`untuned` compiles TVM's own loops as they are; `tuned` searches schedules with MetaSchedule first,
-by a stated number of measured trials. Costs, as the document has them: `schedule_s` (operators to
-a scheduled module), `tuning_s` (of the search when it ran, also where its result came from the
-cache, which the facts tell), `build_s` and `first_call_s`.
+Relax has no LSTM operator, so the cells are unrolled into primitive operators, as TVM did in the
+document. `untuned` compiles TVM's default loops; `tuned` first searches for schedules with
+MetaSchedule, with a given number of measured trials. Costs, as in the document: `schedule_s` (from
+operators to a scheduled module), `tuning_s` (the search; if its result was cached, which the facts
+show, the time of the original search), `build_s` and `first_call_s`.
 
-The threads of TVM belong to the process: the first step decides, another number is refused.
+TVM's number of threads is set once per process by the first step; other numbers are rejected later.
 
-A step copies the batch into TVM's tensor, runs the virtual machine and copies the answer to numpy.
-TVM computes on the calling thread and its pool, and returns when it is done. The first hidden and
-cell states are zeros that the compiled function is given: known zeros would be folded, and with
-them the product of the hidden state, half the work of a single step.
+A step copies the batch into TVM's tensor, runs the virtual machine and copies the outputs to numpy.
+TVM computes on the calling thread and its thread pool, and returns when it is done. The initial
+hidden and cell states are zeros passed as arguments: constant zeros would be folded, together with
+the product of the hidden state, which is half the work of a single step.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LARGEST = {name: WORKLOADS[name] for name in ("cell", "layer")}
 
 _SIZES = ("batch", "sequence", "features", "hidden", "layers", "directions")
 
-#: Saving a function of TVM 0.27 with this FFI or a later one is a segmentation fault, and tuning saves functions.
+#: With this FFI or a later one, TVM 0.27 crashes (segmentation fault) on saving a function, which tuning does.
 _BROKEN_FFI = (0, 1, 15)
 
 _FFI = "apache-tvm-ffi"
@@ -57,7 +57,7 @@ _FFI = "apache-tvm-ffi"
 
 @dataclass(frozen=True)
 class Tvm(Implementation):
-    """Untuned (`trials` 0) or tuned with that many trials, as an implementation."""
+    """TVM as an implementation: untuned (`trials` = 0) or tuned with this number of trials."""
 
     trials: int
     forward: Rates
@@ -77,32 +77,32 @@ class Tvm(Implementation):
 
     @property
     def TITLE(self) -> str:
-        return f"Apache TVM, tuned in {self.trials} trials" if self.trials else "Apache TVM, untuned"
+        return f"Apache TVM, tuned ({self.trials} trials)" if self.trials else "Apache TVM, untuned"
 
     def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
-        """None for `cell` and `layer` up to the sizes that are unrolled and tuned within minutes."""
+        """None for `cell` and `layer` up to sizes that can be unrolled and tuned within minutes."""
         largest = _LARGEST.get(workload.name)
         if mode == "training":
-            return "it does not train"
+            return "training is not supported"
         if largest is None:
-            return "it is unrolled and tuned for cell and layer only"
+            return "only cell and layer are supported"
         if any(getattr(workload, size) > getattr(largest, size) for size in _SIZES):
-            return f"it is unrolled and tuned, minutes to hours for sizes above {largest.label}"
+            return f"unrolling and tuning sizes above {largest.label} would take minutes to hours"
         return mode_reason(workload, mode)
 
     def availability(self, device: str = "cpu") -> Availability:
-        """Ready where TVM is, and for `tuned` the FFI it can tune with; imports neither, never raises."""
+        """Ready if TVM is installed, and for `tuned` a compatible FFI; imports neither, never raises."""
         version = installed_version(self.DISTRIBUTION)
         if not is_installed("tvm"):
             return Availability(False, version, reason="tvm is not installed", remedy=FRAMEWORKS_REMEDY)
         ffi = installed_version(_FFI)
         if self.trials and (version or "").startswith("0.27.") and _numbers(ffi) >= _BROKEN_FFI:
-            reason = f"TVM {version} cannot tune with {_FFI} {ffi}, it crashes"
+            reason = f"TVM {version} crashes on tuning with {_FFI} {ffi}"
             return Availability(False, version, reason=reason, remedy=f"pip install '{_FFI}<0.1.15'")
         return Availability(True, version)
 
     def _prepare(self, request: Request, batch: Batch) -> PreparedStep:
-        # Before TVM starts its threads; it would pin them to cores of its own choice, and we pin the process.
+        # Before TVM starts its threads. By default it pins them to cores that it chooses, but this process is pinned.
         os.environ |= {"TVM_NUM_THREADS": str(request.options.threads), "TVM_BIND_THREADS": "0"}
         return ForwardStep(self, request, batch)
 
@@ -112,7 +112,7 @@ def _numbers(version: str | None) -> tuple[int, ...]:
 
 
 def target(threads: int) -> tvm.target.Target:
-    """LLVM for this machine's CPU."""
+    """The LLVM target of this machine's CPU."""
     import tvm
 
     cpu = tvm.get_global_func("target.llvm_get_system_cpu")()
@@ -120,9 +120,10 @@ def target(threads: int) -> tvm.target.Target:
 
 
 def unrolled(workload: LiteratureWorkload, weights: dict[str, np.ndarray]) -> tvm.IRModule:
-    """`main(inputs, hidden, cell)` of one layer: the hidden states of every step, (sequence, batch, hidden).
+    """A module with `main(inputs, hidden, cell)` for one layer: the hidden states of all steps.
 
-    The weights are constants; the two bias vectors are added up, which is all that forward asks.
+    Output shape (sequence, batch, hidden). The weights are constants; the two bias vectors are summed, which is
+    equivalent in a forward pass.
     """
     from tvm import relax
 
@@ -148,20 +149,21 @@ def unrolled(workload: LiteratureWorkload, weights: dict[str, np.ndarray]) -> tv
                 read = builder.emit(op.reshape(parts[step], (batch, workload.features)))
                 products = op.add(op.matmul(read, by_input), op.matmul(state, by_hidden))
                 gates = builder.emit(op.add(products, bias))
-                enter, forget, new, leave = (
+                input_gate, forget_gate, new, output_gate = (
                     op.strided_slice(gates, [1], [gate * hidden], [(gate + 1) * hidden]) for gate in range(4)
                 )
-                kept, added = op.multiply(op.sigmoid(forget), cell), op.multiply(op.sigmoid(enter), op.tanh(new))
+                kept = op.multiply(op.sigmoid(forget_gate), cell)
+                added = op.multiply(op.sigmoid(input_gate), op.tanh(new))
                 cell = builder.emit(op.add(kept, added))
-                state = builder.emit(op.multiply(op.sigmoid(leave), op.tanh(cell)))
+                state = builder.emit(op.multiply(op.sigmoid(output_gate), op.tanh(cell)))
                 states.append(state)
-            answer = builder.emit_output(op.stack(states, axis=0))
-        builder.emit_func_output(answer)
+            outputs = builder.emit_output(op.stack(states, axis=0))
+        builder.emit_func_output(outputs)
     return builder.get()
 
 
 class ForwardStep(FrameworkStep):
-    """The hidden states of every step, read as numpy."""
+    """The hidden states of all steps, read as numpy."""
 
     def __init__(self, implementation: Tvm, request: Request, batch: Batch) -> None:
         import tvm
@@ -171,7 +173,9 @@ class ForwardStep(FrameworkStep):
         workload, threads = self._workload, self._options.threads
         running = int(tvm.get_global_func("runtime.NumThreads")())
         if running != threads:
-            raise BuildFailed(f"TVM has {running} threads in this process and not {threads}: start a fresh process")
+            raise BuildFailed(
+                f"TVM already runs with {running} threads in this process, not {threads}: use a new process"
+            )
         where = target(threads)
         self._facts = {"target": str(where), "threads": threads, "unrolled_cells": workload.cells, "bias_vectors": 1}
         module = self._scheduled(where)
@@ -186,13 +190,13 @@ class ForwardStep(FrameworkStep):
         self._finish()
 
     def _scheduled(self, where: tvm.target.Target) -> tvm.IRModule:
-        """The network as scheduled functions, tuned where the implementation has trials."""
+        """The network as scheduled functions, tuned if the implementation has trials."""
         from tvm.relax.pipeline import zero_pipeline
 
         with timed(self.costs, "schedule_s"), where:
             module = zero_pipeline()(unrolled(self._workload, self._weights))
         if not self._implementation.trials:
-            self._facts["tuning"] = "none: the loops as TVM writes them"
+            self._facts["tuning"] = "none: TVM's default loops"
             return module
         from lstm_trt.literature.implementations import tvm_tuning
 

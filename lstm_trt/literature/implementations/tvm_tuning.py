@@ -1,10 +1,10 @@
-"""The search for schedules with TVM's MetaSchedule on this CPU, cached by what is tuned, where and how.
+"""The search for schedules with TVM's MetaSchedule on this CPU; results are cached by module, target and settings.
 
-TVM's own builder and runner start processes and need cloudpickle; here candidates are built and
-measured in this process, which has its threads already. Its learnt cost model needs xgboost and
-begins to count after 100 measurements of an operator: candidates are drawn at random from the
-space of TVM's rules for LLVM instead (the search strategy "replay-trace"). The operators take
-turns first, then trials go where they promise most (TVM's gradient scheduler).
+TVM's builder and runner start processes and need cloudpickle; here candidates are built and
+measured in this process, which already has its threads. TVM's learned cost model needs xgboost
+and takes effect only after 100 measurements of an operator, so candidates are instead drawn at
+random from the space of TVM's rules for LLVM (search strategy "replay-trace"). Trials are first
+distributed evenly over the operators and then by expected gain (TVM's gradient scheduler).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ SEARCH = "replay-trace"
 
 RULES = "llvm"
 
-#: A candidate is run for this long, and its mean counts.
+#: A candidate is run for this long; its mean time is used.
 MEASURE_MS = 30
 
-#: Trials of an operator before the scheduler looks again.
+#: Trials of an operator before the scheduler chooses again.
 ROUND = 8
 
 SEED = 1
@@ -48,13 +48,13 @@ _FILES = ("database_workload.json", "database_tuning_record.json")
 
 @dataclass(frozen=True)
 class Tuned:
-    """The schedules found, as MetaSchedule's two JSON files, and how they were found."""
+    """The schedules found, as MetaSchedule's two JSON files, and facts about the search."""
 
     files: dict[str, str]
     facts: dict
 
     def apply(self, module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-        """`module` with the best schedule found for each operator; one without any stays as it is."""
+        """`module` with the best schedule found for each operator; operators without a schedule are unchanged."""
         with tempfile.TemporaryDirectory(prefix="lstm-trt-tvm-") as folder:
             for name, text in self.files.items():
                 (Path(folder) / name).write_text(text)
@@ -63,9 +63,9 @@ class Tuned:
 
 
 def tune(module: tvm.IRModule, target: tvm.target.Target, trials: int, threads: int) -> Tuned:
-    """The schedules for a legalized, fused module, from the cache where the same was tuned alike before.
+    """The schedules for a legalized, fused module; from the cache if it was tuned before with the same settings.
 
-    `facts["tuning_s"]` and `["trials"]` are of the search itself. Raises `BuildFailed` where no
+    `facts["tuning_s"]` and `["trials"]` are those of the original search. Raises `BuildFailed` if no
     candidate could be measured.
     """
     with target:
@@ -75,7 +75,7 @@ def tune(module: tvm.IRModule, target: tvm.target.Target, trials: int, threads: 
         "trials_wanted": trials, "trials_a_round": ROUND, "measure_ms": MEASURE_MS, "seed": SEED, "threads": threads,
         "target": str(target), "tvm": installed_version("apache-tvm"), "tvm_ffi": installed_version("apache-tvm-ffi"),
     }  # fmt: skip
-    # The operators hold no weights, so other weights of the same shapes find the same entry.
+    # The operators contain no weights, so the cache entry does not depend on them.
     content = [how, sorted((task.mod.script(), int(task.weight)) for task in tasks)]
     key = cache.sha256(json.dumps(content, sort_keys=True).encode())
     path, _, found = cache.fetch(KIND, key, ".json", lambda: _search(tasks, target, trials, how))
@@ -89,7 +89,7 @@ def _search(tasks: list, target: tvm.target.Target, trials: int, how: dict) -> b
         began = time.perf_counter()
         database = meta_schedule.database.JSONDatabase(work_dir=folder)
         meta_schedule.tune_tasks(
-            tasks=[_context(task, target, SEED + place) for place, task in enumerate(tasks)],
+            tasks=[_context(task, target, SEED + number) for number, task in enumerate(tasks)],
             task_weights=[task.weight for task in tasks],
             work_dir=folder,
             max_trials_global=trials,
@@ -103,17 +103,17 @@ def _search(tasks: list, target: tvm.target.Target, trials: int, how: dict) -> b
         seconds = time.perf_counter() - began
         files = {name: (Path(folder) / name).read_text() for name in _FILES}
     if not counts.measured:
-        raise BuildFailed(f"TVM could measure none of {trials} candidates: {counts.reason or 'it found none'}")
+        raise BuildFailed(f"TVM could measure none of {trials} candidates: {counts.reason or 'no candidates found'}")
     operators = {str(task.task_name): int(task.weight) for task in tasks}
     measured = {"trials": counts.measured, "trials_failed": counts.failed, "tuning_s": seconds, "operators": operators}
     return json.dumps({"files": files, "facts": how | measured}).encode()
 
 
 def _context(task: meta_schedule.ExtractedTask, target: tvm.target.Target, seed: int) -> meta_schedule.TuneContext:
-    """One operator's search.
+    """The search context of one operator.
 
-    TVM's constructor first imports its intrinsics for every GPU and CPU, half a minute of work
-    for rules that use none; what it does after that is done here. The last argument is its log.
+    TVM's constructor first imports intrinsics for all GPUs and CPUs, which takes half a minute and is
+    not needed by these rules; the rest of the constructor is repeated here. The last argument is the log.
     """
     space = meta_schedule.space_generator.PostOrderApply(sch_rules=RULES, postprocs=RULES, mutator_probs=RULES)
     search = meta_schedule.search_strategy.SearchStrategy.create(SEARCH)
@@ -127,7 +127,7 @@ def _context(task: meta_schedule.ExtractedTask, target: tvm.target.Target, seed:
 
 @dataclass
 class Counts:
-    """Candidates between builder and runner, by an invented path, and what became of them."""
+    """Candidates passed from builder to runner, by an artificial path, and counts of their results."""
 
     built: dict[str, tvm.runtime.Module] = field(default_factory=dict)
     builds: int = 0
@@ -142,20 +142,20 @@ class Counts:
 
 @derived_object
 class _Builder(PyBuilder):
-    """Builds candidates one after the other."""
+    """Builds candidates sequentially."""
 
     def __init__(self, counts: Counts) -> None:
         super().__init__()
         self.counts = counts
 
     def build(self, build_inputs: list[BuilderInput]) -> list[BuilderResult]:
-        return [self._build(wanted) for wanted in build_inputs]
+        return [self._build(candidate) for candidate in build_inputs]
 
-    def _build(self, wanted: BuilderInput) -> BuilderResult:
+    def _build(self, candidate: BuilderInput) -> BuilderResult:
         try:
-            module = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(wanted.mod)
-            built = tvm.tirx.build(module, target=wanted.target)
-        except Exception as error:  # a schedule that cannot be built is one trial less
+            module = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(candidate.mod)
+            built = tvm.tirx.build(module, target=candidate.target)
+        except Exception as error:  # a schedule that cannot be built uses up a trial
             return BuilderResult(None, self.counts.failure(error))
         self.counts.builds += 1
         path = f"candidate-{self.counts.builds}"
@@ -165,22 +165,22 @@ class _Builder(PyBuilder):
 
 @derived_object
 class _Runner(PyRunner):
-    """Measures candidates one after the other, on random arguments."""
+    """Measures candidates sequentially, with random arguments."""
 
     def __init__(self, counts: Counts) -> None:
         super().__init__()
         self.counts = counts
 
     def run(self, runner_inputs: list[RunnerInput]) -> list[LocalRunnerFuture]:
-        return [self._measure(wanted) for wanted in runner_inputs]
+        return [self._measure(candidate) for candidate in runner_inputs]
 
-    def _measure(self, wanted: RunnerInput) -> LocalRunnerFuture:
+    def _measure(self, candidate: RunnerInput) -> LocalRunnerFuture:
         try:
-            built, device = self.counts.built.pop(str(wanted.artifact_path)), tvm.cpu()
-            (arguments,) = default_alloc_argument(device, [place.as_json() for place in wanted.args_info], 1)
+            built, device = self.counts.built.pop(str(candidate.artifact_path)), tvm.cpu()
+            (arguments,) = default_alloc_argument(device, [info.as_json() for info in candidate.args_info], 1)
             clock = built.time_evaluator("main", device, number=1, repeat=1, min_repeat_ms=MEASURE_MS)
             seconds = [float(value) for value in clock(*arguments).results]
-        except Exception as error:  # likewise
+        except Exception as error:  # uses up a trial as well
             return LocalRunnerFuture(None, self.counts.failure(error))
         self.counts.measured += 1
         return LocalRunnerFuture(seconds, None)

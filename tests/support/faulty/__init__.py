@@ -1,4 +1,4 @@
-"""Runtimes that misbehave, one module each, after the contract of `lstm_trt.runtimes`."""
+"""Faulty runtimes, one module each, with the interface of `lstm_trt.runtimes`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def lstm(weights: Mapping[str, np.ndarray], layers: int, inputs: np.ndarray) -> np.ndarray:
-    """What PyTorch's stacked LSTM with a dense layer answers, in numpy, which loads sooner: (sequence, batch, 1)."""
+    """Outputs (sequence, batch, 1) of a stacked LSTM with a dense layer, in numpy, which loads faster than PyTorch."""
     values = inputs
     for layer in range(layers):
         names = (f"lstm.{name}_l{layer}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
@@ -32,25 +32,25 @@ def lstm(weights: Mapping[str, np.ndarray], layers: int, inputs: np.ndarray) -> 
 
 
 class RightStep(PreparedStep):
-    """Computes the right answer; the others break one thing of it."""
+    """A correct step; the faulty runtimes change one aspect of it."""
 
     def __init__(self, request: Request) -> None:
         self.weights, self.layers = request.weights, request.workload.layers
         self.inputs = request.inputs[INPUT].copy()
-        self.answer = None
+        self.latest = None
 
     def step(self) -> None:
-        self.answer = lstm(self.weights, self.layers, self.inputs)
+        self.latest = lstm(self.weights, self.layers, self.inputs)
 
     def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
         np.copyto(self.inputs, inputs[INPUT])
 
     def outputs(self) -> dict[str, np.ndarray]:
-        return {OUTPUT: self.answer}
+        return {OUTPUT: self.latest}
 
 
 def contract(name: str, prepare) -> dict:
-    """The names that a runtime module needs."""
+    """The attributes of a runtime module."""
     return {
         "NAME": name,
         "DISTRIBUTION": "numpy",

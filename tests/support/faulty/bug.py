@@ -1,4 +1,4 @@
-"""Raises something that nobody foresaw."""
+"""Raises an unexpected error."""
 
 from tests.support.faulty import contract
 

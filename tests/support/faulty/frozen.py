@@ -1,4 +1,4 @@
-"""Answers the question that it was built with, whatever is asked: a graph that froze its inputs."""
+"""Ignores new inputs, like a graph with frozen inputs."""
 
 from tests.support.faulty import RightStep, contract
 

@@ -1,4 +1,4 @@
-"""Never comes back from building, for sequences of 6 only."""
+"""Hangs in prepare, for sequences of 6 only."""
 
 import time
 

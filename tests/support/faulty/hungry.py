@@ -1,4 +1,4 @@
-"""Eats memory in the timed loop, for sequences of 6 only."""
+"""Allocates ever more memory in the timed loop, for sequences of 6 only."""
 
 from tests.support.faulty import RightStep, contract
 
@@ -6,11 +6,11 @@ from tests.support.faulty import RightStep, contract
 class Step(RightStep):
     def __init__(self, request):
         super().__init__(request)
-        self.eaten = []
+        self.allocated = []
 
     def step(self):
         if self.inputs.shape[0] == 6:
-            self.eaten.append(bytearray(b"x") * (64 << 20))
+            self.allocated.append(bytearray(b"x") * (64 << 20))
         super().step()
 
 

@@ -1,4 +1,4 @@
-"""Answers in bfloat16 and calls it fp32."""
+"""Computes in bfloat16 instead of fp32."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from tests.support.faulty import RightStep, contract
 class Step(RightStep):
     def step(self):
         super().step()
-        self.answer = (self.answer.view(np.uint32) & 0xFFFF0000).view(np.float32)
+        self.latest = (self.latest.view(np.uint32) & 0xFFFF0000).view(np.float32)
 
 
 globals().update(contract("tests.support.faulty.wrong", Step))
