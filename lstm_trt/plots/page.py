@@ -221,7 +221,7 @@ def outlier_rows(outliers: Outliers) -> Rows:
         tail = outliers.tail
         rows += [("Tail", ""), ("trials", f"{whole(tail.count)}, {percent(tail.share)}")]
         rows.append(("range", f"{multiple(tail.start)} to {multiple(tail.stop)}"))
-        rows += _folded_rows("shape", tail.shape.split(",")[0])
+        rows += _folded_rows("shape", tail.shape)
         rows += _when_and_why(tail, outliers)
     return rows
 

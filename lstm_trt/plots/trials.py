@@ -108,7 +108,7 @@ def trials_in_order(
     notes = [
         f"n = {whole(timed.n)} after {whole(warm)} warm-up trials; median {number(timed.median_us)} µs, maximum"
         f" {number(timed.max_us)} µs ({multiple(timed.max_us / timed.median_us)}); {whole(timed.outliers)} of"
-        f" {whole(timed.n)} outside 1.5 × IQR."
+        f" {whole(timed.n)} are outliers (1.5 × IQR)."
     ]
     if len(calls.middles) > 1:
         notes[0] += f" {len(calls.middles)} rounds in sequence."

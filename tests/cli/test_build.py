@@ -69,8 +69,6 @@ def test_the_command_shows_the_layer_table(lab):
     [
         (("--compute-capability", "sm90"), "'sm90'"),
         (("--compute-capability", "sm75"), "sm75"),
-        (("--optimization-level", 9), "optimization_level"),
-        (("--precision", "bf16"), "bf16"),
         (("--workspace-mb", -1), "workspace_bytes"),
         (("--runtime", "onnxruntime"), "invalid choice: 'onnxruntime'"),
         (("--sequence-range", 4, 2, 8), "4 2 8"),
