@@ -170,11 +170,14 @@ def _plan(arguments: argparse.Namespace) -> int:
     if chosen or arguments.threads != Options.threads:
         raise UsageError(f"--plan sets --{(chosen or ['threads'])[0]} for each row: remove it")
     whole = plan.plan(_own_implementations(arguments))
-    print_progress(str(whole))
     if arguments.dry_run:
+        if arguments.format == "csv":
+            raise UsageError("--plan is printed as text or json")
+        print_answer(whole, arguments.format)
         return 0
     if arguments.out is None:
         raise UsageError("--out is missing: give a folder for the recordings, or --dry-run")
+    print_progress(str(whole))
     arguments.time_limit = arguments.time_limit or plan.TIME_LIMIT_S
     return _record(arguments, whole.configurations)
 

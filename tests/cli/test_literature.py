@@ -196,8 +196,8 @@ def test_what_can_be_recorded_here_is_the_row(entries):
 
 def test_the_dry_run_prints_each_row_and_records_nothing(entries, run, tmp_path):
     status, out, err = run("literature", "--plan", "--dry-run", "--out", tmp_path / "x")
-    assert status == 0 and out == "" and not (tmp_path / "x").exists()
-    _, *lines, last = err.splitlines()
+    assert status == 0 and err == "" and not (tmp_path / "x").exists()
+    _, *lines, last = out.splitlines()
     assert len(lines) == len(entries)
     for line, entry in zip(lines, entries, strict=True):
         assert line.startswith(entry.workload.label) and f" {entry.implementation} " in line and " s" in line
@@ -205,6 +205,10 @@ def test_the_dry_run_prints_each_row_and_records_nothing(entries, run, tmp_path)
     here = [entry for entry in entries if entry.configuration is not None]
     assert last.startswith(f"{len(here)} of {len(entries)} rows can be recorded on this machine, in about")
     assert f"about {plan.Plan(tuple(here)).total_s / 60:.0f} min" in last
+    status, out, err = run("literature", "--plan", "--dry-run", "--format", "json")
+    assert status == 0 and [row["implementation"] for row in json.loads(out)["rows"]] == [
+        entry.implementation for entry in entries
+    ]
 
 
 def test_an_estimate_grows_with_the_work():
