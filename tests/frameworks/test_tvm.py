@@ -35,7 +35,7 @@ LAYER = replace(WORKLOADS["layer"], batch=3, sequence=3, features=5, hidden=4)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
+def tuning_cache(tmp_path_factory):
     """A cache for this module: later tests find what earlier ones tuned."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
