@@ -4,7 +4,7 @@
 notebook, use `pool.record`, which starts a worker: a process that has already imported a
 runtime can no longer be pinned for it.
 For training there are two more checks: the recording fails unless the loss is finite and
-decreases, and it has a warning if the loop took longer than the sum of its batches.
+decreases, and it has a warning if too much time passed between the batches.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def seconds_of(text: str) -> float:
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return float(text)
     if not re.fullmatch(r"(\d+(\.\d+)?d)?(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?", text) or not text:
-        raise UsageError(f"a time is given as 3h, 1h30m, 90s or plain seconds, not {text!r}")
+        raise UsageError(f"write the duration as 3h, 1h30m, 90s or in seconds, not {text!r}")
     return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([\d.]+)([dhms])", text))
 
 

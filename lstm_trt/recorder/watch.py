@@ -124,7 +124,7 @@ class Snapshot:
         if self.unreadable:
             parts.append(f"{self.unreadable} files cannot be read")
         if self.state is State.RECORDING:
-            parts.append("verdict only after the end")
+            parts.append("no verdict before the end")
         elif self.state is State.IDLE:
             parts.append("no recording in progress")
         return "; ".join(parts)

@@ -77,7 +77,7 @@ class Tvm(Implementation):
 
     @property
     def TITLE(self) -> str:
-        return f"Apache TVM, tuned ({self.trials} trials)" if self.trials else "Apache TVM, untuned"
+        return f"Apache TVM, tuned in {self.trials} trials" if self.trials else "Apache TVM, untuned"
 
     def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
         """None for `cell` and `layer` up to sizes that can be unrolled and tuned within minutes."""
