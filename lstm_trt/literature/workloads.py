@@ -96,7 +96,7 @@ class LiteratureWorkload(Workload):
             if getattr(self, name) not in known:
                 raise UsageError(f"{self.name}: unknown {name} {getattr(self, name)!r}")
         if not self.modes or set(self.modes) - set(MODES):
-            raise UsageError(f"{self.name}: modes must be of {', '.join(MODES)}, not {self.modes}")
+            raise UsageError(f"{self.name}: modes must be among {', '.join(MODES)}, not {self.modes}")
 
     @property
     def label(self) -> str:

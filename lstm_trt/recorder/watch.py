@@ -21,7 +21,7 @@ import numpy as np
 from lstm_trt.analysis.deadline import limit_ns
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import StoreError, UsageError
-from lstm_trt.config.format import duration
+from lstm_trt.config.format import count, duration
 from lstm_trt.store import files as store_files
 from lstm_trt.store import folders, schema
 from lstm_trt.store.locks import folder_in_use
@@ -118,11 +118,11 @@ class Snapshot:
             times.append(f"{self.misses} misses of the {self.deadline_us:g} us deadline")
         parts = [f"{self.name}: {', '.join(times)} (percentiles to 0.1 %)"]
         if self.configurations > 1:
-            parts.insert(0, f"{self.files} files of {self.configurations} configurations, latest")
+            parts[0] = f"{self.files} files of {self.configurations} configurations; latest: {parts[0]}"
         if self.elapsed_s is not None:
             parts.append(f"{duration(self.elapsed_s)} elapsed, {duration(self.left_s)} left")
         if self.unreadable:
-            parts.append(f"{self.unreadable} files cannot be read")
+            parts.append(count(self.unreadable, "unreadable file"))
         if self.state is State.RECORDING:
             parts.append("no verdict before the end")
         elif self.state is State.IDLE:

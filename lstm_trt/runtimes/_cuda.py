@@ -32,11 +32,11 @@ import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, LabError, MemoryExhausted, RunFailed, RuntimeUnavailable
 
-PYCUDA_REMEDY = "conda install -c conda-forge pycuda, or where the CUDA toolkit is: pip install pycuda"
+PYCUDA_REMEDY = "conda install -c conda-forge pycuda, or with the CUDA toolkit installed: pip install pycuda"
 
 BINDINGS_REMEDY = "pip install cuda-bindings"
 
-DRIVER_REMEDY = "on a machine with an NVIDIA GPU: install its driver, until `nvidia-smi` lists the GPU"
+DRIVER_REMEDY = "on a machine with an NVIDIA GPU: install its driver; `nvidia-smi` must list the GPU"
 
 
 #: A stream that does not wait for the legacy default stream (CU_STREAM_NON_BLOCKING).
@@ -44,7 +44,7 @@ _NON_BLOCKING = 1
 
 _SPIN = 1  # CU_CTX_SCHED_SPIN
 
-_SCHEDULING = {0: "automatic: spins, as contexts are fewer than cores", 1: "spins", 2: "yields", 4: "blocks"}
+_SCHEDULING = {0: "automatic: spins, since there are fewer contexts than cores", 1: "spins", 2: "yields", 4: "blocks"}
 
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 

@@ -17,6 +17,7 @@ import numpy as np
 from lstm_trt.config.errors import BuildFailed, building
 from lstm_trt.export.to_onnx import INPUT, OUTPUT, static_model
 from lstm_trt.machine.facts import cpu_name, gpu_name, installed_version
+from lstm_trt.runtimes._cuda import DRIVER_REMEDY
 from lstm_trt.runtimes.base import Availability, BufferedStep, PreparedStep, Request
 
 NAME = "onnxruntime"
@@ -51,9 +52,7 @@ def availability(device: str = "cpu") -> Availability:
 
     name = gpu_name()
     if name is None:
-        return Availability(
-            False, version, reason="no NVIDIA GPU is visible", remedy="install the driver, see nvidia-smi"
-        )
+        return Availability(False, version, reason="no NVIDIA GPU is visible", remedy=DRIVER_REMEDY)
     return Availability(True, version, name)
 
 
@@ -126,7 +125,7 @@ class _Bound(BufferedStep):
         return {
             "providers": self._session.get_providers() if self._session else [],
             "intra_op_threads": self._options.threads,
-            "denormals": "not flushed (session.set_denormal_as_zero is off)",
+            "denormals": "processor setting (session.set_denormal_as_zero is off)",
             "graph_optimization": "all",
         }
 

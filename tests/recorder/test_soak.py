@@ -450,7 +450,7 @@ def test_watching_a_sweep_tells_of_the_last_configuration(tmp_path, record_parts
     assert sight.name.startswith("1x10") and sight.max_us == planted(10).timed_ns.max() / 1e3
     assert "3 files of 3 configurations" in str(sight) and sight.misses is None and sight.left_s is None
     (tmp_path / f"{planted(11).configuration.id}-r0.parquet").write_text("damaged")
-    assert "1 files cannot be read" in str(Follower(tmp_path).look())
+    assert "1 unreadable file" in str(Follower(tmp_path).look())
 
 
 def test_a_recorder_that_is_gone_is_told(tmp_path, record_parts, monkeypatch):
