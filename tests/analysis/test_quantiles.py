@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from fractions import Fraction
 
@@ -196,3 +197,14 @@ def test_invalid_percentiles_are_refused(percentile):
 def test_invalid_confidences_are_refused(confidence):
     with pytest.raises(UsageError, match="confidence"):
         check_confidence(confidence)
+
+
+@pytest.mark.parametrize("effective", [1.0, 0.5, 0.3, 0.07])
+def test_an_interval_of_fewer_effective_trials_is_spread_outwards(effective):
+    """The interval of the effective number, at the same shares of all trials, rounded away from the percentile."""
+    n, share = 1000, Fraction(9, 10)
+    ranks = interval_ranks(math.floor(n * effective), share)
+    expected = [None if rank is None else Fraction(rank, math.floor(n * effective)) * n for rank in ranks]
+    low, high = interval(np.arange(1, n + 1), share, effective=effective)
+    assert low == math.floor(expected[0])
+    assert high == (None if expected[1] is None else math.ceil(expected[1]))
