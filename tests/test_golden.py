@@ -20,6 +20,11 @@ def test_a_command_answers_as_before(case):
     assert not golden.differences(expected, found)
 
 
+@pytest.mark.parametrize("name", golden.TEXTS)
+def test_a_command_prints_its_golden_text(name):
+    assert golden.run_text(golden.TEXTS[name])[1] == (golden.FOLDER / f"{name}.txt").read_text()
+
+
 def test_every_recording_that_ships_keeps_its_id():
     expected = json.loads((golden.FOLDER / "ids.json").read_text())
     found = {

@@ -16,12 +16,24 @@ from tests.conftest import ROOT
 
 FOLDER = ROOT / "tests" / "golden"
 CASES = json.loads((FOLDER / "cases.json").read_text())
+#: Commands of which the text is kept as well.
+TEXTS = {
+    "verdict-met": ["verdict", "data/epyc/confirm", "--deadline-us", "1000"],
+    "verdict-missed": ["verdict", "data/epyc/confirm", "--deadline-us", "270"],
+    "verdict-several": ["verdict", "data/epyc/outliers", "--deadline-us", "1000"],
+    "outliers": ["outliers", "data/epyc/arrivals"],
+    "compare": ["compare", "data/epyc/outliers", "data/epyc/deadline"],
+    "scaling": ["scaling", "data/epyc/layers"],
+    "replay": ["replay", "data/epyc/confirm", "--period-us", "400", "--deadline-us", "1000"],
+    "summarize": ["summarize", "data/epyc/arrivals", "--by-round"],
+    "literature": ["literature", "cell", "layer", "--table", "--out", "data/epyc/literature"],
+}
 #: The last digits of sums can differ between processors.
 RELATIVE = 1e-9
 
 
-def run(arguments: list[str]) -> tuple[int, object]:
-    """Exit status and JSON of a command, run in the project's folder."""
+def run_text(arguments: list[str]) -> tuple[int, str]:
+    """Exit status and standard output of a command, run in the project's folder."""
     printed, before = io.StringIO(), os.getcwd()
     os.chdir(ROOT)
     try:
@@ -29,7 +41,13 @@ def run(arguments: list[str]) -> tuple[int, object]:
             status = main(arguments)
     finally:
         os.chdir(before)
-    found = json.loads(printed.getvalue())
+    return status, printed.getvalue()
+
+
+def run(arguments: list[str]) -> tuple[int, object]:
+    """Exit status and JSON of a command, run in the project's folder."""
+    status, printed = run_text(arguments)
+    found = json.loads(printed)
     if "--list" in arguments:  # which of them are ready depends on what is installed
         found["implementations"] = list(found["implementations"])
     return status, found
@@ -66,3 +84,5 @@ def text(value: object) -> str:
 if __name__ == "__main__":
     for case in CASES:
         (FOLDER / f"{case['name']}.json").write_text(text(run(case["argv"])[1]))
+    for name, arguments in TEXTS.items():
+        (FOLDER / f"{name}.txt").write_text(run_text(arguments)[1])
