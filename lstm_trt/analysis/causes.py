@@ -64,7 +64,6 @@ def find_period(starts_ns: Sequence[np.ndarray], members: Sequence[np.ndarray], 
     """
     intervals, random, spacings = [], [], []
     generator = np.random.default_rng(5)
-    marked = sum(int(np.count_nonzero(member)) for member in members)
     for starts, member in zip(starts_ns, members, strict=True):
         if np.count_nonzero(member) < 2:
             continue
@@ -74,7 +73,7 @@ def find_period(starts_ns: Sequence[np.ndarray], members: Sequence[np.ndarray], 
     if not intervals:
         return None
     intervals, random = np.sort(np.concatenate(intervals)), np.sort(np.concatenate(random))
-    if len(intervals) < LEAST or marked < LEAST:
+    if len(intervals) < LEAST:
         return None
     return _best(intervals, random, max(latency_ns, float(np.median(np.concatenate(spacings)))))
 

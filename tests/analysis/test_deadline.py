@@ -403,6 +403,15 @@ def test_a_drift_that_ends_over_the_deadline_does_not_stay_met(rng):
             assert verdict.verdict == NOT_ENOUGH
 
 
+@pytest.mark.parametrize(("share", "expected"), [(0.005, MET), (0.015, NOT_ENOUGH)])
+def test_a_drift_counts_from_the_allowed_miss_rate_on(share, expected, rng):
+    """`share`: of the last segment, at its level after another rise of 10 %, above the deadline; 1 % are allowed."""
+    latency_ns = lognormal(rng, 10_000, 0.01) * np.where(np.arange(10_000) < 6000, 1, 1.1)
+    deadline_us = float(np.quantile(latency_ns[6000:], 1 - share)) * 1.1 / 1e3
+    verdict = judge(of(latency_ns), deadline_us, "99")
+    assert (verdict.misses, verdict.verdict, verdict.verdict_if_effective) == (0, expected, MET)
+
+
 def test_a_drift_that_would_carry_the_tail_over_the_deadline_is_a_reason(rng):
     latency_ns = lognormal(rng, 10_000, 0.01) * np.where(np.arange(10_000) < 6000, 1, 1.1)
     verdict = judge(of(latency_ns), 118)
