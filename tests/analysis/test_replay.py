@@ -71,6 +71,11 @@ def test_a_period_that_no_call_exceeds_changes_nothing(rng):
     assert result.utilisation == pytest.approx(latency.mean() / 2000)
 
 
+def test_a_latency_of_exactly_the_deadline_is_no_miss():
+    sample = Sample.of(np.array([100_100.0, 90_000.0, 100_101.0]))
+    assert replay([sample], 200, 100.1).replayed.misses == 1
+
+
 def test_one_late_call_makes_the_next_ones_late():
     # 10 us due every 12 us, one of 40 us: it ends 28 us late, and each call after it gains 2 us.
     latency = np.full(100, 10_000.0)
