@@ -268,7 +268,7 @@ def _counts(misses: Sequence[np.ndarray], sizes: Sequence[int], alpha: float) ->
         for number in most:
             edges = np.linspace(0, n, number + 1).round()
             counts, _ = np.histogram(pooled, edges)
-            found.append(_counted(counts, np.diff(edges) / n, alpha / len(most), f"{number} blocks"))
+            found.append(_counted(counts, np.diff(edges) / n, alpha / len(most), f"{number} equal parts"))
     return found
 
 

@@ -294,7 +294,7 @@ def _shape(ordered: np.ndarray, fence: float) -> str:
     """How a tail decays, as text: by the tail index of its excesses (Pickands 1975, probability-weighted moments)."""
     n = len(ordered)
     if n < 20:
-        return "a few stragglers" if n < 5 else "too few trials for its shape"
+        return "a few stragglers" if n < 5 else "too few trials to estimate how it decays"
     excess = ordered - fence
     first = float(excess.mean())
     second = float(excess @ (1 - (np.arange(1, n + 1) - 0.35) / n)) / n

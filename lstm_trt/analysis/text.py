@@ -155,7 +155,9 @@ def _dependence(verdict: Verdict) -> str:
     if not found.how:
         return f"dependence: slow calls do not cluster more than by chance; effective sample size {verdict.n}"
     text = f"dependence: {found.how}"
-    text += f"; extremal index {found.extremal_index:.2g}" if found.extremal_index < 1 else ""
+    text += (
+        f"; extremal index {found.extremal_index:.2g} (1 / mean size of a burst)" if found.extremal_index < 1 else ""
+    )
     text += f"; {count(verdict.n, 'trial')}, effective sample size {verdict.effective_n}"
     if verdict.misses:
         text += f" ({count(verdict.misses, 'miss')}, effectively {verdict.effective_misses})"
@@ -217,7 +219,8 @@ def outliers_text(outliers: Outliers, name: str = "") -> str:
     )
     lines += _course(rounds)
     if outliers.clusters:
-        lines.append(f"{count(len(outliers.clusters), 'cluster')}, as multiples of the local median:")
+        clusters = count(len(outliers.clusters), "cluster")
+        lines.append(f"{clusters}, as multiples of the local median (with the 95 % interval of the share):")
         lines += [f"  {_cluster(cluster, outliers)}" for cluster in outliers.clusters]
         lines += _uneven(outliers)
     else:
@@ -282,7 +285,7 @@ def _segments(part: Round) -> str:
         change = f" (drift {signed_percent(segment.change)})" if segment.change else ""
         texts.append(f"{latency(segment.median_ns / 1e3)} in trials {segment.start + 1} to {segment.stop}{change}")
     more = len(part.segments) - len(texts)
-    texts += [f"and {more} more"] if more else []
+    texts += [f"and {count(more, 'more segment')}"] if more else []
     return f", {signed_percent(part.drift)} from start to end: {'; '.join(texts)}"
 
 
@@ -307,7 +310,7 @@ def _level_elsewhere(cluster: Cluster, rounds: Sequence[Round]) -> str:
         return ""
     _, number_of_round, segment = max(near, key=lambda found: found[0])
     of_round = f" of round {number_of_round}" if len(rounds) > 1 else ""
-    return f", the same level as trials {segment.start + 1} to {segment.stop}{of_round}"
+    return f", close to the median of trials {segment.start + 1} to {segment.stop}{of_round}"
 
 
 def _uneven(outliers: Outliers) -> list[str]:
@@ -354,7 +357,9 @@ def _causes(causes: Sequence[Cause]) -> str:
 def _cause(cause: Cause) -> str:
     if cause.by == CountedBy.CONTROL:
         share = percent(cause.share_bulk)
-        return f"explained by machine noise: the control run (an empty step) has similar delays in {share} of its calls"
+        return (
+            f"consistent with machine noise: the control run (an empty step) has similar delays in {share} of its calls"
+        )
     partly = "" if cause.share >= MOSTLY else "partly "
     return (
         f"{partly}associated with {CAUSE_NAMES.get(cause.name, cause.name)}"
@@ -411,13 +416,15 @@ def _changed_clusters(comparison: Comparison) -> list[str]:
             ("gone", comparison.clusters_gone),
             ("new", comparison.clusters_new),
             ("on both sides", comparison.clusters_kept),
-            ("on one side, possibly by chance", comparison.clusters_unclear),
+            ("a cluster on one side only, possibly by chance", comparison.clusters_unclear),
         )
         if pairs
     ]
     few = min(comparison.rounds_a, comparison.rounds_b) < ROUNDS
-    caveat = " (other processes may differ)" * bool(few and (comparison.clusters_gone or comparison.clusters_new))
-    return [f"clusters of outliers, share in A -> in B{caveat}:", *lines] if lines else ["no clusters of outliers"]
+    caveat = f" (with fewer than {ROUNDS} processes per side, a cluster can be new or gone by chance)"
+    caveat *= bool(few and (comparison.clusters_gone or comparison.clusters_new))
+    head = f"clusters of outliers, share of the trials in A -> in B{caveat}:"
+    return [head, *lines] if lines else ["no clusters of outliers"]
 
 
 def _pair(pair: ClusterPair) -> str:
@@ -468,10 +475,14 @@ def summary_table(rows: Sequence[SummaryRow]) -> str:
         f"{text}  {_clusters(row, space)}" if row.status == "ok" else text
         for text, row in zip(texts, rows, strict=True)
     ]
-    caption = "latencies in us after warm-up, n trials; outliers: outside 1.5 x IQR"
+    caption = "latencies in us after warm-up"
+    caption += "; network: layers x hidden" if "network" in header else ""
+    caption += "; n: number of trials"
     caption += "; roofline: lower bound for this machine" if "roofline" in header else ""
-    caption += "; *: no upper bound at this n" if any("*" in cell for cells in lines for cell in cells) else ""
-    return "\n".join([caption, f"{head}  {last}", *texts])
+    legend = "outliers: number outside 1.5 x IQR; clusters: multiple of the local median and share of the trials"
+    star = any("*" in cell for cells in lines for cell in cells)
+    legend += "; *: n is too small for an upper bound" if star else ""
+    return "\n".join([caption, legend, f"{head}  {last}", *texts])
 
 
 def _name_columns(rows: Sequence[SummaryRow]) -> dict[str, Callable[[SummaryRow], object]]:
@@ -540,7 +551,7 @@ def replay_text(replay: Replay, name: str = "") -> str:
         [
             f"{head}{trials}, replayed with a call due every {replay.period_us:g} us ({rate(replay.period_us)})",
             table(("us", "closed", "at a fixed rate"), rows, indent=2),
-            f"utilization {percent(replay.utilisation)}; {_queued(replay)}",
+            f"utilization {percent(replay.utilisation)} (mean latency / period); {_queued(replay)}",
             "not included: runtimes can be slower after a pause; record with --arrival periodic to measure that",
         ]
     )
@@ -551,7 +562,7 @@ def _queued(replay: Replay) -> str:
         return "no call waited for an earlier one"
     calls, earlier = count(replay.queued, "call"), count(replay.longest_queue, "earlier call")
     wait = f"{microseconds(replay.worst_wait_us)} us"
-    return f"{calls} ({percent(replay.queued_share)}) started late, by up to {wait}, behind up to {earlier}"
+    return f"{calls} ({percent(replay.queued_share)}) started up to {wait} late, waiting for up to {earlier}"
 
 
 # Scaling
@@ -586,7 +597,7 @@ def _source(times: Times) -> str:
         (counts.failed, "failure", ""),
     ):
         text += f", {count(number_left, noun)}{more}" if number_left else ""
-    lines = [text]
+    lines = [text, "a series: networks that differ in one size only; slopes: median (lowest to highest)"]
     if times.unused:
         lines.append(f"columns not used: {', '.join(times.unused)}")
     if counts.duplicates:
@@ -611,9 +622,9 @@ def _axis(findings: Findings, system: str, axis: str) -> str:
         places = ", ".join(f"{times} at {axis} {size}" for size, times in sorted(breaks.items()))
         leave = "leaves" if breaks.total() == 1 else "leave"
         text += (
-            f"{breaks.total()} series {leave} the fitted line by more than 10 % ({places})"
+            f"{breaks.total()} series {leave} the line through the smaller sizes by more than 10 % ({places})"
             if breaks
-            else "no series leaves its fitted line by more than 10 %"
+            else "no series leaves the line through the smaller sizes by more than 10 %"
         )
     else:
         text = f"linearity not tested: needs at least 3 sizes, has {findings.longest_line(system, axis)}"
@@ -649,13 +660,16 @@ def _batching(findings: Findings, system: str) -> str:
     here = [batching for batching in findings.batching if batching.system == system]
     if not here:
         return "Batching: no network was measured at two batch sizes"
-    free = Counter(batching.free_up_to for batching in here if batching.stops_at is not None)
+    stopped = [batching for batching in here if batching.stops_at is not None]
+    nowhere = sum(batching.free_up_to == batching.smallest for batching in stopped)
+    free = Counter(batching.free_up_to for batching in stopped if batching.free_up_to != batching.smallest)
     never = sum(batching.stops_at is None for batching in here)
-    places = [f"to batch {size} ({count(times, 'network')})" for size, times in sorted(free.items())]
-    places += [f"to the largest batch measured ({count(never, 'network')})"] if never else []
+    places = [f"at no batch size ({count(nowhere, 'network')})"] if nowhere else []
+    places += [f"up to batch {size} ({count(times, 'network')})" for size, times in sorted(free.items())]
+    places += [f"up to the largest batch measured ({count(never, 'network')})"] if never else []
     best = Counter(batching.cheapest for batching in here)
     cheapest = (f"batch {size} ({count(times, 'network')})" for size, times in sorted(best.items()))
-    text = f"Batching: doubling the batch costs less than 10 % up {', '.join(places)}"
+    text = f"Batching: doubling the batch costs less than 10 % {', '.join(places)}"
     text += f"; least time per sample at {', '.join(cheapest)}"
     largest = sum(batching.cheapest_is_largest for batching in here)
     if largest:

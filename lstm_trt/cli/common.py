@@ -31,7 +31,10 @@ PATH_HELP = "recordings (file or folder), or a table of latencies (CSV, Parquet,
 
 RUNTIME_HELP = "runtime; lstm-trt doctor lists them"
 
-CONTROL_HELP = "also time an empty step after each recording (doubles the run time)"
+CONTROL_HELP = (
+    "also time an empty step after each recording, which measures the delays of the machine itself"
+    " (doubles the run time)"
+)
 
 AXIS_HELP = {
     "layers": "stacked LSTM layers",
@@ -173,7 +176,7 @@ def renames(given: Iterable[str]) -> dict[str, str]:
 
 def comparison_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the smallest relevant difference and the confidence of a comparison."""
-    effect = "smallest relevant relative difference (default %(default)s)"
+    effect = "smallest relative difference that is relevant (default %(default)s)"
     parser.add_argument("--effect", type=float, default=EFFECT, metavar="E", help=effect)
     confidence_argument(parser, "confidence of each comparison")
 

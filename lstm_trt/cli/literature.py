@@ -51,15 +51,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--plan", action="store_true", help="record all workloads and implementations, scaled to 45 minutes on 2 cores")
     add("--dry-run", action="store_true", help="with --plan: only print each row with its scale and estimated time")
     add("--table", action="store_true", help="print the results in the folder --out; nothing is recorded")
-    add("--implementation", nargs="+", metavar="NAME", help="implementations, or all that are available here")
-    add("--mode", choices=MODES, help="mode (default: the document's first)")
+    add(
+        "--implementation",
+        nargs="+",
+        metavar="NAME",
+        help="names of implementations, or the word all: those that are ready here",
+    )
+    add("--mode", choices=MODES, help="mode (default: the first mode of the document)")
     scale = "fraction of the document's batch size and sequence length, such as 1/8 (default %(default)s)"
     add("--scale", default=WHOLE, metavar="FRACTION", help=scale)
     add("--variants", action="store_true", help="all sizes for which the document has results")
     for name in SIZES:
         add(f"--{name}", type=int, metavar="N", help=f"{AXIS_HELP[name]}, before scaling (default: the document's)")
     add("--batches", type=int, metavar="N", help="timed batches (default: the document's number)")
-    add("--warmup", type=int, metavar="N", help="warm-up batches (default: the document's ratio to timed ones)")
+    add("--warmup", type=int, metavar="N", help="warm-up batches (default: as many per timed batch as in the document)")
     threads = "threads, one core each (default %(default)s)"
     add("--threads", type=int, default=Options.threads, metavar="K", help=threads)
     add("--device", metavar="NAME", help="cpu or cuda (default: the first that the implementation supports)")

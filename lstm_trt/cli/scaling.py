@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " latency_us (or _ns, _ms, _s); columns such as runtime and device_name distinguish systems"
     )
     add("path", type=Path, help=path)
-    ratio = "report only inversions with at least this ratio of latencies (default %(default)g: all)"
+    ratio = "list larger networks that are faster from this ratio slower / faster on (default %(default)g: all)"
     add("--min-ratio", type=float, default=1.0, metavar="R", help=ratio)
     add("--figures", type=Path, metavar="DIR", help="draw the figures into this folder")
     table_arguments(parser, grouped=False)

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `summarize`."""
     add = parser.add_argument
     add("path", type=Path, help=PATH_HELP)
-    add("--by-round", action="store_true", help="one row per round")
+    add("--by-round", action="store_true", help="one row per round (one recording in its own process)")
     add("--figures", type=Path, metavar="DIR", help="draw the figures into this folder")
     add("--deadline-us", type=float, metavar="US", help="deadline to show in the figures")
     table_arguments(parser)

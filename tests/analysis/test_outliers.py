@@ -118,7 +118,7 @@ def test_fast_trials_at_the_level_of_a_segment_are_described_so(fixed):
     assert [round(cluster.multiplier, 2) for cluster in found.clusters] == [0.85]
     fast = next(segment for segment in found.rounds[0].segments if segment.median_ns < 0.9 * MEDIAN_NS)
     assert (fast.start, fast.stop) == (pytest.approx(3000, abs=5), pytest.approx(3600, abs=5))
-    assert f"the same level as trials {fast.start + 1} to {fast.stop}" in outliers_text(found)
+    assert f"close to the median of trials {fast.start + 1} to {fast.stop}" in outliers_text(found)
     assert "same level" not in alone
 
 
@@ -300,7 +300,7 @@ def test_the_control_run_explains_what_the_machine_does_by_itself(noisy, fixed):
         control_ns[fixed.choice(3000, 60, replace=False)] += 0.25 * MEDIAN_NS
     found = examine([Sample.of(latency_ns, control_ns=control_ns)])
     assert [cause.name for cause in found.clusters[0].causes] == ([CONTROL] if noisy else [])
-    assert ("explained by machine noise" in outliers_text(found)) == noisy
+    assert ("consistent with machine noise" in outliers_text(found)) == noisy
     assert CONTROL in found.causes_counted
 
 
@@ -382,7 +382,7 @@ def test_text(fixed):
     text = outliers_text(found, "a name")
     assert text.startswith("a name:\n1000 trials, median 100")
     assert "Level: flat" in text
-    assert "2 clusters, as multiples of the local median:\n  1.25x (125" in text
+    assert "2 clusters, as multiples of the local median (" in text and ":\n  1.25x (125" in text
     assert "20 trials, 2.0 % (1.2 to 3.1 %), unexplained" in text
     assert "No events were counted" in text
     clean = outliers_text(examine([Sample.of(BODIES["uniform 5 %"](fixed, 1000))]))

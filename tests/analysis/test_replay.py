@@ -158,6 +158,6 @@ def test_text_and_json():
     assert lines[0].startswith("a network: 100 trials") and "83.33 kHz" in lines[0]
     assert lines[2].split() == ["max", "40.0", "40.0"]
     assert [line.split()[-2:] for line in lines if "above 15 us" in line] == [["1", "13"]]
-    assert "14 calls (14.0 %) started late, by up to 28.0 us, behind up to 3 earlier calls" in lines[-2]
+    assert "14 calls (14.0 %) started up to 28.0 us late, waiting for up to 3 earlier calls" in lines[-2]
     assert json.loads(json.dumps(result.as_dict(), allow_nan=False))["replayed"]["misses"] == 13
     assert [rate(period) for period in (0.5, 1, 1000, 1e6, 2e6)] == ["2 MHz", "1 MHz", "1 kHz", "1 Hz", "0.5 Hz"]

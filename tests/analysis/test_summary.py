@@ -105,9 +105,9 @@ def test_json_and_csv_have_the_promised_fields(tmp_path, lab):
 
 def test_the_table_shows_failures_and_aligns(tmp_path):
     folder_with_a_failure(tmp_path)
-    caption, header, good, bad = str(summarize(tmp_path)).splitlines()
+    caption, legend, header, good, bad = str(summarize(tmp_path)).splitlines()
     assert header.split()[:6] == ["network", "seq", "batch", "runtime", "n", "max"]
-    assert "latencies in us" in caption
+    assert "latencies in us" in caption and "clusters: multiple of the local median" in legend
     assert bad.endswith("failed at memory: too large, by far")
     assert header.split()[-2:] == ["outliers", "clusters"]
     assert good[: header.index("clusters")].split()[-1] == "0" and len(good) > header.index("outliers") + 8
@@ -206,8 +206,8 @@ def test_a_recording_given_twice_counts_once():
 
 def test_a_star_marks_what_has_no_upper_bound():
     table = summary_table(summarize_groups([elsewhere("a", range(1, 1001)), elsewhere("b", range(1, 5001))]))
-    caption, header, few, many = table.splitlines()
-    assert "no upper bound" in caption
+    _, legend, header, few, many = table.splitlines()
+    assert "too small for an upper bound" in legend
     assert few.split()[2] == "999.0*" and "*" not in many
     place = header.index("p99.9") + len("p99.9")
     assert few[place] == "*" and few[place - 5 : place] == "999.0" and many[place - 6 : place] == "4995.0"
@@ -219,8 +219,8 @@ def test_the_table_names_groups_from_elsewhere_and_stays_narrow():
         [elsewhere("x", np.arange(1, 101) * 1e5, model="network-" * 30, hidden=hidden) for hidden in (64, 128)]
     )
     lines = summary_table(rows).splitlines()
-    assert lines[1].split()[:3] == ["model", "hidden", "n"] and "…" in lines[2]
-    assert lines[2].split()[1] == "64" and lines[3].split()[1] == "128"
+    assert lines[2].split()[:3] == ["model", "hidden", "n"] and "…" in lines[3]
+    assert lines[3].split()[1] == "64" and lines[4].split()[1] == "128"
     assert max(map(len, lines)) <= WIDTH
 
 
@@ -231,8 +231,8 @@ def test_a_recording_with_everything_stays_narrow():
     clusters = tuple(cluster_at(1.25 * k, 0.02) for k in range(1, 9))
     row = type(row)(**{name: getattr(row, name) for name in ROW_FIELDS} | {"clusters": clusters, "directions": 2})
     lines = summary_table([row, row]).splitlines()
-    assert max(map(len, lines)) <= WIDTH and lines[1].endswith("clusters")
-    assert lines[2].rstrip().endswith(("8", "8 clusters")) or "+" in lines[2]
+    assert max(map(len, lines)) <= WIDTH and lines[2].endswith("clusters")
+    assert lines[3].rstrip().endswith(("8", "8 clusters")) or "+" in lines[3]
 
 
 def cluster_at(multiplier: float, share: float) -> Cluster:
