@@ -78,7 +78,7 @@ COMMANDS = {
     "outliers": "explain the latency tail: outliers, clusters, periods, and coinciding events",
     "compare": "test whether B is faster than, slower than, or the same as A, in median and tail",
     "replay": "estimate the latencies of a closed-loop recording at a fixed call rate",
-    "scaling": "show how latency grows with each network size: linearity, breaks, batching, larger networks that are faster",
+    "scaling": "show how latency grows with network size: linearity, breaks, batching, larger networks that are faster",
     "literature": "record published LSTM benchmarks with current implementations, in the published metrics",
     "versions": "compare versions of a library on one network, recorded in interleaved rounds",
     "rerun": "run notebooks with other parameters; fails if any cell fails",

@@ -488,7 +488,8 @@ class Comparisons(Answers):
 def compare(a: Any, b: Any, effect: float = EFFECT, confidence: float = DEFAULT_CONFIDENCE) -> Comparisons:
     """Compare each configuration of B with the matching one of A (see `pairing.py`).
 
-    `a` and `b`: anything that `store.runs.as_runs` accepts. `effect` is the smallest relevant relative difference.
+    `a` and `b`: results of `load`, or paths, recordings or groups. `effect` is the smallest relative difference that
+    is relevant.
     Raises `UsageError` if an argument is out of range, a configuration has fewer than 2 trials after warm-up, or no
     configurations match.
     """

@@ -261,9 +261,9 @@ def verdict(
 ) -> Verdicts:
     """Test whether a percentile of the latency of each configuration meets the deadline, at this confidence.
 
-    `runs`: anything that `store.runs.as_runs` accepts. A configuration that failed has the verdict NOT ENOUGH
-    EVIDENCE. Raises `UsageError` if an argument is out of range, or a configuration has fewer than 2 trials after
-    warm-up.
+    `runs`: the result of `load`, or a path, recordings or groups. A configuration that failed has the verdict NOT
+    ENOUGH EVIDENCE. Raises `UsageError` if an argument is out of range, or a configuration has fewer than 2 trials
+    after warm-up.
     """
     question = check_question(deadline_us, percentile, confidence)[0], percentile, confidence  # before reading files
     runs = runs_to_judge(runs)

@@ -181,8 +181,8 @@ class OutlierAnswers(Answers):
 def outliers(runs: Any, causes: bool = True) -> OutlierAnswers:
     """Outliers of each configuration and their clusters; with `causes`, also periods and associated events.
 
-    `runs`: anything that `store.runs.as_runs` accepts. Raises `UsageError` if a configuration has fewer than 2 trials
-    after warm-up.
+    `runs`: the result of `load`, or a path, recordings or groups. Raises `UsageError` if a configuration has fewer than
+    2 trials after warm-up.
     """
     runs = runs_to_judge(runs)
     look = examine if causes else quick

@@ -78,8 +78,8 @@ class Replays(Answers):
 def replay(runs: Any, period_us: float, deadline_us: float | None = None) -> Replays:
     """Replay each configuration with a call due every `period_us`; see `replay_group`.
 
-    `runs`: anything that `store.runs.as_runs` accepts. Raises `UsageError` if a configuration has fewer than 2 trials
-    after warm-up, or none can be replayed.
+    `runs`: the result of `load`, or a path, recordings or groups. Raises `UsageError` if a configuration has fewer than
+    2 trials after warm-up, or none can be replayed.
     """
     runs = runs_to_judge(runs)
     answers: list[Replay | NoTrials] = []

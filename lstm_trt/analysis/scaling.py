@@ -197,8 +197,8 @@ def scaling(
 ) -> ScalingAnswers:
     """Analyze how latency grows with each size of the network; see `examine`.
 
-    `source`: anything that `store.runs.as_runs` accepts, or the path of a table with one time per shape, such as
-    averages. `rename`, `column` and `unit` are for tables (`times.read_times`).
+    `source`: the result of `load`, a path, recordings or groups, or the path of a table with one time per shape, such
+    as averages. `rename`, `column` and `unit` are for tables (`times.read_times`).
     """
     runs = Runs((), str(source)) if isinstance(source, str | Path) else as_runs(source)
     times = read_times(source if isinstance(source, str | Path) else runs, rename, column, unit)

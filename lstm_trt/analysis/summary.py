@@ -152,7 +152,7 @@ class Summary(Answers):
 def summarize(runs: Any, by_round: bool = False, clusters: bool = True) -> Summary:
     """One row per configuration and machine, or per round; recordings are sorted by shape, then runtime.
 
-    `runs`: anything that `store.runs.as_runs` accepts. A configuration that failed in some rounds
+    `runs`: the result of `load`, or a path, recordings or groups. A configuration that failed in some rounds
     only is represented by its recordings, unless there is a row per round. Most of the time is
     spent on clusters and segments; `clusters=False` leaves them out.
     """

@@ -46,7 +46,8 @@ class Options:
 
     The process is pinned to `cores` before the runtime is imported. There must be one core
     per thread; if empty, `describe` chooses them. `device` None is the first device that the
-    runtime offers.
+    runtime offers. `graph`: use a CUDA graph, on runtimes where it is optional. `device_clocks`
+    ("off", "compute" or "all"): what is also timed on the device, with "all" also the copies.
     """
 
     precision: str = "fp32"

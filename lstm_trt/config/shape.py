@@ -104,7 +104,7 @@ class LstmShape(Workload):
 
 @dataclass(frozen=True)
 class Grid:
-    """The product of value lists, one per axis; duplicates are dropped, the order is kept."""
+    """All combinations of the given sizes, as shapes; duplicates are dropped, the order is kept."""
 
     layers: tuple[int, ...]
     hidden: tuple[int, ...]

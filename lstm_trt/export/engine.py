@@ -52,10 +52,11 @@ class Profile:
 class EngineOptions:
     """Options of an engine; raises `UsageError` (bf16: `ExportFailed`) for options that no builder supports.
 
-    `compute_capability` is for TensorRT for RTX ("sm86"). None in `compute_capability`, `optimization_level` (0 to 5),
-    `max_aux_streams` and `workspace_bytes` means the builder's default. With `capturable` an RTX engine allocates no
-    memory while it runs, which NVIDIA's notes on version 1.2 require for the capture of a CUDA graph; TensorRT needs no
-    option for that. `detailed` keeps names and shapes of all layers in the engine, for the layer table.
+    `flavour` is "tensorrt" or "tensorrt-rtx". `compute_capability` ("sm86") is for TensorRT for RTX. None in
+    `compute_capability`, `optimization_level` (0 to 5), `max_aux_streams` and `workspace_bytes` means the builder's
+    default. With `capturable` an RTX engine allocates no memory while it runs, which NVIDIA's notes on version 1.2
+    require for the capture of a CUDA graph; TensorRT needs no option for that. `detailed` keeps names and shapes of all
+    layers in the engine, for the layer table.
     """
 
     flavour: str
@@ -219,7 +220,10 @@ class EngineReport:
 
 
 def check_file(path: Path) -> EngineReport:
-    """`check_engine` for a file and the JSON file beside it; raises `UsageError` if one cannot be read."""
+    """Test whether an engine can be loaded on this machine, from its file and the JSON file beside it.
+
+    Raises `UsageError` if one of them cannot be read.
+    """
     beside, origin = path.with_suffix(".json"), None
     if beside.is_file() and beside != path:
         try:

@@ -1,6 +1,6 @@
 """Figures of runs, one function per figure: `lab.plots.heat_map(runs, deadline_us=1000)`.
 
-Each function takes `runs`, anything that `store.runs.as_runs` accepts, and keyword options, and returns a
+Each function takes `runs`, the result of `load` (or a path, recordings or groups), and keyword options, and returns a
 `style.Picture`, which Jupyter displays. Names are loaded when they are first used (`registry.PICTURES`), and
 matplotlib with them.
 """

@@ -48,10 +48,11 @@ OUTLIER = {"linestyle": "none", "marker": "o", "markersize": 2.6, "markeredgewid
 def box_plots(runs: Runs, axis: str, *, fixed: dict[str, int] | None = None) -> Picture:
     """A box plot of the trials for each value of `axis`, one panel per system; the other axes are held fixed.
 
-    `runs` is anything that `as_runs` accepts. Axes that are not in `fixed` are held at a chosen value, which the notes
-    state. Boxes show the first recorded round, diamonds the maxima of the other rounds. The text beside a box is the
-    number of outliers (1.5 x IQR, both sides), above it the maximum of all rounds as a multiple of the median, below
-    it the median in µs. Failures are named at their position. Raises `UsageError` if there are no trials to draw.
+    `runs` is the result of `load`, or a path, recordings or groups. Axes that are not in `fixed` are held at a chosen
+    value, which the notes state. Boxes show the first recorded round, diamonds the maxima of the other rounds. The text
+    beside a box is the number of outliers (1.5 x IQR, both sides), above it the maximum of all rounds as a multiple of
+    the median, below it the median in µs. Failures are named at their position. Raises `UsageError` if there are no
+    trials to draw.
     """
     every = data.points_of(runs)
     looks = system_looks(systems(every))

@@ -78,11 +78,11 @@ def curves(
 ) -> Picture:
     """Latency in µs against `axis`, with one panel per value of `facet` and one line per value of `line`.
 
-    `runs` is anything that `as_runs` accepts. `statistic` (one of `STATISTIC_NAMES`) is drawn thick, the maximum thin
-    in the same colour, the roofline bound dotted. Axes that are not drawn are held at one value: that in `fixed`, else
-    a chosen one, which the notes state. Systems share a panel, with different markers and dashes, or get their own
-    panels if a panel would have more than 8 lines. Failures are marked x at the bottom. Raises `UsageError` for an
-    unknown axis, statistic or value, and for more than 150 panels.
+    `runs` is the result of `load`, or a path, recordings or groups. `statistic` (one of `STATISTIC_NAMES`) is drawn
+    thick, the maximum thin in the same colour, the roofline bound dotted. Axes that are not drawn are held at one
+    value: that in `fixed`, else a chosen one, which the notes state. Systems share a panel, with different markers and
+    dashes, or get their own panels if a panel would have more than 8 lines. Failures are marked x at the bottom. Raises
+    `UsageError` for an unknown axis, statistic or value, and for more than 150 panels.
     """
     data.check_deadline(deadline_us)
     name = data.check_statistic(statistic)

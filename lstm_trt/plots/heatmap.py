@@ -76,16 +76,16 @@ def heat_map(
 ) -> Picture:
     """One cell per configuration with its latency in µs, one panel per system and value of `facets`.
 
-    `runs` is anything that `as_runs` accepts, `value` one of `STATISTIC_NAMES` or "bound_us". With a deadline the
-    colour is the margin, log2(deadline / value), and cells above the deadline are bold; without, it is the latency on
-    a log scale. Failures are hatched and name the stage, configurations that were not measured are grey. If `facets`
-    give more than 12 panels, the last of them is held fixed.
+    `runs` is the result of `load`, or a path, recordings or groups, `value` one of `STATISTIC_NAMES` or "bound_us".
+    With a deadline the colour is the margin, log2(deadline / value), and cells above the deadline are bold; without, it
+    is the latency on a log scale. Failures are hatched and name the stage, configurations that were not measured are
+    grey. If `facets` give more than 12 panels, the last of them is held fixed.
 
     "bound_us" needs a deadline. It is the exact one-sided upper bound of the percentile at `confidence` and the
-    effective sample size, an order statistic. If it lies beyond the maximum of the trials, the maximum is written
-    after a ">". Verdicts are those of `judge`: MISSED is bold, NOT ENOUGH EVIDENCE dotted. Without `percentile`, each
-    cell uses the highest of p99, p99.9, p99.99 and p99.999 that its number of trials can prove. Raises `UsageError`
-    for an unknown axis or value.
+    effective sample size, an order statistic. If it lies beyond the maximum of the trials, the maximum is written after
+    a ">". Verdicts are those of `lab.verdict`: MISSED is bold, NOT ENOUGH EVIDENCE dotted. Without `percentile`, each
+    cell uses the highest of p99, p99.9, p99.99 and p99.999 that its number of trials can prove. Raises `UsageError` for
+    an unknown axis or value.
     """
     data.check_deadline(deadline_us)
     if value != BOUND:

@@ -74,8 +74,9 @@ Rows = list[tuple[str, str]]
 def verdict_page(runs: Runs, verdict: Verdict, outliers: Outliers | None = None) -> Picture:
     """Verdict with reasons, tail with deadline and evidence line, (m,k)-firm statistics, and trials in order.
 
-    `runs` is anything that `as_runs` accepts, with one configuration; `verdict` is the result of `judge` for its
-    samples, `outliers` that of `quick` or `examine`. A group without trials gives a page with verdict and reason only.
+    `runs` is the result of `load`, or a path, recordings or groups, with one configuration; `verdict` is an element of
+    `lab.verdict(runs, ...)`, `outliers` one of `lab.outliers(runs)`. A group without trials gives a page with verdict
+    and reason only.
     """
     group = data.one_group(runs)
     title = f"Does {group.name or 'this recording'} meet a deadline of {number(verdict.deadline_us)} µs?"
@@ -85,8 +86,8 @@ def verdict_page(runs: Runs, verdict: Verdict, outliers: Outliers | None = None)
 def outliers_page(runs: Runs, outliers: Outliers) -> Picture:
     """Tail with the control run, a table of the clusters, and all trials in order.
 
-    `runs` is anything that `as_runs` accepts, with one configuration; `outliers` is the result of `examine` for its
-    samples. Raises `UsageError` if there are no trials after warm-up.
+    `runs` is the result of `load`, or a path, recordings or groups, with one configuration; `outliers` is an element of
+    `lab.outliers(runs)`. Raises `UsageError` if there are no trials after warm-up.
     """
     group = data.one_group(runs)
     title = f"Latency tail of {group.name}" if group.name else "Latency tail"

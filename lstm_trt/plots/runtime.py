@@ -34,10 +34,10 @@ KINDS = {"median_us": (-1, True), "max_us": (1, False)}
 def runtimes(runs: Runs, *, shapes: int | None = None, deadline_us: float | None = None) -> Picture:
     """Median (filled) and maximum (hollow) in µs of every system, one block per network.
 
-    `runs` is anything that `as_runs` accepts. The number at each marker is the ratio to the fastest system of that
-    network, for median and maximum separately. At most `shapes` networks are shown (default 10, fewer with many
-    systems), spread evenly over their fastest medians among those measured on most systems; the notes state this.
-    Failures are named. Raises `UsageError` if there is nothing to draw.
+    `runs` is the result of `load`, or a path, recordings or groups. The number at each marker is the ratio to the
+    fastest system of that network, for median and maximum separately. At most `shapes` networks are shown (default 10,
+    fewer with many systems), spread evenly over their fastest medians among those measured on most systems; the notes
+    state this. Failures are named. Raises `UsageError` if there is nothing to draw.
     """
     data.check_deadline(deadline_us)
     points = data.points_of(runs)

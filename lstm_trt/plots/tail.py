@@ -135,11 +135,11 @@ def tails(
 ) -> Picture:
     """Share of trials that take longer than a latency, log-log: one colour per configuration, one line per round.
 
-    `runs` is anything that `as_runs` accepts. Latencies are multiples of the median of the middle round, or in µs with
-    `relative=False`, to compare arrivals. Control runs, if any, have their own panel on the right, in µs: an empty step
-    with the same arrivals shows the delays of the machine itself. With a deadline the legend states the number of
-    misses. `names` replaces the names of the configurations in the legend. Raises `UsageError` if no configuration has
-    trials after warm-up.
+    `runs` is the result of `load`, or a path, recordings or groups. Latencies are multiples of the median of the middle
+    round, or in µs with `relative=False`, to compare arrivals. Control runs, if any, have their own panel on the right,
+    in µs: an empty step with the same arrivals shows the delays of the machine itself. With a deadline the legend
+    states the number of misses. `names` replaces the names of the configurations in the legend. Raises `UsageError` if
+    no configuration has trials after warm-up.
     """
     data.check_deadline(deadline_us)
     groups = list(as_runs(runs))

@@ -95,11 +95,11 @@ def trials_in_order(
 ) -> Picture:
     """All trials of one configuration in order, in µs, with a histogram of the latencies.
 
-    `runs` is anything that `as_runs` accepts, with one configuration. All rounds are drawn in sequence, or only that
-    of `round_number`. Warm-up is shaded, outliers (1.5 x IQR, both sides, of the trials after warm-up) are coloured,
-    and guides mark 1.25 and 2 times the median. With `outliers`, the result of `examine` for this configuration,
-    clusters have their own colours and segments are drawn as steps. Trials outside the axis limits are counted at the
-    top edge. Raises `UsageError` if there are no such trials.
+    `runs` is the result of `load`, or a path, recordings or groups, with one configuration. All rounds are drawn in
+    sequence, or only that of `round_number`. Warm-up is shaded, outliers (1.5 x IQR, both sides, of the trials after
+    warm-up) are coloured, and guides mark 1.25 and 2 times the median. With `outliers`, an element of
+    `lab.outliers(runs)`, clusters have their own colours and segments are drawn as steps. Trials outside the axis
+    limits are counted at the top edge. Raises `UsageError` if there are no such trials.
     """
     data.check_deadline(deadline_us)
     group = data.one_group(runs)

@@ -331,7 +331,8 @@ def sweep(
 ) -> Report:
     """Record every workload (a `Grid`, or any shapes) on every runtime into `out`; resumes if interrupted.
 
-    `how` is passed to `run_sweep`. Raises what `describe` and `run_sweep` raise.
+    `how` is passed to `run_sweep`: `rounds`, `control`, `time_limit_s`, `memory_limit` (bytes), `retry_failed`,
+    `show_progress` and `seed` (of the order). Raises what `describe` and `run_sweep` raise.
     """
     wanted = [describe(workload, runtime, protocol, options, mode) for workload in workloads for runtime in runtimes]
     return run_sweep(wanted, out, **how)

@@ -137,7 +137,7 @@ class Consolidated:
 
 
 def consolidate_folder(path: Path, out: Path | None = None) -> Consolidated:
-    """Write a consolidated pair of all recordings of `path` into `out` (default: the folder of `path`).
+    """Merge all recordings of `path` into two tables, trials.parquet and configs.parquet, in `out` (default: `path`).
 
     Raises `UsageError` if `path` does not exist or `out` is not writable, and the errors of `read_many`.
     """

@@ -33,7 +33,7 @@ _COLUMNS = ("trial", "latency_ns", "warmup", "start_ns", "intended_ns", *TRIAL_C
 class Runs(Sequence[Group]):
     """Latencies by configuration and their source: a sequence of `groups`.
 
-    `grouped`: JSON output is a list with an object per group; otherwise there is one group and its `group` is {}.
+    `grouped`: whether JSON output is a list with an object per group; otherwise it is the object of the only group.
     For a table, `how` has the column and unit that were read, and `group_by` its columns. `own` is true for
     recordings of lstm_trt; `recordings` has them in the order they were read.
     """
