@@ -426,7 +426,7 @@ def test_summary_groups_and_consolidation_include_them(folder, tmp_path):
         (8, "training", "speech-ctc-long@1/50"),
     }
     table = str(rows)
-    assert "text-classifier-h16@1/8" in table and "workload" in table.splitlines()[1]
+    assert "text-classifier-h16@1/8" in table and "workload" in table.splitlines()[2]
     failure = Failure(items[0].configuration, 1, "memory", "too large")
     assert "out of mem" in str(metrics.table([failure]))
     shape = Configuration(LstmShape(1, 8, 4), "pytorch", "2", "a CPU")
