@@ -224,7 +224,7 @@ def render(table: dict | None) -> list[str]:
             texts = ["?" if cell is None else f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in cells]
             rows.append((str(number), *texts, " ".join(loop["onnx"])))
         lines += table_lines(header, rows, left=("loop",), indent=2)
-    header = ("loop", "rows", "kind", "kernel (if fused: four letters per operation)", "operator")
+    header = ("loop", "rows", "kind", "kernel (fused kernels: four letters of each operation)", "operator")
     rows = []
     for kernel, same in itertools.groupby(table["kernels"]):
         loop = "-" if kernel["loop"] is None else str(kernel["loop"] + 1)
