@@ -148,8 +148,8 @@ class Listing:
         lines = ["implementations (see lstm-trt doctor on how to install missing ones):", table(None, states, indent=2)]
         lines.append(
             "names: framework-style-execution; styles: basic (the cell written out, in a Python loop),\n"
-            "  fused and static (PyTorch's and Keras' cell in a Python loop), while (the cell written out, in a loop of the"
-            " graph),\n  one-call (the framework's LSTM layer)"
+            "  fused and static (PyTorch's and Keras' cell in a Python loop), while (the cell written out, in a loop of"
+            " the graph),\n  one-call (the framework's LSTM layer)"
         )
         return "\n\n".join([*map(self._block, self.workloads), "\n".join(lines)])
 
