@@ -1,6 +1,6 @@
 """Latency tails: the share of trials that take longer than each latency, on log-log axes, one step line per round.
 
-A cluster of slow trials is a cliff at its latency, and the plateau before the cliff is its share. A line ends at the
+A cluster of slow trials is a steep drop at its latency; the plateau before the drop is at its share. A line ends at the
 maximum, at 1/n. The evidence line is the share that an event may still have if it never occurred in n trials, at the
 given confidence; n trials give no evidence below it.
 """
@@ -151,8 +151,8 @@ def tails(
     several = any(len(data.rounds_of(group)) > 1 for group, _ in shown)
     lengths = {each.n for group, _ in shown for each in data.rounds_of(group)}
     notes = [
-        f"n = {whole_range(lengths)} trials per line, after warm-up. A cliff is a cluster of slow trials, the plateau"
-        " before it its share.",
+        f"n = {whole_range(lengths)} trials per line, after warm-up. A steep drop is a cluster of slow trials; the"
+        " plateau before it shows its share.",
         "No evidence below the dotted line: an event that never occurred in n trials may still have that share"
         " (95 % confidence)." + (" One line per round." if several else ""),
         "Right: an empty step with the same arrivals, which shows the delays of the machine itself." if alone else "",
