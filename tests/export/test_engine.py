@@ -273,7 +273,7 @@ def test_there_is_one_logger_per_process_and_it_gets_all_messages():
 
 
 def exported(hidden: int, batch: int, directions: int) -> bytes:
-    """What shared/tensorrt.md counted: batch first, 32 features, 32 steps, a dense layer."""
+    """A network whose launches TensorRT for RTX 1.7.1 was found to make: batch first, 32 features, 32 steps."""
     import torch
 
     class Network(torch.nn.Module):
