@@ -81,6 +81,8 @@ def test_only_the_first_newer_recording_of_the_same_configuration_confirms(tmp_p
         assert again.verdict is None and not again.confirmed and again.command in str(again)
     late, clean = recording(8, late=100, started=2000), recording(8, started=3000, round=1)
     assert found(clean).confirmed
+    undecided = confirm(group, 1000, "99.99", data=tmp_path / "4")  # that recording is too short for this percentile
+    assert undecided.verdict.verdict == "NOT ENOUGH EVIDENCE" and not undecided.confirmed
     again = found(late, clean)
     assert again.verdict.misses == 100 and not again.confirmed and "NOT confirmed" in str(again)
     assert again.fresh.samples[0].started_unix_ns == 2000

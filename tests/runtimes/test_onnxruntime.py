@@ -11,7 +11,7 @@ import pytest
 
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Options
-from lstm_trt.config.errors import RuntimeUnavailable, UsageError
+from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import to_onnx
 from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
@@ -65,6 +65,15 @@ def test_int8_really_quantizes():
     step.step()
     error = relative_error(step.outputs()[OUTPUT], reference(shape, inputs))
     assert PARITY_BOUNDS["fp32"] < error < PARITY_BOUNDS["int8"]
+
+
+def test_int8_that_quantizes_nothing_is_refused(monkeypatch):
+    import onnx
+    from onnxruntime import quantization
+
+    monkeypatch.setattr(quantization, "quantize_dynamic", lambda model, target, **how: onnx.save(model, target))
+    with pytest.raises(BuildFailed, match="int8"):
+        prepared(LstmShape(1, 8, 4), precision="int8")
 
 
 def test_without_cuda_there_are_a_reason_and_a_remedy():

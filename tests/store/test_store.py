@@ -81,7 +81,8 @@ def damaged_files(folder):
     (folder / "middle.parquet").write_bytes(middle)
     table = pq.read_table(pa.BufferReader(whole))
     described = json.loads(table.schema.metadata[b"lstm_trt"])
-    for name, value in (("newer", {**described, "schema_version": 99}), ("bare", {"schema_version": 1})):
+    newer = {**described, "schema_version": schema.SCHEMA_VERSION + 1}
+    for name, value in (("newer", newer), ("bare", {"schema_version": 1})):
         pq.write_table(
             table.replace_schema_metadata({b"lstm_trt": json.dumps(value).encode()}), folder / f"{name}.parquet"
         )
