@@ -55,17 +55,17 @@ def read_pair(
             continue
         try:
             configuration = configuration_of(json.loads(row["configuration"]), folder / CONFIGS_FILE)
+            provenance, failure = json.loads(row["provenance"]), None
+            if row["status"] != "ok":
+                failure = Failure(configuration, row["round"], row["stage"], row["reason"], provenance)
         except UnknownConfiguration as error:
             if skipped is None:
                 raise
             skipped.append(error)
             continue
-        provenance = json.loads(row["provenance"])
-        if row["status"] != "ok":
-            try:
-                failure = Failure(configuration, row["round"], row["stage"], row["reason"], provenance)
-            except TypeError as error:
-                raise StoreError(f"{folder / CONFIGS_FILE} is damaged: {error}") from None
+        except (TypeError, ValueError, RecursionError) as error:
+            raise StoreError(f"{folder / CONFIGS_FILE} is damaged: {error}") from None
+        if failure is not None:
             yield failure
             continue
         if row["row_group"] != current:

@@ -184,12 +184,13 @@ def test_a_consolidation_that_breaks_off_leaves_the_old_pair(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["configs.parquet", "trials.parquet"]
 
 
-def test_a_consolidated_failure_without_its_reason_is_refused(tmp_path):
+@pytest.mark.parametrize("damage", [{"reason": None}, {"provenance": None}, {"configuration": "{"}, {"stage": None}])
+def test_a_consolidated_failure_that_is_damaged_is_refused(damage, tmp_path):
     configuration = planted().configuration
     consolidated.consolidate([planted(16), schema.Failure(configuration, 0, "run", "it broke off")], tmp_path)
     path = tmp_path / consolidated.CONFIGS_FILE
     configs = pq.read_table(path)
-    rows = [row | {"reason": None} for row in configs.to_pylist()]
+    rows = [row | damage for row in configs.to_pylist()]
     pq.write_table(pa.Table.from_pylist(rows, schema=configs.schema), path)
     with pytest.raises(StoreError, match="damaged"):
         list(folders.read_many(tmp_path))
