@@ -11,7 +11,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +168,19 @@ def manual_clock(monkeypatch) -> ManualClock:
     return clock
 
 
+def run_here(arguments: list[str], cwd: Path = ROOT) -> subprocess.CompletedProcess:
+    """Run `lstm-trt ...` in this process."""
+    out, errors, before = io.StringIO(), io.StringIO(), signal.getsignal(signal.SIGTERM)
+    with chdir(cwd), redirect_stdout(out), redirect_stderr(errors):
+        try:
+            status = main(arguments)
+        except SystemExit as ended:  # --help and --version
+            status = ended.code or 0
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    return subprocess.CompletedProcess(arguments, status, out.getvalue(), errors.getvalue())
+
+
 @pytest.fixture
 def lab(monkeypatch):
     """Run `lstm-trt ...`; the result has returncode, stdout, stderr.
@@ -188,18 +201,10 @@ def lab(monkeypatch):
                 cwd=cwd,
                 env={**os.environ, **environment},
             )
-        out, errors, before = io.StringIO(), io.StringIO(), signal.getsignal(signal.SIGTERM)
-        with monkeypatch.context() as patch, redirect_stdout(out), redirect_stderr(errors):
-            patch.chdir(cwd)
+        with monkeypatch.context() as patch:
             for name, value in environment.items():
                 patch.setenv(name, value)
-            try:
-                status = main(given)
-            except SystemExit as ended:  # --help and --version
-                status = ended.code or 0
-            finally:
-                signal.signal(signal.SIGTERM, before)
-        return subprocess.CompletedProcess(given, status, out.getvalue(), errors.getvalue())
+            return run_here(given, cwd)
 
     return run
 

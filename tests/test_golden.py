@@ -8,7 +8,7 @@ import pytest
 
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.store.folders import read_many
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run_here
 from tests.support import golden
 
 
@@ -22,7 +22,7 @@ def test_a_command_answers_as_before(case):
 
 @pytest.mark.parametrize("name", golden.TEXTS)
 def test_a_command_prints_its_golden_text(name):
-    assert golden.run_text(golden.TEXTS[name])[1] == (golden.FOLDER / f"{name}.txt").read_text()
+    assert run_here(golden.TEXTS[name]).stdout == (golden.FOLDER / f"{name}.txt").read_text()
 
 
 def test_every_recording_that_ships_keeps_its_id():

@@ -5,14 +5,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import math
-import os
 
-from lstm_trt.cli.main import main
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run_here
 
 FOLDER = ROOT / "tests" / "golden"
 CASES = json.loads((FOLDER / "cases.json").read_text())
@@ -32,25 +28,13 @@ TEXTS = {
 RELATIVE = 1e-9
 
 
-def run_text(arguments: list[str]) -> tuple[int, str]:
-    """Exit status and standard output of a command, run in the project's folder."""
-    printed, before = io.StringIO(), os.getcwd()
-    os.chdir(ROOT)
-    try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
-            status = main(arguments)
-    finally:
-        os.chdir(before)
-    return status, printed.getvalue()
-
-
 def run(arguments: list[str]) -> tuple[int, object]:
     """Exit status and JSON of a command, run in the project's folder."""
-    status, printed = run_text(arguments)
-    found = json.loads(printed)
+    result = run_here(arguments)
+    found = json.loads(result.stdout)
     if "--list" in arguments:  # which of them are ready depends on what is installed
         found["implementations"] = list(found["implementations"])
-    return status, found
+    return result.returncode, found
 
 
 def differences(golden: object, found: object, place: str = "") -> list[str]:
@@ -85,4 +69,4 @@ if __name__ == "__main__":
     for case in CASES:
         (FOLDER / f"{case['name']}.json").write_text(text(run(case["argv"])[1]))
     for name, arguments in TEXTS.items():
-        (FOLDER / f"{name}.txt").write_text(run_text(arguments)[1])
+        (FOLDER / f"{name}.txt").write_text(run_here(arguments).stdout)
