@@ -79,6 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `literature`; returns the exit status."""
+    if arguments.format == "csv" and (arguments.list or arguments.dry_run):
+        raise UsageError(f"{'--list' if arguments.list else '--dry-run'} supports text and json only")
     if arguments.list:
         return _list(arguments)
     if arguments.plan:
@@ -176,8 +178,6 @@ def _plan(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--plan sets --{(chosen or ['threads'])[0]} for each row: remove it")
     whole = plan.plan(_own_implementations(arguments))
     if arguments.dry_run:
-        if arguments.format == "csv":
-            raise UsageError("--plan is printed as text or json")
         print_answer(whole, arguments.format)
         return 0
     if arguments.out is None:
@@ -188,7 +188,5 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    if arguments.format == "csv":
-        raise UsageError("--list supports text and json only")
     print_answer(listing(arguments.workload, _own_implementations(arguments)), arguments.format)
     return 0
