@@ -1,8 +1,10 @@
-"""Outliers: their number, the course of the level, clusters of slow trials, their periods and causes.
+"""Outliers: the course of the level, clusters and tail, their periods and causes.
 
 `outliers` analyzes runs, `examine` the rounds of one configuration; `quick` leaves out causes and
 periods. Trials are taken as multiples of their local level (`segments.py`), and clusters are
-searched in the multiples of all rounds together (`clusters.py`).
+searched in the multiples of all rounds together (`clusters.py`). Every trial is in the bulk, in a
+slow or fast cluster, or in the tail (`Outliers.partition`). The number of trials outside 1.5 x IQR,
+as in a box plot, is a different count: it depends neither on the order of the trials nor on clusters.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ AT_LENGTH = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster(JsonFields):
-    """A cluster of slow (or fast) trials around one multiple of the local level.
+    """A cluster of trials around one multiple of the local level: slow if it is above 1, fast if below.
 
     `low` and `high`: half-open range of its trials, as multiples. `share`: share of the timed
     trials, with its exact 95 % interval (Clopper and Pearson). `period_ms`: None if there is no
@@ -51,11 +53,18 @@ class Cluster(JsonFields):
     time_us: float
     counts: tuple[int, ...]
 
+    @property
+    def fast(self) -> bool:
+        """Whether its trials are faster than the bulk."""
+        return self.multiplier < 1
+
 
 @dataclass(frozen=True)
 class Tail(JsonFields):
-    """Slow trials beyond 1.5 x IQR and outside clusters, if they are more than a normal distribution has.
+    """Slow trials outside clusters that a normal distribution would not have.
 
+    These are the trials above the upper fence of 1.5 x IQR of the bulk, if they are more than a normal distribution
+    has there; else those so far above it that a normal distribution has one of them in 1 % of samples.
     `start` and `stop`: smallest and largest multiple. `shape`: how the tail decays, as text.
     """
 
@@ -92,8 +101,9 @@ class Outliers:
 
     `outliers`: number of trials of all rounds outside 1.5 x IQR, on both sides, as in a box plot.
     `labels`: for each sample an array with an entry per timed trial: -1 bulk, -2 tail, else the
-    index in `clusters`. `levels_ns`: the local level of each trial. `period_by`: "timestamps", or
-    "summed latencies" if there are no start times; None if no periods were searched.
+    index in `clusters`; `partition` counts them. `levels_ns`: the local level of each trial.
+    `period_by`: "timestamps", or "summed latencies" if there are no start times; None if no periods
+    were searched.
     """
 
     n: int
@@ -112,6 +122,17 @@ class Outliers:
         """The worst of the rounds."""
         return max((part.steady_state for part in self.rounds), key=list(SteadyState).index)
 
+    @property
+    def partition(self) -> dict[str, int]:
+        """Number of trials in the bulk, in slow clusters, in fast clusters and in the tail; they add up to n."""
+        labels = np.concatenate(self.labels)
+        return {
+            "bulk": int(np.count_nonzero(labels == BULK)),
+            "slow_clusters": sum(cluster.count for cluster in self.clusters if not cluster.fast),
+            "fast_clusters": sum(cluster.count for cluster in self.clusters if cluster.fast),
+            "tail": int(np.count_nonzero(labels == TAIL)),
+        }
+
     def as_dict(self) -> dict:
         """JSON values."""
         several = len(self.rounds) > 1
@@ -121,23 +142,26 @@ class Outliers:
             for part in self.rounds
             for segment in part.segments
         ]
-        return {**found, "steady_state": self.steady_state, "segments": segments}
+        return {**found, "partition": self.partition, "steady_state": self.steady_state, "segments": segments}
 
 
-#: Label of trials outside the bulk and outside clusters.
+#: Label of the trials of the tail.
 TAIL = -2
 
 #: Confidence of the two-sided interval of a cluster's share.
 SHARE_CONFIDENCE = 0.95
 
-#: Share of a normal distribution beyond each fence of 1.5 x IQR.
-NORMAL_BEYOND = 0.00349
+#: Share of a normal distribution beyond each fence of 1.5 x IQR; significance level of a tail.
+NORMAL_BEYOND, TAIL_ALPHA = 0.00349, 0.01
+
+#: IQR of a normal distribution in standard deviations.
+NORMAL_IQR = 1.349
 
 
 class OutlierAnswers(Answers):
     """Outliers of configurations, a `NoTrials` for each that failed; `clusters` is a DataFrame."""
 
-    _NOTHING_FOUND: ClassVar = {"outliers": None, "clusters": [], "segments": []}
+    _NOTHING_FOUND: ClassVar = {"outliers": None, "partition": None, "clusters": [], "segments": []}
 
     def __str__(self) -> str:
         if len(self) > AT_LENGTH:
@@ -150,6 +174,7 @@ class OutlierAnswers(Answers):
             "median_us": answer.median_us,
             "outliers": answer.outliers,
             "outliers_percent": 100 * answer.outliers / answer.n,
+            **answer.partition,
             "steady_state": answer.steady_state,
             "clusters": clusters_line(answer.clusters),
         }
@@ -275,19 +300,24 @@ def _find(samples: Sequence[Sample]) -> tuple[Outliers, list[Sample]]:
 
 
 def _tail(ratios: np.ndarray, labels: np.ndarray) -> Tail | None:
-    """Label trials outside the fences as tail; returns the slow ones if they are more than a normal bulk has."""
+    """The slow trials of the bulk that a normal distribution would not have; they are labelled as tail."""
+    from scipy.special import ndtri
+
     bulk = labels == BULK
-    if np.count_nonzero(bulk) < 2:
+    total = int(np.count_nonzero(bulk))
+    if total < 2:
         return None
-    low, high = np.percentile(ratios[bulk], [25, 75])
-    reach = 1.5 * (high - low)
-    beyond = bulk & (ratios > high + reach)
-    labels[beyond | (bulk & (ratios < low - reach))] = TAIL
-    count, total = int(np.count_nonzero(beyond)), int(np.count_nonzero(bulk))
-    if not count or 1 - at_most(count - 1, total, NORMAL_BEYOND) > 0.01:
+    low, middle, high = np.percentile(ratios[bulk], [25, 50, 75])
+    fence = high + 1.5 * (high - low)
+    count = int(np.count_nonzero(bulk & (ratios > fence)))
+    if 1 - at_most(count - 1, total, NORMAL_BEYOND) > TAIL_ALPHA:
+        fence = max(fence, middle - float(ndtri(TAIL_ALPHA / total)) * (high - low) / NORMAL_IQR)
+    beyond = bulk & (ratios > fence)
+    if not beyond.any():
         return None
+    labels[beyond] = TAIL
     slow = np.sort(ratios[beyond])
-    return Tail(count, count / len(ratios), float(slow[0]), float(slow[-1]), _shape(slow, float(high + reach)))
+    return Tail(len(slow), len(slow) / len(ratios), float(slow[0]), float(slow[-1]), _shape(slow, float(fence)))
 
 
 def _shape(ordered: np.ndarray, fence: float) -> str:
@@ -314,15 +344,10 @@ def _explain(found: Outliers, samples: list[Sample]) -> Outliers:
     ranges = [(cluster.multiplier, cluster.multiplier) for cluster in found.clusters]
     ranges += [(found.tail.start, found.tail.stop)] if found.tail else []
     excess = [tuple((multiple - 1) * found.median_us * 1e3 for multiple in ends) for ends in ranges]
-    # Only the slow outliers are the tail; fast outliers have the same label.
-    labels = [
-        np.where((label == TAIL) & (sample.timed_ns < level), TAIL - 1, label)
-        for label, sample, level in zip(found.labels, samples, found.levels_ns, strict=True)
-    ]
-    causes = find_causes(samples, labels, kinds, excess)
+    causes = find_causes(samples, found.labels, kinds, excess)
 
     def period(kind: int) -> float | None:
-        return find_period(starts, [label == kind for label in labels], found.median_us * 1e3)
+        return find_period(starts, [label == kind for label in found.labels], found.median_us * 1e3)
 
     clusters = tuple(
         replace(cluster, period_ms=period(place), causes=causes[place]) for place, cluster in enumerate(found.clusters)

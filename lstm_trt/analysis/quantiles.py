@@ -44,11 +44,26 @@ def median(values: np.ndarray) -> float:
     return percentile(np.sort(values), PERCENTILES["median_us"])
 
 
-def count_outliers(values: np.ndarray) -> int:
-    """Number of values outside 1.5 x IQR, on both sides, with numpy's default (linear) quartiles."""
-    low, high = np.percentile(values, [25, 75])
-    reach = 1.5 * (high - low)
-    return int(np.count_nonzero((values < low - reach) | (values > high + reach)))
+def is_outlier(values_ns: np.ndarray) -> np.ndarray:
+    """Which values are outside 1.5 x IQR, on both sides, with numpy's default (linear) quartiles.
+
+    Exact: values are rounded to whole ns, and compared with the fences in integers. In floating point a value on a
+    fence would be inside or outside depending on the unit.
+    """
+    whole = np.rint(values_ns).astype(np.int64)
+    steps = len(whole) - 1  # a quartile lies at steps / 4 or 3 x steps / 4, between two order statistics
+    places = [divmod(quarters * steps, 4) for quarters in (1, 3)]
+    ordered = np.partition(whole, sorted({min(rank + k, steps) for rank, _ in places for k in (0, 1)}))
+    low, high = (
+        int(ordered[rank]) * (4 - part) + int(ordered[min(rank + 1, steps)]) * part for rank, part in places
+    )  # four times the quartiles
+    below, above = 2 * low - 3 * (high - low), 2 * high + 3 * (high - low)  # eight times the fences
+    return (whole < -(-below // 8)) | (whole > above // 8)
+
+
+def count_outliers(values_ns: np.ndarray) -> int:
+    """Number of values outside 1.5 x IQR, as in a box plot; see `is_outlier`."""
+    return int(np.count_nonzero(is_outlier(values_ns)))
 
 
 def share_of(percentile: str | float | Fraction) -> Fraction:

@@ -214,17 +214,19 @@ def outliers_text(outliers: Outliers, name: str = "") -> str:
     rounds = outliers.rounds
     over = f" in {len(rounds)} rounds" if len(rounds) > 1 else ""
     lines.append(
-        f"{count(outliers.n, 'trial')}{over}, median {latency(outliers.median_us)};"
-        f" {count(outliers.outliers, 'outlier')} outside 1.5 x IQR ({percent(outliers.outliers / outliers.n)})"
+        f"{count(outliers.n, 'trial')}{over}, median {latency(outliers.median_us)}; {_box_plot_count(outliers)}"
     )
+    lines.append(f"Trials: {_partition(outliers)}")
     lines += _course(rounds)
     if outliers.clusters:
-        clusters = count(len(outliers.clusters), "cluster")
+        fast = sum(cluster.fast for cluster in outliers.clusters)
+        kinds = ((len(outliers.clusters) - fast, "slow cluster"), (fast, "fast cluster"))
+        clusters = " and ".join(count(size, kind) for size, kind in kinds if size)
         lines.append(f"{clusters}, as multiples of the local median (with the 95 % interval of the share):")
         lines += [f"  {_cluster(cluster, outliers)}" for cluster in outliers.clusters]
         lines += _uneven(outliers)
     else:
-        lines.append("No clusters of outliers.")
+        lines.append("No clusters.")
     lines += _tail(outliers)
     if outliers.clusters and outliers.period_by is not None and not outliers.causes_counted:
         lines.append(
@@ -235,9 +237,17 @@ def outliers_text(outliers: Outliers, name: str = "") -> str:
 
 def outliers_line(outliers: Outliers, name: str) -> str:
     """The outliers on one line, for lists of configurations."""
-    clusters = clusters_line(outliers.clusters)
-    found = f"{count(outliers.outliers, 'outlier')} in {count(outliers.n, 'trial')}"
-    return f"{name}: {found}; clusters: {clusters}; level: {outliers.steady_state}"
+    found = f"{count(outliers.n, 'trial')}: {_partition(outliers)}; {_box_plot_count(outliers)}"
+    return f"{name}: {found}; clusters: {clusters_line(outliers.clusters)}; level: {outliers.steady_state}"
+
+
+def _box_plot_count(outliers: Outliers) -> str:
+    return f"{outliers.outliers} outside 1.5 x IQR (box plot; {percent(outliers.outliers / outliers.n)})"
+
+
+def _partition(outliers: Outliers) -> str:
+    """Number of trials of each kind; they add up to n."""
+    return ", ".join(f"{kind.replace('_', ' ')} {size}" for kind, size in outliers.partition.items())
 
 
 def clusters_line(clusters: Sequence, most: int | None = None) -> str:
@@ -423,8 +433,8 @@ def _changed_clusters(comparison: Comparison) -> list[str]:
     few = min(comparison.rounds_a, comparison.rounds_b) < ROUNDS
     caveat = f" (with fewer than {ROUNDS} processes per side, a cluster can be new or gone by chance)"
     caveat *= bool(few and (comparison.clusters_gone or comparison.clusters_new))
-    head = f"clusters of outliers, share of the trials in A -> in B{caveat}:"
-    return [head, *lines] if lines else ["no clusters of outliers"]
+    head = f"clusters, share of the trials in A -> in B{caveat}:"
+    return [head, *lines] if lines else ["no clusters"]
 
 
 def _pair(pair: ClusterPair) -> str:
@@ -479,9 +489,9 @@ def summary_table(rows: Sequence[SummaryRow]) -> str:
     caption += "; network: layers x hidden" if "network" in header else ""
     caption += "; n: number of trials"
     caption += "; roofline: lower bound for this machine" if "roofline" in header else ""
-    legend = "outliers: number outside 1.5 x IQR; clusters: multiple of the local median and share of the trials"
+    legend = "outliers: outside 1.5 x IQR (box plot); clusters: multiple of the local median and share of the trials"
     star = any("*" in cell for cells in lines for cell in cells)
-    legend += "; *: n is too small for an upper bound" if star else ""
+    legend += "; *: n too small for an upper bound" if star else ""
     return "\n".join([caption, legend, f"{head}  {last}", *texts])
 
 

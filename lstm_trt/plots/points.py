@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from lstm_trt.analysis.quantiles import PERCENTILES, percentile
+from lstm_trt.analysis.quantiles import PERCENTILES, is_outlier, percentile
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import listed
 from lstm_trt.config.workload import AXES
@@ -84,10 +84,8 @@ class Round:
 
     @cached_property
     def is_outlier(self) -> np.ndarray:
-        """Which trials are outside 1.5 x IQR, on both sides, as counted in the founding document."""
-        low, high = self.quartiles_us
-        reach = 1.5 * (high - low)
-        return (self.latency_us < low - reach) | (self.latency_us > high + reach)
+        """Which trials are outside 1.5 x IQR, on both sides, as counted in the founding document and by `summarize`."""
+        return is_outlier(1e3 * self.latency_us)
 
     @property
     def outliers(self) -> int:

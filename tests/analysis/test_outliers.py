@@ -11,11 +11,13 @@ import pytest
 
 from lstm_trt.analysis.causes import CONTROL, find_period
 from lstm_trt.analysis.outliers import BULK, TAIL, examine, quick
+from lstm_trt.analysis.quantiles import count_outliers
 from lstm_trt.analysis.segments import find_segments
 from lstm_trt.analysis.text import clusters_line, outliers_text
 from lstm_trt.config.errors import UsageError
+from lstm_trt.store.runs import load
 from lstm_trt.store.samples import Sample
-from tests.conftest import rest_is_heavy
+from tests.conftest import ROOT, rest_is_heavy
 from tests.support.planted_latencies import BODIES, MEDIAN_NS, allowed_failures, beats, moving, plant, with_counts
 
 #: Cases of this module with random outcomes: together they fail a correct program once in a thousand runs.
@@ -132,7 +134,7 @@ def test_a_level_that_a_step_moves_is_no_cluster(fixed):
 def test_a_smooth_tail_is_a_tail(body, fixed):
     found = quick([Sample.of(BODIES[body](fixed, 10_000))])
     assert found.tail is not None
-    assert (found.labels[0] == TAIL).sum() >= found.tail.count > 100
+    assert (found.labels[0] == TAIL).sum() == found.tail.count > 100
     assert found.tail.share == found.tail.count / 10_000
     text = outliers_text(found)
     assert "smooth tail" in text
@@ -143,6 +145,51 @@ def test_a_normal_body_has_no_tail(rng):
     samples = 30
     tails = [quick([Sample.of(BODIES["normal 5 %"](rng, 3000))]).tail for _ in range(samples)]
     assert sum(tail is not None for tail in tails) <= allowed(samples, 0.05)
+
+
+# Partition
+
+
+def assert_partition(found) -> None:
+    """Every trial is of one kind, and each kind has as many trials as the answer says elsewhere."""
+    part, labels = found.partition, np.concatenate(found.labels)
+    assert sum(part.values()) == found.n == len(labels)
+    assert part["tail"] == (found.tail.count if found.tail else 0) == np.count_nonzero(labels == TAIL)
+    for kind, fast in (("slow_clusters", False), ("fast_clusters", True)):
+        places = [place for place, cluster in enumerate(found.clusters) if (cluster.multiplier < 1) == fast]
+        assert part[kind] == np.isin(labels, places).sum()
+    assert found.as_dict()["partition"] == part
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_planted_trials_are_in_one_part_each(body, rng):
+    for clusters in ((), (A_QUARTER, TWICE), ((0.7, 0.05), TWICE)):
+        latency_ns, _ = plant(rng, BODIES[body](rng, 1000), clusters)
+        assert_partition(quick([Sample.of(latency_ns), Sample.of(BODIES[body](rng, 700), round=1)]))
+
+
+@pytest.mark.parametrize(("folder", "every"), [("outliers", 1), ("grid", 8)])
+def test_recorded_trials_are_in_one_part_each(folder, every):
+    for group in list(load(ROOT / "data" / "epyc" / folder))[::every]:
+        found = quick(group.samples)
+        assert_partition(found)
+        assert found.outliers == count_outliers(np.concatenate([sample.timed_ns for sample in group.samples]))
+
+
+def test_fast_clusters_are_named_apart_from_slow_ones(fixed):
+    latency_ns, _ = plant(fixed, BODIES["normal 1 %"](fixed, 2000), ((0.8, 0.05), (1.25, 0.03)))
+    found = quick([Sample.of(latency_ns)])
+    assert (found.partition["fast_clusters"], found.partition["slow_clusters"]) == (100, 60)
+    assert [cluster.fast for cluster in found.clusters] == [True, False]
+    assert "1 slow cluster and 1 fast cluster" in outliers_text(found)
+
+
+def test_a_straggler_is_never_in_the_bulk(fixed):
+    latency_ns = BODIES["normal 1 %"](fixed, 10_000)
+    latency_ns[5000] = 3 * MEDIAN_NS
+    found = quick([Sample.of(latency_ns)])
+    assert found.labels[0][5000] == TAIL
+    assert found.tail.count == 1  # and not the 0.35 % that a normal distribution has beyond the fence
 
 
 # Periods
@@ -382,7 +429,7 @@ def test_text(fixed):
     text = outliers_text(found, "a name")
     assert text.startswith("a name:\n1000 trials, median 100")
     assert "Level: flat" in text
-    assert "2 clusters, as multiples of the local median (" in text and ":\n  1.25x (125" in text
+    assert "2 slow clusters, as multiples of the local median (" in text and ":\n  1.25x (125" in text
     assert "20 trials, 2.0 % (1.2 to 3.1 %), unexplained" in text
     assert "No events were counted" in text
     clean = outliers_text(examine([Sample.of(BODIES["uniform 5 %"](fixed, 1000))]))

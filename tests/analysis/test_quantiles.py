@@ -14,8 +14,10 @@ from scipy import stats
 from lstm_trt.analysis.quantiles import (
     LONGEST,
     check_confidence,
+    count_outliers,
     interval,
     interval_ranks,
+    is_outlier,
     proves_above,
     proves_below,
     rate_bounds,
@@ -63,6 +65,30 @@ def test_the_interval_is_made_of_values_that_were_seen():
     low, high = interval_ranks(1000, Fraction("0.9"))
     assert interval(ordered, Fraction("0.9")) == (ordered[low - 1], ordered[high - 1])
     assert interval(ordered, Fraction("0.999")) == (ordered[interval_ranks(1000, Fraction("0.999"))[0] - 1], None)
+
+
+# Outliers
+
+
+def test_values_on_a_fence_are_inside_whatever_the_unit(rng):
+    # Quartiles 101_003 and 101_011: the fences are 100_991 and 101_023, which no product with 1e-3 represents exactly.
+    ordered = np.array([100_990, 100_991, 101_003, 101_003, 101_007, 101_011, 101_011, 101_023, 101_024])
+    assert is_outlier(ordered).tolist() == [True, *[False] * 7, True]
+    shuffled = rng.permutation(ordered).astype(np.float64)
+    assert count_outliers(shuffled) == count_outliers(1e3 * (shuffled / 1e3)) == 2
+
+
+def test_outliers_are_those_of_exact_quartiles(rng):
+    """Against fractions: numpy's linear quartiles lie at (n - 1) / 4 and 3 (n - 1) / 4."""
+    for n in (1, 2, 3, 4, 5, 6, 7, 8, 101, 1002):
+        values = rng.integers(10**6, 10**6 + 12, n)  # narrow, so that many values are on the fences
+        ordered = [Fraction(int(value)) for value in np.sort(values)]
+        low, high = (
+            ordered[int(place)] + place % 1 * (ordered[min(int(place) + 1, n - 1)] - ordered[int(place)])
+            for place in (Fraction(n - 1, 4), Fraction(3 * (n - 1), 4))
+        )
+        reach = Fraction(3, 2) * (high - low)
+        assert is_outlier(values).tolist() == [not low - reach <= int(value) <= high + reach for value in values]
 
 
 # Bounds of rates

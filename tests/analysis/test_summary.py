@@ -54,12 +54,6 @@ def test_outliers_are_those_that_were_planted(planted_low, planted_high):
     assert count_outliers(values) == planted_low + planted_high
 
 
-def test_outliers_follow_numpys_linear_quartiles():
-    # 1, 2, 3, 4, x: quartiles 2 and 4 -> the fence is at 7; one above it, none at it.
-    assert count_outliers(np.array([1, 2, 3, 4, 7])) == 0
-    assert count_outliers(np.array([1, 2, 3, 4, 7.001])) == 1
-
-
 def test_warm_up_is_shown_and_does_not_count():
     recording = planted(rows=10, latency_ns=np.array([9000, 100, 100, 5, 6, 7, 8, 9, 10, 11]) * 1000)
     (row,) = summarize([recording])
