@@ -1,17 +1,22 @@
-"""Strip the notebooks that a commit is about to record, in the index only.
+"""Strip from notebooks what a run writes: in commits, merges, a clean filter, or files.
 
-`pre-commit` starts this file with a Python that has nbstripout. Each staged .ipynb is
-read from the index and stripped, and its index entry is changed to the stripped blob;
-mode, flags, working copy and unstaged changes stay as they are. If a notebook cannot be
-stripped, the commit is refused with one line that names it. With --check the committed
-notebooks are verified instead (`make lint`, CI), because a hook can be skipped. OPTIONS
-defines what is stripped, for the hook, the check and the clean filter. Only the standard
-library is imported until a notebook is found.
+The file `pre-commit` starts this one with a Python that has nbstripout and the name of a hook:
+
+* pre-commit: each staged .ipynb is read from the index and stripped, and its index entry is
+  changed to the stripped blob; mode, flags, working copy and unstaged changes stay as they
+  are. If a notebook cannot be stripped, the commit is refused with one line that names it.
+* pre-merge-commit: a merge that brings in the results of a run is left to `git commit`, which strips them.
+* post-merge: after a fast-forward, which records no commit, prints a warning.
+
+--check verifies the committed notebooks (`make lint`, CI), because a hook can be skipped.
+--filter strips from standard input to standard output, and names of notebooks strip these
+files. Only the standard library is imported until a notebook is found.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib.util
 import io
 import json
@@ -20,25 +25,19 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 # Cell ids, tags and the kernelspec stay: they belong to the notebook, not to a run of it.
-# Only one tag is dropped: given several, nbstripout 0.9.1 drops only the cells of the last one.
-OPTIONS = (
-    "--keep-id",
-    "--extra-keys",
-    "metadata.papermill cell.metadata.papermill",
-    "--drop-tagged-cells",
-    "injected-parameters",
-)
-# With rfc3987_syntax (installed by JupyterLab), importing nbstripout takes two seconds longer: jsonschema then
+EXTRA_KEYS = [f"metadata.{key}" for key in ("language_info", "papermill", "signature", "widgets")] + [
+    f"cell.metadata.{key}"
+    for key in ("ExecuteTime", "collapsed", "execution", "heading_collapsed", "hidden", "papermill", "scrolled")
+]
+ADDED_CELLS = {"injected-parameters", "papermill-error-cell-tag"}  # tags of the cells that papermill adds
+# With rfc3987_syntax (installed by JupyterLab), importing nbformat takes two seconds longer: jsonschema then
 # compiles a grammar of web addresses, which notebooks do not need. None in sys.modules makes that import fail.
 UNNEEDED = "rfc3987_syntax"
 REGULAR_FILES = (b"100644", b"100755")  # not links (120000) or submodules (160000), whatever their names
-# Without these, the user's settings for nbstripout's filter would be added to OPTIONS; CI does not have them. In a
-# container the checkout often belongs to another user, which git refuses; reading its objects runs none of its code.
-SETTINGS = {"filter.nbstripout.extrakeys": "", "filter.nbstripout.keepmetadatakeys": "", "safe.directory": "*"}
 ATTEMPTS = 3
 
 
@@ -67,12 +66,21 @@ def printable(path: bytes) -> str:
     return name if name.isprintable() else ascii(name)
 
 
+def several(paths: Iterable[bytes]) -> str:
+    first, *others = sorted(paths)
+    return printable(first) + (f" and {len(others)} more" if others else "")
+
+
 def is_notebook(mode: bytes, path: bytes) -> bool:
     return mode in REGULAR_FILES and path.endswith(b".ipynb")
 
 
 def read(blob: bytes) -> bytes:
     return git("cat-file", "blob", blob.decode())
+
+
+def tags(cell: dict) -> list[str]:
+    return cell.get("metadata", {}).get("tags", [])
 
 
 def stripped(path: bytes, content: bytes) -> bytes:
@@ -87,28 +95,33 @@ def stripped(path: bytes, content: bytes) -> bytes:
         raise Refusal(f"{name} is not valid JSON as git stores it ({error}): {remedy}") from None
     if not isinstance(notebook, dict) or not notebook.keys() & {"cells", "worksheets"}:
         raise Refusal(f"{name} is JSON but not a notebook: {remedy}")
-    with tempfile.TemporaryDirectory(prefix="lstmtrt-") as folder:
-        file = Path(folder, "notebook.ipynb")
-        file.write_bytes(content)
-        sys.argv, sys.stdin = ["nbstripout", *OPTIONS, str(file)], None
-        sys.modules.setdefault(UNNEEDED, None)
-        # nbstripout wraps the buffers of the streams and closes them.
-        output, errors = io.TextIOWrapper(io.BytesIO()), io.StringIO()
-        try:
-            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-                import nbstripout
+    sys.modules.setdefault(UNNEEDED, None)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # nbformat reports deviations from the schema
+            import nbformat
+            from nbstripout import strip_output
 
-                nbstripout.main()
-        except (Exception, SystemExit) as error:
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise Refusal(f"{name} cannot be stripped ({reason}): {remedy}") from None
-        return file.read_bytes()
+            notebook = nbformat.reads(content.decode("utf-8"), as_version=nbformat.NO_CONVERT)
+            before = copy.deepcopy(notebook)
+            for sheet in notebook.get("worksheets", [notebook]):
+                sheet.cells = [cell for cell in sheet.cells if not ADDED_CELLS.intersection(tags(cell))]
+                for cell in sheet.cells:
+                    if not tags(cell):
+                        cell.get("metadata", {}).pop("tags", None)
+            strip_output(notebook, keep_output=None, keep_count=False, keep_id=True, extra_keys=EXTRA_KEYS)
+            return content if notebook == before else (nbformat.writes(notebook) + "\n").encode()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise Refusal(f"{name} cannot be stripped ({reason}): {remedy}") from None
 
 
 # --- The commit ---------------------------------------------------------------
 
 
-def changes(commit: str) -> dict[bytes, tuple[tuple[bytes, bytes], tuple[bytes, bytes]]]:
+Changes = dict[bytes, tuple[tuple[bytes, bytes], tuple[bytes, bytes]]]
+
+
+def changes(commit: str) -> Changes:
     """Differences between a commit and the index: path -> (mode, blob) before and after; without `git add -N`."""
     output = git(
         *("diff-index", "--cached", "--raw", "-z", "--no-renames", "--no-abbrev"),
@@ -119,6 +132,11 @@ def changes(commit: str) -> dict[bytes, tuple[tuple[bytes, bytes], tuple[bytes, 
         old_mode, mode, old_blob, blob, _ = fields.removeprefix(b":").split(b" ")
         found[path] = (old_mode, old_blob), (mode, blob)
     return found
+
+
+def notebooks(changed: Changes) -> dict[bytes, bytes]:
+    """The new blob of each notebook among these changes."""
+    return {path: blob for path, (_, (mode, blob)) in changed.items() if is_notebook(mode, path)}
 
 
 def replace(blobs: dict[bytes, tuple[bytes, bytes]], **environment: str) -> None:
@@ -168,22 +186,20 @@ def strip_commit() -> None:
         staged = changes(head)
         # An amend records HEAD's notebooks again, including those that skipped the hook.
         recorded = changes(commit_or_empty_tree("HEAD^")) | staged if amend else staged
-        notebooks = {path: blob for path, (_, (mode, blob)) in recorded.items() if is_notebook(mode, path)}
-        for path, blob in notebooks.items():
+        found = notebooks(recorded)
+        for path, blob in found.items():
             if blob not in clean:
                 # Without --path: no filter and no conversion of line endings may change the content.
                 without = stripped(path, read(blob))
                 clean[blob] = git("hash-object", "-w", "--stdin", stdin=without).strip()
                 clean[clean[blob]] = clean[blob]
-        blobs = {path: (blob, clean[blob]) for path, blob in notebooks.items() if clean[blob] != blob}
+        blobs = {path: (blob, clean[blob]) for path, blob in found.items() if clean[blob] != blob}
         if not blobs:
             return
         # Git checks whether there is something to commit before it calls the hook, but not afterwards.
         left = [path for path, (old, (mode, blob)) in staged.items() if old != (mode, blobs.get(path, (0, blob))[1])]
         if not left and not amend and not git("rev-parse", "--verify", "--quiet", "MERGE_HEAD", check=False):
-            first, *others = sorted(blobs)
-            more = f" and {len(others)} more" if others else ""
-            raise Refusal(f"nothing to commit: only outputs have changed, in {printable(first)}{more}")
+            raise Refusal(f"nothing to commit: only outputs have changed, in {several(blobs)}")
         replace(blobs)
         # `git commit -- PATH` commits from a temporary index; afterwards index.lock, a second copy with the same
         # files added, becomes the index: without the stripped blobs there, the outputs would be staged again.
@@ -194,56 +210,110 @@ def strip_commit() -> None:
     raise Refusal("another process keeps staging notebooks: commit again when it has finished")
 
 
-# --- The check ----------------------------------------------------------------
+# --- Checks -------------------------------------------------------------------
 
 
-def check_head() -> int:
+def unclean(blobs: dict[bytes, bytes]) -> dict[bytes, Refusal | None]:
+    """Those of these notebooks that would be stripped (None), or cannot be (why)."""
+    found: dict[bytes, Refusal | None] = {}
+    for path, blob in blobs.items():
+        try:
+            content = read(blob)
+            if stripped(path, content) != content:
+                found[path] = None
+        except Refusal as refusal:
+            found[path] = refusal
+    return found
+
+
+def complaints(blobs: dict[bytes, bytes]) -> list[str]:
+    command, lines = shlex.join([sys.executable, __file__]), []
+    for path, refusal in unclean(blobs).items():
+        name = printable(path)
+        remedy = f"run {command} {shlex.quote(name)}, then commit it"
+        lines.append(str(refusal or f"{name} was committed with results of a run: {remedy}"))
+    return lines
+
+
+def check_merge() -> None:
+    """Leave a merge that brings in outputs to `git commit`: git would not record what this hook strips in the index."""
+    found = unclean(notebooks(changes("HEAD")))
+    for refusal in filter(None, found.values()):
+        raise refusal
+    if found:
+        raise Refusal(
+            f"{several(found)} would be merged with results of a run: git commit strips them and ends the merge"
+        )
+
+
+def warn_after_merge() -> None:
+    for line in complaints(notebooks(changes("ORIG_HEAD"))):
+        print(f"post-merge: {line}", file=sys.stderr)
+
+
+def check_head() -> None:
     """Check the notebooks of HEAD below the current folder: one line for each that would be stripped."""
     here = Path.cwd()
     if "GIT_DIR" not in os.environ and not any((folder / ".git").exists() for folder in (here, *here.parents)):
         print("check-notebooks: no git repository here, so no committed notebooks")
-        return 0
-    total = wrong = 0
-    for line in git("ls-tree", "-r", "-z", commit_or_empty_tree("HEAD")).split(b"\0")[:-1]:
-        fields, _, path = line.partition(b"\t")
-        mode, _, blob = fields.split(b" ")
-        if is_notebook(mode, path):
-            total += 1
-            try:
-                content = read(blob)
-                if stripped(path, content) == content:
-                    continue
-                command = shlex.join(["nbstripout", *OPTIONS, "--", printable(path)])
-                message = f"{printable(path)} was committed with outputs: run make hook and {command}, then commit it"
-            except Refusal as refusal:
-                message = refusal
-            wrong += 1
-            print(f"check-notebooks: {message}", file=sys.stderr)
-    if not wrong:
-        print(f"check-notebooks: {total} committed, none has outputs")
-    return int(wrong > 0)
+        return
+    lines = git("ls-tree", "-r", "-z", commit_or_empty_tree("HEAD")).split(b"\0")[:-1]
+    entries = [(fields.split(b" "), path) for fields, _, path in (line.partition(b"\t") for line in lines)]
+    blobs = {path: blob for (mode, _, blob), path in entries if is_notebook(mode, path)}
+    found = complaints(blobs)
+    if found:
+        raise Refusal("\n".join(found))
+    print(f"check-notebooks: {len(blobs)} committed, none has outputs")
+
+
+# --- The command --------------------------------------------------------------
+
+
+def strip_stream() -> None:
+    sys.stdout.buffer.write(stripped(b"the notebook", sys.stdin.buffer.read()))
+
+
+def strip_files(names: list[str]) -> None:
+    for name in names:
+        content = Path(name).read_bytes()
+        without = stripped(os.fsencode(name), content)
+        if without != content:
+            Path(name).write_bytes(without)
+
+
+MODES = {
+    "pre-commit": strip_commit,
+    "pre-merge-commit": check_merge,
+    "post-merge": warn_after_merge,
+    "--check": check_head,
+    "--filter": strip_stream,
+}
 
 
 def main(arguments: list[str]) -> int:
     usable = sys.version_info >= (3, 11) and importlib.util.find_spec("nbstripout") is not None
     if arguments == ["--usable"]:
         return int(not usable)
-    caller = "check-notebooks" if arguments == ["--check"] else "pre-commit"
+    mode = arguments[0] if len(arguments) == 1 and arguments[0] in MODES else ""
+    caller = {"--check": "check-notebooks"}.get(mode, mode.strip("-") or "strip")
+    # In a container the checkout often belongs to another user, which git refuses; reading its objects runs none of its
+    # code.
     count = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
-    for number, (name, value) in enumerate(SETTINGS.items(), count):
-        os.environ |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
-    os.environ["GIT_CONFIG_COUNT"] = str(count + len(SETTINGS))
+    os.environ |= {f"GIT_CONFIG_KEY_{count}": "safe.directory", f"GIT_CONFIG_VALUE_{count}": "*"}
+    os.environ["GIT_CONFIG_COUNT"] = str(count + 1)
     try:
         if not usable:
             raise Refusal(f"{sys.executable} is not Python 3.11 or newer with nbstripout: run make hook")
-        if arguments == ["--check"]:
-            return check_head()
-        if arguments:
-            raise Refusal(f"unknown arguments {shlex.join(arguments)}: --check, or none where git calls")
-        strip_commit()
+        if mode:
+            MODES[mode]()
+        elif arguments and all(name.endswith(".ipynb") for name in arguments):
+            strip_files(arguments)
+        else:
+            raise Refusal(f"give names of notebooks, or one of {', '.join(MODES)}; not {shlex.join(arguments)!r}")
         return 0
     except (Refusal, OSError) as error:
-        print(f"{caller}: {error}", file=sys.stderr)
+        for line in str(error).splitlines():
+            print(f"{caller}: {line}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -26,21 +27,36 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("git") is None, reason="needs git"),
 ]
 HOOKS = ROOT / ".githooks"
+FILES = ("pre-commit", "pre-merge-commit", "post-merge", "strip_staged.py")
 TOOLS = ("git", "sh", "grep", "cut", "head", "cmp", "sed", "cat", "true", "false")
 
 
+#: What kernels, papermill and nbclient write to a notebook's metadata, and to those of each cell.
+RUN = {
+    "language_info": {"codemirror_mode": {"name": "ipython", "version": 3}, "name": "python", "version": "3.12.1"},
+    "papermill": {"duration": 1.5, "exception": None, "input_path": "a.ipynb", "parameters": {"n": 2}},
+    "widgets": {"application/vnd.jupyter.widget-state+json": {"state": {}, "version_major": 2, "version_minor": 0}},
+}
+CELL_RUN = {
+    "papermill": {"duration": 1.5, "exception": False, "status": "completed"},
+    "execution": {"iopub.status.busy": "2026-01-01T00:00:00.000000Z"},
+    "tags": [],
+}
+
+
 def notebook(text: str = "1", *, ran: bool = True, tags: tuple[str, ...] = (), **metadata) -> bytes:
-    """A notebook, byte for byte as nbformat writes it, with or without outputs."""
+    """A notebook, byte for byte as nbformat writes it, with or without what a run adds."""
     cell = {
         "cell_type": "code",
         "execution_count": 7 if ran else None,
         "id": "the-cell",
-        "metadata": {"tags": list(tags)} if tags else {},
+        "metadata": (CELL_RUN if ran else {}) | ({"tags": list(tags)} if tags else {}),
         "outputs": [{"name": "stdout", "output_type": "stream", "text": ["out\n"]}] if ran else [],
         "source": [text],
     }
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    content = {"cells": [cell], "metadata": {"kernelspec": kernel, **metadata}, "nbformat": 4, "nbformat_minor": 5}
+    metadata = {"kernelspec": kernel, **(RUN if ran else {}), **metadata}
+    content = {"cells": [cell], "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
     return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
 
 
@@ -218,13 +234,13 @@ def test_what_belongs_to_the_notebook_stays_and_what_belongs_to_a_run_goes(repos
     # CI has no settings of the user's own for nbstripout, and the hook must agree with CI.
     repository.git("config", "filter.nbstripout.extrakeys", "metadata.kernelspec")
     repository.git("config", "filter.nbstripout.keepmetadatakeys", "metadata.papermill")
-    whole = json.loads(notebook(papermill={"input_path": "in.ipynb", "parameters": {"n": 2}}))
+    whole = json.loads(notebook(title="my own"))
     whole["cells"] = []
-    tags = [("parameters",), ("injected-parameters",), ("mine", "x"), ("keep_output",)]
+    added = [("injected-parameters",), ("papermill-error-cell-tag",)]
+    tags = [("parameters",), added[0], ("mine", "x"), ("keep_output",), added[1]]
     for number, tag in enumerate(tags):
         (cell,) = json.loads(notebook(f"n = {number}", tags=tag))["cells"]
         cell["id"] = f"id-{number}"
-        cell["metadata"] |= {"papermill": {"duration": 1.5, "status": "completed"}, "execution": {"x": 1}}
         whole["cells"].append(cell)
     repository.write("a.ipynb", json.dumps(whole).encode())
     # Format 3.
@@ -240,7 +256,7 @@ def test_what_belongs_to_the_notebook_stays_and_what_belongs_to_a_run_goes(repos
     (cell,) = json.loads(repository.committed("old.ipynb"))["worksheets"][0]["cells"]
     assert cell["outputs"] == [] and cell["prompt_number"] is None and cell["input"] == ["1"]
     result = json.loads(repository.committed("a.ipynb"))
-    assert result["metadata"] == {"kernelspec": whole["metadata"]["kernelspec"]}
+    assert result["metadata"] == {"kernelspec": whole["metadata"]["kernelspec"], "title": "my own"}
     assert [cell["id"] for cell in result["cells"]] == ["id-0", "id-2", "id-3"]
     assert [cell["metadata"] for cell in result["cells"]] == [{"tags": list(tags[i])} for i in (0, 2, 3)]
     assert [cell["source"] for cell in result["cells"]] == [["n = 0"], ["n = 2"], ["n = 3"]]
@@ -421,6 +437,42 @@ def test_other_kinds_of_repository(tmp_path, tools, kind):
     repository.git("config", "core.splitIndex", str(kind == "core.splitIndex").lower())
     repository.strips("1")
     repository.strips("2", "--", "a.ipynb")
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_merge_leaves_outputs_to_the_commit_and_a_fast_forward_warns(repository, bare, installed):
+    """Of a branch whose commits skipped the hook; other notebooks that come with it are clean."""
+    place = repository if installed else bare
+    if not installed:
+        place.git("config", "lstmtrt.python", sys.executable)
+    place.git("checkout", "-q", "-b", "side")
+    place.write("clean.ipynb", clean())
+    place.write("ran.ipynb", notebook("side"))
+    place.commit("--no-verify")
+    for fast_forward in (True, False):
+        place.git("checkout", "-q", "-b", f"target-{fast_forward}", "main")
+        if not fast_forward:
+            place.write("text", b"main\n")
+            place.commit()
+        done = place.run("git", "merge", "-q", "--no-edit", "side")
+        lines = done.stderr.decode().splitlines()
+        assert done.returncode == int(not fast_forward), done
+        if fast_forward:
+            assert [line.split(":")[0] for line in lines] == ["post-merge"] and "ran.ipynb" in lines[0]
+        else:
+            assert lines[0].startswith("pre-merge-commit: ran.ipynb would be merged with results of a run: git commit ")
+            place.git("commit", "-q", "--no-edit")
+            assert place.committed("ran.ipynb") == clean("side")
+            assert (place.folder / "ran.ipynb").read_bytes() == notebook("side")
+            assert len(place.git("rev-list", "--parents", "-1", "HEAD").split()) == 3
+        place.git("reset", "-q", "--hard")
+    # Clean notebooks alone are merged at once.
+    place.git("checkout", "-q", "-b", "tidy", "main")
+    place.write("tidy.ipynb", clean())
+    place.commit()
+    place.git("checkout", "-q", "target-False")
+    done = place.run("git", "merge", "-q", "--no-edit", "tidy")
+    assert (done.returncode, done.stderr, place.committed("tidy.ipynb")) == (0, b"", clean())
 
 
 def test_a_merge_conflict_in_a_notebook(repository):
@@ -686,7 +738,7 @@ def test_installing_again_changes_nothing_and_uninstalling_restores(plain):
     assert b"python = " + os.fsencode(sys.executable) in once
     plain.install()
     assert configuration.read_bytes() == once
-    for name in ("pre-commit", "strip_staged.py"):
+    for name in FILES:
         assert not (hooks / name).is_symlink()
         assert (hooks / name).read_bytes() == (HOOKS / name).read_bytes()
         assert (plain.folder / ".githooks" / name).read_bytes() == (HOOKS / name).read_bytes()
@@ -723,6 +775,16 @@ def test_another_hook_stays_and_can_call_ours(plain):
     assert (plain.folder / "other-ran").read_text().count("\n") == 3
     assert b"still calls" in plain.install("--uninstall")
     assert other.read_bytes() == chained
+    other.unlink()
+    merging = other.with_name("pre-merge-commit")
+    merging.write_bytes(alone)
+    assert "`.githooks/pre-merge-commit || exit 1`" in plain.install_refused()
+    assert not other.exists()
+    merging.write_bytes(alone + b".githooks/pre-merge-commit || exit 1\n")
+    plain.install()
+    assert set(os.listdir(merging.parent)) == set(FILES) and merging.read_bytes().startswith(alone)
+    plain.install("--uninstall")
+    assert set(os.listdir(merging.parent)) == {"pre-merge-commit"}
 
 
 def test_a_hooks_path_stays(plain):
@@ -763,9 +825,9 @@ def test_the_filter_strips_as_the_hook_does_with_the_drawbacks_that_the_page_lis
     plain.install("--filter")
     assert not (plain.folder / ".git/hooks/pre-commit").exists()
     plain.write("json.py", b"raise SystemExit('imported from the checkout')\n", add=False)
-    file = plain.write("a b.ipynb", notebook("1", papermill={"x": 1}))
+    file = plain.write("a b.ipynb", notebook("1"))
     plain.commit()
-    assert plain.committed("a b.ipynb") == clean("1") and file.read_bytes() == notebook("1", papermill={"x": 1})
+    assert plain.committed("a b.ipynb") == clean("1") and file.read_bytes() == notebook("1")
     plain.git("checkout", "-q", "-b", "other")
     plain.write("a b.ipynb", clean("2"))
     plain.commit()
@@ -840,16 +902,22 @@ def test_the_check_looks_at_what_is_committed_and_not_at_the_working_copy(plain)
 
 def test_the_check_names_what_skipped_the_hook(repository):
     repository.write("with out.ipynb", notebook("1"))
-    repository.write("papered.ipynb", notebook("1", ran=False, papermill={"x": 1}))
+    for key, value in RUN.items():
+        repository.write(f"{key}.ipynb", notebook("1", ran=False, **{key: value}))
+    repository.write("tags.ipynb", clean().replace(b'"metadata": {},', b'"metadata": {"tags": []},'))
     repository.write("injected.ipynb", notebook("1", ran=False, tags=("injected-parameters",)))
     repository.write("empty.ipynb", b"")
     repository.commit("--no-verify")
     done = repository.check()
     lines = done.stderr.decode().splitlines()
-    assert done.returncode == 1 and len(lines) == 4, done
+    assert done.returncode == 1, done
     assert lines[0].startswith("check-notebooks: empty.ipynb is empty")
-    for name, line in zip(("injected", "papered", "with out"), lines[1:], strict=True):
-        assert line.startswith(f"check-notebooks: {name}.ipynb was committed with outputs")
+    for name, line in zip((*sorted({"injected", "tags", *RUN}), "with out"), lines[1:], strict=True):
+        start, command = line.removesuffix(", then commit it").split(": run ")
+        assert start == f"check-notebooks: {name}.ipynb was committed with results of a run"
+    # The command that the last line names.
+    done = repository.run(*shlex.split(command))
+    assert done.returncode == 0 and (repository.folder / "with out.ipynb").read_bytes() == clean()
     repository.git("rm", "-q", "--cached", "empty.ipynb")
     repository.git("commit", "-q", "--amend", "--no-edit")
     assert repository.check().returncode == 0
