@@ -19,6 +19,7 @@ from lstm_trt.cli.main import EXIT_STOPPED
 from lstm_trt.config.configuration import ARRIVALS, DEVICE_CLOCKS, PRECISIONS, TIERS, WAITS, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import AXES, LstmShape
+from lstm_trt.plots import FORMATS
 from lstm_trt.store.runs import Runs, load
 from lstm_trt.store.tables import UNIT_NS
 
@@ -213,6 +214,13 @@ def warn(warnings: Iterable[str]) -> None:
     """Print warnings to standard error, one per line."""
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
+
+
+def figure_arguments(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """Add --figures and --formats."""
+    parser.add_argument("--figures", type=Path, metavar="DIR", help=meaning)
+    formats = "file formats of the figures (default png)"
+    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=["png"], help=formats)
 
 
 def print_files(paths: Iterable[Path]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from lstm_trt.cli.common import (
     AXIS_HELP,
     exit_status,
+    figure_arguments,
     print_answer,
     print_files,
     print_progress,
@@ -74,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--time-limit", type=float, metavar="S", help="time limit per recording in seconds")
     sweep_arguments(parser)
     add("--out", type=Path, metavar="DIR", help="folder for the recordings")
-    add("--figures", type=Path, metavar="DIR", help="draw the results beside the published ones into this folder")
+    figure_arguments(parser, "draw the results beside the published ones into this folder")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -166,7 +167,7 @@ def _print_metrics(arguments: argparse.Namespace, wanted: Callable[[Configuratio
     if arguments.figures is not None:
         from lstm_trt.literature.plots import draw  # matplotlib takes a second to load
 
-        print_files(draw(found, arguments.figures))
+        print_files(draw(found, arguments.figures, formats=arguments.formats))
     return 0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lstm_trt import plots
 from lstm_trt.analysis.outliers import AT_LENGTH, outliers
-from lstm_trt.cli.common import PATH_HELP, load_runs, print_answer, print_files, table_arguments
+from lstm_trt.cli.common import PATH_HELP, figure_arguments, load_runs, print_answer, print_files, table_arguments
 
 EXAMPLE = "lstm-trt outliers recordings\n  lstm-trt outliers times.csv --column latency_us --group-by hidden"
 
@@ -15,8 +15,7 @@ EXAMPLE = "lstm-trt outliers recordings\n  lstm-trt outliers times.csv --column 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `outliers`."""
     parser.add_argument("path", type=Path, help=PATH_HELP)
-    figures = "draw the latency tail and the trials in order into this folder"
-    parser.add_argument("--figures", type=Path, metavar="DIR", help=figures)
+    figure_arguments(parser, "draw the latency tail and the trials in order into this folder")
     table_arguments(parser)
 
 
@@ -27,5 +26,5 @@ def run(arguments: argparse.Namespace) -> int:
     answers = outliers(runs, causes=not short)  # the short form shows no causes and periods
     print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:
-        print_files(plots.draw_outliers(answers.runs, answers.answers, arguments.figures))
+        print_files(plots.draw_outliers(answers.runs, answers.answers, arguments.figures, formats=arguments.formats))
     return 0

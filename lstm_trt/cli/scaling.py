@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lstm_trt import plots
 from lstm_trt.analysis.scaling import scaling
-from lstm_trt.cli.common import print_answer, print_files, renames, table_arguments
+from lstm_trt.cli.common import figure_arguments, print_answer, print_files, renames, table_arguments
 
 EXAMPLE = 'lstm-trt scaling table.csv --rename "Num LSTM layers=layers" "Average time (s)=latency_s" --format json'
 
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("path", type=Path, help=path)
     ratio = "list larger networks that are faster from this ratio slower / faster on (default %(default)g: all)"
     add("--min-ratio", type=float, default=1.0, metavar="R", help=ratio)
-    add("--figures", type=Path, metavar="DIR", help="draw the figures into this folder")
+    figure_arguments(parser, "draw the figures into this folder")
     table_arguments(parser, grouped=False)
 
 
@@ -32,5 +32,5 @@ def run(arguments: argparse.Namespace) -> int:
     answers = scaling(arguments.path, arguments.min_ratio, names, arguments.column, arguments.unit)
     print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:
-        print_files(plots.draw_scaling(answers.findings, arguments.figures))
+        print_files(plots.draw_scaling(answers.findings, arguments.figures, formats=arguments.formats))
     return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lstm_trt import plots
 from lstm_trt.analysis.summary import summarize
-from lstm_trt.cli.common import PATH_HELP, load_runs, print_answer, print_files, table_arguments
+from lstm_trt.cli.common import PATH_HELP, figure_arguments, load_runs, print_answer, print_files, table_arguments
 from lstm_trt.config.errors import UsageError
 
 EXAMPLE = (
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("path", type=Path, help=PATH_HELP)
     add("--by-round", action="store_true", help="one row per round (one recording in its own process)")
-    add("--figures", type=Path, metavar="DIR", help="draw the figures into this folder")
+    figure_arguments(parser, "draw the figures into this folder")
     add("--deadline-us", type=float, metavar="US", help="deadline to show in the figures")
     table_arguments(parser)
 
@@ -36,5 +36,5 @@ def run(arguments: argparse.Namespace) -> int:
     answers = summarize(runs, arguments.by_round)
     print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:
-        print_files(plots.draw_sweep(runs, arguments.figures, arguments.deadline_us))
+        print_files(plots.draw_sweep(runs, arguments.figures, arguments.deadline_us, formats=arguments.formats))
     return 0

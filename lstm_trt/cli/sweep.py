@@ -10,6 +10,7 @@ from lstm_trt.cli.common import (
     CONTROL_HELP,
     RUNTIME_HELP,
     exit_status,
+    figure_arguments,
     options_of,
     print_answer,
     print_files,
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--control", action="store_true", help=CONTROL_HELP)
     sweep_arguments(parser)
     add("--memory-limit-gb", type=float, metavar="GB", help="memory limit of a worker process in GB")
-    add("--figures", type=Path, metavar="DIR", help="draw the figures of the sweep into this folder")
+    figure_arguments(parser, "draw the figures of the sweep into this folder")
     add("--deadline-us", type=float, metavar="US", help="deadline to show in the figures")
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the recordings")
 
@@ -73,7 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
     if report.stopped:
         return stopped(arguments.given)
     if arguments.figures:
-        print_files(plots.draw_sweep(load(arguments.out), arguments.figures, arguments.deadline_us))
+        print_files(
+            plots.draw_sweep(load(arguments.out), arguments.figures, arguments.deadline_us, formats=arguments.formats)
+        )
     return exit_status(report)
 
 

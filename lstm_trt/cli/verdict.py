@@ -10,6 +10,7 @@ from lstm_trt.analysis.deadline import check_question, verdict
 from lstm_trt.cli.common import (
     PATH_HELP,
     confidence_argument,
+    figure_arguments,
     load_runs,
     print_answer,
     print_files,
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     percentile = "percentile that must meet the deadline (default %(default)s)"
     add("--percentile", default="99.9", metavar="P", help=percentile)
     confidence_argument(parser, "confidence of the verdict")
-    add("--figures", type=Path, metavar="DIR", help="draw a report page per configuration into this folder")
+    figure_arguments(parser, "draw a report page per configuration into this folder")
     table_arguments(parser)
 
 
@@ -42,5 +43,5 @@ def run(arguments: argparse.Namespace) -> int:
     answers = verdict(load_runs(arguments, arguments.path), *question)
     print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:
-        print_files(plots.draw_verdicts(answers.runs, answers.answers, arguments.figures))
+        print_files(plots.draw_verdicts(answers.runs, answers.answers, arguments.figures, formats=arguments.formats))
     return answers.exit_status

@@ -170,8 +170,8 @@ def _missing(ax: Axes, place: int, entry: Entry, low: float) -> None:
 SIZES = {"stack": ("layers", "layers"), "text-classifier": ("hidden", "hidden size")}
 
 
-def draw(rows: Iterable[metrics.Row], folder: str | Path) -> list[Path]:
-    """Write `literature-*.png` into `folder`; returns their paths.
+def draw(rows: Iterable[metrics.Row], folder: str | Path, *, formats: Iterable[str] = ("png",)) -> list[Path]:
+    """Write `literature-*.png` (or svg, pdf) into `folder`; returns their paths.
 
     Bars for every workload and mode (for `layer` all sizes in one figure, for `stack` and
     `text-classifier` a figure over the size instead), and the time of each document's implementations
@@ -199,14 +199,14 @@ def draw(rows: Iterable[metrics.Row], folder: str | Path) -> list[Path]:
             else:
                 ((_, then, now),) = found
                 picture = partial(bars, [*then, *now], f"{name}: {title}")
-            pictures[f"literature-{name}-{mode}.png"] = picture
+            pictures[f"literature-{name}-{mode}"] = picture
     for document in dict.fromkeys(row.source for row in rows):
         own = [row for row in rows if row.source == document]
         if any(f"{row.statistic}_s" in COSTS for row in own):
             title = f"Document {document}: time before the first output"
             notes = ["One marker per recording; all workloads, modes and sizes of the document."]
-            pictures[f"literature-costs-{document}.png"] = partial(costs, own, title, notes)
-    return write_pictures(pictures, folder)
+            pictures[f"literature-costs-{document}"] = partial(costs, own, title, notes)
+    return write_pictures(pictures, folder, formats)
 
 
 def _today(rows: Sequence[Row], workload: LiteratureWorkload, mode: str) -> list[Side]:

@@ -7,4 +7,7 @@ matplotlib with them.
 
 from lstm_trt import registry
 
+#: File formats that the functions `draw_*` and `--figures` write.
+FORMATS = ("png", "svg", "pdf")
+
 __getattr__, __dir__ = registry.offer("PICTURES", __name__)

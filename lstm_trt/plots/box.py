@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import THIN_SPACE
 from lstm_trt.plots import points as data
-from lstm_trt.plots.points import AXIS_NAMES, Point, Round, systems, values
+from lstm_trt.plots.points import AXIS_NAMES, Point, Round, axis_value, systems, values
 from lstm_trt.plots.style import (
     BACKGROUND,
     GREY,
@@ -75,6 +75,7 @@ def box_plots(runs: Runs, axis: str, *, fixed: dict[str, int] | None = None) -> 
                 f"{several} All trials are shown.",
             ],
             PANEL_IN * rows + 0.25,
+            summary=_summary(points, axis),
         )
         grid = body.subplots(rows, columns, squeeze=False)
         for ax in grid.flat[len(names) :]:
@@ -87,6 +88,23 @@ def box_plots(runs: Runs, axis: str, *, fixed: dict[str, int] | None = None) -> 
             if len(names) > 1:
                 ax.set_title(folded(system, 95 // columns), loc="left")
     return picture
+
+
+def _summary(points: Sequence[Point], axis: str) -> str:
+    """The most outliers and the largest maximum, in one sentence."""
+    good = [point for point in points if point.ok]
+    most = max(good, key=lambda point: point.rounds[0].outliers / point.rounds[0].n)
+    largest = max(good, key=_reach)
+    counted = f"{whole(most.rounds[0].outliers)} of {whole(most.rounds[0].n)} ({axis_value(axis, most.sizes[axis])})"
+    return (
+        f"Most outliers: {counted}. Largest maximum / median: {multiple(_reach(largest))}"
+        f" ({axis_value(axis, largest.sizes[axis])})."
+    )
+
+
+def _reach(point: Point) -> float:
+    """The maximum of all rounds as a multiple of the median of the first."""
+    return max(each.max_us for each in point.rounds) / point.rounds[0].median_us
 
 
 def _panel(ax: Axes, points: dict[int, Point], sizes: Sequence[int], color, slot_in: float) -> None:

@@ -110,6 +110,7 @@ def curves(
                 data.describe_rounds(points),
             ],
             max(plan.height_in, 0.3 + 0.17 * (len(plan.lines) + 2 * len(plan.systems) + 9)),
+            summary=data.describe_extremes(points, statistic),
         )
         axes = panels(body, len(plan.panels), plan.columns, block=plan.block_size)
         lanes = _most_failures(points, plan)

@@ -7,6 +7,7 @@ to it. Failures are hatched cells that name the stage.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -99,12 +100,12 @@ def heat_map(
         values(points, axis)  # raises for an unknown axis
     points, facets = _choose(points, (x, y), facets, fixed)
     if value == BOUND:
-        cells, title, reading, marks = _proven(points, deadline_us, percentile, confidence)
+        cells, title, reading, marks, summary = _proven(points, deadline_us, percentile, confidence)
         name = "bound"
     else:
-        cells, title, reading, marks = _measured(points, (x, y), value, deadline_us)
+        cells, title, reading, marks, summary = _measured(points, (x, y), value, deadline_us)
         name = f"{data.STATISTIC_NAMES[value]} latency"
-    return _draw(cells, (x, y), facets, deadline_us, title, reading, name, marks)
+    return _draw(cells, (x, y), facets, deadline_us, title, reading, name, marks, summary)
 
 
 def map_axes(runs: Runs) -> tuple[str, str]:
@@ -127,7 +128,7 @@ def _choose(
 
 
 def _measured(points: Sequence[Point], axes: tuple[str, str], statistic: str, deadline_us: float | None) -> tuple:
-    """Cells, title, notes and legend of a map of a statistic."""
+    """Cells, title, notes, legend and summary of a map of a statistic."""
     name = data.STATISTIC_NAMES[statistic]
     title = f"{name[0].upper()}{name[1:]} latency by {AXIS_NAMES[axes[0]]} and {AXIS_NAMES[axes[1]]}"
     reading = []
@@ -141,14 +142,18 @@ def _measured(points: Sequence[Point], axes: tuple[str, str], statistic: str, de
         value_us = point.statistic(statistic)
         missed = bool(deadline_us) and value_us > deadline_us
         cells.append((point, Cell(value_us, short(value_us), missed) if point.ok else None))
-    return cells, title, reading, []
+    summary = data.describe_extremes(points, statistic)
+    if deadline_us:
+        above = sum(cell is not None and cell.bold for _, cell in cells)
+        summary += f" {above} of {len(cells)} configurations are above the deadline."
+    return cells, title, reading, [], summary
 
 
 def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence: float) -> tuple:
-    """Cells, title, notes and legend of a map of upper bounds."""
+    """Cells, title, notes, legend and summary of a map of upper bounds."""
     cells: Cells = []
     lengths: dict[str, set[int]] = {}
-    beyond, verdicts = False, set()
+    beyond, verdicts = False, Counter()
     for point in points:
         if not point.ok:
             cells.append((point, None))
@@ -163,7 +168,7 @@ def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence:
         text = (">" if rank is None else "") + short(bound_us)
         cells.append((point, Cell(bound_us, text, verdict.verdict == Outcome.MISSED, hatch)))
         lengths.setdefault(short_number(float(chosen)), set()).add(n)
-        beyond, verdicts = beyond or rank is None, verdicts | {verdict.verdict}
+        beyond, verdicts = beyond or rank is None, verdicts + Counter([verdict.verdict])
     named = f"p{next(iter(lengths))}" if len(lengths) == 1 else "a high percentile"
     several = [f"p{name} at n = {' or '.join(map(whole, sorted(ns)))}" for name, ns in sorted(lengths.items())]
     title = f"Margin to a deadline of {number(deadline_us)} µs: upper bound of {named}"
@@ -175,7 +180,8 @@ def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence:
     if Outcome.MISSED in verdicts:
         reading.append(f"Bold: {Outcome.MISSED}.")
     marks = [Patch(facecolor="white", edgecolor="0.35", hatch=HATCH_EVIDENCE, label=str(Outcome.NOT_ENOUGH_EVIDENCE))]
-    return cells, title, reading, marks if Outcome.NOT_ENOUGH_EVIDENCE in verdicts else []
+    summary = f"Verdicts: {', '.join(f'{total} {verdict}' for verdict, total in verdicts.most_common()) or 'none'}."
+    return cells, title, reading, marks if Outcome.NOT_ENOUGH_EVIDENCE in verdicts else [], summary
 
 
 def _bound_rank(n: int, percentile: str | float, confidence: float, effective_share: float) -> int | None:
@@ -205,6 +211,7 @@ def _draw(
     reading: Sequence[str],
     name: str,
     marks: Sequence[Patch],
+    summary: str,
 ) -> Picture:
     """Draw the panels. `name` describes the value; `marks` are legend entries beside those of failures and gaps."""
     points = [point for point, _ in cells]
@@ -224,6 +231,7 @@ def _draw(
                 " ".join([*reading, f"Values in µs{' (k: thousands)' if thousands else ''}."]),
             ],
             max(rows * (max(len(sizes[1]) * CELL_HEIGHT_IN, 1.05) + head_in + 0.15) + 0.6, 2.9),
+            summary=summary,
         )
         grid = panels(body, len(parts), columns)
         timed_us = [cell.value_us for _, cell in cells if cell]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from matplotlib.patches import Rectangle
 from lstm_trt.analysis.deadline import evidence_percentile
 from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.analysis.outliers import quick
-from lstm_trt.analysis.text import causes_text, sentence
+from lstm_trt.analysis.text import causes_text, clusters_line, sentence
 from lstm_trt.config.format import THIN_SPACE, percent_certified, percent_number, short_number
 from lstm_trt.plots import points as data
 from lstm_trt.plots.heatmap import BOUND, heat_map, map_axes
@@ -99,10 +99,11 @@ def _page(group: Group, title: str, rows: Rows, outliers: Outliers | None, verdi
     reasons = textwrap.wrap(re.sub(r"\bus\b", "µs", sentence(verdict)), SENTENCE_WIDTH) if verdict else []
     heights_in = [max(0.68, 0.185 * len(reasons) + 0.2)] if verdict else []
     calls = calls_of(group, outliers) if group.n or not verdict else None
+    summary = f"{verdict.verdict}: {' '.join(reasons)}" if verdict else f"Clusters: {clusters_line(outliers.clusters)}."
     if calls:
         heights_in += [max(3.55, table_height_in(rows)), ORDER_IN]
     with style():
-        picture, body = sheet(title, facts(group), sum(heights_in))
+        picture, body = sheet(title, facts(group), sum(heights_in), summary=summary)
         parts = body.subfigures(len(heights_in), 1, squeeze=False, height_ratios=heights_in)[:, 0]
         if verdict:
             _band(parts[0], verdict.verdict, reasons, heights_in[0])
@@ -234,8 +235,10 @@ def _when_and_why(slow: Cluster | Tail, outliers: Outliers) -> Rows:
     return [("period", period), *_folded_rows("coincides with", causes_text(slow, outliers))]
 
 
-def draw_outliers(runs: Runs, findings: Sequence[Outliers | None], folder: str | Path) -> list[Path]:
-    """Write one page per configuration as `outliers-*.png`; returns the paths.
+def draw_outliers(
+    runs: Runs, findings: Sequence[Outliers | None], folder: str | Path, *, formats: Iterable[str] = ("png",)
+) -> list[Path]:
+    """Write one page per configuration as `outliers-*.png` (or svg, pdf); returns the paths.
 
     `findings` has None for configurations that failed. Of more than 12 configurations, those with the largest
     maximum / median get a page. Raises `UsageError` if the folder cannot be written.
@@ -248,15 +251,17 @@ def draw_outliers(runs: Runs, findings: Sequence[Outliers | None], folder: str |
     pairs = [pair for pair in zip(runs, findings, strict=True) if pair[0].n]
     pairs = sorted(pairs, key=reach)[:PAGES] if len(pairs) > PAGES else pairs
     pages = [(group.name, partial(outliers_page, group, found)) for group, found in pairs]
-    return _write_pages("outliers", pages, folder)
+    return _write_pages("outliers", pages, folder, formats)
 
 
-def draw_verdicts(runs: Runs, verdicts: Sequence[Verdict], folder: str | Path) -> list[Path]:
-    """Write one page per configuration as `verdict-*.png`, and for several a map of margins; returns the paths.
+def draw_verdicts(
+    runs: Runs, verdicts: Sequence[Verdict], folder: str | Path, *, formats: Iterable[str] = ("png",)
+) -> list[Path]:
+    """Write one page per configuration as `verdict-*.png` (or svg, pdf), and for several a map of margins.
 
-    Of more than 12 configurations, the worst get a page; the map shows all. It is drawn for the percentile of the
-    verdicts, and for the highest percentile that the trials can prove if that is a different one. Raises `UsageError`
-    if the folder cannot be written.
+    Returns the paths. Of more than 12 configurations, the worst get a page; the map shows all. It is drawn for the
+    percentile of the verdicts, and for the highest percentile that the trials can prove if that is a different one.
+    Raises `UsageError` if the folder cannot be written.
     """
     runs = as_runs(runs)
 
@@ -267,7 +272,7 @@ def draw_verdicts(runs: Runs, verdicts: Sequence[Verdict], folder: str | Path) -
     pages = [(group.name, partial(page, group, verdict)) for group, verdict in pairs]
     recorded = replace(runs, groups=tuple(group for group in runs if group.configuration is not None))
     if len({group.configuration.workload for group in recorded}) < 2:
-        return _write_pages("verdict", pages, folder)
+        return _write_pages("verdict", pages, folder, formats)
     first, axes = verdicts[0], map_axes(recorded)
     question = {"deadline_us": first.deadline_us, "confidence": first.confidence}
     margins, requested = partial(heat_map, recorded, *axes, value=BOUND, **question), short_number(first.percentile)
@@ -275,7 +280,7 @@ def draw_verdicts(runs: Runs, verdicts: Sequence[Verdict], folder: str | Path) -
     provable = {evidence_percentile(group.n, first.confidence) for group in recorded if group.n}
     if provable - {requested, None}:
         pages.append(("margin-proven", margins))
-    return _write_pages("verdict", pages, folder)
+    return _write_pages("verdict", pages, folder, formats)
 
 
 def _urgency(verdict: Verdict) -> tuple:
@@ -283,12 +288,14 @@ def _urgency(verdict: Verdict) -> tuple:
     return (Outcome.MISSED, Outcome.NOT_ENOUGH_EVIDENCE, Outcome.MET).index(verdict.verdict), -(verdict.max_us or 0.0)
 
 
-def _write_pages(kind: str, pages: Sequence[tuple[str, Callable[[], Picture]]], folder: str | Path) -> list[Path]:
-    """Write pages as `<kind>-<name>.png`; pages with equal names are numbered."""
+def _write_pages(
+    kind: str, pages: Sequence[tuple[str, Callable[[], Picture]]], folder: str | Path, formats: Iterable[str]
+) -> list[Path]:
+    """Write pages as `<kind>-<name>.<format>`; pages with equal names are numbered."""
     files: dict[str, Callable[[], Picture]] = {}
     for name, draw in pages:
         slug = re.sub(r"[^A-Za-z0-9._]+", "-", name.replace("µ", "u")).strip("-.")[:80]
         stem = "-".join(filter(None, (kind, slug)))
-        numbered = (f"{stem}{suffix}.png" for suffix in ["", *(f"-{place}" for place in range(2, len(pages) + 2))])
+        numbered = (f"{stem}{suffix}" for suffix in ["", *(f"-{place}" for place in range(2, len(pages) + 2))])
         files[next(file for file in numbered if file not in files)] = draw
-    return write_pictures(files, folder)
+    return write_pictures(files, folder, formats)

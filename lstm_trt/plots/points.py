@@ -18,7 +18,7 @@ from lstm_trt.analysis.quantiles import PERCENTILES, is_outlier, percentile
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import listed
 from lstm_trt.config.workload import AXES
-from lstm_trt.plots.style import count, whole_range
+from lstm_trt.plots.style import count, number, whole_range
 from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group, NoTrials
 from lstm_trt.store.schema import Failure
@@ -331,6 +331,15 @@ def describe_systems(points: Iterable[Point]) -> str:
         "; ".join(f"{', '.join(runtimes)} ({text})" for text, runtimes in by_options.items()) + f" on {device}"
         for device, by_options in devices.items()
     )
+
+
+def describe_extremes(points: Iterable[Point], statistic: str) -> str:
+    """The smallest and the largest value of a statistic with their configurations, in one sentence."""
+    good = sorted((point for point in points if point.ok), key=lambda point: point.statistic(statistic))
+    if not good:
+        return "No configuration succeeded."
+    ends = [f"{number(point.statistic(statistic))} µs ({point.group.name})" for point in (good[0], good[-1])]
+    return f"The {STATISTIC_NAMES[statistic]} is {' to '.join(dict.fromkeys(ends))}."
 
 
 def describe_counts(points: Iterable[Point]) -> str:

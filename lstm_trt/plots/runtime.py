@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -61,6 +62,7 @@ def runtimes(runs: Runs, *, shapes: int | None = None, deadline_us: float | None
             "Median and maximum latency of each runtime, by network",
             notes,
             0.75 + ROW_IN * lanes * len(chosen) + legend_in,
+            summary=_fastest(points),
         )
         ax = body.subplots()
         drawn = [deadline_us] if deadline_us else []
@@ -88,6 +90,16 @@ def runtimes(runs: Runs, *, shapes: int | None = None, deadline_us: float | None
             handles.append(Line2D([], [], label=f"deadline {number(deadline_us)} µs", **DEADLINE))
         body.legend(handles=handles, loc="outside lower center", ncols=columns)
     return picture
+
+
+def _fastest(points: Sequence[Point]) -> str:
+    """In how many networks each system has the smallest median, in one sentence."""
+    best: dict[str, Point] = {}
+    for point in sorted((point for point in points if point.ok), key=lambda point: point.statistic("median_us")):
+        best.setdefault(point.network, point)
+    wins = Counter(point.system for point in best.values()).most_common()
+    counted = " and ".join(f"{system} in {total} of {len(best)} networks" for system, total in wins)
+    return f"The smallest median is that of {counted}." if wins else "No configuration succeeded."
 
 
 def _choose_networks(points: Sequence[Point], most: int) -> tuple[list[str], int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -71,8 +71,8 @@ STAR = {"marker": "*", "markersize": 11, "markeredgecolor": "white", "markeredge
 FREE = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3))}
 
 
-def draw_scaling(findings: Findings, folder: str | Path) -> list[Path]:
-    """Draw all figures that the findings allow into `folder` as `scaling-*.png`; returns the paths.
+def draw_scaling(findings: Findings, folder: str | Path, *, formats: Iterable[str] = ("png",)) -> list[Path]:
+    """Draw all figures that the findings allow into `folder` as `scaling-*.png` (or svg, pdf); returns the paths.
 
     For each system: fits along every axis on which a series has at least 3 sizes, a map of inversions if there are
     any, and batching. Raises `UsageError` if the folder cannot be written.
@@ -81,8 +81,8 @@ def draw_scaling(findings: Findings, folder: str | Path) -> list[Path]:
     pictures = {}
     for number, system in enumerate(systems, 1):
         suffix = f"-{number}" if len(systems) > 1 else ""
-        pictures |= {f"scaling-{name}{suffix}.png": draw for name, draw in _plan(findings, system).items()}
-    return write_pictures(pictures, folder)
+        pictures |= {f"scaling-{name}{suffix}": draw for name, draw in _plan(findings, system).items()}
+    return write_pictures(pictures, folder, formats)
 
 
 def _plan(findings: Findings, system: str) -> dict[str, Callable[[], Picture]]:
@@ -184,7 +184,8 @@ def fits(findings: Findings, axis: str, system: str | None = None, fixed: dict[s
     log = axis == "batch"
     with style():
         title = f"Latency against {AXIS_NAMES[axis]}, with fitted straight lines"
-        picture, body = sheet(title, _notes(findings, system, held, reading), layout.height_in(2.5))
+        notes = _notes(findings, system, held, reading)
+        picture, body = sheet(title, notes, layout.height_in(2.5), summary=reading)
         axes = panels(body, len(layout.facets), layout.columns, share_y=log)
         if log:
             log = latency_axis(axes, [time_us for line in here for time_us in line.times_us])
@@ -241,8 +242,12 @@ def batching(findings: Findings, system: str | None = None, fixed: dict[str, int
     layout = _layout("batch", [network.fixed for network, _ in costs])
     with style():
         reading = "Almost free: doubling the batch size increases the latency by less than 10 %."
+        cheapest = whole_range(network.cheapest for network, _ in costs)
         picture, body = sheet(
-            "Latency per sample, by batch size", _notes(findings, system, held, reading), layout.height_in(2.6)
+            "Latency per sample, by batch size",
+            _notes(findings, system, held, reading),
+            layout.height_in(2.6),
+            summary=f"The batch size with the least latency per sample is {cheapest}.",
         )
         axes = panels(body, len(layout.facets), layout.columns)
         logarithmic = latency_axis(axes, [cost for _, cost_us in costs for cost in cost_us.values()])
@@ -319,12 +324,14 @@ def inversions(
     left_out = sum(step not in steps for step, _, _ in inverted)
     columns = max(1, min(4, int((WIDTH_IN - 1.6) / (len(xs) * CELL_IN[0] + 0.15))))
     rows = math.ceil(len(steps) / columns)
+    counted = _counted(findings, here, found, len(compared), left_out)
     norm = Normalize(min([pair.ratio for pair in here] + [0.95]), 1.0)
     with style():
         picture, body = sheet(
             f"Where {'more layers are' if axis == 'layers' else f'a larger {AXIS_NAMES[axis]} is'} faster",
-            _notes(findings, system, held, _counted(findings, here, found, len(compared), left_out)),
+            _notes(findings, system, held, counted),
             max(rows * (len(ys) * CELL_IN[1] + 0.3) + 0.6, 1.9),
+            summary=counted,
         )
         axes = panels(body, len(steps), columns)
         for ax, step in zip(axes, steps, strict=True):

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 import textwrap
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from html import escape
 from io import BytesIO
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from matplotlib.ticker import MaxNLocator
 
 from lstm_trt.config import format as text
 from lstm_trt.config.errors import UsageError
+from lstm_trt.plots import FORMATS
 from lstm_trt.store.cache import write_whole
 
 #: The formatters of `config.format`, with the separators and signs used in figures.
@@ -62,35 +65,57 @@ LOG_FROM = 20
 
 
 class Picture(Figure):
-    """A figure that Jupyter displays without pyplot; `title` and `notes` are the text of its head."""
+    """A figure that Jupyter displays without pyplot; `title`, `notes` and `summary` are those of its `sheet`."""
 
     title: str = ""
     notes: tuple[str, ...] = ()
+    summary: str = ""
 
-    def _repr_png_(self) -> bytes:
-        return png_bytes(self)
+    @property
+    def alt(self) -> str:
+        """Alternative text: what the figure shows, and its main result."""
+        return f"{self.title.rstrip('.?')}. {self.summary or ' '.join(self.notes[:1])}".strip()
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict, dict]:
+        # As HTML too: JupyterLab and nbconvert's default template do not use the metadata of a PNG.
+        png = b64encode(image_bytes(self)).decode("ascii")
+        html = f'<img src="data:image/png;base64,{png}" alt="{escape(self.alt)}">'
+        return {"image/png": png, "text/html": html}, {"image/png": {"alt": self.alt}}
 
 
-def png_bytes(figure: Figure) -> bytes:
-    """The whole figure as PNG, at the size of its layout."""
+def image_bytes(picture: Picture, form: str = "png") -> bytes:
+    """The whole picture in one of `FORMATS`, at the size of its layout; the same bytes each time."""
+    metadata = {
+        "png": {"Description": picture.alt},
+        "svg": {"Title": picture.alt, "Date": None},  # screen readers read the title
+        "pdf": {"Title": picture.title, "Subject": picture.alt, "CreationDate": None},
+    }
     buffer = BytesIO()
     with style():  # some settings are read while drawing
-        figure.savefig(buffer, format="png", dpi=DPI, bbox_inches=None)
+        picture.savefig(buffer, format=form, dpi=DPI, bbox_inches=None, metadata=metadata[form])
     return buffer.getvalue()
 
 
-def write_pictures(pictures: Mapping[str, Callable[[], Picture]], folder: str | Path) -> list[Path]:
-    """Draw each of `pictures` (file name -> function that draws it) into `folder`; returns the paths.
+def write_pictures(
+    pictures: Mapping[str, Callable[[], Picture]], folder: str | Path, formats: Iterable[str] = ("png",)
+) -> list[Path]:
+    """Draw each of `pictures` (name -> function that draws it) into `folder`, in each format; returns the paths.
 
-    Files are written atomically. Raises `UsageError` if the folder cannot be written.
+    Files are written atomically. Raises `UsageError` for an unknown format, and if the folder cannot be written.
     """
+    formats = [formats] if isinstance(formats, str) else list(dict.fromkeys(formats))
+    unknown = [form for form in formats if form not in FORMATS]
+    if unknown or not formats:
+        raise UsageError(f"unknown file format {text.listed(unknown)}: choose from {', '.join(FORMATS)}")
     folder, paths = Path(folder), []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, draw in pictures.items():
-            path = folder / name
-            write_whole(path, png_bytes(draw()))
-            paths.append(path)
+            picture = draw()
+            for form in formats:
+                path = folder / f"{name}.{form}"
+                write_whole(path, image_bytes(picture, form))
+                paths.append(path)
     except OSError as error:
         raise UsageError(f"cannot write figures to {folder}: {error.strerror or error}") from None
     return paths
@@ -126,6 +151,7 @@ def style() -> Iterator[None]:
         "hatch.linewidth": 0.8,
         "figure.facecolor": "white",
         "savefig.facecolor": "white",
+        "svg.hashsalt": "lstm_trt",  # ids that do not change from file to file
         "axes.unicode_minus": True,
         "text.parse_math": False,  # reasons and device names may contain $
     }
@@ -134,9 +160,12 @@ def style() -> Iterator[None]:
 
 
 def sheet(
-    title: str, notes: Sequence[str], body_height_in: float, width_in: float = WIDTH_IN
+    title: str, notes: Sequence[str], body_height_in: float, width_in: float = WIDTH_IN, summary: str = ""
 ) -> tuple[Picture, SubFigure]:
-    """An empty figure with its title and notes, and the part below them to draw in."""
+    """An empty figure with its title and notes, and the part below them to draw in.
+
+    `summary` is the main result in one sentence, for the alternative text; without it, that is the first note.
+    """
     title_lines = textwrap.wrap(title, int(width_in * 9.3)) or [""]
     note_lines = [line for note in notes if note for line in textwrap.wrap(note, int(width_in * 14.9))]
     head_in = 0.12 + 0.235 * len(title_lines) + 0.165 * len(note_lines)
@@ -147,7 +176,7 @@ def sheet(
     head.text(left, top, "\n".join(title_lines), size=12, weight="bold", va="top", ha="left")
     top -= 0.235 * len(title_lines) / head_in
     head.text(left, top, "\n".join(note_lines), size=9, color="0.3", va="top", ha="left")
-    picture.title, picture.notes = title, tuple(note for note in notes if note)
+    picture.title, picture.notes, picture.summary = title, tuple(note for note in notes if note), summary
     return picture, body
 
 

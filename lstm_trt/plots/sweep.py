@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -21,8 +21,10 @@ from lstm_trt.store.runs import Runs, as_runs
 FAILURE_LINES = 25
 
 
-def draw_sweep(runs: Runs, folder: str | Path, deadline_us: float | None = None) -> list[Path]:
-    """Draw all figures that the runs allow into `folder` as `sweep-*.png`; returns their paths.
+def draw_sweep(
+    runs: Runs, folder: str | Path, deadline_us: float | None = None, *, formats: Iterable[str] = ("png",)
+) -> list[Path]:
+    """Draw all figures that the runs allow into `folder` as `sweep-*.png` (or svg, pdf); returns their paths.
 
     These are curves and box plots for every axis with more than one value, a heat map if there are two such axes,
     runtimes if there are several systems, tails of up to 6 configurations, and the trials in order of the one with
@@ -31,7 +33,7 @@ def draw_sweep(runs: Runs, folder: str | Path, deadline_us: float | None = None)
     """
     data.check_deadline(deadline_us)
     plan = _plan(as_runs(runs), deadline_us)
-    return write_pictures({f"sweep-{name}.png": draw for name, draw in plan.items()}, folder)
+    return write_pictures({f"sweep-{name}": draw for name, draw in plan.items()}, folder, formats)
 
 
 def _plan(runs: Runs, deadline_us: float | None) -> dict[str, Callable[[], Picture]]:
@@ -71,8 +73,8 @@ def failures(runs: Runs) -> Picture:
     by_stage = ", ".join(f"{stage} {total}" for stage, total in stages.most_common())
     title = "Failures" if any(point.ok for point in every) else "No configuration succeeded"
     with style():
-        counted = f"{count(len(failed), 'configuration')} failed, by stage: {by_stage}"
+        counted = f"{count(len(failed), 'configuration')} failed, by stage: {by_stage}" if failed else ""
         notes = [counted, data.describe_systems(failed)] if failed else []
-        picture, body = sheet(title, notes, 0.3 + 0.2 * max(len(lines), 1))
+        picture, body = sheet(title, notes, 0.3 + 0.2 * max(len(lines), 1), summary=counted)
         body.text(0.012, 0.97, "\n".join(lines) or "Nothing failed.", va="top", ha="left", size=9, linespacing=1.5)
     return picture

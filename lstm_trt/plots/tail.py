@@ -159,9 +159,12 @@ def tails(
     ]
     own = [group for group, _ in shown if group.configuration is not None]
     notes.insert(1, data.describe_systems(data.points_of(own)) if own else "")
+    reach = {name: max(each.max_us / each.median_us for each in data.rounds_of(group)) for group, name in shown}
+    worst = max(reach, key=reach.get)
     with style():
         heading = title or ("Latency tails, as multiples of the median" if relative else "Latency tails")
-        picture, body = sheet(heading, notes, 4.1 + 0.19 * len(shown))
+        summary = f"The largest latency is {multiple(reach[worst])} the median of its round ({worst})."
+        picture, body = sheet(heading, notes, 4.1 + 0.19 * len(shown), summary=summary)
         axes = np.atleast_1d(body.subplots(1, 2 if alone else 1, sharey=True, width_ratios=(1.7, 1) if alone else None))
         drawn = []
         for place, ((group, name), control) in enumerate(zip(shown, controls, strict=True)):

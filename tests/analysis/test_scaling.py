@@ -22,6 +22,7 @@ from lstm_trt.cli import scaling as command
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
+from lstm_trt.plots.style import image_bytes
 from lstm_trt.store import consolidated, files, folders, schema
 from lstm_trt.store.tables import Table
 from tests.support.pictures import lines
@@ -526,8 +527,8 @@ def test_pictures_of_small_tables():
 
     found = examine(from_columns({"batch": [1, 2, 4], "latency_us": [12, 10, 11], "runtime": ["a", "a", "a"]}))
     for draw in (scaling.fits, scaling.inversions):
-        assert draw(found, "batch")._repr_png_().startswith(b"\x89PNG")
-    assert scaling.batching(found)._repr_png_()
+        assert image_bytes(draw(found, "batch")).startswith(b"\x89PNG")
+    assert image_bytes(scaling.batching(found))
     two = examine(from_columns({"batch": [1, 2] * 2, "latency_us": [1, 2, 3, 4], "runtime": ["a", "a", "b", "b"]}))
     with pytest.raises(UsageError, match="choose one of these systems: a; b"):
         scaling.batching(two)

@@ -12,7 +12,7 @@ from lstm_trt.literature import compare, metrics, published
 from lstm_trt.literature.compare import Entry, Side
 from lstm_trt.literature.plots import OTHER, bars, color_of, costs, over_size, table_of
 from lstm_trt.literature.workloads import VARIANTS, WORKLOADS
-from lstm_trt.plots.style import png_bytes
+from lstm_trt.plots.style import image_bytes
 
 PTB = WORKLOADS["ptb-lm"]
 
@@ -153,7 +153,7 @@ def test_bars_show_time_and_ratio_and_failures():
     drawn = [patch for ax in picture.axes for patch in ax.patches]
     assert len([patch for patch in drawn if not patch.get_hatch()]) == 3
     assert len([patch for patch in drawn if patch.get_hatch()]) == 1  # the failure
-    assert png_bytes(picture)[:4] == b"\x89PNG"
+    assert image_bytes(picture)[:4] == b"\x89PNG"
     with pytest.raises(UsageError, match="nothing to draw"):
         bars([Side("x", "", "", ())], "A title")
 
@@ -163,14 +163,14 @@ def test_lines_over_a_size_show_growth_and_failures():
     picture = over_size(then, {128: side("today", a=0.01)}, "hidden size", "A title")
     written = texts(picture)
     assert "A: 4.00× from 128 to 256" in written and "B: 200 ms" in written and "mem 1" in written
-    assert png_bytes(picture)[:4] == b"\x89PNG"
+    assert image_bytes(picture)[:4] == b"\x89PNG"
 
 
 def test_a_table_of_shapes_keeps_the_sides_apart():
     picture = table_of([("first", side("then", a=0.1, b=None), side("today", a=0.01)), ("none", None, None)], "A title")
     written = texts(picture)
     assert "document: A" in written and "today: A" in written and "out of mem" in written and "none" not in written
-    assert png_bytes(picture)[:4] == b"\x89PNG"
+    assert image_bytes(picture)[:4] == b"\x89PNG"
 
 
 def test_a_framework_has_one_colour_for_all_its_names():

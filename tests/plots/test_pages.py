@@ -22,7 +22,7 @@ from lstm_trt.config.shape import Grid, LstmShape
 from lstm_trt.plots import page as pages
 from lstm_trt.plots import tail, trials
 from lstm_trt.plots.points import Round
-from lstm_trt.plots.style import multiple, percent, sheet
+from lstm_trt.plots.style import image_bytes, multiple, percent, sheet
 from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group, NoTrials, Sample
 from lstm_trt.store.schema import Failure
@@ -201,7 +201,7 @@ def test_a_million_trials_are_thinned_but_no_extreme_is_lost():
     recorded = group(Sample.of(latency, control_ns=control(1_000_000)))
     verdict = judge(recorded.samples, 1000, "99.99")
     figure = plots.verdict_page(recorded, verdict)
-    figure._repr_png_()
+    image_bytes(figure)
     assert pooled_line(figure).get_xdata()[-1] == pytest.approx(900)
     outliers = only(lines(figure, label="outlier")).get_ydata()
     inside = Round(latency / 1000)

@@ -5,21 +5,29 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from base64 import b64decode
 from dataclasses import replace
+from html import escape
+from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
 import pytest
+from IPython.core.formatters import DisplayFormatter
 from matplotlib import pyplot
 from matplotlib.colors import to_rgba
+from nbconvert import HTMLExporter
+from nbformat import v4
+from PIL import Image
 
 from lstm_trt import plots
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid, LstmShape
-from lstm_trt.plots import heatmap
+from lstm_trt.plots import heatmap, style
 from lstm_trt.plots.curve import EACH_ROUND, FLOOR, THICK, THIN
 from lstm_trt.plots.points import Round, points_of
+from lstm_trt.plots.style import image_bytes
 from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Group, NoTrials, Sample
 from lstm_trt.store.schema import Failure
@@ -439,6 +447,43 @@ def test_draw_sweep_writes_what_the_data_supports(tmp_path):
         assert width == round(9.2 * 130) and 300 < height < 3000 and 10_000 < path.stat().st_size < 1_000_000
 
 
+def test_files_are_the_same_each_time_and_state_what_they_show(tmp_path):
+    runs = make_runs(SWEEP, failing=lambda *_: "build")
+    first, second = (plots.draw_sweep(runs, tmp_path / name, formats=("svg", "png", "pdf")) for name in "ab")
+    assert [path.name for path in first] == ["sweep-failures.svg", "sweep-failures.png", "sweep-failures.pdf"]
+    assert all(a.read_bytes() == b.read_bytes() for a, b in zip(first, second, strict=True))
+    svg, png, pdf = first
+    title = ElementTree.parse(svg).getroot().find("{http://www.w3.org/2000/svg}title").text
+    assert title == Image.open(png).info["Description"] and "36 configurations failed" in title
+    assert pdf.read_bytes().startswith(b"%PDF")
+    with pytest.raises(UsageError, match="gif"):
+        plots.draw_sweep(runs, tmp_path, formats=("png", "gif"))
+
+
+def test_alternative_texts_state_the_main_number(sweep):
+    (group,) = sweep.where(layers=1, hidden=64, sequence=64, batch=1)
+    assert "3.00× the median" in plots.tails(group).alt and group.name in plots.tails(group).alt
+    pair = sweep.where(layers=1, sequence=64, batch=1)
+    low, high = (f"{style.number(median_us(each))} µs ({each.name})" for each in pair)
+    assert f"The median is {low} to {high}." in plots.curves(pair, "hidden").alt
+    assert f"maximum is {style.number(3 * median_us(pair[0]))} µs" in plots.heat_map(pair).alt
+    both = make_runs(ONE, (EPYC, TORCH))
+    assert "onnxruntime in 1 of 1 networks" in plots.runtimes(both).alt
+    assert f"{SLOW + TWICE + 1} of {N}" in plots.trials_in_order(group).alt
+    assert f"{SLOW + TWICE + 1} of {N}" in plots.box_plots(pair, "hidden").alt
+
+
+def test_alternative_text_in_a_notebook(sweep):
+    notebook = v4.new_notebook(cells=[v4.new_code_cell("")])
+    picture = plots.runtimes(sweep[:2])
+    data, metadata = DisplayFormatter().format(picture)
+    notebook.cells[0].outputs = [v4.new_output("display_data", data=data, metadata=metadata)]
+    for template in ("lab", "classic"):
+        page, _ = HTMLExporter(template_name=template).from_notebook_node(notebook)
+        assert f'alt="{escape(picture.alt)}"' in page
+    assert metadata["image/png"]["alt"] == picture.alt and b64decode(data["image/png"]).startswith(b"\x89PNG")
+
+
 def one_trial(us: float) -> np.ndarray:
     return np.array([us])
 
@@ -485,7 +530,7 @@ def test_failures_are_listed_with_stage_and_reason():
     assert "1x64-s1-b1 on onnxruntime, memory: no memory left" in text and "and 5 more" in text
     odd = tuple(replace(failure, reason="set $HOME_$ or\n$\\frac") for failure in runs.recordings)
     figure = plots.failures(replace(runs, recordings=odd))
-    assert "set $HOME_$ or $\\frac" in text_of(figure) and figure._repr_png_()
+    assert "set $HOME_$ or $\\frac" in text_of(figure) and image_bytes(figure)
 
 
 def test_tails_of_a_sweep_begin_with_the_worst(sweep):
@@ -533,7 +578,7 @@ def test_nothing_reaches_beyond_the_sheet_and_ticks_do_not_touch():
 
 
 def test_jupyter_displays_figures_and_imports_are_fast(sweep):
-    assert plots.curves(sweep, "sequence")._repr_png_().startswith(b"\x89PNG")
+    assert image_bytes(plots.curves(sweep, "sequence")).startswith(b"\x89PNG")
     code = "import sys, lstm_trt.plots.sweep; print([m for m in ('torch', 'onnx', 'onnxruntime') if m in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown.strip() == "[]"
