@@ -70,7 +70,7 @@ SMALL = (
 #: The three styles of document 004, and the most similar one of TensorFlow.
 STYLES = ("pytorch-basic-eager", "pytorch-fused-eager", "pytorch-one-call-eager", "tensorflow-one-call-graph")
 
-#: The frameworks of document 002 that still exist: PyTorch (for Torch7), TensorFlow, Keras on TensorFlow.
+#: PyTorch, TensorFlow and Keras, current successors of frameworks of document 002, in their fastest styles.
 TEXT = ("pytorch-one-call-eager", "tensorflow-basic-graph", "tensorflow-one-call-graph")
 
 

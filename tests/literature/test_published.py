@@ -37,9 +37,9 @@ TABLES = {
     ("000", "stack summary", "max"): (1, 0, 1.1352),
     ("000", "stack summary", "min"): (1, 0, 0.9444),
     ("000", "stack summary", "std"): (1, 0, 0.0813),
-    ("001", "fine-grained operators CPU", "wall"): (6, 4, 10.6394),
-    ("001", "fine-grained operators CPU", "elapsed"): (6, 4, 531.9692),
-    ("001", "fine-grained operators CPU", "sequences_per_s"): (6, 4, 777.1548),
+    ("001", "fine-grained operators CPU", "wall"): (6, 4, 10.64837),
+    ("001", "fine-grained operators CPU", "elapsed"): (6, 4, 532.4177),
+    ("001", "fine-grained operators CPU", "sequences_per_s"): (6, 4, 775.8140),
     ("001", "fine-grained operators GPU", "wall"): (6, 4, 8.0329),
     ("001", "fine-grained operators GPU", "elapsed"): (6, 4, 401.6429),
     ("001", "fine-grained operators GPU", "sequences_per_s"): (6, 4, 8287.2939),
@@ -84,7 +84,7 @@ COLUMNS = tuple(field.name for field in fields(published.Row))
 #: It finds two figures that changed places, which no sum does. After a wanted change, compare again.
 DIGESTS = {
     "000": "bb4ce7bf2ed81f9c",
-    "001": "d4eed78a686d06e5",
+    "001": "eb360fd9d6e6d662",
     "002": "7f3b12b04d348765",
     "004": "541cf04610b1bf57",
     "further": "ebff18170668ea52",
@@ -197,7 +197,7 @@ def disagreement(triple: dict[str, published.Row]) -> bool:
     return not (
         abs(elapsed / 50 - wall) <= digit
         and abs(rate * wall / 128 - 1) <= digit / wall
-        and abs(rate * elapsed / (50 * 128) - 1) <= 0.5e-4 / elapsed + 0.5e-4 / rate  # both rounded to 4 places
+        and abs(rate * elapsed / (50 * 128) - 1) <= digit / elapsed + digit / rate
     )
 
 
@@ -217,8 +217,12 @@ def test_the_printed_figures_of_the_corrected_rows_do_not_agree(rows):
     }
 
 
-def test_wall_times_are_never_corrected(rows):
-    assert not any(row.corrected for row in select(rows, source="001", statistic="wall"))
+def test_the_wall_time_of_the_while_loop_is_the_figure_that_two_others_contradict(rows):
+    (wall,) = (row for row in select(rows, source="001", statistic="wall") if row.corrected)
+    triple = triples(rows)[wall.table, wall.mode, wall.implementation]
+    assert (wall.implementation, wall.published_value) == ("tensorflow-while-graph", "0.9210")
+    assert (triple["elapsed"].value, triple["sequences_per_s"].value) == (46.4985, 137.6386)
+    assert wall.value == round(46.4985 / 50, 5) == pytest.approx(128 / 137.6386, rel=3e-6)
 
 
 def test_corrected_figures_are_marked_and_keep_the_printed_value(rows):
@@ -234,8 +238,7 @@ def test_corrected_figures_are_marked_and_keep_the_printed_value(rows):
         ("001", cpu, "tensorflow-static-graph", "elapsed"): ("2.6479", 50 * 1.6191),
         ("001", cpu, "tensorflow-static-graph", "sequences_per_s"): ("2417.0494", round(128 / 1.6191, 4)),
         ("001", gpu, "tensorflow-static-eager", "sequences_per_s"): ("9.6939", round(6400 / 64.1965, 4)),
-        ("001", loop, "tensorflow-while-graph", "elapsed"): ("46.4985", 50 * 0.9210),
-        ("001", loop, "tensorflow-while-graph", "sequences_per_s"): ("137.6386", round(128 / 0.9210, 4)),
+        ("001", loop, "tensorflow-while-graph", "wall"): ("0.9210", 46.4985 / 50),
         ("002", "framework x hidden size", "mxnet", "mean"): ("90.2", 490.2),
         ("004", "results", "speech-ce-short", "parameters"): ("433k", 572_800),
         ("004", "results", "speech-ce-long", "parameters"): ("576k", 572_800),
