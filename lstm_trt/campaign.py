@@ -26,12 +26,14 @@ from lstm_trt.config.format import count, listed
 from lstm_trt.config.labels import record_command
 from lstm_trt.config.shape import Grid
 from lstm_trt.config.workload import Workload
+from lstm_trt.literature import implementations as literature_implementations
 from lstm_trt.literature import metrics, published
 from lstm_trt.literature.session import availability, describe_benchmark, reason
 from lstm_trt.literature.workloads import VARIANTS, LiteratureWorkload, find
 from lstm_trt.recorder import pool
 from lstm_trt.recorder.session import describe
 from lstm_trt.recorder.sweep import run_sweep
+from lstm_trt.runtimes import load as load_runtime
 from lstm_trt.store import folders
 from lstm_trt.store.folders import find_folder, project_folder
 from lstm_trt.store.runs import Runs, as_runs
@@ -212,8 +214,12 @@ def load_or_record(
         and item.configuration.runtime in runtimes
         and (not protocols or any(_matches(item.configuration.protocol, protocol) for protocol in protocols))
     ]
+    for runtime in set(runtimes) - {item.configuration.runtime for item in items}:
+        load_runtime(runtime)  # raises UsageError for an unknown name
     if not items:
-        asked = " or ".join(f"{protocol.trials} trials, {protocol.arrival_text}" for protocol in protocols)
+        asked = " or ".join(
+            f"{count(protocol.trials, 'trial')}, arrival {protocol.arrival_text}" for protocol in protocols
+        )
         raise UsageError(
             f"{sources[0]} has none of these shapes on {listed(runtimes)}{f' with {asked}' if asked else ''}:"
             " set record = True to record them here"
@@ -287,6 +293,8 @@ def load_literature(
     variants = tuple(variant for name in workloads for variant in VARIANTS[find(name).name][:most])
     documents = dict.fromkeys(variant.document for variant in variants)
     printed = tuple(row for document in documents for row in published.load(document))
+    for name in implementations:
+        literature_implementations.load(name)  # raises UsageError for an unknown name
     if record:
         names = implementations or [name for name in registry.table("IMPLEMENTATIONS") if availability(name).ready]
         wanted = [

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lstm_trt.campaign import describe_runs, load_or_record
+from lstm_trt.campaign import describe_runs, load_literature, load_or_record
 from lstm_trt.config.configuration import Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store import files, schema
@@ -47,7 +47,9 @@ def test_only_the_requested_runs_are_loaded(folder):
     [
         ({"grids": grid(99), "protocols": SHORT}, "none of these shapes"),
         ({"grids": grid(8), "protocols": [Protocol(trials=5)]}, "5 trials"),
-        ({"grids": grid(8), "runtimes": ["pytorch"]}, "pytorch"),
+        ({"grids": grid(8), "runtimes": ["pytorch"]}, "none of these shapes on pytorch: set record = True"),
+        ({"grids": grid(8), "runtimes": ["onnxruntim"]}, "unknown runtime 'onnxruntim': choose from onnxruntime"),
+        ({"grids": grid(8), "runtimes": ["onnxruntime", "pytorhc"]}, "unknown runtime 'pytorhc'"),
         ({"grids": grid(0)}, "at least 1"),
         ({"grids": [{"colour": [1]}]}, "colour"),
     ],
@@ -55,6 +57,21 @@ def test_only_the_requested_runs_are_loaded(folder):
 def test_missing_runs_raise_an_error(folder, arguments, message):
     with pytest.raises((UsageError, TypeError), match=message):
         load_or_record(folder, **arguments)
+
+
+@pytest.mark.parametrize("record", [False, True])
+@pytest.mark.parametrize(
+    ("workloads", "implementations", "message"),
+    [
+        (["cel"], (), "unknown workload 'cel': choose from cell"),
+        (["cell"], ["onnxruntim"], "unknown implementation 'onnxruntim': choose from pytorch-basic-eager"),
+    ],
+)
+def test_unknown_names_of_the_literature_raise_an_error(tmp_path, workloads, implementations, message, record):
+    with pytest.raises(UsageError, match=message):
+        load_literature(
+            workloads, data=ROOT / "data/epyc/literature", implementations=implementations, record=record, out=tmp_path
+        )
 
 
 def test_rounds_and_control_runs_of_a_campaign(tmp_path):

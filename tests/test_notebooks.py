@@ -38,10 +38,12 @@ def pictures(path) -> int:
     return sum("image/png" in output.get("data", {}) for cell in cells for output in cell.get("outputs", []))
 
 
-def warnings(path) -> list[str]:
+def texts(path, kind: str) -> list[str]:
+    """Outputs of this kind: `text/plain` of displayed results, or `stderr`, which JupyterLab shows in red."""
     cells = nbformat.read(path, as_version=4).cells
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
-    return [output["text"] for output in outputs if output.get("name") == "stderr" and "Warning" in output["text"]]
+    found = [output.get("data", {output.get("name"): output.get("text")}) for output in outputs]
+    return [data[kind] for data in found if kind in data and "image/png" not in data]
 
 
 def test_the_overview_names_all_notebooks():
@@ -58,7 +60,7 @@ def test_unchanged_on_the_recordings_that_ship(name, lab, tmp_path):
     assert result.returncode == 0, result.stderr
     (output,) = tmp_path.glob("*.ipynb")
     assert pictures(output) >= 3
-    assert warnings(output) == []
+    assert texts(output, "stderr") == []
 
 
 def rerun_small(lab, tmp_path, names: list[str], parameters: dict[str, dict[str, str]]) -> None:
@@ -71,7 +73,9 @@ def rerun_small(lab, tmp_path, names: list[str], parameters: dict[str, dict[str,
         assert result.returncode == 0, (name, result.stderr)
         (output,) = (tmp_path / "runs").glob(f"{name}-*.ipynb")
         assert pictures(output) >= 2
-        assert warnings(output) == []
+        assert texts(output, "stderr") == []
+        bars = [text for text in texts(output, "text/plain") if "█" in text]
+        assert len(bars) <= 2 and all(re.fullmatch(r"(\d+)/\1 \|█+\| [\d:]+", bar) for bar in bars)
         outputs[output] = notebook
     # What papermill and the kernel wrote is stripped: committing a notebook that was run changes nothing.
     subprocess.run([sys.executable, ROOT / ".githooks/strip_staged.py", *outputs], check=True)

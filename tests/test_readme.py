@@ -36,7 +36,8 @@ def run_page(page: Path, folder: Path, lab) -> dict[str, int]:
 
     def run_command(line: str) -> str:
         result = lab(*shlex.split(line)[1:], cwd=folder)
-        assert result.returncode == 0, (line, result.stderr)
+        answers = (0, 1, 3) if "compare" in line else (0,)
+        assert result.returncode in answers, (line, result.stderr)
         return result.stdout
 
     (folder / "data").symlink_to(ROOT / "data")

@@ -291,9 +291,9 @@ class Comparison(JsonFields):
     estimate, the median of the ratios of all rounds of B to all rounds of A; `_low` and `_high`
     are its exact interval over rounds, None if there are too few rounds. `_us_rounds` have the
     percentile of each process. `rounds_needed`: rounds per side that may decide an AMBIGUOUS
-    result; 0 if nothing is ambiguous, or if the processes are too short for a tail. `command`
-    records these rounds; None if none are needed, or if it is not known how the sides were
-    recorded. With `one_configuration` it must be run once for each side.
+    result; 0 if nothing is ambiguous, or if the processes are too short for a tail. `command`:
+    shell commands, on several lines, that record these rounds and compare them; None if none are
+    needed, or if it is not known how the sides were recorded.
     """
 
     median: Change
@@ -461,6 +461,19 @@ class Comparisons(Answers):
             for runs, group in zip((self.runs, self.other), groups, strict=True)
         ]
         return comparison_text(answer, *(("A", "B") if names[0] == names[1] else names))
+
+    @property
+    def exit_status(self) -> int:
+        """1 if any median or tail is SLOWER, else 3 if any is AMBIGUOUS or a side failed, else 0.
+
+        Configurations that are on one side only do not count.
+        """
+        found = {
+            change
+            for answer in self.answers[: len(self.pairs.pairs)]
+            for change in ((answer.median, answer.tail) if isinstance(answer, Comparison) else (Change.AMBIGUOUS,))
+        }
+        return 1 if Change.SLOWER in found else 3 if Change.AMBIGUOUS in found else 0
 
     def as_dict(self) -> dict | list:
         sides = {name: {"source": runs.source, **runs.how} for name, runs in (("a", self.runs), ("b", self.other))}

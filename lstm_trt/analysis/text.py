@@ -451,8 +451,8 @@ def _rounds_to_record(comparison: Comparison) -> list[str]:
             f"to decide it, record at least {comparison.rounds_needed} processes per side, alternating,"
             " with the number of the process in a column `round`"
         ]
-    sides = ", once per side into separate folders" * comparison.one_configuration
-    return [f"to decide it, record new rounds{sides}, and compare those:", f"  {comparison.command}"]
+    lines = comparison.command.splitlines()
+    return ["to decide it, record new rounds and compare those:", *(f"  {line}" for line in lines)]
 
 
 # Summaries

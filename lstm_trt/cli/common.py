@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT
-from lstm_trt.cli.main import EXIT_STOPPED
+from lstm_trt.cli.main import EXIT_FAILED, EXIT_STOPPED
 from lstm_trt.config.configuration import ARRIVALS, DEVICE_CLOCKS, PRECISIONS, TIERS, WAITS, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import AXES, LstmShape
@@ -25,8 +25,6 @@ from lstm_trt.store.tables import UNIT_NS
 
 if TYPE_CHECKING:
     from lstm_trt.recorder.sweep import Report
-
-EXIT_FAILED = 1
 
 PATH_HELP = "recordings (file or folder), or a table of latencies (CSV, Parquet, JSON, plain text)"
 

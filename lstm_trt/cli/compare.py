@@ -9,7 +9,11 @@ from lstm_trt.analysis.compare import check_effect, compare
 from lstm_trt.analysis.quantiles import check_confidence
 from lstm_trt.cli.common import PATH_HELP, comparison_arguments, load_runs, print_answer, table_arguments
 
-EXAMPLE = "lstm-trt compare before after\n  lstm-trt compare before.csv after.csv --column latency --unit us"
+EXAMPLE = (
+    "lstm-trt compare before after\n"
+    "  lstm-trt compare before.csv after.csv --column latency --unit us\n"
+    "exit status: 0 SAME or FASTER, 1 SLOWER, 3 AMBIGUOUS (the worst of median and tail), 2 invalid input"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,10 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run `compare`; returns the exit status."""
+    """Run `compare`; returns 0 SAME or FASTER, 1 SLOWER, 3 AMBIGUOUS; of several the worst, SLOWER first."""
     check_confidence(arguments.confidence)
     check_effect(arguments.effect)
     a, b = (load_runs(arguments, path) for path in (arguments.a, arguments.b))
     answers = compare(a, b, arguments.effect, arguments.confidence)
     print_answer(answers, arguments.format, answers.warnings)
-    return 0
+    return answers.exit_status

@@ -1,7 +1,8 @@
 """The command line `lstm-trt`: parse, call, print. Each command is one call of the package.
 
-Exit status: 0 done; 1 nothing could be recorded, a notebook failed, or a deadline is missed; 2 an error in the
-input, reported in one line; 3 not enough evidence for a verdict; 70 a bug, with its traceback; 130 stopped by Ctrl-C.
+Exit status: 0 done; 1 nothing could be recorded, memory ran out, a notebook failed, a deadline is missed, or B is
+slower than A; 2 an error in the input, reported in one line; 3 not enough evidence for a verdict or a comparison; 70 a
+bug, with its traceback; 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from lstm_trt import __version__
-from lstm_trt.config.errors import LabError, UsageError
+from lstm_trt.config.errors import LabError, MemoryExhausted, UsageError
 from lstm_trt.registry import COMMANDS
 
-EXIT_USAGE, EXIT_BUG, EXIT_STOPPED = 2, 70, 130
+EXIT_FAILED, EXIT_BUG, EXIT_STOPPED = 1, 70, 130
 
 #: Errors of the machine (full disk, no permission), which are not bugs.
 _ENVIRONMENT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
@@ -78,7 +79,9 @@ def main(given: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except LabError as error:
-        return _refuse(error)
+        return _refuse(error, error.exit_status)
+    except MemoryError as error:
+        return _refuse(f"not enough memory: {error}", MemoryExhausted.exit_status)
     except KeyboardInterrupt:
         print("lstm-trt: stopped", file=sys.stderr)
         return EXIT_STOPPED
@@ -86,7 +89,7 @@ def main(given: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe
         return 0
     except OSError as error:
-        return _refuse(error) if error.errno in _ENVIRONMENT_ERRORS else _bug()
+        return _refuse(error, LabError.exit_status) if error.errno in _ENVIRONMENT_ERRORS else _bug()
     except Exception:
         return _bug()
 
@@ -95,9 +98,9 @@ def _stop(signal_number: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _refuse(error: Exception) -> int:
+def _refuse(error: Exception | str, status: int) -> int:
     print(f"lstm-trt: {' '.join(str(error).split())}", file=sys.stderr)
-    return EXIT_USAGE
+    return status
 
 
 def _bug() -> int:

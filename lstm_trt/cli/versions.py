@@ -8,7 +8,6 @@ from pathlib import Path
 from lstm_trt.analysis.quantiles import ROUNDS
 from lstm_trt.cli.common import (
     CONTROL_HELP,
-    EXIT_FAILED,
     comparison_arguments,
     options_of,
     print_answer,
@@ -21,6 +20,7 @@ from lstm_trt.cli.common import (
     sweep_arguments,
     sweep_options,
 )
+from lstm_trt.cli.main import EXIT_FAILED
 from lstm_trt.recorder.versions import record_versions
 
 EXAMPLE = (

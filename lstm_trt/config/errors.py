@@ -1,6 +1,6 @@
 """Exceptions, and one-line messages from the errors of frameworks.
 
-The command line prints a `LabError` as one line on standard error and exits with status 2.
+The command line prints a `LabError` as one line on standard error and exits with its `exit_status`.
 Any other exception is a bug: its traceback is printed and the exit status is 70.
 """
 
@@ -21,7 +21,12 @@ def first_line(error: BaseException) -> str:
 
 
 class LabError(Exception):
-    """Base of all errors that a user can cause or fix; the text is one line."""
+    """Base of all errors that a user can cause or fix; the text is one line.
+
+    `exit_status` is 2 for an error in the input, 1 for valid input that could not be carried out.
+    """
+
+    exit_status = 2
 
 
 class UsageError(LabError):
@@ -78,6 +83,7 @@ class MemoryExhausted(ConfigurationFailed):
     """Not enough host or device memory."""
 
     stage = "memory"
+    exit_status = 1
 
 
 class TimeLimitReached(ConfigurationFailed):

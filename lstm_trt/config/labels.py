@@ -16,9 +16,6 @@ PLAIN_FIELDS = ("runtime", "framework", "precision", "device", "device_name", "v
 #: Characters of a machine's fingerprint in a label.
 FINGERPRINT = 12
 
-#: Flags for which `sweep` takes several values, whose recordings it interleaves.
-SWEPT_FLAGS = ("--layers", "--hidden", "--sequence", "--batch", "--features", "--directions", "--runtime")
-
 
 def configuration_fields(configuration: Configuration) -> dict[str, object]:
     """All fields of a configuration in one dictionary; protocol fields that are not used are None."""
@@ -58,8 +55,10 @@ def labels(fields: Sequence[Mapping[str, object]], enough: bool = False) -> list
     return texts
 
 
-def record_command(configuration: Configuration, out: str | Path, rounds: int | None = None) -> str | None:
+def record_command(configuration: Configuration, out: str | Path, rounds: int | str | None = None) -> str | None:
     """The shell command that records this configuration, `rounds` times if given; defaults are left out.
+
+    `rounds` can also be the name of a shell variable, `$round`.
 
     None for a kind of workload that no command records.
     """
@@ -70,22 +69,22 @@ def record_command(configuration: Configuration, out: str | Path, rounds: int | 
 
 
 def record_both_command(a: Configuration, b: Configuration, out: str | Path, rounds: int) -> str | None:
-    """The shell command that records rounds of both, interleaved if one sweep can do it, else in sequence.
+    """The shell commands, on several lines, that record rounds of both and compare them.
 
-    None if no command records one of them.
+    The rounds alternate, into a folder for each side. If both sides have the same command, they differ in something
+    that the user has to change in between, and one side is recorded after the other. None if no command records one
+    of them.
     """
-    lines = dict.fromkeys(record_command(side, out, rounds) for side in (a, b))
-    if None in lines:
+    alternate = record_command(a, out, rounds) != record_command(b, out, rounds)
+    folders = [str(Path(out) / side) for side in "ab"]
+    number = "$round" if alternate else rounds
+    first, second = (record_command(side, folder, number) for side, folder in zip((a, b), folders, strict=True))
+    if first is None or second is None:
         return None
-    if any(side.workload.command(side, out, rounds) is not None for side in (a, b)):
-        return " && ".join(lines)
-    first, second, defaults = _flags(a), _flags(b), _defaults()
-    differ = [flag for flag in first.keys() | second.keys() if first.get(flag) != second.get(flag)]
-    if len(differ) == 1 and differ[0] in SWEPT_FLAGS:
-        flag = differ[0]
-        both = [values for flags in (first, second) for values in flags.get(flag, (defaults.get(flag),))]
-        return _command("sweep", {**first, flag: tuple(both)}, out, rounds)
-    return " && ".join(lines)
+    lines = [first, "# then change what differs between A and B", second]
+    if alternate:
+        lines = [f"for round in $(seq {rounds}); do", f"  {first} &&", f"  {second} || break", "done"]
+    return "\n".join([*lines, shlex.join(["lstm-trt", "compare", *folders])])
 
 
 def versions_command(
@@ -123,8 +122,16 @@ def _defaults() -> dict[str, str]:
 
 
 def _command(
-    name: str, flags: Mapping[str, tuple[str, ...]], out: str | Path, rounds: int | None, names: Sequence[str] = ()
+    name: str,
+    flags: Mapping[str, tuple[str, ...]],
+    out: str | Path,
+    rounds: int | str | None,
+    names: Sequence[str] = (),
 ) -> str:
     arguments = [text for flag, values in flags.items() for text in (flag, *values)]
-    arguments += ["--rounds", str(rounds)] if rounds else []
-    return shlex.join(["lstm-trt", name, *names, *arguments, "--out", str(out)])
+    return command_line(["lstm-trt", name, *names, *arguments], out, rounds)
+
+
+def command_line(words: Sequence[str], out: str | Path, rounds: int | str | None) -> str:
+    """These words, `--rounds` (a number or a shell variable) and `--out` as a line for the shell."""
+    return shlex.join(words) + (f" --rounds {rounds}" if rounds else "") + f" --out {shlex.quote(str(out))}"

@@ -121,7 +121,7 @@ class Workload(ABC):
         """The label, with the mode if it is not "forward"."""
         return self.label if mode == "forward" else f"{self.label} {mode}"
 
-    def command(self, configuration: Configuration, out: str | Path, rounds: int | None = None) -> str | None:
+    def command(self, configuration: Configuration, out: str | Path, rounds: int | str | None = None) -> str | None:
         """The shell command that records it; None if that is `lstm-trt record` with the flags of a shape."""
         return None
 

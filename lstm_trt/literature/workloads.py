@@ -10,13 +10,13 @@ sequence, lengths and labels are reduced to a given fraction, the network stays 
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.labels import command_line
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import Workload, check_whole, identity_fields, known_fields
 
@@ -221,7 +221,7 @@ class LiteratureWorkload(Workload):
             sizes["features"] = sizes["hidden"]
         return replace(self, **sizes)
 
-    def command(self, configuration: Configuration, out: str | Path, rounds: int | None = None) -> str:
+    def command(self, configuration: Configuration, out: str | Path, rounds: int | str | None = None) -> str:
         options, protocol = configuration.options, configuration.protocol
         line = ["lstm-trt", "literature", self.name, "--implementation", configuration.runtime]
         line += ["--mode", configuration.mode]
@@ -237,8 +237,7 @@ class LiteratureWorkload(Workload):
         line += ["--threads", str(options.threads)] if options.threads != 1 else []
         line += ["--seed", str(protocol.seed)] if protocol.seed else []
         line += ["--device", options.device] if options.device != "cpu" else []
-        line += ["--rounds", str(rounds)] if rounds else []
-        return shlex.join([*line, "--out", str(out)])
+        return command_line(line, out, rounds)
 
     def as_dict(self) -> dict:
         """JSON values; all fields except the note."""

@@ -64,10 +64,11 @@ class Outcome:
     def warnings(self) -> list[str]:
         return self.message.get("warnings", [])
 
-    def check(self) -> None:
-        """Raises `WorkerLost` if the configuration failed."""
+    def check(self, kept: bool = True) -> None:
+        """Raises `WorkerLost` if the configuration failed; `kept`: the failure row stays in the user's folder."""
         if self.failure:
-            raise WorkerLost(self.failure.stage, f"{self.failure.stage}: {self.failure.reason}")
+            row = f"; {self.path} keeps this failure until it is deleted or the configuration is recorded" * kept
+            raise WorkerLost(self.failure.stage, f"{self.failure.stage}: {self.failure.reason}{row}")
 
 
 class WorkerPool:
@@ -176,7 +177,11 @@ class WorkerPool:
         ended = time.monotonic()
         if message.get("event") == "refused":
             raise Refused(message["reason"])
-        path = files.write_failure(failure, folder) if failure else Path(message["path"])
+        if failure:
+            path = files.write_failure(failure, folder)
+        else:
+            path = Path(message["path"])
+            files.forget_failure(configuration, round, folder)
         # Failures count as preparing until the loop starts and as timing after that. For recordings the
         # worker's own times are used: on a busy machine its messages are read with a delay.
         known = message.get("seconds", {})
@@ -228,10 +233,10 @@ def _without_paths(text: str) -> str:
 
 
 def next_round(configuration: Configuration, folder: Path) -> int:
-    """The number after the last round of this configuration in `folder`."""
+    """The first round of this configuration in `folder` that failed, else the number after its last round."""
     recorded, failed = folders.finished(folder)
-    rounds = {round for identity, round in recorded | failed if identity == configuration.id}
-    return max(rounds, default=-1) + 1
+    again, done = ({round for identity, round in found if identity == configuration.id} for found in (failed, recorded))
+    return min(again, default=max(done, default=-1) + 1)
 
 
 def record(
@@ -276,5 +281,5 @@ def record_configuration(
         pool = stack.enter_context(WorkerPool(time_limit_s))
         number = next_round(configuration, folder)
         outcome = pool.record(configuration, number, folder, listener, control=control)
-        outcome.check()
+        outcome.check(kept=out is not None)
         return files.read(outcome.path)

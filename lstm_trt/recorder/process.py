@@ -54,6 +54,8 @@ def memory_limit_bytes() -> int:
 class WorkerLost(ConfigurationFailed):
     """A process died, hung or used too much memory; `stage` is where, `detail` is its traceback, if any."""
 
+    exit_status = 1
+
     def __init__(self, stage: str, reason: str, detail: str = "") -> None:
         super().__init__(reason)
         self.stage, self.detail = stage, detail

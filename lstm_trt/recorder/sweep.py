@@ -8,6 +8,7 @@ configuration in progress.
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import random
@@ -20,7 +21,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from lstm_trt.config.configuration import TIERS, Configuration, Options, Protocol
-from lstm_trt.config.format import duration
+from lstm_trt.config.format import count, duration
 from lstm_trt.config.workload import Workload
 from lstm_trt.recorder.pool import Outcome, Seconds, WorkerPool, check_limits
 from lstm_trt.recorder.process import Interpreter
@@ -38,6 +39,39 @@ class _Load:
     spent_s: float = 0.0
     work_done: int = 0
     versions: set[str] = field(default_factory=set)
+
+
+def _in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+class NotebookBar(tqdm):
+    """A progress bar as text in the output of a cell; updates replace it, so that a notebook is saved with the last.
+
+    Not `tqdm.notebook`: its widgets need ipywidgets, and a saved notebook shows an error in their place.
+    """
+
+    #: Shortest time between two updates, since each makes the browser draw.
+    UPDATE_S = 0.5
+
+    def __init__(self, **how: object) -> None:
+        self._output, self._shown_at = None, 0.0
+        super().__init__(file=io.StringIO(), ascii=False, **how)
+
+    def display(self, *ignored: object, **also: object) -> None:
+        from IPython.display import display
+
+        now = time.monotonic()
+        if now - self._shown_at < self.UPDATE_S and not self.disable:  # closing disables it before the last update
+            return
+        self._shown_at = now
+        text = {"text/plain": str(self)}
+        if self._output is None:
+            self._output = display(text, raw=True, display_id=True)
+        else:
+            self._output.update(text, raw=True)
 
 
 class Progress:
@@ -59,12 +93,13 @@ class Progress:
         self._overhead: list[float] = []
 
     def __enter__(self) -> Progress:
-        if self._show and sys.stderr.isatty():
-            self._bar = tqdm(
+        in_notebook = _in_notebook()
+        if self._show and (in_notebook or sys.stderr.isatty()):
+            self._bar = (NotebookBar if in_notebook else tqdm)(
                 total=self._report.total,
                 initial=self._report.done_before + self._report.failed_before,
                 bar_format="{n_fmt}/{total_fmt} |{bar:20}| {elapsed}{postfix}",
-                dynamic_ncols=True,
+                dynamic_ncols=not in_notebook,
             )
         return self
 
@@ -239,7 +274,12 @@ class Report:
             )
         more = len(self.failures) - FAILURES_LISTED
         if more > 0:
-            lines.append(f"and {more} more failures; lstm-trt summarize lists all of them")
+            lines.append(f"and {count(more, 'more failure')}; lstm-trt summarize lists all of them")
+        if self.failures:
+            lines.append(
+                "each failure is a file CONFIG_ID-rROUND.failure.json in the folder of recordings: --retry-failed"
+                " repeats it, and deleting the file forgets it"
+            )
         return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
 
 
@@ -309,8 +349,6 @@ def run_sweep(
                     for configuration in todo:
                         progress.begin(configuration, number)
                         outcome = pool.record(configuration, number, folder, progress.listen, control=control)
-                        if outcome.failure is None:
-                            (folder / f"{configuration.id}-r{number}.failure.json").unlink(missing_ok=True)
                         progress.end(configuration, outcome)
                     pool.end_workers()
             except KeyboardInterrupt:

@@ -68,6 +68,11 @@ def write_failure(failure: Failure, folder: Path) -> Path:
     return put(folder / failure.file_name, (json.dumps(described, indent=1, sort_keys=True) + "\n").encode())
 
 
+def forget_failure(configuration: Configuration, round: int, folder: Path) -> None:
+    """Delete the failure row of a configuration that has now been recorded in this round."""
+    (folder / Failure(configuration, round, "", "").file_name).unlink(missing_ok=True)
+
+
 def put(path: Path, content: bytes) -> Path:
     """Write a file atomically; raises `StoreError`."""
     try:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import shlex
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from fractions import Fraction
 
@@ -24,6 +26,7 @@ from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.store.samples import Group, NoTrials, Sample
+from tests.conftest import ROOT
 
 MIRROR = {"SAME": "SAME", "AMBIGUOUS": "AMBIGUOUS", "FASTER": "SLOWER", "SLOWER": "FASTER"}
 CALLED = ("FASTER", "SLOWER")
@@ -244,47 +247,56 @@ def recorded(configuration: Configuration, *rounds, **more) -> Group:
     return Group(f"{configuration.workload.label} on {configuration.runtime}", samples, configuration=configuration)
 
 
-def commands(result) -> list:
-    return [parse(shlex.split(line)[1:]) for line in result.command.split(" && ")]
+def commands(result, folder) -> list:
+    """What the shell runs of the printed command, parsed by the commands' own parser; every one succeeds."""
+    (folder / "lstm-trt").write_text('#!/bin/sh\nprintf "%s\\n" "$@" END >> calls\n')
+    (folder / "lstm-trt").chmod(0o755)
+    path = {"PATH": f"{folder}:{os.environ['PATH']}"}
+    subprocess.run(["bash", "-ec", result.command], check=True, cwd=folder, env=path)
+    calls = (folder / "calls").read_text().split("END\n")[:-1]
+    (folder / "calls").unlink()
+    return [parse(call.splitlines()) for call in calls]
 
 
-def test_the_command_records_both_sides_in_one_sweep_where_one_axis_differs(no_clusters):
-    shapes = LstmShape(2, 64, 100), LstmShape(2, 128, 100)
-    result = compare(*(recorded(configured(shape=shape), flat(100)) for shape in shapes))
-    (asked,) = commands(result)
-    assert (asked.layers, asked.hidden, asked.sequence, asked.batch) == ([2], [64, 128], [100], [1])
-    assert (asked.runtime, asked.device, asked.trials, asked.rounds) == (["onnxruntime"], "cpu", 1000, 5)
-    assert not result.one_configuration
-    odd = Protocol(arrival="periodic", period_us=1234567.25, wait="os")
-    result = compare(*(recorded(configured(shape=shape, protocol=odd), flat(100)) for shape in shapes))
-    assert (commands(result)[0].period_us, commands(result)[0].wait) == (1234567.25, "os")
-    result = compare(recorded(configured(), flat(100)), recorded(configured(runtime="pytorch"), flat(100)))
-    assert commands(result)[0].runtime == ["onnxruntime", "pytorch"]
-    result = compare(
-        recorded(configured(), flat(1)), recorded(configured(shape=LstmShape(2, 64, 100, features=7)), flat(1))
-    )
-    assert commands(result)[0].features == [12, 7]
-
-
-def test_the_command_has_every_option_and_two_sweeps_where_options_differ(no_clusters):
+def test_the_commands_alternate_the_rounds_of_both_sides_and_compare_them(no_clusters, tmp_path):
     options = Options("fp16", 2, (0, 1), "cuda", True, "compute")
-    protocol = Protocol(trials=5000, warmup=20, seed=3, arrival="periodic", wait="sleep", period_us=1500)
+    protocol = Protocol(trials=5000, warmup=20, seed=3, arrival="periodic", wait="sleep", period_us=1234567.25)
     plain, changed = configured(), configured(shape=LstmShape(2, 64, 100, 4, 7, 2), options=options, protocol=protocol)
     result = compare(recorded(plain, flat(100)), recorded(changed, flat(100)))
-    first, second = commands(result)
+    *sweeps, last = commands(result, tmp_path)
+    assert not result.one_configuration and [sweep.rounds for sweep in sweeps] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert {sweep.out for sweep in sweeps[::2]} == {last.a} and {sweep.out for sweep in sweeps[1::2]} == {last.b}
+    assert (last.command, last.a == last.b) == ("compare", False)
+    first, second = sweeps[:2]
+    assert (first.layers, first.hidden, first.sequence, first.batch) == ([2], [64], [100], [1])
+    assert (first.runtime, first.device, first.trials) == (["onnxruntime"], "cpu", 1000)
     assert (first.precision, first.threads, first.graph, first.arrival) == ("fp32", 1, False, "closed")
     assert (second.precision, second.threads, second.device, second.graph) == ("fp16", 2, "cuda", True)
     assert (second.device_clocks, second.trials, second.warmup, second.seed) == ("compute", 5000, 20, 3)
-    assert (second.arrival, second.wait, second.period_us) == ("periodic", "sleep", 1500)
-    assert (second.batch, second.features, second.directions, second.out) == ([4], [7], [2], first.out)
+    assert (second.arrival, second.wait, second.period_us) == ("periodic", "sleep", 1234567.25)
+    assert (second.batch, second.features, second.directions) == ([4], [7], [2])
 
 
-def test_the_same_configuration_is_to_be_recorded_once_for_each_side(no_clusters):
+def test_the_same_configuration_is_recorded_once_for_each_side(no_clusters, tmp_path):
     result = compare(recorded(configured(), flat(100)), recorded(configured(), flat(105)))
-    assert result.one_configuration and len(commands(result)) == 1
-    assert "once per side" in comparison_text(result)
+    first, second, last = commands(result, tmp_path)
+    assert result.one_configuration and first.rounds == second.rounds == 5
+    assert (first.out, second.out) == (last.a, last.b) and last.a != last.b
     more = compare(*(recorded(configured(), *(flat(x * 100) for x in (1, 1.1, 1, 1.1, 1, 1.1))) for _ in "ab"))
-    assert commands(more)[0].rounds == 12  # six a side did not suffice
+    assert commands(more, tmp_path)[0].rounds == 12  # six a side did not suffice
+
+
+@pytest.mark.heavy
+def test_the_printed_commands_run_as_they_are(tmp_path):
+    sides = [recorded(configured(shape=LstmShape(1, 8, 4), protocol=Protocol(trials=20)), flat(100)) for _ in "ab"]
+    sides[1] = replace(sides[1], configuration=replace(sides[1].configuration, runtime="pytorch"))
+    (tmp_path / "lstm-trt").write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m lstm_trt "$@"\n')
+    (tmp_path / "lstm-trt").chmod(0o755)
+    path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    result = subprocess.run(
+        ["bash", "-c", compare(*sides).command], cwd=tmp_path, env=path, capture_output=True, text=True
+    )
+    assert result.returncode in (0, 1, 3) and "5 processes of A, n = 100; 5 processes of B" in result.stdout, result
 
 
 def test_the_same_recording_twice_is_called_that(no_clusters):
@@ -324,7 +336,7 @@ def test_text_and_json(no_clusters):
     assert lines[0] == "median AMBIGUOUS, tail AMBIGUOUS: B (after) compared with A (before)"
     assert lines[1].split() == ["us", "A", "B", "B", "/", "A"]
     assert lines[2].split() == ["median", "100.0", "105.0", "1.050"]
-    assert lines[-1].strip() == result.command
+    assert [line.strip() for line in lines[-4:]] == result.command.splitlines()
     plain = json.loads(json.dumps(result.as_dict(), allow_nan=False))
     assert (plain["median"], plain["tail"], plain["clusters_gone"], plain["clusters_new"]) == ("AMBIGUOUS",) * 2 + (
         [],

@@ -294,7 +294,7 @@ def test_one_group_a_side_is_compared_whatever_it_is_called(tmp_path, answer, ru
     a = put(tmp_path / "a.csv", {"latency_us": body(1000)})
     b = put(tmp_path / "b.csv", {"took (ms)": [f"{float(value) / 1e3:.6f}" for value in body(1000, 1000)]})
     found, status = answer("compare", a, b)
-    assert (found["median"], found["group"], status) == ("SLOWER", {}, 0)
+    assert (found["median"], found["group"], status) == ("SLOWER", {}, 1)
     assert (found["a"]["unit"], found["b"]["unit"], found["b"]["column"]) == ("us", "ms", "took (ms)")
     assert {"tail", "clusters_gone", "clusters_new"} <= found.keys()
     assert answer("compare", b, a)[0]["median"] == "FASTER"
@@ -319,7 +319,7 @@ def test_groups_are_matched_and_the_others_named(tmp_path, answer, run, mistake)
     b = rounds(tmp_path / "b.csv", {64: 200, 32: 150, 128: 400})
     found, status = answer("compare", a, b, "--group-by", "hidden", "--effect", 0.05)
     by = {row["group"]["hidden"]: row for row in found}
-    assert status == 0 and [by[size]["median"] for size in (32, 64)] == ["SLOWER", "SAME"]
+    assert status == 1 and [by[size]["median"] for size in (32, 64)] == ["SLOWER", "SAME"]
     assert by[96]["median"] is None and by[96]["reasons"] == [f"only in {a}"]
     assert by[128]["median"] is None and by[128]["reasons"] == [f"only in {b}"]
     assert (by[32]["rounds_a"], by[32]["effect"]) == (6, 0.05)

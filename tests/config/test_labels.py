@@ -1,7 +1,7 @@
 import shlex
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.labels import configuration_fields, labels, record_both_command, record_command
+from lstm_trt.config.labels import configuration_fields, labels, record_command
 from lstm_trt.config.shape import LstmShape
 
 PLAIN = Configuration(LstmShape(2, 64, 32), "onnxruntime", "1.0", "a processor")
@@ -29,10 +29,3 @@ def test_the_command_leaves_defaults_out():
     )
     assert "--arrival periodic --period-us 1500 --wait spin" in record_command(periodic, "out")
     assert record_command(PLAIN, "out", rounds=5).endswith("--rounds 5 --out out")
-
-
-def test_one_sweep_records_both_where_one_axis_differs():
-    other = Configuration(LstmShape(2, 128, 32), "onnxruntime", "1.0", "a processor")
-    assert "--hidden 64 128" in record_both_command(PLAIN, other, "out", 5)
-    assert record_both_command(PLAIN, THREADS, "out", 5).count("lstm-trt sweep") == 2
-    assert record_both_command(PLAIN, PLAIN, "out", 5).count("lstm-trt sweep") == 1

@@ -389,10 +389,13 @@ def test_a_paused_recording_for_real(tmp_path, lab):
     assert recording.provenance["control"]["pause_ms"] == 2
 
 
-def test_a_period_that_is_too_short_is_refused_and_becomes_a_failure_row(tmp_path, refused, lab):
+def test_a_period_that_is_too_short_is_a_failure_and_its_row_says_how_it_is_forgotten(tmp_path, lab):
     arguments = (*SHAPE, "--arrival", "periodic", "--period-us", 1, "--trials", 20)
-    line = refused("record", *arguments, "--out", tmp_path / "a", "--format", "json")
-    assert "period of 1 us" in line and "--period-us" in line
+    result = lab("record", *arguments, "--out", tmp_path / "a", "--format", "json")
+    assert (result.returncode, result.stdout) == (1, "") and result.stderr.count("\n") == 1
+    assert "period of 1 us" in result.stderr and "--period-us" in result.stderr
+    (row,) = (tmp_path / "a").glob("*.failure.json")
+    assert str(row) in result.stderr
     result = lab("sweep", *arguments, "--out", tmp_path / "b", "--quiet")
     assert result.returncode == 1 and "the period of" in result.stdout
     for folder in ("a", "b"):

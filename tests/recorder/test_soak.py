@@ -288,7 +288,7 @@ def test_what_is_left_of_a_soak_becomes_the_next_round(tmp_path, record_parts):
         if "-r1-" in path.name:
             path.unlink()
     store_files.write_failure(schema.Failure(configuration, 1, "build", "no"), tmp_path)
-    assert rest_of(configuration, tmp_path) == Rest(2, rest.asked_s, 0, elapsed_s)
+    assert rest_of(configuration, tmp_path) == Rest(1, rest.asked_s, 0, elapsed_s)
     assert rest_of(configuration_of(for_s=2.0), tmp_path) == Rest(0, 2.0)
 
 

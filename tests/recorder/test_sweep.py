@@ -15,6 +15,7 @@ import pytest
 
 from lstm_trt.config.configuration import Protocol
 from lstm_trt.config.shape import Grid
+from lstm_trt.recorder.pool import record_configuration
 from lstm_trt.recorder.session import describe
 from lstm_trt.recorder.sweep import order, run_sweep
 from lstm_trt.store import files as store_files
@@ -97,6 +98,15 @@ def test_what_answers_wrongly_is_never_timed(tmp_path, runtime, stage, words):
     for failure in store_failures(tmp_path):
         assert failure.stage == stage and words in failure.reason
     assert not [name for name in files(tmp_path) if name.endswith(".parquet")]
+
+
+def test_a_recording_takes_the_place_of_its_failure(tmp_path):
+    (configuration,) = plan(grid=Grid(layers=(1,), hidden=(8,), sequence=(4,)), trials=20)
+    store_files.write_failure(schema.Failure(configuration, 0, "memory", "not enough"), tmp_path)
+    for number in (0, 1):
+        assert record_configuration(configuration, control=False, out=tmp_path).round == number
+        assert store_failures(tmp_path) == []
+    assert files(tmp_path) == [f"{configuration.id}-r{number}.parquet" for number in (0, 1)]
 
 
 def store_failures(folder: Path) -> list[schema.Failure]:
