@@ -59,15 +59,12 @@ def pytest_runtest_makereport(item):
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory):
-    """One cache for the session, away from the user's."""
+    """One cache for the session, away from the user's, and timing locks that other processes do not hold."""
     folder = tmp_path_factory.mktemp("cache")
-    before = os.environ.get("XDG_CACHE_HOME")
-    os.environ["XDG_CACHE_HOME"] = str(folder)
-    yield folder
-    if before is None:
-        del os.environ["XDG_CACHE_HOME"]
-    else:
-        os.environ["XDG_CACHE_HOME"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        patch.setenv("LSTM_TRT_LOCKS", str(tmp_path_factory.mktemp("locks")))
+        yield folder
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -49,6 +49,7 @@ class SummaryRow(JsonFields):
     distribution, independent trials); None for a bound that does not exist at this n. *Other
     processes* differ by more than this interval; only several rounds show by how much.
 
+    `not_alone`: number of the rounds during which other programs used the CPU; None if not known.
     `clusters` and `steady_state` (the worst of the rounds) are None if they were not searched.
     `group` distinguishes the row from others of its source. For tables from elsewhere, fields that
     are not known, such as shape and runtime, are None.
@@ -85,6 +86,7 @@ class SummaryRow(JsonFields):
     p999_us_high: float | None = None
     max_us: float | None = _column("max", 1)
     outliers: int | None = _column("outliers", 10)
+    not_alone: int | None = _column("not alone", 11)
     clusters: tuple[Cluster, ...] | None = ()
     steady_state: SteadyState | None = None
     max_with_warmup_us: float | None = None
@@ -224,6 +226,7 @@ def _recorded(group: Group, samples: Sequence[Sample], number: int | None, clust
     timed = [sample.timed_ns for sample in samples]
     floors = [sample.floor_us for sample in samples if sample.floor_us is not None]
     outliers = quick(samples) if clusters else None
+    alone = [sample.alone for sample in samples if sample.alone is not None]
     found = _configured(group.configuration) | statistics(np.concatenate(timed))
     return SummaryRow(
         **found,
@@ -232,6 +235,7 @@ def _recorded(group: Group, samples: Sequence[Sample], number: int | None, clust
         steady_state=outliers and outliers.steady_state,
         max_with_warmup_us=max(float(sample.latency_ns.max()) for sample in samples) / 1e3,
         floor_us=min(floors) if floors else None,
+        not_alone=alone.count(False) if alone else None,
         rounds=len(samples),
         round=number,
         median_us_rounds=tuple(median(part) / 1e3 for part in timed),

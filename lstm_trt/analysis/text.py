@@ -466,8 +466,9 @@ def summary_table(rows: Sequence[SummaryRow]) -> str:
     """
     named = _name_columns(rows)
     shown = sorted((column for column in fields(rows[0]) if column.metadata), key=lambda c: c.metadata["place"])
-    if all(row.floor_us is None for row in rows):
-        shown = [column for column in shown if column.name != "floor_us"]
+    # `not_alone` is shown if it is above 0 anywhere
+    empty = [name for name in ("floor_us", "not_alone") if not any(getattr(row, name) for row in rows)]
+    shown = [column for column in shown if column.name not in empty]
     lines = []
     for row in rows:
         cells = ["-" if value is None else str(value) for value in (cell(row) for cell in named.values())]
@@ -490,6 +491,8 @@ def summary_table(rows: Sequence[SummaryRow]) -> str:
     caption += "; n: number of trials"
     caption += "; roofline: lower bound for this machine" if "roofline" in header else ""
     legend = "outliers: outside 1.5 x IQR (box plot); clusters: multiple of the local median and share of the trials"
+    if "not alone" in header:
+        legend += "; not alone: recordings during which other programs used the CPU"
     star = any("*" in cell for cells in lines for cell in cells)
     legend += "; *: n too small for an upper bound" if star else ""
     return "\n".join([caption, legend, f"{head}  {last}", *texts])
@@ -530,7 +533,7 @@ def _arrival(row: SummaryRow) -> str:
 def _cell(row: SummaryRow, name: str) -> str:
     value = getattr(row, name)
     if not name.endswith("_us"):
-        return str(value)
+        return "-" if value is None else str(value)
     return microseconds(value) + "*" * (getattr(row, f"{name}_high", row.max_us) is None)
 
 

@@ -103,6 +103,13 @@ def sweep_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of commands that record several configurations."""
     parser.add_argument("--retry-failed", action="store_true", help="retry configurations that failed before")
     parser.add_argument("--quiet", action="store_true", help="do not print progress")
+    wait_argument(parser)
+
+
+def wait_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --no-wait."""
+    no_wait = "stop if another recording uses the same cores, instead of waiting until it ends"
+    parser.add_argument("--no-wait", action="store_true", help=no_wait)
 
 
 def sweep_options(arguments: argparse.Namespace) -> dict:
@@ -112,6 +119,7 @@ def sweep_options(arguments: argparse.Namespace) -> dict:
         "time_limit_s": arguments.time_limit,
         "retry_failed": arguments.retry_failed,
         "show_progress": not arguments.quiet,
+        "wait": not arguments.no_wait,
     }
 
 

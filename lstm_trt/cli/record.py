@@ -18,6 +18,7 @@ from lstm_trt.cli.common import (
     shape_arguments,
     shape_of,
     stopped,
+    wait_argument,
     warn,
 )
 from lstm_trt.config.errors import UsageError
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--for", dest="for_time", metavar="TIME", help=length)
     control = "do not also time an empty step, which measures the delays of the machine itself"
     add("--no-control", dest="control", action="store_false", help=control)
+    wait_argument(parser)
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the recording")
 
 
@@ -54,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         "protocol": protocol_of(arguments),
         "options": options_of(arguments),
         "control": arguments.control,
+        "wait": not arguments.no_wait,
         "out": arguments.out,
     }
     progress = _Progress(f"{shape.label} on {arguments.runtime}")
@@ -103,6 +106,8 @@ class _Progress:
                 self._rewrite(f"{event['done']}/{event['total']} trials")
                 if event["done"] >= event["total"]:
                     self.end_line()
+            case "waiting":
+                print_progress(f"{self._name} {pool.waiting_text(event)}")
             case "rest":
                 elapsed, left = duration(event["elapsed_s"]), duration(event["asked_s"])
                 interrupted = f"round {event['continues']} was interrupted after {elapsed}"

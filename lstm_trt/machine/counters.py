@@ -16,6 +16,10 @@ Counters (`difference` subtracts them):
   context_switches_total  of the whole machine (/proc/stat)
   throttled_ns            time for which a CPU quota stopped this cgroup or one of its
   throttled_periods       parents, and the number of such periods (cpu.stat, v1 and v2)
+Time of others, from /proc/stat; one block's can be negative, since idle time is counted in ticks:
+  others_ns               time in which the pinned cores were neither idle nor used by this process, but by other
+                          programs, the kernel or the hypervisor
+  others_total_ns         the same for all cores
 Gauges:
   cpu_khz                 clock of the slowest pinned core; with several pinned cores
                           also cpu_khz_<core> for each core
@@ -26,6 +30,7 @@ Gauges:
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -45,6 +50,13 @@ COUNTERS = (
     "throttled_periods",
 )
 
+#: Readings whose differences may be negative.
+OTHERS = ("others_ns", "others_total_ns")
+
+#: A recording was not alone if others used more than this share of the pinned cores' time, or this share of one of the
+#: remaining cores, and in either case more than two ticks.
+ALONE_SHARE, ALONE_SHARE_ELSEWHERE, ALONE_NS = 0.02, 0.5, 20_000_000
+
 
 #: Rows of /proc/interrupts with one number for the whole machine instead of one per core.
 WHOLE_MACHINE = (b"ERR:", b"MIS:", b"Err:")
@@ -63,7 +75,24 @@ def difference(before: Mapping[str, object], after: Mapping[str, object]) -> dic
         if name in changed:
             first, last = before.get(name), after[name]
             changed[name] = None if first is None or last is None or last < first else last - first
+    for name in OTHERS:
+        if name in changed:
+            first, last = before.get(name), after[name]
+            changed[name] = None if first is None or last is None else last - first
     return changed
+
+
+def others(blocks: Sequence[Mapping], wall_ns: int, cores: int) -> dict[str, int | bool] | None:
+    """CPU time of others on the pinned `cores` and on all cores, and whether the recording was alone.
+
+    `blocks`: the differences of readings over `wall_ns` in total. None if the system does not count idle time.
+    """
+    if any(block.get(name) is None for block in blocks for name in OTHERS):
+        return None
+    pinned, everywhere = (max(0, sum(block[name] for block in blocks)) for name in OTHERS)
+    disturbed = pinned > max(ALONE_NS, ALONE_SHARE * cores * wall_ns)
+    disturbed |= everywhere - pinned > max(ALONE_NS, ALONE_SHARE_ELSEWHERE * wall_ns)
+    return {"pinned_cores_ns": pinned, "all_cores_ns": everywhere, "alone": not disturbed}
 
 
 class _File:
@@ -121,7 +150,7 @@ class Watcher:
 
     def __init__(self, cores: Sequence[int], device: str = "cpu", *, root: Path = ROOT) -> None:
         self.cores, self.device, self.root = tuple(cores), device, Path(root)
-        self.names = dict.fromkeys(COUNTERS, "counter") | {"cpu_khz": "gauge"}
+        self.names = dict.fromkeys(COUNTERS, "counter") | dict.fromkeys(OTHERS, "balance") | {"cpu_khz": "gauge"}
         if len(self.cores) > 1:
             self.names |= {f"cpu_khz_{core}": "gauge" for core in self.cores}
         if device != "cpu":
@@ -180,19 +209,27 @@ class Watcher:
     def _read_stat(self, values: dict) -> None:
         """Rows "cpu1 user nice system idle iowait irq softirq steal ...", "intr total ...", "ctxt total"."""
         wanted = {b"cpu%d" % core for core in self.cores}
-        steal, rows = 0, 0
-        for line in self._stat.read().splitlines():
+        steal, idle, idle_total, rows, rows_total = 0, 0, 0, 0, 0
+        content, now_ns, own_ns = self._stat.read(), time.monotonic_ns(), time.process_time_ns()
+        for line in content.splitlines():
             if line.startswith(b"cpu"):
                 fields = line.split()
                 # Sandboxes such as gVisor print rows of zeros, which are not counts.
-                if fields[0] in wanted and len(fields) > 8 and any(field != b"0" for field in fields[1:]):
-                    steal, rows = steal + int(fields[8]), rows + 1
+                if fields[0] == b"cpu" or len(fields) <= 8 or all(field == b"0" for field in fields[1:]):
+                    continue
+                idle_here = int(fields[4]) + int(fields[5])
+                idle_total, rows_total = idle_total + idle_here, rows_total + 1
+                if fields[0] in wanted:
+                    steal, idle, rows = steal + int(fields[8]), idle + idle_here, rows + 1
             elif line.startswith(b"intr "):
                 values["interrupts_total"] = int(line.split(None, 2)[1]) or None
             elif line.startswith(b"ctxt "):
                 values["context_switches_total"] = int(line.split(None, 2)[1]) or None
         if wanted and rows == len(wanted):
             values["steal_ns"] = steal * self._tick_ns
+            # Not from the busy columns: they sample what runs at each tick, which errs if calls follow the timer.
+            values["others_ns"] = rows * now_ns - idle * self._tick_ns - own_ns
+            values["others_total_ns"] = rows_total * now_ns - idle_total * self._tick_ns - own_ns
 
     def _read_throttling(self, values: dict) -> None:
         """Sum over this cgroup and its parents: each counts the effect of its own quota."""

@@ -85,6 +85,13 @@ def choose_cores(threads: int) -> tuple[int, ...]:
     return allowed[-threads:]
 
 
+def sibling_cores(cores: tuple[int, ...], root: Path = ROOT) -> tuple[int, ...]:
+    """The cores and those that share a physical core with them (hyper-threads)."""
+    folder = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    siblings = (cpu_list(read_text(folder.format(core), root)) or (core,) for core in cores)
+    return tuple(sorted({*cores, *(core for group in siblings for core in group)}))
+
+
 def isolated_cores(root: Path = ROOT) -> tuple[int, ...] | None:
     """Cores that the scheduler does not use: isolcpus=, or an isolated cpuset partition (kernel 6.7)."""
     booted = cpu_list(read_text("/sys/devices/system/cpu/isolated", root))

@@ -1,9 +1,11 @@
 """The processes that prepare and record, seen from the parent.
 
 A `WorkerPool` has one preparing process, which exports networks and computes the reference
-outputs, and one worker per runtime and options, pinned before the runtime is imported. They
-run one after another: nothing is prepared while trials are timed. If a process is lost, only
-the configuration in progress fails (`process.py`).
+outputs, and one worker per runtime and options, pinned before the runtime is imported. Within
+a pool nothing is prepared while trials are timed; the next reference is made while a recording
+is stored. Pools take turns on the cores that they time (`store.locks.timing_lock`); meanwhile
+they prepare on other cores. If a process is lost, only the configuration in progress fails
+(`process.py`).
 """
 
 from __future__ import annotations
@@ -14,18 +16,19 @@ import secrets
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol, canonical_json
 from lstm_trt.config.errors import ConfigurationFailed, StoreError, UsageError
 from lstm_trt.config.workload import Workload
+from lstm_trt.machine.linux import sibling_cores
 from lstm_trt.recorder.process import SILENCE_LIMIT_S, Interpreter, Listener, Process, WorkerLost, memory_limit_bytes
 from lstm_trt.recorder.session import describe
 from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store import files, folders
-from lstm_trt.store.locks import folder_lock
+from lstm_trt.store.locks import folder_lock, timing_lock
 from lstm_trt.store.schema import Failure, Recording
 
 #: Total size of the shared references that are kept for further runtimes; one can take 256 MB.
@@ -74,6 +77,7 @@ class Outcome:
 class WorkerPool:
     """The processes of one campaign; a context manager that ends all of them.
 
+    `wait`: whether to wait while another recording uses the same cores or device, instead of raising `UsageError`.
     `interpreters`: configuration id -> Python of its worker, if it is not the current one.
     """
 
@@ -82,13 +86,16 @@ class WorkerPool:
         time_limit_s: float | None = None,
         memory_limit: int | None = None,
         interpreters: Mapping[str, Interpreter] | None = None,
+        wait: bool = True,
     ) -> None:
+        self._wait = wait
         self._interpreters = dict(interpreters or {})
         self.time_limit_s = time_limit_s
         self.memory_limit = memory_limit if memory_limit is not None else memory_limit_bytes()
         self._workers: dict[tuple, Process] = {}
         self._preparer: Process | None = None
         self._references: dict[str, dict] = {}
+        self._begun: tuple[str, Process] | None = None  # configuration id and process of a reference that is being made
         self._logs = tempfile.TemporaryDirectory(prefix="lstm_trt-")
 
     def __enter__(self) -> WorkerPool:
@@ -96,7 +103,9 @@ class WorkerPool:
 
     def __exit__(self, *exception: object) -> None:
         self.end_workers()
-        if self._preparer:
+        if self._begun:
+            self._begun[1].kill()
+        if self._preparer and self._preparer.alive:
             self._preparer.kill()
         self._logs.cleanup()
 
@@ -129,12 +138,19 @@ class WorkerPool:
         *,
         control: bool = False,
         asked_s: float | None = None,
+        following: Configuration | None = None,
     ) -> Outcome:
         """Record one configuration into `folder`, or write its failure row there.
 
-        `control`: with a control run. `asked_s`: duration of a recording by time.
-        Raises `Refused` if neither can be written.
+        `control`: with a control run. `asked_s`: duration of a recording by time. `following`: the configuration whose
+        reference is made while this recording is stored. `listener` also gets `{"event": "waiting", "holder": ...}`
+        while another recording uses the cores. Raises `Refused` if neither can be written, and without `wait`
+        `UsageError` if another recording uses the cores.
         """
+        needed = resources(configuration.options)
+        if not self._wait:
+            with timing_lock(needed, wait=False):  # refuse before preparing, which can take long
+                pass
         began = time.monotonic()
         loop_began: float | None = None
 
@@ -142,6 +158,8 @@ class WorkerPool:
             nonlocal loop_began
             if message == {"event": "stage", "stage": "run"}:
                 loop_began = time.monotonic()
+            if message == {"event": "stage", "stage": "store"} and following is not None:
+                self._begin_reference(following)
             listener(message)
 
         limits = {
@@ -168,7 +186,10 @@ class WorkerPool:
             worker = self._worker(configuration)  # starts while the reference is made
             make = self._shared_reference if preparer.SHARED_REFERENCE else self._reference
             job["reference"] = make(configuration, limits)
-            message = worker.call(job, **limits)
+            asked = time.monotonic()
+            with timing_lock(needed, self._wait, lambda holder: listener({"event": "waiting", "holder": holder})):
+                began += time.monotonic() - asked
+                message = worker.call(job, **limits)
             if not preparer.SHARED_REFERENCE:
                 Path(job["reference"]["answers_path"]).unlink()
         except ConfigurationFailed as error:
@@ -192,17 +213,35 @@ class WorkerPool:
         seconds = Seconds(preparing, timing, known.get("inside_trials", 0.0), control_s, storing)
         return Outcome(path, failure, seconds, message)
 
-    def _reference(self, configuration: Configuration, limits: dict) -> dict:
-        """The preparing process's reference for a configuration, with the gate's seed and the file of the outputs."""
+    def _begin_reference(self, configuration: Configuration) -> None:
+        """Let the preparing process make the reference of the configuration that is recorded next."""
+        preparer = preparer_of(configuration.workload)
+        if preparer.SHARED_REFERENCE and _key(configuration) in self._references:
+            return
+        with suppress(ConfigurationFailed):
+            preparer.check(configuration)
+            self._begun = configuration.id, self._give_reference(configuration)
+
+    def _give_reference(self, configuration: Configuration) -> Process:
         path = Path(self._logs.name) / f"answers-{secrets.token_hex(8)}.npy"
         asked = {"gate_seed": secrets.randbits(32), "answers_path": str(path)}
-        job = {"kind": "reference", "configuration": configuration.as_dict(), **asked}
-        return self._prepare_process().call(job, **limits)["reference"]
+        process = self._prepare_process()
+        process.give({"kind": "reference", "configuration": configuration.as_dict(), **asked})
+        return process
+
+    def _reference(self, configuration: Configuration, limits: dict) -> dict:
+        """The preparing process's reference for a configuration, with the gate's seed and the file of the outputs."""
+        begun, process = self._begun or (None, None)
+        self._begun = None
+        if begun != configuration.id:
+            if process is not None:
+                process.kill()
+            process = self._give_reference(configuration)
+        return process.wait(**limits)["reference"]
 
     def _shared_reference(self, configuration: Configuration, limits: dict) -> dict:
         """The reference shared by all runtimes of a workload; the latest are kept, up to `ANSWERS_KEPT_BYTES`."""
-        plain = configuration.as_dict()
-        key = canonical_json([plain["workload"], plain["mode"], configuration.protocol.seed])
+        key = _key(configuration)
         found = self._references.pop(key, None) or self._reference(configuration, limits)
         self._references[key] = found  # the most recently used is the last
         size = {name: Path(kept["answers_path"]).stat().st_size for name, kept in self._references.items()}
@@ -212,6 +251,22 @@ class WorkerPool:
             Path(self._references.pop(name)["answers_path"]).unlink()
             del size[name]
         return found
+
+
+def _key(configuration: Configuration) -> str:
+    """What a shared reference depends on."""
+    plain = configuration.as_dict()
+    return canonical_json([plain["workload"], plain["mode"], configuration.protocol.seed])
+
+
+def resources(options: Options) -> list[str]:
+    """What a recording must have to itself: its physical cores, and the device."""
+    return [f"core-{core}" for core in sibling_cores(options.cores)] + [options.device] * (options.device != "cpu")
+
+
+def waiting_text(message: dict) -> str:
+    """The `waiting` message of `WorkerPool.record` as text."""
+    return f"waits until another recording on the same cores ends ({message['holder']})"
 
 
 def check_limits(time_limit_s: float | None, rounds: int = 1) -> None:
@@ -249,17 +304,19 @@ def record(
     control: bool = True,
     out: str | os.PathLike | None = None,
     time_limit_s: float | None = None,
+    wait: bool = True,
     listener: Listener = lambda message: None,
 ) -> Recording:
     """Record one workload on one runtime in a fresh, pinned process.
 
     `control` adds a control run of an empty step. With `out`, the recording is written to this folder, as a
-    further round if it already contains the configuration. `listener` gets the
-    process's messages (stages, progress). Raises `UsageError`, `RuntimeUnavailable`, or
-    `ConfigurationFailed` with stage and reason.
+    further round if it already contains the configuration. `wait`: whether to wait while another recording uses
+    the same cores. `listener` gets the process's messages (stages, progress). Raises `UsageError`,
+    `RuntimeUnavailable`, or `ConfigurationFailed` with stage and reason.
     """
     configuration = describe(workload, runtime, protocol, options, mode)
-    return record_configuration(configuration, control=control, out=out, time_limit_s=time_limit_s, listener=listener)
+    how = {"control": control, "out": out, "time_limit_s": time_limit_s, "wait": wait, "listener": listener}
+    return record_configuration(configuration, **how)
 
 
 def record_configuration(
@@ -268,9 +325,10 @@ def record_configuration(
     control: bool = True,
     out: str | os.PathLike | None = None,
     time_limit_s: float | None = None,
+    wait: bool = True,
     listener: Listener = lambda message: None,
 ) -> Recording:
-    """Record one configuration in a fresh, pinned process; `out`, `listener` and errors as in `record`."""
+    """Record one configuration in a fresh, pinned process; `out`, `wait`, `listener` and errors as in `record`."""
     check_limits(time_limit_s)
     with ExitStack() as stack:
         if out is None:
@@ -278,7 +336,7 @@ def record_configuration(
         else:
             folder = files.make_folder(Path(out))
             stack.enter_context(folder_lock(folder))
-        pool = stack.enter_context(WorkerPool(time_limit_s))
+        pool = stack.enter_context(WorkerPool(time_limit_s, wait=wait))
         number = next_round(configuration, folder)
         outcome = pool.record(configuration, number, folder, listener, control=control)
         outcome.check(kept=out is not None)

@@ -7,7 +7,6 @@ with the stage that it had reached.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from pathlib import Path
 
@@ -82,7 +81,7 @@ class Interpreter:
 
 
 class Process:
-    """One child process; `call` gives it a job and waits until it is done."""
+    """One child process, which runs one job at a time."""
 
     def __init__(
         self, options: Options | None, log_folder: Path, name: str, interpreter: Interpreter | None = None
@@ -94,8 +93,6 @@ class Process:
         self._connection, theirs = Pipe()
         command = interpreter.command("from lstm_trt.recorder.worker import main; sys.exit(main())")
         command.append(str(theirs.fileno()))
-        if options is not None:
-            command.append(json.dumps(asdict(options)))
         with theirs, self._log.open("ab") as log:
             self._child = subprocess.Popen(
                 command,
@@ -112,16 +109,26 @@ class Process:
     def alive(self) -> bool:
         return self._child.poll() is None
 
-    def call(
+    def call(self, job: dict, **limits) -> dict:
+        """Run a job; returns its last message, see `wait`."""
+        self.give(job)
+        return self.wait(**limits)
+
+    def give(self, job: dict) -> None:
+        """Start a job."""
+        self.stage = "build"
+        with suppress(OSError):  # the process is dead: the error is raised on receiving
+            self._connection.send(job)
+
+    def wait(
         self,
-        job: dict,
         *,
         time_limit_s: float | None,
         memory_limit: int | None,
         listener: Listener,
         silence_s: float = SILENCE_LIMIT_S,
     ) -> dict:
-        """Run a job; returns its last message, "done" or "refused".
+        """Wait until the job is done; returns its last message, "done" or "refused".
 
         `listener` gets every message as it arrives. `silence_s`: longest time without a message.
         Raises `WorkerLost`, `TimeLimitReached`, `MemoryExhausted`, or the
@@ -129,9 +136,6 @@ class Process:
         process has ended.
         """
         began = heard = time.monotonic()
-        self.stage = "build"
-        with suppress(OSError):  # the process is dead: the error is raised on receiving
-            self._connection.send(job)
         while True:
             if self._connection.poll(POLL_S):
                 try:

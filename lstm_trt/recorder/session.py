@@ -129,6 +129,7 @@ class PreparedRun:
             "runtime": self.step.facts(),
             "self_check": trials.self_check,
             "blocks": trials.blocks,
+            "others": counters.others(trials.blocks, trials.wall_ns, len(self.configuration.options.cores)),
             "warnings": trials.warnings,
             "control": control[1] if control else None,
             "seconds": {

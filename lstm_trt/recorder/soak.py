@@ -215,6 +215,7 @@ def soak(
     out: str | os.PathLike,
     mode: str | None = None,
     control: bool = True,
+    wait: bool = True,
     listener: Listener = lambda message: None,
 ) -> Soak:
     """Record one workload for `for_s` seconds into `out` in a fresh, pinned process; other arguments as in `record`.
@@ -225,7 +226,7 @@ def soak(
     """
     configuration = describe(workload, runtime, soak_protocol(for_s, protocol), options, mode)
     folder = files.make_folder(Path(out))
-    with folder_lock(folder), WorkerPool() as pool:
+    with folder_lock(folder), WorkerPool(wait=wait) as pool:
         damaged = [f"{path.name} was damaged and has been moved aside" for path in folders.tidy(folder)]
         rest = rest_of(configuration, folder)
         if rest.continues is not None:

@@ -23,7 +23,7 @@ from tqdm import tqdm
 from lstm_trt.config.configuration import TIERS, Configuration, Options, Protocol
 from lstm_trt.config.format import count, duration
 from lstm_trt.config.workload import Workload
-from lstm_trt.recorder.pool import Outcome, Seconds, WorkerPool, check_limits
+from lstm_trt.recorder.pool import Outcome, Seconds, WorkerPool, check_limits, waiting_text
 from lstm_trt.recorder.process import Interpreter
 from lstm_trt.recorder.session import describe
 from lstm_trt.store import files, folders, schema
@@ -77,10 +77,10 @@ class NotebookBar(tqdm):
 class Progress:
     """Progress line with the current configuration, the number done and the remaining time; updates the report."""
 
-    def __init__(self, plan: list[list[Configuration]], report: Report, show: bool) -> None:
+    def __init__(self, plan: Sequence[tuple[int, Configuration]], report: Report, show: bool) -> None:
         self._loads: dict[str, _Load] = {}
         self._scheduled_left = 0.0
-        for configuration in itertools.chain.from_iterable(plan):
+        for _, configuration in plan:
             load = self._loads.setdefault(configuration.runtime, _Load())
             load.left += 1
             load.work_left += _work(configuration)
@@ -115,6 +115,8 @@ class Progress:
         self._show_line(self._running)
 
     def listen(self, message: dict) -> None:
+        if message["event"] == "waiting":
+            self._show_line(f"{self._running} {waiting_text(message)}", soon=True)
         if message["event"] == "progress" and message["done"] and message["total"] > message["done"]:
             self._show_line(f"{self._running} {100 * message['done'] // message['total']} %", quiet=True)
 
@@ -156,7 +158,8 @@ class Progress:
             for load in loads
         )
 
-    def _show_line(self, running: str, quiet: bool = False) -> None:
+    def _show_line(self, running: str, quiet: bool = False, soon: bool = False) -> None:
+        """Show the line; without a terminal, lines within ten seconds are left out, unless `soon`."""
         if not self._show:
             return
         left = self.seconds_left()
@@ -167,7 +170,7 @@ class Progress:
             self._bar.set_postfix_str(text)
             return
         now = time.monotonic()
-        if now - self._shown_at < 10 and (quiet or self._shown_at):
+        if not soon and now - self._shown_at < 10 and (quiet or self._shown_at):
             return
         self._shown_at = now
         report = self._report
@@ -306,6 +309,7 @@ def run_sweep(
     time_limit_s: float | None = None,
     memory_limit: int | None = None,
     retry_failed: bool = False,
+    wait: bool = True,
     show_progress: bool = True,
     interpreters: Mapping[str, Interpreter] | None = None,
 ) -> Report:
@@ -313,9 +317,11 @@ def run_sweep(
 
     `rounds`: how often each configuration is recorded (None: `default_rounds` of the largest
     number of trials). `control`: add a control run after each, which doubles the run time.
-    `interpreters`: configuration id -> Python that records it, if it is not the current one. If a
+    `wait`: whether to wait while another recording uses the same cores. `interpreters`:
+    configuration id -> Python that records it, if it is not the current one. If a
     configuration fails, a failure row is written and the sweep continues. Raises `UsageError` if
-    the folder is unusable or in use; `Refused` if the disk is full. Completed recordings are kept.
+    the folder is unusable or in use, or without `wait` the cores are in use; `Refused` if the
+    disk is full. Completed recordings are kept.
     """
     if rounds is None:
         rounds = default_rounds(max((item.protocol.trials for item in configurations), default=1))
@@ -328,9 +334,8 @@ def run_sweep(
         for path in folders.tidy(folder):
             report.warnings.append(f"{path.name} was damaged; it has been moved aside and is recorded again")
         recorded, failed = folders.finished(folder)
-        plan: list[list[Configuration]] = []
+        plan: list[tuple[int, Configuration]] = []
         for number, shuffled in enumerate(order(configurations, rounds, seed)):
-            todo = []
             for configuration in shuffled:
                 key = (configuration.id, number)
                 if key in recorded:
@@ -338,19 +343,19 @@ def run_sweep(
                 elif key in failed and not retry_failed:
                     report.failed_before += 1
                 else:
-                    todo.append(configuration)
-            plan.append(todo)
+                    plan.append((number, configuration))
         with (
             Progress(plan, report, show_progress) as progress,
-            WorkerPool(time_limit_s, memory_limit, interpreters) as pool,
+            WorkerPool(time_limit_s, memory_limit, interpreters, wait) as pool,
         ):
             try:
-                for number, todo in enumerate(plan):
-                    for configuration in todo:
-                        progress.begin(configuration, number)
-                        outcome = pool.record(configuration, number, folder, progress.listen, control=control)
-                        progress.end(configuration, outcome)
-                    pool.end_workers()
+                for (number, configuration), (next_number, following) in itertools.pairwise([*plan, (rounds, None)]):
+                    progress.begin(configuration, number)
+                    how = {"control": control, "following": following}
+                    outcome = pool.record(configuration, number, folder, progress.listen, **how)
+                    progress.end(configuration, outcome)
+                    if next_number != number:
+                        pool.end_workers()
             except KeyboardInterrupt:
                 report.stopped = True
         report.wall_s = time.monotonic() - began
@@ -370,7 +375,7 @@ def sweep(
     """Record every workload (a `Grid`, or any shapes) on every runtime into `out`; resumes if interrupted.
 
     `how` is passed to `run_sweep`: `rounds`, `control`, `time_limit_s`, `memory_limit` (bytes), `retry_failed`,
-    `show_progress` and `seed` (of the order). Raises what `describe` and `run_sweep` raise.
+    `wait`, `show_progress` and `seed` (of the order). Raises what `describe` and `run_sweep` raise.
     """
     wanted = [describe(workload, runtime, protocol, options, mode) for workload in workloads for runtime in runtimes]
     return run_sweep(wanted, out, **how)

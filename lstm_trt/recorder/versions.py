@@ -235,6 +235,7 @@ def record_versions(
     control: bool = False,
     time_limit_s: float | None = None,
     retry_failed: bool = False,
+    wait: bool = True,
     effect: float = EFFECT,
     confidence: float = DEFAULT_CONFIDENCE,
     show_progress: bool = True,
@@ -277,6 +278,7 @@ def record_versions(
         control=control,
         time_limit_s=time_limit_s,
         retry_failed=retry_failed,
+        wait=wait,
         show_progress=show_progress,
         interpreters={configuration.id: place.interpreter for place, configuration in installed.values()},
     )

@@ -12,17 +12,19 @@ import ctypes
 import gc
 import importlib
 import importlib.metadata
-import json
+import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from lstm_trt.config.errors import ConfigurationFailed, LabError, StoreError
+from lstm_trt.machine.linux import allowed_cores
 
 
 def die_with_parent() -> None:
@@ -36,6 +38,17 @@ def volunteer_for_oom() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
+#: Cores that this process may use, before it leaves some of them.
+first_allowed_cores = cache(allowed_cores)
+
+
+def leave(cores: Sequence[int]) -> None:
+    """Keep this process off `cores` if it may use others, since another recording may be timed on them now."""
+    others = set(first_allowed_cores()) - set(cores)
+    if others:
+        os.sched_setaffinity(0, others)
+
+
 #: `send(event, **values)`: sends a message to the parent.
 Send = Callable[..., None]
 
@@ -46,6 +59,7 @@ def reference_job(job: dict, send: Send) -> None:
     from lstm_trt.runtimes.base import preparer_of
 
     configuration = Configuration.from_dict(job["configuration"])
+    leave(configuration.options.cores)
     same = {name: job[name] for name in ("gate_seed", "answers_path")}
     preparer = preparer_of(configuration.workload)
     reference = preparer.reference(configuration, job["gate_seed"], Path(job["answers_path"]), send)
@@ -55,11 +69,12 @@ def reference_job(job: dict, send: Send) -> None:
 def record_job(job: dict, send: Send) -> None:
     """Record one configuration and write its file or its parts."""
     from lstm_trt.config.configuration import Configuration
-    from lstm_trt.recorder.session import record_here
+    from lstm_trt.recorder.session import pin, record_here
     from lstm_trt.recorder.soak import soak_here
     from lstm_trt.store import files
 
     configuration, folder = Configuration.from_dict(job["configuration"]), Path(job["folder"])
+    pin(configuration.options)  # not before the first job: until then another recording may use these cores
     common = {
         "round": job["round"],
         "control": job["control"],
@@ -106,7 +121,7 @@ JOBS = {"reference": reference_job, "record": record_job, "describe": describe_j
 
 
 def main() -> int:
-    """Run jobs until the parent closes the connection; arguments: its file descriptor, a worker's options as JSON."""
+    """Run jobs until the parent closes the connection; argument: its file descriptor."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     volunteer_for_oom()
@@ -115,11 +130,6 @@ def main() -> int:
     def send(event: str, **values: object) -> None:
         connection.send({"event": event, **values})
 
-    if len(sys.argv) > 2:
-        from lstm_trt.config.configuration import Options
-        from lstm_trt.recorder.session import pin
-
-        pin(Options(**json.loads(sys.argv[2])))
     send("ready")
     done = 0
     while True:

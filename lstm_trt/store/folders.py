@@ -163,7 +163,7 @@ def read_parts(
     places = np.cumsum([0, *rows])
     first = last = None
     whole: dict[str, np.ndarray] = {}
-    blocks, checks, seconds, control = [], [], {}, None
+    blocks, checks, others, seconds, control = [], [], [], {}, None
     for path, place in zip(paths, places, strict=False):
         last = read(path, columns)
         if first is None:
@@ -176,6 +176,7 @@ def read_parts(
         provenance = last.provenance
         blocks += [{**block, "first_row": block["first_row"] + int(place)} for block in provenance["blocks"]]
         checks.append(provenance["self_check"])
+        others.append(provenance.get("others"))
         for name in ("timing", "inside_trials", "control"):
             seconds[name] = seconds.get(name, 0.0) + provenance["seconds"][name]
         control = control or last.control
@@ -189,6 +190,7 @@ def read_parts(
         "gpu_after": last.provenance.get("gpu_after"),
         "blocks": blocks,
         "self_check": check,
+        "others": joined_others(others),
         "seconds": first.provenance["seconds"] | seconds,
         "soak": last.provenance["soak"] | {"parts": len(paths), "lacks": lacks},
         "warnings": [*warnings, *lacks],
@@ -205,6 +207,14 @@ def joined_checks(checks: list[dict]) -> dict:
         "clocks_differ_by": max((check["clocks_differ_by"] for check in checks), key=abs),
         "outside_share": sum(check["outside_share"] * check["loop_ns"] for check in checks) / loop_ns,
     }
+
+
+def joined_others(parts: list[dict | None]) -> dict | None:
+    """The CPU time of others during all parts; None if it is not known for all."""
+    if None in parts:
+        return None
+    times = {name: sum(part[name] for part in parts) for name in ("pinned_cores_ns", "all_cores_ns")}
+    return {**times, "alone": all(part["alone"] for part in parts)}
 
 
 def missing(numbered: dict[int, Path], soak: dict, failure: str | None) -> Iterator[str]:

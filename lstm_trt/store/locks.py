@@ -1,11 +1,15 @@
-"""Advisory lock: one writer per output folder; released when the process exits, even if it is killed."""
+"""Advisory locks, released when the process exits, even if it is killed.
+
+- `folder_lock`: one writer per output folder.
+- `timing_lock`: one recording at a time per core and device of this machine, since two would disturb each other.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -57,3 +61,61 @@ def folder_in_use(folder: Path) -> bool:
         return False
     finally:
         os.close(handle)
+
+
+#: Folder of the timing locks, shared by all users of the machine; `LSTM_TRT_LOCKS` replaces it.
+TIMING_LOCKS = Path("/dev/shm")
+
+
+@contextmanager
+def timing_lock(
+    resources: Iterable[str], wait: bool = True, waiting: Callable[[str], None] = lambda holder: None
+) -> Iterator[None]:
+    """Hold the locks of `resources`, such as `core-3`, while trials are timed.
+
+    If another process holds one of them, `waiting(holder)` is called once and this process waits; with `wait=False`
+    `UsageError` is raised. The kernel wakes the waiting process, because polling would disturb the trials that it waits
+    for. Where lock files cannot be made, nothing is locked.
+    """
+    folder = Path(os.environ.get("LSTM_TRT_LOCKS", TIMING_LOCKS))
+    with ExitStack() as held:
+        for resource in sorted(resources):  # in one order, so that two processes cannot wait for each other
+            try:
+                handle = _opened(folder / f"lstm_trt-{resource}.lock")
+            except OSError:
+                continue
+            held.callback(os.close, handle)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = f"process {os.pread(handle, 100, 0).decode(errors='replace').strip() or 'unknown'}"
+                if not wait:
+                    raise UsageError(
+                        f"another recording uses {resource.replace('-', ' ')} ({holder}): wait until it ends, or leave"
+                        " out --no-wait to wait for it"
+                    ) from None
+                waiting(holder)
+                waiting = _silent
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            with suppress(OSError):
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        yield
+
+
+def _silent(holder: str) -> None:
+    pass
+
+
+def _opened(path: Path) -> int:
+    """Open a lock file that all users may write, and create it if needed.
+
+    In a folder like /dev/shm Linux refuses to create over another user's file, even if that may be written
+    (fs.protected_regular).
+    """
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        os.fchmod(handle, 0o666)  # regardless of the umask
+        return handle

@@ -35,7 +35,7 @@ class Sample:
     not known. `causes`: name -> counts at each trial, >= 0; a counter that is absent was not
     read. `block_causes`: the same for counters that are read between blocks of trials.
     `control_ns`: latencies of the control run (an empty step with the same arrivals), None if
-    there was none.
+    there was none. `alone`: whether hardly any other program ran meanwhile, None if not known.
     """
 
     latency_ns: np.ndarray = field(repr=False)
@@ -49,6 +49,7 @@ class Sample:
     machine: str | None = None
     versions: dict[str, str] = field(default_factory=dict, repr=False)
     floor_us: float | None = None
+    alone: bool | None = None
 
     @property
     def timed_ns(self) -> np.ndarray:
@@ -124,6 +125,7 @@ def of_recording(recording: Recording) -> Sample:
         machine=provenance.get("machine_fingerprint"),
         versions=provenance.get("versions", {}),
         floor_us=None if floor_ns is None else floor_ns / 1e3,
+        alone=(provenance.get("others") or {}).get("alone"),
     )
 
 

@@ -71,6 +71,17 @@ def test_rounds_are_pooled_and_different_machines_are_not():
     assert [r.n for r in summarize([first, second])] == [17, 17]
 
 
+def test_recordings_that_were_not_alone_are_marked():
+    """Recordings of older versions do not know it."""
+    recordings = [planted(round=number) for number in range(4)]
+    assert summarize(recordings)[0].not_alone is None and "not alone" not in str(summarize(recordings))
+    for recording, alone in zip(recordings, (True, True, False), strict=False):
+        recording.provenance["others"] = {"pinned_cores_ns": 1, "all_cores_ns": 2, "alone": alone}
+    assert summarize(recordings[:2])[0].not_alone == 0 and "not alone" not in str(summarize(recordings[:2]))
+    assert summarize(recordings)[0].not_alone == 1 and "not alone" in str(summarize(recordings))
+    assert [row.not_alone for row in summarize(recordings, by_round=True)] == [0, 0, 1, None]
+
+
 def folder_with_a_failure(folder):
     files.write(planted(8), folder)
     files.write_failure(schema.Failure(planted(9).configuration, 0, "memory", "too large, by far"), folder)

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from lstm_trt.machine import checks as machine_checks
-from lstm_trt.machine import facts, gpu, linux
+from lstm_trt.machine import counters, facts, gpu, linux
 from lstm_trt.machine.counters import COUNTERS, LARGEST_TABLE_BYTES, Watcher, difference
 
 STAT = """cpu  100 0 50 1000 5 0 3 30 0 0
@@ -106,6 +106,57 @@ def test_a_second_reading_is_fresh(tree):
     assert changed["steal_ns"] == 5 * TICK_NS
     assert changed["interrupts_total"] == 600
     assert changed["cpu_khz"] == 2500250  # a gauge is not subtracted
+
+
+STAT_IDLE = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 0 0 0 {} {} 0 0 0 0 0\ncpu1 50 0 0 {} 0 0 0 5 0 0\n"
+
+
+@pytest.mark.parametrize(
+    ("idle", "own_s", "pinned_s", "all_s"),
+    [
+        ((0, 0, 0), 2.0, 0.0, 2.0),  # this process used all of core 1, others all of core 0
+        ((150, 50, 0), 2.0, 0.0, 0.0),  # waiting for a disk is idle
+        ((200, 0, 100), 0.5, 0.5, 0.5),  # half of what core 1 did was not this process
+        ((200, 0, 0), 1.5, 0.5, 0.5),
+    ],
+)
+def test_the_time_of_others_is_neither_idle_nor_own(tmp_path, monkeypatch, idle, own_s, pinned_s, all_s):
+    """Within two seconds; idle time in hundredths of a second: of core 0, its wait for disks, of core 1."""
+    clocks = {"monotonic_ns": 7_000_000_000, "process_time_ns": 3_000_000_000}
+    for name in clocks:
+        monkeypatch.setattr(time, name, lambda name=name: clocks[name])
+    ticks = 10**7 // TICK_NS
+    plant(tmp_path, {"/proc/stat": STAT_IDLE.format(1000, 500, 400)})
+    with Watcher((1,), "cpu", root=tmp_path) as watcher:
+        before = watcher.read()
+        start = (1000, 500, 400)
+        (tmp_path / "proc/stat").write_text(
+            STAT_IDLE.format(*(first + ticks * more for first, more in zip(start, idle, strict=True)))
+        )
+        clocks["monotonic_ns"] += 2_000_000_000
+        clocks["process_time_ns"] += int(1e9 * own_s)
+        changed = difference(before, watcher.read())
+    assert (changed["others_ns"], changed["others_total_ns"]) == (1e9 * pinned_s, 1e9 * all_s)
+    found = counters.others([changed], 2_000_000_000, 1)
+    assert found == {"pinned_cores_ns": 1e9 * pinned_s, "all_cores_ns": 1e9 * all_s, "alone": all_s == 0}
+
+
+def test_short_disturbances_and_idle_ticks_do_not_count():
+    def alone(pinned_ns, all_ns, wall_ns=10**9, cores=1):
+        blocks = [{"others_ns": pinned_ns + 5, "others_total_ns": all_ns}, {"others_ns": -5, "others_total_ns": 0}]
+        return counters.others(blocks, wall_ns, cores)["alone"]
+
+    assert alone(-(10**7), -(10**7)) and alone(19_000_000, 19_000_000) and not alone(21_000_000, 21_000_000)
+    assert alone(21_000_000, 21_000_000, cores=2)  # of twice the time
+    assert not alone(19_000_000, 19_000_000 + 510_000_000) and alone(0, 490_000_000)
+    assert counters.others([{"others_ns": None, "others_total_ns": None}], 10**9, 1) is None
+
+
+def test_hyper_threads_share_a_core(tmp_path):
+    for core, siblings in {0: "0,4", 4: "0,4", 1: "1,5"}.items():
+        plant(tmp_path, {f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list": f"{siblings}\n"})
+    assert linux.sibling_cores((4, 1), tmp_path) == (0, 1, 4, 5)
+    assert linux.sibling_cores((2,), tmp_path) == (2,)
 
 
 def test_what_is_not_counted_is_none(tmp_path):
@@ -288,7 +339,7 @@ def test_counters_of_this_machine_grow():
         first = watcher.read()
         time.sleep(0.05)  # at least one timer interrupt, and a context switch away and back
         second = watcher.read()
-        assert set(watcher.names.values()) <= {"counter", "gauge"}
+        assert set(watcher.names.values()) <= {"counter", "balance", "gauge"}
         assert {name for name, kind in watcher.names.items() if kind == "counter"} == set(COUNTERS)
     changed = difference(first, second)
     for name in COUNTERS:

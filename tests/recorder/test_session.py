@@ -7,6 +7,8 @@ import os
 import socket
 import subprocess
 import sys
+import time
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -18,16 +20,21 @@ from lstm_trt.config.errors import ConfigurationFailed, ParityFailed, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import make_inputs
 from lstm_trt.export.to_onnx import OUTPUT
+from lstm_trt.machine.linux import allowed_cores
 from lstm_trt.recorder.parity import PARITY_BOUNDS, check_parity
+from lstm_trt.recorder.pool import resources
 from lstm_trt.recorder.process import Process, WorkerLost
 from lstm_trt.recorder.session import describe
 from lstm_trt.recorder.shapes import PREPARER
 from lstm_trt.runtimes import load
 from lstm_trt.runtimes.base import Gate, PreparedStep
 from lstm_trt.store import files, folders
+from lstm_trt.store.locks import timing_lock
 from tests.conftest import ROOT, rest_is_heavy
 
 SHAPE = LstmShape(2, 16, 8, 2)
+
+HERE = f"process {os.getpid()}"
 
 
 @pytest.fixture(scope="module", params=rest_is_heavy(("the others", "torch-compile"), ("the others",).__contains__))
@@ -76,6 +83,9 @@ def test_the_provenance_says_how_it_was_made(recorded):
         assert sum(block["rows"] for block in told["blocks"]) == len(recording.columns["trial"])
         assert {"steal_ns", "throttled_ns", "cpu_khz"} <= told["blocks"][0].keys()
         assert told["machine_fingerprint"]
+        others = told["others"]  # a sandbox may count neither
+        assert (others is None) == (told["blocks"][0]["steal_ns"] is None)
+        assert others is None or (min(others["pinned_cores_ns"], others["all_cores_ns"]) >= 0 and "alone" in others)
         assert told["network_sha256"] or recording.configuration.runtime != "onnxruntime"
 
 
@@ -87,6 +97,46 @@ def test_recordings_can_be_published(recorded):
         if len(socket.gethostname()) > 5:
             assert socket.gethostname() not in text
         assert os.path.expanduser("~") + "/" not in text and os.getcwd() not in text
+
+
+def test_a_recording_waits_for_its_cores_after_preparing_and_says_so(tmp_path):
+    events = []
+    mine = ExitStack()
+    mine.enter_context(timing_lock(resources(describe(SHAPE).options)))
+
+    def listen(message: dict) -> None:
+        events.append(message)
+        if message["event"] == "waiting":
+            events.append(time.time_ns())
+            mine.close()
+
+    recording = lstm_trt.record(SHAPE, protocol=Protocol(trials=20), out=tmp_path, listener=listen)
+    waiting = next(place for place, event in enumerate(events) if event == {"event": "waiting", "holder": HERE})
+    stages = [event["stage"] for event in events[waiting + 2 :] if event["event"] == "stage"]
+    assert stages[:3] == ["build", "parity", "run"] and stages[-1] == "store"
+    assert recording.provenance["started_unix_ns"] > events[waiting + 1]
+    # The reference, which needs other cores, was ready before.
+    assert any(event["event"] == "floor" for event in events[:waiting])
+
+
+def test_cores_in_use_can_be_refused(tmp_path, refused):
+    command = ("record", "--layers", 1, "--hidden", 8, "--sequence", 4, "--trials", 20, "--out", tmp_path, "--no-wait")
+    with timing_lock(resources(describe(SHAPE).options)):
+        for given in (command, ("sweep", *command[1:], "--quiet"), (*command[:7], *command[9:], "--for", "1s")):
+            assert str(os.getpid()) in refused(*given)
+    assert not list(tmp_path.glob("*.parquet")) and not list(tmp_path.glob("*.json"))
+
+
+def test_the_preparing_process_leaves_the_cores_that_are_timed():
+    cores = allowed_cores()
+    program = "import os; from lstm_trt.recorder.worker import leave\n"
+    program += "for cores in ({last}, set(range(9999)), set()): leave(cores); print(*sorted(os.sched_getaffinity(0)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program.format(last=set(cores[-1:]))], cwd=ROOT, capture_output=True, text=True
+    )
+    rest, untouched, whole = done.stdout.splitlines()
+    assert whole == " ".join(map(str, cores)), done.stderr
+    assert rest == untouched == (" ".join(map(str, cores[:-1])) or whole)
 
 
 def test_the_same_question_again_is_a_further_round(tmp_path):

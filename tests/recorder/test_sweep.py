@@ -16,6 +16,7 @@ import pytest
 from lstm_trt.config.configuration import Protocol
 from lstm_trt.config.shape import Grid
 from lstm_trt.recorder.pool import record_configuration
+from lstm_trt.recorder.process import Process
 from lstm_trt.recorder.session import describe
 from lstm_trt.recorder.sweep import order, run_sweep
 from lstm_trt.store import files as store_files
@@ -45,6 +46,21 @@ def test_every_configuration_once_and_resume_finds_nothing_to_do(tmp_path):
         assert recording.provenance["parity"]["error"] <= recording.provenance["parity"]["bound"]
     again = run_sweep(configurations, tmp_path, rounds=2, show_progress=False)
     assert (again.recorded, again.done_before, again.seconds.timing) == (0, 16, 0.0)
+
+
+def test_the_next_reference_is_made_while_a_recording_is_stored(tmp_path, monkeypatch):
+    """Never while trials are timed, and not again when its configuration has its turn."""
+    events = []
+    give, take = Process.give, Process._take
+    monkeypatch.setattr(Process, "give", lambda self, job: (events.append(job["kind"]), give(self, job)))
+    monkeypatch.setattr(
+        Process, "_take", lambda self, message, listener: (events.append(message), take(self, message, listener))[1]
+    )
+    assert run_sweep(plan(grid=SMALL), tmp_path, show_progress=False).recorded == 2
+    order = [event if isinstance(event, str) else event.get("stage", event["event"]) for event in events]
+    order = [name for name in order if name in ("reference", "record", "run", "store", "done")]
+    one = ["record", "run", "store"]
+    assert order == ["reference", "done", *one, "reference", "done", "done", *one, "done"]
 
 
 def test_rounds_come_in_new_orders_and_new_processes():
