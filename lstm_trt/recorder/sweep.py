@@ -77,10 +77,10 @@ class NotebookBar(tqdm):
 class Progress:
     """Progress line with the current configuration, the number done and the remaining time; updates the report."""
 
-    def __init__(self, plan: Sequence[tuple[int, Configuration]], report: Report, show: bool) -> None:
+    def __init__(self, plan: Sequence[Configuration], report: Report, show: bool) -> None:
         self._loads: dict[str, _Load] = {}
         self._scheduled_left = 0.0
-        for _, configuration in plan:
+        for configuration in plan:
             load = self._loads.setdefault(configuration.runtime, _Load())
             load.left += 1
             load.work_left += _work(configuration)
@@ -345,7 +345,7 @@ def run_sweep(
                 else:
                     plan.append((number, configuration))
         with (
-            Progress(plan, report, show_progress) as progress,
+            Progress([configuration for _, configuration in plan], report, show_progress) as progress,
             WorkerPool(time_limit_s, memory_limit, interpreters, wait) as pool,
         ):
             try:

@@ -246,10 +246,12 @@ def test_reference_outputs_are_kept_up_to_a_size(tmp_path, monkeypatch):
     asked = []
 
     class Preparer:
-        def call(self, job, **limits):
-            asked.append(job["configuration"]["workload"]["batch"])
+        def give(self, job):
+            asked.append(job)
             np.save(job["answers_path"], np.zeros(1000, np.float32))
-            return {"reference": {name: job[name] for name in ("gate_seed", "answers_path")}}
+
+        def wait(self, **limits):
+            return {"reference": {name: asked[-1][name] for name in ("gate_seed", "answers_path")}}
 
     layers = [
         entry.configuration for entry in plan.plan().entries if entry.workload.name == "layer" and entry.configuration

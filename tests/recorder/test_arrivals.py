@@ -441,13 +441,11 @@ def test_a_tier_names_the_number_of_trials(tmp_path, lab):
 def seconds_left(protocols: list[Protocol], done: int, timing_s: float) -> float:
     """What a sweep's progress says after `done` of these, each `timing_s` long with 1 s around it."""
     plan = [
-        [
-            Configuration(LstmShape(1, 8 + place, 4), "onnxruntime", "1", "a processor", protocol=protocol)
-            for place, protocol in enumerate(protocols)
-        ]
+        Configuration(LstmShape(1, 8 + place, 4), "onnxruntime", "1", "a processor", protocol=protocol)
+        for place, protocol in enumerate(protocols)
     ]
     progress = Progress(plan, Report(total=len(protocols)), show=False)
-    for configuration in plan[0][:done]:
+    for configuration in plan[:done]:
         progress.end(configuration, Outcome(Path(), None, Seconds(preparing=1.0, timing=timing_s)))
     return progress.seconds_left()
 
