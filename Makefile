@@ -26,7 +26,7 @@ help:
 	@echo "make test-frameworks  run the slow tests and those that need TensorFlow and TVM, in a separate environment ($(FRAMEWORKS))"
 	@echo "make literature       record the published benchmarks in that environment, within 45 minutes on 2 cores"
 	@echo "make figures          redraw the figures of the recordings in data/"
-	@echo "make lab              open JupyterLab on the notebooks"
+	@echo "make lab              open JupyterLab on this folder, with notebooks/00_overview.ipynb"
 	@echo "make hook             strip notebook outputs from commits with a git hook; FILTER=1: with a clean filter"
 	@echo "make clean            remove the environments and the recordings of make sweep"
 
@@ -101,7 +101,7 @@ figures: $(VENV)/.core
 	  case $$? in 0|1|3) ;; *) exit 1 ;; esac
 
 lab: $(VENV)/.lab
-	$(BIN)/jupyter lab notebooks/00_overview.ipynb
+	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks/00_overview.ipynb
 
 clean:
 	rm -rf $(VENV) $(FRAMEWORKS) $(SWEEP_OUT) figures/sweep-*.png

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import tomllib
 from importlib import metadata
@@ -102,6 +103,15 @@ def test_make_has_the_targets_that_the_pages_name():
     for target in targets:
         result = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
         assert result.returncode == 0, result.stderr
+
+
+def test_jupyterlab_serves_the_project_and_opens_the_overview():
+    result = subprocess.run(["make", "-n", "lab"], cwd=ROOT, capture_output=True, text=True, check=True)
+    (line,) = (line for line in result.stdout.splitlines() if "jupyter lab" in line)
+    command = shlex.split(line.split("jupyter lab")[1])
+    options = dict(option.removeprefix("--").split("=") for option in command)
+    assert (ROOT / options["ServerApp.root_dir"]).samefile(ROOT)
+    assert (ROOT / options["LabApp.default_url"].removeprefix("/lab/tree/")).is_file()
 
 
 def test_no_address_of_a_registry_and_no_folder_of_a_machine_is_committed():

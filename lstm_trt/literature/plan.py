@@ -70,7 +70,7 @@ SMALL = (
 #: The three styles of document 004, and the most similar one of TensorFlow.
 STYLES = ("pytorch-basic-eager", "pytorch-fused-eager", "pytorch-one-call-eager", "tensorflow-one-call-graph")
 
-#: PyTorch, TensorFlow and Keras, current successors of frameworks of document 002, in their fastest styles.
+#: PyTorch, TensorFlow and Keras, current successors of frameworks of document 002, in one style each.
 TEXT = ("pytorch-one-call-eager", "tensorflow-basic-graph", "tensorflow-one-call-graph")
 
 

@@ -1,0 +1,181 @@
+"""docs/evidence.md lists every measured statement; what rests on shipped data is computed from it again."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from scipy.stats import binom
+
+import lstm_trt as lab
+from lstm_trt.literature import published
+from tests.conftest import ROOT
+
+EVIDENCE = ROOT / "docs/evidence.md"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "data/README.md"]
+PAGES = [page for page in (*PAGES, *sorted((ROOT / "notebooks").glob("*.ipynb"))) if page != EVIDENCE]
+
+#: A number with a unit, a percentile, or a ratio in words.
+MEASURED = re.compile(
+    r"(?<![\w.])\d[\d.,]*(?:(?: to |, | and | or )\d[\d.,]*)*"
+    r"(?: ?%|th\b| ?(?:ns|us|µs|ms|s|min|h|x|MB|GB|GFLOP/s|seconds?|minutes?|hours?|times|kernels|launches)\b)"
+    r"|\b(?:half|twice|double|times as)\b"
+)
+#: Deadlines, parameters, definitions and examples: these were not measured.
+NO_MEASUREMENT = (
+    # Deadlines and arrivals.
+    *("deadline of 1 ms", "control cycle of 1 ms", "p99.9 within 1000 us", "every 1000 us", "every 1 ms"),
+    *("after pauses of 10 ms", "100 ms after the previous", "last 200 us", "a timer every 4 ms"),
+    # Confidence and allowed misses.
+    *("95 % interval", "95 % confidence", "probability of 50 %", "at most 0.1 %", "0.1 % or higher", "above 0.1 %"),
+    "miss rate of 0.1 %",
+    # Rules of the recorder and the analyses.
+    *("1.5 x IQR", "by less than 10 %", "a difference under 10 %", "to 0.1 %", "1000 trials or half second"),
+    "in the last half of the recording",
+)
+
+
+@dataclass(frozen=True)
+class Statement:
+    quote: str
+    pages: tuple[Path, ...]
+    rests_on: str
+    checked_by: str
+
+    @property
+    def numbers(self) -> list[float]:
+        return [float(number.replace(" ", "")) for number in re.findall(r"\d+(?: \d{3})*(?:\.\d+)?", self.quote)]
+
+
+def statements() -> list[Statement]:
+    rows = [line.strip("| ").split(" | ") for line in EVIDENCE.read_text().splitlines() if line.startswith("| ")][2:]
+    return [
+        Statement(quote, tuple(ROOT / name for name in re.findall(r"`([^`]+)`", pages)), rests_on, check.strip("`"))
+        for quote, pages, rests_on, check in rows
+    ]
+
+
+def prose(page: Path) -> str:
+    """The text of a page without blocks of code, or of a notebook's Markdown cells."""
+    if page.suffix == ".ipynb":
+        cells = json.loads(page.read_text())["cells"]
+        return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+# --- The checks: each gets its statement ------------------------------------------
+
+
+def configs(path: str) -> list[dict]:
+    return pq.read_table(ROOT / path).to_pylist()
+
+
+def drift(statement: Statement) -> None:
+    """The block of output in the README, which another test compares with the command's."""
+    (shown,) = re.findall(r"drift of the bulk \+([\d.]+) %", (ROOT / "README.md").read_text())
+    assert statement.numbers == [float(shown)]
+
+
+def machine(statement: Statement) -> None:
+    versions = {}
+    for row in configs("data/epyc/grid/configs.parquet"):
+        provenance = json.loads(row["provenance"])
+        recorded, threads = provenance["machine"], provenance["threads"]
+        assert (recorded["cpu"], recorded["logical_cores"]) == ("AMD EPYC", 2) and recorded["hypervisor"]
+        assert threads["asked"] == 1 == len(threads["pinned_to"])
+        versions[row["runtime"]] = row["runtime_version"].split("+")[0]
+    for name, runtime in (("ONNX Runtime", "onnxruntime"), ("PyTorch", "pytorch")):
+        assert name not in statement.quote or f"{name} {versions[runtime]}" in statement.quote
+
+
+def trials_needed(statement: Statement) -> None:
+    for percentile, stated in re.findall(r"p([\d.]+) needs (\d+ \d+)", statement.quote):
+        allowed, n = 1 - float(percentile) / 100, int(stated.replace(" ", ""))
+        assert binom.cdf(0, n, allowed) <= 0.05 < binom.cdf(0, n - 1, allowed)
+
+
+def percentile_proven(statement: Statement) -> None:
+    """Of 1000 trials without a miss unless the statement has another number, to the digits that it prints."""
+    (percentile,) = re.findall(r"([\d.]+)th", statement.quote)
+    n = int((re.findall(r"--trials (\d+)", statement.quote) or ["1000"])[0])
+    next_one = float(percentile) + 10.0 ** -len(percentile.split(".")[1])
+    assert binom.cdf(0, n, 1 - float(percentile) / 100) <= 0.05 < binom.cdf(0, n, 1 - next_one / 100)
+
+
+def three_recordings(statement: Statement) -> None:
+    medians, widths = [], []
+    for name in re.findall(r"`([^`]+)`", statement.rests_on):
+        runs = lab.load(ROOT / name, runtime="onnxruntime", layers=[2], hidden=[64], sequence=[64], batch=[1])
+        (row,) = lab.summarize(runs, clusters=False).as_dict()
+        medians.append(round(row["median_us"], 1))
+        widths.append(100 * (row["median_us_high"] - row["median_us_low"]) / row["median_us"])
+    assert [*medians, 1.0] == statement.numbers and max(widths) < 1
+
+
+def implementations(statement: Statement) -> None:
+    found = lab.load_literature(["ptb-lm"], data=ROOT / "data/epyc/literature")
+    (side,) = lab.literature.today(found.rows, found.variants[0], "forward")
+    assert [len(side.ranked)] == statement.numbers
+
+
+def deep_recordings(statement: Statement) -> None:
+    layers, hidden, sequence = statement.numbers
+    folders = [
+        path for path in sorted((ROOT / "data/epyc").glob("*/configs.parquet")) if "literature" not in path.parts
+    ]
+    deep = [row for path in folders for row in configs(path) if row["layers"] >= layers]
+    assert (max(row["hidden"] for row in deep), max(row["sequence"] for row in deep)) == (hidden, sequence)
+
+
+def not_carried_out(statement: Statement) -> None:
+    (row,) = (row for row in published.load("004") if row.status == "failed")
+    assert (row.workload, row.reason) == ("speech-ctc-long", "not carried out")
+    assert statement.quote.endswith(f"CTC on PyTorch {row.framework_version}")
+
+
+def citation(statement: Statement) -> None:
+    assert re.search(r"\]\(https://\S+\)", statement.rests_on)
+
+
+CHECKS = (
+    drift, machine, trials_needed, percentile_proven, three_recordings, implementations, deep_recordings,
+    not_carried_out, citation,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("statement", statements(), ids=lambda statement: statement.quote[:40])
+def test_the_statement_is_there_and_follows_from_its_evidence(statement):
+    for page in statement.pages:
+        assert statement.quote in prose(page), page
+    paths = re.findall(r"(?<!\[)`([^`]+)`", statement.rests_on)
+    assert all((ROOT / path).exists() for path in paths)
+    if statement.checked_by.startswith("test_"):
+        (path,) = paths
+        assert f"\ndef {statement.checked_by}(" in (ROOT / path).read_text()
+    else:
+        (check,) = (check for check in CHECKS if check.__name__ == statement.checked_by)
+        check(statement)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_measured_number_lacks_evidence(page):
+    text = prose(page)
+    known = [statement.quote for statement in statements() if page in statement.pages]
+    patterns = [*map(re.escape, (*known, *NO_MEASUREMENT)), r"`[^`\n]*`"]  # code is no statement
+    spans = [match.span() for pattern in patterns for match in re.finditer(pattern, text)]
+    missing = [
+        match for match in MEASURED.finditer(text) if not any(a <= match.start() and match.end() <= b for a, b in spans)
+    ]
+    assert [text[max(0, match.start() - 40) : match.end() + 20] for match in missing] == []
+
+
+def test_the_table_of_recordings_states_their_trials():
+    for name, described in re.findall(r"^\| `(epyc/\w+)` \| (.*) \|$", (ROOT / "data/README.md").read_text(), re.M):
+        stated = {int(n.replace(" ", "")) for n in re.findall(r"(\d+(?: 000)?)(?= trials|\))", described)}
+        rows = configs(f"data/{name}/configs.parquet")
+        trials = {json.loads(row["configuration"])["protocol"]["trials"] for row in rows}
+        assert not stated or stated == trials, name
