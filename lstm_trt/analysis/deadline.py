@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lstm_trt.analysis.answers import Answers, JsonFields, runs_to_judge
-from lstm_trt.analysis.dependence import Dependence, assess
+from lstm_trt.analysis.dependence import LEVEL_TRIALS, Dependence, assess
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.quantiles import (
     DEFAULT_CONFIDENCE,
@@ -35,9 +35,9 @@ from lstm_trt.analysis.quantiles import (
     trials_for_share,
 )
 from lstm_trt.analysis.segments import SAME_LEVEL, find_segments
-from lstm_trt.analysis.text import verdict_line, verdict_text
+from lstm_trt.analysis.text import question, verdict_line, verdict_text
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.format import signed_percent
+from lstm_trt.config.format import count, signed_percent
 from lstm_trt.store.foreign import ABSURD_ABOVE_NS, ABSURD_BELOW_NS
 from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Sample
@@ -175,11 +175,12 @@ class Verdict(JsonFields):
     one-sided bounds, each at the confidence. `certifies` is the highest percentile that these
     trials prove to meet the deadline, `max_certifies` the share in % of calls that they prove not
     to exceed the observed maximum, both at the effective sample size. `trials_needed` is the
-    length of a new recording that would prove MET, given the observed miss rate and dependence;
+    length of a new recording that would prove MET, given the observed miss rate and dependence
+    (only that of misses if there are too few trials to distinguish a drift from bursts);
     `trials_needed_if_independent` ignores the dependence. Both are None if the miss rate is not
     below the allowed rate, or the length is above 1e9. `verdict_if_independent` uses n trials,
     `verdict_if_effective` the effective sample size; both ignore drift. `reasons`: what
-    prevents MET, as text.
+    prevents MET, as text; never empty if the verdict is NOT ENOUGH EVIDENCE.
     """
 
     verdict: Outcome = Outcome.NOT_ENOUGH_EVIDENCE
@@ -232,7 +233,8 @@ class Verdicts(Answers):
             return verdict_text(self.answers[0], self.runs[0].name)
         counts = Counter(verdict.verdict for verdict in self.answers)
         summary = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
-        return "\n".join([*self._texts(verdict_line), f"{len(self)} configurations: {summary}"])
+        lines = [f"{question(self[0])}:", *self._texts(verdict_line), f"{len(self)} configurations: {summary}"]
+        return "\n".join(lines)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -335,12 +337,15 @@ def judge(
     verdict = Outcome.NOT_ENOUGH_EVIDENCE if independent == Outcome.MET and reasons else independent
 
     needed = trials_for_share(missed, n, allowed, confidence)
-    effectively = _trials_if_dependent(needed, missed, n, dependence.factor, allowed, confidence)
-    if verdict == Outcome.NOT_ENOUGH_EVIDENCE and effectively is None:
-        if Fraction(missed, n) >= allowed:
-            reasons.append(f"the observed miss rate, {missed} of {n}, is not below the allowed rate")
-        else:
-            reasons.append("more than 1e9 new trials would be needed at the observed miss rate")
+    if dependence.at_deadline and needed is not None:
+        effectively = _repeated(timed, misses, needed, allowed, confidence)
+    else:
+        # If this recording is too short anyway, what may be a drift of the bulk says nothing about a longer one.
+        drifting = independent == Outcome.NOT_ENOUGH_EVIDENCE and min(sizes) < LEVEL_TRIALS
+        factor = 1.0 if drifting else dependence.factor
+        effectively = _trials_if_dependent(needed, missed, n, factor, allowed, confidence)
+    if verdict == Outcome.NOT_ENOUGH_EVIDENCE and (effectively is None or independent == verdict):
+        reasons.append(_missing(missed, n, allowed, needed, effectively, dependence.how))
     low, high = rate_bounds(missed, n, confidence)
     return Verdict(
         verdict=verdict,
@@ -432,3 +437,36 @@ def _trials_if_dependent(
             return trials
         trials = least
     return None
+
+
+def _repeated(
+    timed: Sequence[np.ndarray], misses: Sequence[np.ndarray], least: int, allowed: Fraction, confidence: float
+) -> int | None:
+    """Length at which this recording, repeated with its bursts of misses, proves MET; at least `least`.
+
+    From few misses, only a bound of the length of bursts is known, which decreases as they are repeated. The search
+    goes up by 10 %, or by one recording.
+    """
+    n, missed = sum(map(len, timed)), sum(map(len, misses))
+    times = -(-least // n)
+    while times * n <= LONGEST:
+        factor = assess(timed, misses, float(allowed), times).factor
+        events, trials = math.ceil(times * missed * factor - 1e-9), math.floor(times * n * factor + 1e-9)
+        if proves_below(events, trials, allowed, confidence):
+            return times * n
+        times += max(1, times // 10)
+    return None
+
+
+def _missing(misses: int, n: int, allowed: Fraction, needed: int | None, effectively: int | None, how: str) -> str:
+    """Why n trials do not prove MET, and how many would; `how` describes the dependence."""
+    if Fraction(misses, n) >= allowed:
+        return f"the observed miss rate, {misses} of {n}, is not below the allowed rate"
+    if effectively is None:
+        return "more than 1e9 new trials would be needed at the observed miss rate"
+    if misses:
+        reason = f"the observed miss rate, {misses} of {n}, is too close to the allowed rate for {count(n, 'trial')}"
+    else:
+        reason = f"{count(n, 'trial')} without a miss are too few"
+    reason += f": {effectively} are needed"
+    return reason if effectively == needed else f"{reason}, because slow calls come in bursts: {how}"

@@ -74,6 +74,9 @@ FALSE_ALARM, FALSE_ALARM_MISSES, FALSE_ALARM_COUNTS = 6e-4, 0.1, 0.01
 #: The local level is the running median of this number of blocks of this number of trials.
 LEVEL_BLOCK, LEVEL_BLOCKS = 25, 11
 
+#: With fewer trials there is no local level, and a drift of the bulk looks like bursts of the largest latencies.
+LEVEL_TRIALS = 2 * LEVEL_BLOCK * LEVEL_BLOCKS
+
 
 #: Ascending indices of exceedances, an array per process.
 Places = Sequence[np.ndarray]
@@ -97,11 +100,13 @@ class Dependence(JsonFields):
     how: str = ""
 
 
-def assess(timed: Sequence[np.ndarray], misses: Sequence[np.ndarray], allowed: float) -> Dependence:
+def assess(timed: Sequence[np.ndarray], misses: Sequence[np.ndarray], allowed: float, times: float = 1.0) -> Dependence:
     """The dependence with the smallest effective sample size of several tests.
 
     `timed`: latencies after warm-up, in order, an array per process, > 0. `misses`: ascending
-    indices of the misses of each process. `allowed`: allowed miss rate. The tests are:
+    indices of the misses of each process. `allowed`: allowed miss rate. `times`: to plan a
+    recording this many times as long, in which misses cluster in the same way; the bound of the
+    length of their bursts is then closer to the estimate. The tests are:
 
     - gaps between misses, or between the largest latencies, in windows of 1 to 64 trials: more
       short gaps than for places drawn at random;
@@ -113,7 +118,7 @@ def assess(timed: Sequence[np.ndarray], misses: Sequence[np.ndarray], allowed: f
     total, n = sum(map(len, misses)), sum(sizes)
     found = [Dependence()]
     if total >= 2:
-        found.append(_clustering(misses, sizes, FALSE_ALARM_MISSES, misses=total, at_deadline=True))
+        found.append(_clustering(misses, sizes, FALSE_ALARM_MISSES, misses=total, at_deadline=True, times=times))
         found += _counts(misses, sizes, FALSE_ALARM_COUNTS)
     wanted = sorted({min(count, n // 3) for count in (*LARGEST, max(LARGEST[0], math.ceil(2 * n * allowed)))})
     alpha = FALSE_ALARM / max(1, len(wanted))
@@ -132,10 +137,10 @@ def local_level(latency_ns: np.ndarray) -> np.ndarray:
     """The running median of about 275 trials; at each trial the maximum over the neighbouring blocks.
 
     The maximum, so that trials next to a step do not count as exceedances. Bursts of up to 100
-    trials do not affect it. With fewer than 550 trials it is the median of all.
+    trials do not affect it. With fewer than `LEVEL_TRIALS` it is the median of all.
     """
     n = len(latency_ns)
-    if n < 2 * LEVEL_BLOCK * LEVEL_BLOCKS:
+    if n < LEVEL_TRIALS:
         return np.full(n, np.median(latency_ns))
     blocks = n // LEVEL_BLOCK
     medians = np.median(latency_ns[: blocks * LEVEL_BLOCK].reshape(blocks, LEVEL_BLOCK), axis=1)
@@ -153,12 +158,15 @@ def _largest(values: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
     return [np.flatnonzero(series > threshold) for series in values]
 
 
-def _clustering(places: Places, sizes: Sequence[int], alpha: float, *, misses: int, at_deadline=False) -> Dependence:
+def _clustering(
+    places: Places, sizes: Sequence[int], alpha: float, *, misses: int, at_deadline: bool = False, times: float = 1.0
+) -> Dependence:
     """Dependence by gaps between exceedances, if a window has significantly more short gaps than by chance.
 
     `misses`: number of misses of the recording. With none only the rate of bursts matters, and the
     dispersion is ignored. For high thresholds the observed share of short gaps is used. For misses,
-    which may be few, its upper bound is used, where the end of a burst counts as one more trial.
+    which may be few, its upper bound is used, where the end of a burst counts as one more trial;
+    with `times` that of so many times as many misses.
     """
     m = sum(map(len, places))
     gaps = np.concatenate([np.diff(place) for place in places])
@@ -174,7 +182,7 @@ def _clustering(places: Places, sizes: Sequence[int], alpha: float, *, misses: i
     for window, short, by_chance in tests:
         if _chance(places, sizes, window, short, by_chance) > alpha / len(tests):
             continue
-        joined = rate_bounds(short, m, BURSTS)[1] if at_deadline else short / len(gaps)
+        joined = rate_bounds(times * short, times * m, BURSTS)[1] if at_deadline else short / len(gaps)
         index = 1 - (joined - by_chance) / (1 - by_chance)
         floor = (0.1 if at_deadline else 1) / m
         alarms.append((min(1.0, max(index, floor)), window, short, _dispersion(places, sizes, window)))

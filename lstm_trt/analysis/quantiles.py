@@ -123,7 +123,7 @@ def interval(
     )
 
 
-def rate_bounds(count: int, n: int, confidence: float = DEFAULT_CONFIDENCE) -> tuple[float, float]:
+def rate_bounds(count: float, n: float, confidence: float = DEFAULT_CONFIDENCE) -> tuple[float, float]:
     """Lower and upper bound of a rate, from `count` events in n trials, each one-sided at `confidence`.
 
     Clopper and Pearson, Biometrika 26 (1934): the rates at which at least, or at most, `count` events occur with

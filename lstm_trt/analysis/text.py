@@ -76,7 +76,7 @@ LINEAR_R2 = 0.99
 
 def verdict_text(verdict: Verdict, name: str = "") -> str:
     """The verdict on several lines: the verdict first, then the maximum."""
-    lines = [f"{verdict.verdict}  {_question(verdict)}" + (f"  {name}" if name else "")]
+    lines = [f"{verdict.verdict}  {question(verdict)}" + (f"  {name}" if name else "")]
     if verdict.n == 0:
         return "\n  ".join([*lines, *verdict.reasons])
     lines += [_maximum(verdict), _misses(verdict), *_certificate(verdict)]
@@ -94,8 +94,7 @@ def verdict_line(verdict: Verdict, name: str = "") -> str:
     if verdict.verdict != Outcome.MET:
         text += f", proven for {percent_certified(verdict.certifies)} % of calls"
     if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE:
-        needed = verdict.trials_needed
-        text += f", record {needed} new trials" if needed else ", too many misses to prove it"
+        text += f", {_recommendation(verdict)}" if verdict.trials_needed else ", too many misses to prove it"
     return f"{verdict.verdict:19}  {text}{end}"
 
 
@@ -120,7 +119,8 @@ def sentence(verdict: Verdict) -> str:
     return first + reasons + record
 
 
-def _question(verdict: Verdict) -> str:
+def question(verdict: Verdict) -> str:
+    """What was tested: percentile, deadline and confidence."""
     percentile, deadline_us = short_number(verdict.percentile), short_number(verdict.deadline_us)
     return f"p{percentile} within {deadline_us} us at {_confidence(verdict)} confidence"
 
@@ -185,10 +185,14 @@ def _firm(firm: FirmStatistics) -> str:
 def _to_record(verdict: Verdict) -> list[str]:
     if verdict.verdict != Outcome.NOT_ENOUGH_EVIDENCE or verdict.trials_needed is None:
         return []
+    return [f"{_recommendation(verdict)}; do not append to this recording"]
+
+
+def _recommendation(verdict: Verdict) -> str:
     text = f"record {_trials_needed(verdict, 'new ')}"
-    if verdict.trials_needed != verdict.trials_needed_if_independent:
-        text += f" ({verdict.trials_needed_if_independent} if trials were independent)"
-    return [f"{text}; do not append to this recording"]
+    if verdict.trials_needed == verdict.trials_needed_if_independent:
+        return text
+    return f"{text} ({verdict.trials_needed_if_independent} if slow calls did not come in bursts)"
 
 
 def _trials_needed(verdict: Verdict, kind: str = "") -> str:
