@@ -41,7 +41,7 @@ class Answers(Sequence):
     """`answers[i]` is the result for `runs[i]`, or a `NoTrials` if the configuration failed.
 
     `str` gives the text that the command prints, `as_dict` its JSON. `warnings` are lines of text, from reading the
-    runs and from the analysis.
+    runs and from the analysis; every object of the JSON has them.
     """
 
     runs: Runs
@@ -78,7 +78,7 @@ class Answers(Sequence):
 
     def as_dict(self) -> dict | list:
         """JSON values: an object, or a list of objects if the runs have several configurations."""
-        shared = {**self.runs.how, "warnings": list(self.runs.warnings)}
+        shared = {**self.runs.how, "warnings": list(self.warnings)}
         objects = []
         for group, answer in self.items():
             found = (

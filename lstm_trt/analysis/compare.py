@@ -479,8 +479,9 @@ class Comparisons(Answers):
         sides = {name: {"source": runs.source, **runs.how} for name, runs in (("a", self.runs), ("b", self.other))}
         groups = [group for group, _, _ in self.pairs.pairs]
         groups += [answer.group for answer in self.answers[len(groups) :]]
+        shared = {**sides, "warnings": list(self.warnings)}
         plain = [
-            {**sides, "group": group, **answer.as_dict()} for group, answer in zip(groups, self.answers, strict=True)
+            {**shared, "group": group, **answer.as_dict()} for group, answer in zip(groups, self.answers, strict=True)
         ]
         return plain if self.pairs.several else {**plain[0], "group": {}}
 

@@ -12,7 +12,6 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from lstm_trt.analysis.quantiles import EFFECT, ONE_PROCESS_RATIO, ROUNDS, ratio
 from lstm_trt.analysis.text import scaling_text
 from lstm_trt.analysis.times import AXES, PAIR_CONFIDENCE, Cell, Times, read_times
 from lstm_trt.config.errors import UsageError
-from lstm_trt.store.runs import Runs, as_runs
+from lstm_trt.store.runs import Runs, as_runs, is_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -174,7 +173,8 @@ class ScalingAnswers(Answers):
         return scaling_text(self.findings)
 
     def as_dict(self) -> dict:
-        return self.findings.as_dict()
+        """JSON values of the findings, the column and unit of a table, and the warnings."""
+        return {**self.findings.as_dict(), **self.findings.times.how, "warnings": list(self.warnings)}
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -197,12 +197,13 @@ def scaling(
 ) -> ScalingAnswers:
     """Analyze how latency grows with each size of the network; see `examine`.
 
-    `source`: the result of `load`, a path, recordings or groups, or the path of a table with one time per shape, such
-    as averages. `rename`, `column` and `unit` are for tables (`times.read_times`).
+    `source`: the result of `load`, a path or several, recordings or groups, or tables with one time per shape, such as
+    averages. `rename`, `column` and `unit` are for tables (`times.read_times`).
     """
-    runs = Runs((), str(source)) if isinstance(source, str | Path) else as_runs(source)
-    times = read_times(source if isinstance(source, str | Path) else runs, rename, column, unit)
-    return ScalingAnswers(runs, (examine(times, min_ratio),), runs.warnings)
+    source = source if is_path(source) else as_runs(source)
+    times = read_times(source, rename, column, unit)
+    runs = source if isinstance(source, Runs) else Runs((), times.where)
+    return ScalingAnswers(runs, (examine(times, min_ratio),), times.warnings)
 
 
 def examine(times: Times, min_ratio: float = 1.0) -> Findings:

@@ -130,12 +130,13 @@ class Summary(Answers):
         return summary_table(self.answers)
 
     def as_dict(self) -> list[dict]:
-        return [row.as_dict() for row in self.answers]
+        """JSON values: an object per row, with the warnings."""
+        return [{**row.as_dict(), "warnings": list(self.warnings)} for row in self.answers]
 
     def csv_text(self) -> str:
         """CSV with a header; lists of values per round are separated by spaces, other structures are JSON."""
         file = io.StringIO()
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer = csv.DictWriter(file, FIELDS, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         for row in self.as_dict():
             lists = {name: " ".join(map(str, row[name])) for name in ("median_us_rounds", "max_us_rounds")}

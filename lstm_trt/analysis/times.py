@@ -8,21 +8,29 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from lstm_trt.analysis.quantiles import PERCENTILES, interval, percentile
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.format import count
+from lstm_trt.config.format import count, listed
 from lstm_trt.config.labels import configuration_fields, labels
 from lstm_trt.store.foreign import SYSTEM_COLUMNS
-from lstm_trt.store.runs import Runs, as_runs, load
+from lstm_trt.store.runs import FILE, Runs, as_runs, is_path, load, paths_of
 from lstm_trt.store.samples import Group
 from lstm_trt.store.schema import Failure
-from lstm_trt.store.tables import UNIT_NS, Table, listed_names, normal_name, read_table, time_column, times
+from lstm_trt.store.tables import (
+    UNIT_NS,
+    Table,
+    file_names,
+    listed_names,
+    normal_name,
+    read_tables,
+    time_column,
+    times,
+)
 
 AXES = ("layers", "hidden", "sequence", "batch")
 
@@ -80,7 +88,7 @@ class Times:
     """Times of shapes: `cells[system][sizes]`, sizes in the order of `axes`.
 
     `axes`: those of `AXES` that the source has. `systems`: label of a system, as in `cells` ->
-    its fields.
+    its fields. `how` has the column and unit of tables, `warnings` lines of text from reading.
     """
 
     where: str
@@ -89,6 +97,8 @@ class Times:
     systems: dict[str, dict]
     counts: Counts
     unused: tuple[str, ...] = ()
+    how: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @property
     def raw(self) -> bool:
@@ -99,21 +109,25 @@ class Times:
 def read_times(
     source: object, rename: Mapping[str, str] | None = None, column: str | None = None, unit: str | None = None
 ) -> Times:
-    """Times of recordings (anything that `as_runs` accepts), or of a table with a row per measurement.
+    """Times of recordings (anything that `as_runs` accepts), or of tables with a row per measurement.
 
-    `rename`, `column` and `unit` are for tables, as in `store.runs.load`. Raises `UsageError` or `StoreError`, with a
-    one-line message, if the source cannot be read.
+    `rename`, `column` and `unit` are for tables, as in `store.runs.load`. Several tables are different systems, unless
+    they have columns of the system. Raises `UsageError` or `StoreError`, with a one-line message, if the source cannot
+    be read.
     """
-    if not isinstance(source, str | Path):
+    if not is_path(source):
         return from_runs(as_runs(source))
-    table = read_table(Path(source))
-    if table is None:
+    warnings: list[str] = []
+    tables = read_tables(paths_of(source), warnings)
+    if tables is None:
         return from_runs(load(source, rename=rename, column=column, unit=unit))
     known = (*AXES, *(f"{kind}_{unit}" for kind in KINDS for unit in UNIT_NS), *SYSTEM_COLUMNS)
     for new in (rename or {}).values():
         if new and normal_name(new) not in known:
             raise UsageError(f"--rename: unknown column name {new!r}: choose from {', '.join(known)}")
-    return from_table(table.renamed(rename), column, unit)
+    parts = [from_table(table.renamed(rename), column, unit) for table in tables]
+    found = _together(parts, file_names(tables)) if len(parts) > 1 else parts[0]
+    return replace(found, warnings=(*warnings, *found.warnings))
 
 
 def from_runs(runs: Runs) -> Times:
@@ -146,7 +160,8 @@ def from_runs(runs: Runs) -> Times:
         cells.append((system, tuple(sizes[axis] for axis in axes), Cell(latency_us, rounds)))
     if not axes or not cells:
         raise UsageError(f"{where}: none of {counts.rows + counts.failed} recordings is of a stacked LSTM")
-    return _times(where, axes, [system for _, _, system in measured], cells, counts)
+    found = _times(where, axes, [system for _, _, system in measured], cells, counts)
+    return replace(found, how=runs.how, warnings=runs.warnings)
 
 
 def _sizes(group: Group) -> dict[str, int]:
@@ -181,7 +196,7 @@ def from_table(table: Table, column: str | None = None, unit: str | None = None)
     Several rows of one shape are replaced by their median. These rows, and rows with a blank cell, are counted. Raises
     `UsageError`, with row and column, if a value is invalid.
     """
-    time_name, unit, _ = time_column(table, column, unit, KINDS)
+    time_name, unit, warnings = time_column(table, column, unit, KINDS)
     axes = {axis: name for axis in AXES if (name := table.find(axis))}
     if not axes:
         raise UsageError(
@@ -199,18 +214,44 @@ def from_table(table: Table, column: str | None = None, unit: str | None = None)
         raise UsageError(
             f"{table.where}: no row has a time and {', '.join(axes)} ({count(counts.rows, 'row')} with blanks)"
         )
-    found: dict[tuple, list[float]] = {}
+    several: dict[tuple, list[float]] = {}
     for row in used:
         key = tuple(cells[row] for cells in system_cells), tuple(int(size) for size in sizes[:, row])
-        found.setdefault(key, []).append(float(times_us[row]))
-    counts.duplicates = counts.used - len(found)
+        several.setdefault(key, []).append(float(times_us[row]))
+    counts.duplicates = counts.used - len(several)
     measured = [
-        (dict(zip(system_names, system, strict=True)), shape, Cell(statistics.median(several)))
-        for (system, shape), several in found.items()
+        (dict(zip(system_names, system, strict=True)), shape, Cell(statistics.median(rows_us)))
+        for (system, shape), rows_us in several.items()
     ]
     taken = {time_name, *axes.values(), *system_names.values()}
     unused = tuple(name for name in table.names if name not in taken)
-    return _times(table.where, tuple(axes), [system for system, _, _ in measured], measured, counts, unused)
+    found = _times(table.where, tuple(axes), [system for system, _, _ in measured], measured, counts, unused)
+    return replace(found, how={"column": time_name, "unit": unit}, warnings=tuple(warnings))
+
+
+def _together(found: Sequence[Times], names: Sequence[str]) -> Times:
+    """The times of several tables; a table without columns of the system is a system of its own, with this name."""
+    first = found[0]
+    for other in found:
+        if other.axes != first.axes:
+            sizes = f"{first.where} has the sizes {', '.join(first.axes)}, {other.where} has {', '.join(other.axes)}"
+            raise UsageError(f"{sizes}: analyze them separately")
+    several: dict[tuple, tuple[dict, list[float]]] = {}
+    for part, name in zip(found, names, strict=True):
+        for label, cells in part.cells.items():
+            system = part.systems[label] or {FILE: name}
+            for sizes, cell in cells.items():
+                several.setdefault((_key(system), sizes), (system, []))[1].append(cell.latency_us)
+    measured = [(system, sizes, Cell(statistics.median(us))) for (_, sizes), (system, us) in several.items()]
+    summed = ("rows", "used", "blank", "duplicates")
+    counts = Counts(**{name: sum(getattr(part.counts, name) for part in found) for name in summed})
+    counts.duplicates += sum(len(us) - 1 for _, us in several.values())
+    how = {name: ", ".join(dict.fromkeys(part.how[name] for part in found)) for name in first.how}
+    warnings = dict.fromkeys(text for part in found for text in part.warnings)
+    unused = tuple(dict.fromkeys(name for part in found for name in part.unused))
+    where = listed((part.where for part in found), 3)
+    together = _times(where, first.axes, [system for system, _, _ in measured], measured, counts, unused)
+    return replace(together, how=how, warnings=tuple(warnings))
 
 
 def _whole_sizes(table: Table, name: str) -> np.ndarray:

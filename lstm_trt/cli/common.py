@@ -11,13 +11,14 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT
 from lstm_trt.cli.main import EXIT_FAILED, EXIT_STOPPED
 from lstm_trt.config.configuration import ARRIVALS, DEVICE_CLOCKS, PRECISIONS, TIERS, WAITS, Options, Protocol
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import NotATable, UsageError
 from lstm_trt.config.shape import AXES, LstmShape
 from lstm_trt.plots import FORMATS
 from lstm_trt.store.runs import Runs, load
@@ -26,7 +27,10 @@ from lstm_trt.store.tables import UNIT_NS
 if TYPE_CHECKING:
     from lstm_trt.recorder.sweep import Report
 
-PATH_HELP = "recordings (file or folder), or a table of latencies (CSV, Parquet, JSON, plain text)"
+PATH_HELP = (
+    "recordings (file or folder), or a table of latencies (CSV, Parquet, JSON, .npy, plain text; also .gz), a folder of"
+    " tables, or - for standard input"
+)
 
 RUNTIME_HELP = "runtime; lstm-trt doctor lists them"
 
@@ -147,6 +151,11 @@ def _trials(arguments: argparse.Namespace) -> int:
     return trials
 
 
+def path_argument(parser: argparse.ArgumentParser, meaning: str = PATH_HELP) -> None:
+    """Add one or several paths of recordings or tables; `load_runs` reads them."""
+    parser.add_argument("path", type=Path, nargs="+", metavar="PATH", help=f"{meaning}; several are read together")
+
+
 def table_arguments(parser: argparse.ArgumentParser, *, grouped: bool = True) -> None:
     """Add options for tables recorded elsewhere; `grouped` adds those that assign rows to configurations."""
     group = parser.add_argument_group("tables recorded elsewhere")
@@ -158,15 +167,31 @@ def table_arguments(parser: argparse.ArgumentParser, *, grouped: bool = True) ->
     add("--rename", nargs="+", action="extend", default=[], metavar="OLD=NEW", help=rename)
     if not grouped:
         return
-    add("--group-by", nargs="+", default=[], metavar="COLUMN", help="columns that distinguish configurations")
+    groups = "columns that distinguish configurations (default of several tables: file, the name of the table)"
+    add("--group-by", nargs="+", default=[], metavar="COLUMN", help=groups)
     add("--causes", nargs="+", metavar="COLUMN", help="columns with event counts per trial that may explain the tail")
-    add("--one-group", action="store_true", help="treat all rows as one configuration")
+    add("--one-group", action="store_true", help="treat all rows as one configuration, and each table as one round")
+    add("--drop-missing", action="store_true", help="drop rows without a time, and state their number")
 
 
-def load_runs(arguments: argparse.Namespace, path: Path) -> Runs:
-    """Load the runs of a path with the options of `table_arguments`."""
-    names = ("column", "unit", "group_by", "causes", "one_group")
+def load_runs(arguments: argparse.Namespace, path: Path | Sequence[Path]) -> Runs:
+    """Load the runs of paths with the options of `table_arguments`."""
+    names = ("column", "unit", "group_by", "causes", "one_group", "drop_missing")
     return load(path, rename=renames(arguments.rename), **{name: getattr(arguments, name) for name in names})
+
+
+def load_sides(arguments: argparse.Namespace, *paths: Path) -> list[Runs]:
+    """Load the runs of each path; the options of `table_arguments` are for those that are tables, at least one."""
+    sides, refused = [], []
+    for path in paths:
+        try:
+            sides.append(load_runs(arguments, path))
+        except NotATable as error:
+            refused.append(error)
+            sides.append(load(path))
+    if len(refused) == len(paths):
+        raise refused[0]
+    return sides
 
 
 def renames(given: Iterable[str]) -> dict[str, str]:
@@ -179,6 +204,22 @@ def renames(given: Iterable[str]) -> dict[str, str]:
         if names.setdefault(old.strip(), new.strip()) != new.strip():
             raise UsageError(f"--rename gives {old.strip()!r} two names")
     return names
+
+
+def deadline_argument(parser: argparse.ArgumentParser, meaning: str, *, required: bool = False) -> None:
+    """Add --deadline-us and --deadline-ms; both set `deadline_us`."""
+    group = parser.add_mutually_exclusive_group(required=required)
+    group.add_argument("--deadline-us", type=float, metavar="US", help=meaning)
+    in_ms = "the same deadline in milliseconds"
+    group.add_argument("--deadline-ms", type=_us_of_ms, dest="deadline_us", metavar="MS", help=in_ms)
+
+
+def _us_of_ms(text: str) -> float:
+    """Milliseconds to microseconds without rounding errors: 1.1 is 1100."""
+    try:
+        return float(1000 * Decimal(repr(float(text))))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"invalid float value: {text!r}") from None
 
 
 def comparison_arguments(parser: argparse.ArgumentParser) -> None:

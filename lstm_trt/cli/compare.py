@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lstm_trt.analysis.compare import check_effect, compare
 from lstm_trt.analysis.quantiles import check_confidence
-from lstm_trt.cli.common import PATH_HELP, comparison_arguments, load_runs, print_answer, table_arguments
+from lstm_trt.cli.common import PATH_HELP, comparison_arguments, load_sides, print_answer, table_arguments
 
 EXAMPLE = (
     "lstm-trt compare before after\n"
@@ -28,7 +28,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Run `compare`; returns 0 SAME or FASTER, 1 SLOWER, 3 AMBIGUOUS; of several the worst, SLOWER first."""
     check_confidence(arguments.confidence)
     check_effect(arguments.effect)
-    a, b = (load_runs(arguments, path) for path in (arguments.a, arguments.b))
-    answers = compare(a, b, arguments.effect, arguments.confidence)
+    answers = compare(*load_sides(arguments, arguments.a, arguments.b), arguments.effect, arguments.confidence)
     print_answer(answers, arguments.format, answers.warnings)
     return answers.exit_status

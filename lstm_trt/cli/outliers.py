@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from lstm_trt import plots
 from lstm_trt.analysis.outliers import AT_LENGTH, outliers
-from lstm_trt.cli.common import PATH_HELP, figure_arguments, load_runs, print_answer, print_files, table_arguments
+from lstm_trt.cli.common import figure_arguments, load_runs, path_argument, print_answer, print_files, table_arguments
 
 EXAMPLE = "lstm-trt outliers recordings\n  lstm-trt outliers times.csv --column latency_us --group-by hidden"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `outliers`."""
-    parser.add_argument("path", type=Path, help=PATH_HELP)
+    path_argument(parser)
     figure_arguments(parser, "draw the latency tail and the trials in order into this folder")
     table_arguments(parser)
 

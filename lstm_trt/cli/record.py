@@ -83,7 +83,8 @@ def _record(arguments: argparse.Namespace, recording: Recording) -> int:
     path = files.make_folder(arguments.out) / recording.file_name
     answers, control = summarize([recording]), recording.provenance["control"]
     if arguments.format == "json":
-        print_json({"path": str(path), "summary": answers[0].as_dict(), "control": control})
+        warnings = recording.provenance["warnings"]
+        print_json({"path": str(path), "summary": answers[0].as_dict(), "control": control, "warnings": warnings})
         return 0
     print(answers)
     if control:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from lstm_trt.analysis.replay import replay
-from lstm_trt.cli.common import PATH_HELP, load_runs, print_answer, table_arguments
+from lstm_trt.cli.common import deadline_argument, load_runs, path_argument, print_answer, table_arguments
 
 EXAMPLE = "lstm-trt replay recordings --period-us 1000 --deadline-us 1000"
 
@@ -14,10 +13,9 @@ EXAMPLE = "lstm-trt replay recordings --period-us 1000 --deadline-us 1000"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `replay`."""
     add = parser.add_argument
-    add("path", type=Path, help=PATH_HELP)
+    path_argument(parser)
     add("--period-us", type=float, required=True, metavar="US", help="time between calls at the fixed rate")
-    deadline = "deadline, counted from the time a call is due (default: the period)"
-    add("--deadline-us", type=float, metavar="US", help=deadline)
+    deadline_argument(parser, "deadline, counted from the time a call is due (default: the period)")
     table_arguments(parser)
 
 

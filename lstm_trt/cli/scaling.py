@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from lstm_trt import plots
 from lstm_trt.analysis.scaling import scaling
-from lstm_trt.cli.common import figure_arguments, print_answer, print_files, renames, table_arguments
+from lstm_trt.cli.common import figure_arguments, path_argument, print_answer, print_files, renames, table_arguments
 
 EXAMPLE = 'lstm-trt scaling table.csv --rename "Num LSTM layers=layers" "Average time (s)=latency_s" --format json'
 
@@ -19,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "recordings (file or folder), or a CSV or Parquet table with columns layers, hidden, sequence, batch and"
         " latency_us (or _ns, _ms, _s); columns such as runtime and device_name distinguish systems"
     )
-    add("path", type=Path, help=path)
+    path_argument(parser, path)
     ratio = "list larger networks that are faster from this ratio slower / faster on (default %(default)g: all)"
     add("--min-ratio", type=float, default=1.0, metavar="R", help=ratio)
     figure_arguments(parser, "draw the figures into this folder")

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from lstm_trt import plots
 from lstm_trt.analysis.summary import summarize
-from lstm_trt.cli.common import PATH_HELP, figure_arguments, load_runs, print_answer, print_files, table_arguments
+from lstm_trt.cli.common import (
+    deadline_argument,
+    figure_arguments,
+    load_runs,
+    path_argument,
+    print_answer,
+    print_files,
+    table_arguments,
+)
 from lstm_trt.config.errors import UsageError
 
 EXAMPLE = (
@@ -21,10 +28,10 @@ FORMATS = ("table", "csv", "json")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `summarize`."""
     add = parser.add_argument
-    add("path", type=Path, help=PATH_HELP)
+    path_argument(parser)
     add("--by-round", action="store_true", help="one row per round (one recording in its own process)")
     figure_arguments(parser, "draw the figures into this folder")
-    add("--deadline-us", type=float, metavar="US", help="deadline to show in the figures")
+    deadline_argument(parser, "deadline to show in the figures")
     table_arguments(parser)
 
 
@@ -32,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run `summarize`; returns the exit status."""
     runs = load_runs(arguments, arguments.path)
     if arguments.figures and not runs.own:
-        raise UsageError(f"--figures needs recordings made by lstm-trt, but {arguments.path} is a table: remove it")
+        raise UsageError(f"--figures needs recordings made by lstm-trt, but {runs.source} is a table: remove it")
     answers = summarize(runs, arguments.by_round)
     print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:

@@ -9,6 +9,7 @@ from lstm_trt import plots
 from lstm_trt.cli.common import (
     CONTROL_HELP,
     RUNTIME_HELP,
+    deadline_argument,
     exit_status,
     figure_arguments,
     options_of,
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sweep_arguments(parser)
     add("--memory-limit-gb", type=float, metavar="GB", help="memory limit of a worker process in GB")
     figure_arguments(parser, "draw the figures of the sweep into this folder")
-    add("--deadline-us", type=float, metavar="US", help="deadline to show in the figures")
+    deadline_argument(parser, "deadline to show in the figures")
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the recordings")
 
 

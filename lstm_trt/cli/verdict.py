@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from lstm_trt import plots
 from lstm_trt.analysis.deadline import check_question, verdict
 from lstm_trt.cli.common import (
-    PATH_HELP,
     confidence_argument,
+    deadline_argument,
     figure_arguments,
     load_runs,
+    path_argument,
     print_answer,
     print_files,
     table_arguments,
@@ -27,8 +27,8 @@ EXAMPLE = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `verdict`."""
     add = parser.add_argument
-    add("path", type=Path, help=PATH_HELP)
-    add("--deadline-us", type=float, required=True, metavar="US", help="deadline; a longer latency is a miss")
+    path_argument(parser)
+    deadline_argument(parser, "deadline in microseconds; a longer latency is a miss", required=True)
     percentile = "percentile that must meet the deadline (default %(default)s)"
     add("--percentile", default="99.9", metavar="P", help=percentile)
     confidence_argument(parser, "confidence of the verdict")

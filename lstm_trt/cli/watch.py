@@ -8,6 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from lstm_trt.cli.common import deadline_argument
 from lstm_trt.recorder.watch import follow
 
 EXAMPLE = "lstm-trt watch soak --deadline-us 1000"
@@ -17,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `watch`."""
     add = parser.add_argument
     add("path", type=Path, metavar="DIR", help="output folder of a running record or sweep")
-    add("--deadline-us", type=float, metavar="US", help="count latencies above this deadline")
+    deadline_argument(parser, "count latencies above this deadline")
     add("--once", action="store_true", help="print one line and exit")
 
 

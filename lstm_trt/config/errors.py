@@ -33,6 +33,10 @@ class UsageError(LabError):
     """An argument, such as a name, size or path, is invalid."""
 
 
+class NotATable(UsageError):
+    """Options for tables were given for recordings of lstm_trt."""
+
+
 class UnknownConfiguration(UsageError):
     """Recorded by a newer version, or with a package that is not installed; readers skip it with a warning."""
 

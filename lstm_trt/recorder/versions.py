@@ -120,6 +120,7 @@ class Answer:
             ],
             "comparisons": compared,
             "not_in_turns": self.not_in_turns,
+            "warnings": self.warnings,
             "report": self.report.as_dict(),
         }
 

@@ -8,7 +8,8 @@ separate them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow as pa
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count
 from lstm_trt.config.shape import AXES
-from lstm_trt.store.samples import BLOCK_CAUSES, TRIAL_CAUSES, Group, Sample
+from lstm_trt.store.samples import BLOCK_CAUSES, TRIAL_CAUSES, Group, NoTrials, Sample
 from lstm_trt.store.tables import STARTS, UNIT_NS, Table, is_start, normal_name, split_unit, times
 
 #: Times are rounded to this many decimals of a nanosecond, so that 1.1 ms equals 1100 us.
@@ -47,34 +48,45 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
 Parts = dict[tuple, list[tuple[int, np.ndarray]]]
 
 
+@dataclass(frozen=True)
+class TableOptions:
+    """The arguments of `runs.load` for tables."""
+
+    column: str | None = None
+    unit: str | None = None
+    group_by: Sequence[str] = ()
+    rename: Mapping[str, str] | None = None
+    causes: Sequence[str] | None = None
+    one_group: bool = False
+    drop_missing: bool = False
+
+
 def groups_of_table(
-    table: Table,
-    name: str,
-    unit: str,
-    keys: Sequence[str],
-    causes: Sequence[str] | None,
-    one_group: bool,
-    warnings: list[str],
+    table: Table, name: str, unit: str, keys: Sequence[str], options: TableOptions, warnings: list[str]
 ) -> list[Group]:
     """The groups of a table, one for each combination of values of the columns `keys`.
 
-    The column `name` holds the times in `unit`. `causes` and `one_group` are as in `runs.load`. Warnings are appended
-    to `warnings`.
+    The column `name` holds the times in `unit`. A group of which all rows were dropped has a failure instead of
+    samples. Warnings are appended to `warnings`.
     """
+    every = dict.fromkeys(zip(*map(table.cells, keys), strict=True)) if keys else {(): None}
+    if options.drop_missing:
+        table = _without_missing(table, name, warnings)
     latency_ns = _latency_ns(table, name, unit)
     if are_averages(name):
         warnings.append(f"{name} seems to hold averages: they hide the tail of the latencies")
     warmup = _warmup(table, warnings)
-    counts = _counts(table, causes, {name, *keys}, warnings)
+    counts = _counts(table, options.causes, {name, *keys}, warnings)
     round_name, trial_name = _round_column(table, keys), table.find("trial")
     parts = _parts(table, keys, round_name, trial_name, warnings)
-    if not one_group:
+    if not options.one_group:
         read = {name, *keys, round_name, trial_name, table.find("warmup", "warm_up"), *counts}
         _refuse_mixtures(table, read, keys, parts, warnings)
     start_ns = _start_ns(table, {name, *keys}, parts, warnings)
     groups = []
-    for values, rounds in parts.items():
+    for values in every:
         fields = dict(zip(keys, values, strict=True))
+        rounds = parts.get(values, [])
         samples = [
             Sample(
                 latency_ns=latency_ns[rows],
@@ -87,7 +99,9 @@ def groups_of_table(
         ]
         label = ", ".join(f"{key}={value}" for key, value in fields.items()) or Path(table.where).name
         group = Group(label, tuple(sample for sample in samples if not sample.warmup.all()), fields)
-        if group.n < 2:
+        if not rounds:
+            group = replace(group, failure=NoTrials(None, "all of its rows have no time"))
+        elif group.n < 2:
             which = f"{table.where}: {label}" if fields else table.where
             few = count(group.n, "time") + " after warm-up" * bool(warmup.any())
             raise UsageError(f"{which} has {few}: at least 2 are needed, and about 1000 for the tail")
@@ -107,6 +121,19 @@ def columns_of(table: Table, names: Iterable[str], option: str) -> list[str]:
     if len(set(found)) < len(found):
         raise UsageError(f"{option} names {Counter(found).most_common(1)[0][0]} twice")
     return found
+
+
+def _without_missing(table: Table, name: str, warnings: list[str]) -> Table:
+    """The rows that have a time; raises `UsageError` if more than half have none, or if other times are invalid."""
+    present = ~np.isnan(times(table, name, blanks=True))
+    missing, rows = int(np.count_nonzero(~present)), len(present)
+    if not missing:
+        return table
+    which = f"{table.where}: {missing} of {count(rows, 'row')} have no time" + (f" in {name}" if name else "")
+    if 2 * missing > rows:
+        raise UsageError(f"{which}, which is too many for --drop-missing: use another column, or remove these rows")
+    warnings.append(f"{which} and were dropped: no answer includes them, although they may be calls that failed")
+    return table.with_rows(present)
 
 
 def _latency_ns(table: Table, name: str, unit: str) -> np.ndarray:
@@ -241,7 +268,11 @@ def _is_configured(name: str) -> bool:
 
 def _absurd(where: str, groups: Sequence[Group], unit: str) -> list[str]:
     """A warning if a median suggests a wrong unit."""
-    medians = [float(np.median(np.concatenate([sample.timed_ns for sample in group.samples]))) for group in groups]
+    medians = [
+        float(np.median(np.concatenate([sample.timed_ns for sample in group.samples])))
+        for group in groups
+        if group.failure is None
+    ]
     if min(medians) < ABSURD_BELOW_NS:
         return [f"a median in {where} is {min(medians):g} ns: is {unit} the right unit?"]
     if max(medians) > ABSURD_ABOVE_NS:

@@ -1,6 +1,6 @@
 """`Runs`, groups of samples with their source: the input of analysis and plots.
 
-`load` reads recordings (a file, a folder, a consolidated pair) and tables from elsewhere;
+`load` reads recordings (files, folders, consolidated pairs) and tables from elsewhere;
 `as_runs` also accepts objects in memory.
 """
 
@@ -13,14 +13,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from lstm_trt.config.errors import UnknownConfiguration, UsageError
-from lstm_trt.config.format import count
+from lstm_trt.config.errors import NotATable, UnknownConfiguration, UsageError
+from lstm_trt.config.format import count, listed
 from lstm_trt.config.labels import configuration_fields
 from lstm_trt.store import consolidated, folders
-from lstm_trt.store.foreign import columns_of, groups_of_table
+from lstm_trt.store.foreign import TableOptions, columns_of, groups_of_table
 from lstm_trt.store.samples import TRIAL_CAUSES, Group, groups_of
 from lstm_trt.store.schema import Failure, Recording
-from lstm_trt.store.tables import read_table, time_column
+from lstm_trt.store.tables import (
+    STANDARD_INPUT,
+    STANDARD_INPUT_NAME,
+    Table,
+    file_names,
+    read_tables,
+    time_column,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,11 +134,17 @@ def group_fields(group: Group) -> dict:
     }
 
 
+def is_path(source: object) -> bool:
+    """Whether this is a path, or several in a list or tuple."""
+    several = source if isinstance(source, list | tuple) and source else [source]
+    return all(isinstance(item, str | Path) for item in several)
+
+
 def as_runs(source: Runs | Group | Recording | Failure | str | Path | Iterable) -> Runs:
-    """Convert to `Runs`: a path (see `load`), groups, recordings, a single one of these, or `Runs`."""
+    """Convert to `Runs`: a path or several (see `load`), groups, recordings, a single one of these, or `Runs`."""
     if isinstance(source, Runs):
         return source
-    if isinstance(source, str | Path):
+    if is_path(source):
         return load(source)
     items = [source] if isinstance(source, Group | Recording | Failure) else list(source)
     groups = [item for item in items if isinstance(item, Group)]
@@ -145,7 +158,7 @@ def as_runs(source: Runs | Group | Recording | Failure | str | Path | Iterable) 
 
 
 def load(
-    path: str | Path,
+    path: str | Path | Sequence[str | Path],
     *,
     column: str | None = None,
     unit: str | None = None,
@@ -153,51 +166,114 @@ def load(
     rename: Mapping[str, str] | None = None,
     causes: Sequence[str] | None = None,
     one_group: bool = False,
+    drop_missing: bool = False,
     **where: Any,
 ) -> Runs:
-    """Read latencies from recordings (a file, a folder or a consolidated pair) or from a table.
+    """Read latencies from recordings (a file, a folder or a consolidated pair) or from tables.
 
-    The other arguments are for tables. `column` holds the times in `unit` (ns, us, ms or s). Each combination
-    of values of the `group_by` columns is a group. `rename` (old name -> new name) is applied first. `causes`
-    are columns of counts. `one_group` states that all rows of a group are of one configuration. Keyword
-    arguments in `where` select groups, see `Runs.where`. Raises `UsageError` or `StoreError`, with a one-line
-    message, if the path cannot be read.
+    `path` can be several of these, a folder of tables, or `-` for a table on standard input. The other arguments are
+    for tables. `column` holds the times in `unit` (ns, us, ms or s). Each combination of values of the `group_by`
+    columns is a group. `rename` (old name -> new name) is applied first. `causes` are columns of counts. `one_group`
+    states that all rows of a group are of one configuration. `drop_missing` drops rows without a time.
+
+    Each of several tables is a group, unless there are `group_by` columns or `one_group`. A group with rows of several
+    tables has a round for each; `group_by=["file", ...]` keeps the tables apart.
+
+    Keyword arguments in `where` select groups, see `Runs.where`. Raises `UsageError` or `StoreError`, with a one-line
+    message, if a path cannot be read.
     """
-    path = Path(path)
-    table = read_table(path)
-    if table is None:
-        options = {"--column": column, "--unit": unit, "--group-by": group_by, "--rename": rename, "--causes": causes}
-        for option in (option for option, value in options.items() if value):
-            why = "are grouped by configuration" if option == "--group-by" else "have fixed columns and units"
-            raise UsageError(f"{path} holds recordings of lstm_trt, which {why}: remove {option}")
-        runs = _recorded(path)
-    else:
-        table = table.renamed(rename)
-        keys = columns_of(table, group_by, "--group-by")
-        name, unit, warnings = time_column(table, column, unit)
-        if name in keys:
-            raise UsageError(f"--group-by {name}: this column holds the times")
-        groups = groups_of_table(table, name, unit, keys, causes, one_group, warnings)
-        how = ({"column": name} if name else {}) | {"unit": unit}
-        runs = Runs(tuple(groups), str(path), tuple(warnings), how, tuple(keys), grouped=bool(keys), own=False)
+    paths = paths_of(path)
+    if not paths:
+        raise UsageError("no path given: name a file or folder")
+    warnings: list[str] = []
+    tables = read_tables(paths, warnings)
+    options = TableOptions(column, unit, group_by, rename, causes, one_group, drop_missing)
+    runs = _recorded(paths, options) if tables is None else _of_tables(tables, paths, options, warnings)
     return runs.where(**where) if where else runs
 
 
-def _recorded(path: Path) -> Runs:
+#: Field of the groups of several tables: the name of the table.
+FILE = "file"
+
+
+def paths_of(source: str | Path | Sequence[str | Path]) -> list[Path]:
+    """One path or several as a list, each once."""
+    return list(dict.fromkeys(map(Path, [source] if isinstance(source, str | Path) else source)))
+
+
+def _source(paths: Sequence[Path]) -> str:
+    return listed((STANDARD_INPUT_NAME if path == STANDARD_INPUT else path for path in paths), 3)
+
+
+def _of_tables(tables: Sequence[Table], paths: Sequence[Path], options: TableOptions, warnings: list[str]) -> Runs:
+    files = file_names(tables)
+    tables = [table.renamed(options.rename) for table in tables]
+    group_by, several = options.group_by, len(paths) > 1 or paths[0].is_dir()
+    if FILE in group_by:
+        by_file = several and all(table.find(FILE) is None for table in tables)
+    else:
+        by_file = several and not (group_by or options.one_group)
+    same: dict[tuple, list[Group]] = {}
+    columns, units = [], []
+    for table, file in zip(tables, files, strict=True):
+        keys = columns_of(table, [name for name in group_by if not (by_file and name == FILE)], "--group-by")
+        name, unit, found = time_column(table, options.column, options.unit)
+        if name in keys:
+            raise UsageError(f"--group-by {name}: this column holds the times")
+        for group in groups_of_table(table, name, unit, keys, options, found):
+            label = f"{file}, {group.name}" if group.group else file
+            named = replace(group, name=label, group={FILE: file, **group.group}) if by_file else group
+            same.setdefault(tuple(named.group.items()), []).append(named)
+        columns.append(name)
+        units.append(unit)
+        warnings += found
+    source = _source(paths)
+    groups = tuple(_joined(groups, source) if len(groups) > 1 else groups[0] for groups in same.values())
+    how = {"column": list(filter(None, columns)), "unit": units}
+    return Runs(
+        groups,
+        source,
+        tuple(dict.fromkeys(warnings)),
+        {name: ", ".join(dict.fromkeys(values)) for name, values in how.items() if values},
+        tuple(groups[0].group),
+        grouped=bool(groups[0].group),
+        own=False,
+    )
+
+
+def _joined(groups: Sequence[Group], source: str) -> Group:
+    """One group of all samples; rounds that have the same number are numbered again."""
+    samples = [sample for group in groups for sample in group.samples]
+    if len({sample.round for sample in samples}) < len(samples):
+        samples = [replace(sample, round=number) for number, sample in enumerate(samples)]
+    name = groups[0].name if groups[0].group else source
+    return replace(groups[0], name=name, samples=tuple(samples), failure=None if samples else groups[0].failure)
+
+
+def _recorded(paths: Sequence[Path], options: TableOptions) -> Runs:
+    for name in (name for name, value in vars(options).items() if value):
+        why = "are grouped by configuration" if "group" in name else "have fixed columns and units"
+        raise NotATable(f"{paths[0]} holds recordings of lstm_trt, which {why}: remove --{name.replace('_', '-')}")
     skipped: list[UnknownConfiguration] = []
-    items = tuple(folders.read_many(path, _COLUMNS, skipped))
+    parts = [tuple(folders.read_many(path, _COLUMNS, skipped)) for path in paths]
+    items = tuple(itertools.chain(*parts))
     if skipped:
         newer = f"{count(len(skipped), 'recording')} of a newer version skipped; the first: {skipped[0]}"
         if not items:
-            raise UnknownConfiguration(f"{path} has no recordings that this version can read: {newer}")
+            raise UnknownConfiguration(f"{_source(paths)} has no recordings that this version can read: {newer}")
     soaks = [item.provenance["soak"] for item in items if "soak" in item.provenance]  # only these have parts
     warnings = list(dict.fromkeys(text for soak in soaks for text in soak.get("lacks", ())))
     warnings += [newer] if skipped else []
+    ids = [{(item.configuration.id, item.provenance.get("machine_fingerprint")) for item in part} for part in parts]
+    shared = sum(map(len, ids)) - len(set().union(*ids))
+    if shared:
+        pooled = f"{count(shared, 'configuration')} recorded in several of the paths: all recordings are rounds of one"
+        warnings.append(f"{pooled}; lstm-trt compare compares two folders")
     groups = groups_of(items)
-    grouped = path.name in (consolidated.TRIALS_FILE, consolidated.CONFIGS_FILE)
-    if path.is_dir():
-        found = folders.contents(path)
+    grouped = len(paths) > 1 or paths[0].name in (consolidated.TRIALS_FILE, consolidated.CONFIGS_FILE)
+    if not grouped and paths[0].is_dir():
+        found = folders.contents(paths[0])
         grouped = not found.parts or bool(found.recordings or found.others or found.pair) or len(groups) > 1
     if not grouped:
         groups = [replace(group, group={}) for group in groups]
-    return Runs(tuple(groups), str(path), tuple(warnings), grouped=grouped, recordings=items)
+    return Runs(tuple(groups), _source(paths), tuple(warnings), grouped=grouped, recordings=items)

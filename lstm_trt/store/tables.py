@@ -1,4 +1,4 @@
-"""Read tables from elsewhere: CSV, Parquet, JSON (trtexec's `--exportTimes`), or one number per line.
+"""Read tables from elsewhere: CSV, Parquet, JSON (trtexec's `--exportTimes`), .npy, or one number per line.
 
 Nothing is guessed. The column of times is called `latency`, or is the only one that states a unit in its name
 (`latency_us`, `Average time (s)`, `latencyMs`). Otherwise, or if no unit is stated, the error message names the
@@ -7,9 +7,13 @@ options to use. Invalid content raises `UsageError` with a one-line message that
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import math
 import re
+import sys
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -19,7 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 from lstm_trt.config.errors import UsageError, first_line
-from lstm_trt.config.format import count, listed
+from lstm_trt.config.format import bytes_text, count, listed
+from lstm_trt.store.folders import contents
 from lstm_trt.store.schema import METADATA_KEY
 
 UNIT_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
@@ -183,6 +188,11 @@ class Table:
                 " and no thousands separators"
             ) from None
 
+    def with_rows(self, rows: np.ndarray) -> Table:
+        """Only the rows for which the array is true."""
+        lines = self.lines and [line for line, kept in zip(self.lines, rows, strict=True) if kept]
+        return replace(self, data=self.data.filter(pa.array(rows)), lines=lines)
+
     def cells(self, name: str) -> list:
         """A column as JSON values: 64 and not 64.0, stripped text, None for missing values."""
         return [_json(cell) for cell in self.array(name).to_pylist()]
@@ -217,7 +227,8 @@ def time_column(table: Table, column: str | None, unit: str | None, known: Seque
     if unit is None and stated is None:
         raise UsageError(f"{table.where}: {label} does not state its unit: use --unit ns, us, ms or s")
     differ = unit is not None and stated is not None and unit != stated
-    return name, unit or stated, [f"{label} states the unit {stated}, but is read in {unit} because of --unit"] * differ
+    warning = f"{table.where}: {label} states the unit {stated}, but is read in {unit} because of --unit"
+    return name, unit or stated, [warning] * differ
 
 
 def _only_times(table: Table, known: Sequence[str]) -> str:
@@ -260,6 +271,7 @@ def times(table: Table, name: str, blanks: bool = False) -> np.ndarray:
     if counts:
         first = table.place(int(np.argmax(np.logical_or.reduce(list(wrong.values())))))
         remedy = "leave cells without a measurement blank" if blanks else "remove these rows"
+        remedy += ", or add --drop-missing" if counts[0].endswith("NaN") else ""
         total = f"of {len(values)} times" + (f" in {_shown(name)}" if name else "")
         raise UsageError(
             f"{table.where}: {total}, {' and '.join(counts)}, the first in {first}: times must be positive; {remedy}"
@@ -269,34 +281,142 @@ def times(table: Table, name: str, blanks: bool = False) -> np.ndarray:
 
 # Files
 
+#: The path that means standard input, and its name in messages.
+STANDARD_INPUT, STANDARD_INPUT_NAME = Path("-"), "standard input"
+
+#: Suffixes of the tables that are read from a folder, each also with .gz.
+SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".npy", ".parquet", ".pq")
+
+#: First bytes of files.
+_PARQUET, _NPY, _GZIP = b"PAR1", b"\x93NUMPY", b"\x1f\x8b"
+
+#: Maximum size of a file after decompression, and of standard input.
+LARGEST_BYTES = 2**30
+
+
+def read_tables(paths: Iterable[Path], warnings: list[str]) -> list[Table] | None:
+    """Read the tables of files and folders; None if these hold recordings of lstm_trt.
+
+    A file that is given twice is read once. Warnings are appended to `warnings`. Raises `UsageError`, with a one-line
+    message, if a file cannot be read, or if some paths hold tables and others recordings.
+    """
+    files = {file.resolve(): file for path in paths for file in _files(path, warnings)}
+    tables = {file: read_table(file) for file in files.values()}
+    recorded = [file for file, table in tables.items() if table is None]
+    found = [table for table in tables.values() if table is not None]
+    if recorded and found:
+        raise UsageError(
+            f"{recorded[0]} holds recordings of lstm_trt, but {found[0].where} is a table: analyze them separately,"
+            " or compare them with lstm-trt compare"
+        )
+    return found or None
+
+
+def _files(path: Path, warnings: list[str]) -> list[Path]:
+    """The tables in a folder; the path itself if it is a file or holds recordings."""
+    if not path.is_dir():
+        return [path]
+    try:
+        found = contents(path)
+        files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+    tables = [file for file in files if _suffix(file) in SUFFIXES]
+    recorded = found.recorded or found.failures or found.pair or any(read_table(file) is None for file in found.others)
+    if recorded or not tables:
+        return [path]
+    others = [file.name for file in files if file not in tables]
+    if others:
+        warnings.append(f"{path}: {count(len(others), 'file')} not read, unknown suffix: {listed_names(others)}")
+    return tables
+
+
+def _suffix(path: Path) -> str:
+    """The suffix in lower case, without .gz."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
+def file_names(tables: Sequence[Table]) -> list[str]:
+    """Distinct names: the names of the files without suffixes, or with them, or the whole paths."""
+    paths = [Path(table.where) for table in tables]
+    stems = [path.name.removesuffix(".gz").removesuffix(_suffix(path)) for path in paths]
+    for names in (stems, [path.name for path in paths]):
+        if len(set(names)) == len(names):
+            return names
+    return [table.where for table in tables]
+
 
 def read_table(path: Path) -> Table | None:
     """Read a table; None if the path is a folder or holds recordings of lstm_trt.
 
     Raises `UsageError`, with a one-line message, if the file cannot be read.
     """
+    if path == STANDARD_INPUT:
+        return _of_content(STANDARD_INPUT_NAME, "", sys.stdin.buffer.read(LARGEST_BYTES + 1))
     if not path.exists():
         raise UsageError(f"no such file or folder: {path}")
     if path.is_dir() or path.name.endswith(".failure.json"):
         return None
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            if path.suffix.lower() in (".parquet", ".pq") or file.peek(len(_PARQUET)).startswith(_PARQUET):
+                return _of_parquet(path)
+            return _of_content(str(path), _suffix(path), file.read())
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
-    suffix = path.suffix.lower()
-    if content.startswith(b"PAR1") or suffix in (".parquet", ".pq"):
-        return _of_parquet(path)
+
+
+def _of_content(where: str, suffix: str, content: bytes) -> Table:
+    if content.startswith(_GZIP):
+        content = _decompressed(where, content)
+    if where == STANDARD_INPUT_NAME:
+        _refuse_huge(where, content)
+    if content.startswith(_NPY):
+        return _of_npy(where, content)
     if not content.strip():
-        raise UsageError(f"{path} is empty")
+        raise UsageError(f"{where} is empty")
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise UsageError(f"{path} is not a UTF-8 text, Parquet or JSON file: save the table as CSV (UTF-8)")
+        raise UsageError(f"{where} is not a UTF-8 text, Parquet, JSON or .npy file: save the table as CSV (UTF-8)")
     if suffix in (".json", ".jsonl") or (text.lstrip()[:1] in ("[", "{") and suffix not in (".csv", ".tsv")):
-        return _of_json(path, text)
-    return _of_text(path, text)
+        return _of_json(where, text)
+    return _of_text(where, text)
+
+
+def _decompressed(where: str, content: bytes) -> bytes:
+    try:
+        with gzip.open(io.BytesIO(content)) as file:
+            found = file.read(LARGEST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(f"{where} is not a valid gzip file: {first_line(error)}") from None
+    _refuse_huge(where, found)
+    return found
+
+
+def _refuse_huge(where: str, content: bytes) -> None:
+    if len(content) > LARGEST_BYTES:
+        raise UsageError(f"{where} holds more than {bytes_text(LARGEST_BYTES)}: split the table, or save it as Parquet")
+
+
+def _of_npy(where: str, content: bytes) -> Table:
+    """An array of numbers, or a structured array with named columns."""
+    try:
+        array = np.load(io.BytesIO(content), allow_pickle=False)
+        if array.ndim != 1:
+            shape = " x ".join(map(str, array.shape)) or "a single number"
+            raise UsageError(f"{where} has an array of {shape}: save one dimension, or a structured array")
+        array = array.astype(array.dtype.newbyteorder("="))
+        names = array.dtype.names
+        columns = {"": pa.array(array)} if names is None else {name: pa.array(array[name]) for name in names}
+    except (ValueError, EOFError, MemoryError, pa.ArrowException) as error:
+        raise UsageError(f"{where} is not a valid .npy file of numbers: {first_line(error)}") from None
+    table = Table(where, pa.table(columns))
+    if not table.data.num_rows:
+        raise UsageError(f"{where} has no rows")
+    return table
 
 
 def _of_parquet(path: Path) -> Table | None:
@@ -308,21 +428,19 @@ def _of_parquet(path: Path) -> Table | None:
         data = pq.read_table(path)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UsageError(f"{path} is not a valid Parquet file: {first_line(error)}") from None
-    return _table(path, data)
+    return _table(str(path), data)
 
 
-def _table(path: Path, data: pa.Table, lines: Sequence[int] | None = None) -> Table:
+def _table(where: str, data: pa.Table, lines: Sequence[int] | None = None) -> Table:
     """A table of the named columns, with dictionaries decoded; raises `UsageError` if it has no rows."""
     if not data.num_rows:
-        raise UsageError(f"{path} has no rows")
+        raise UsageError(f"{where} has no rows")
     named = []
     for name, column in zip(data.column_names, data.columns, strict=True):
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         named.append((" ".join(str(name).split()), column.cast(pa.string() if pa.types.is_null(kind) else kind)))
     kept = [(name, column) for name, column in named if name]  # pandas writes its index as a column without a name
-    return Table(
-        str(path), pa.Table.from_arrays([column for _, column in kept], [name for name, _ in kept]), lines=lines
-    )
+    return Table(where, pa.Table.from_arrays([column for _, column in kept], [name for name, _ in kept]), lines=lines)
 
 
 def _array(cells: Sequence) -> pa.Array:
@@ -333,7 +451,7 @@ def _array(cells: Sequence) -> pa.Array:
         return pa.array([None if cell is None else str(cell) for cell in cells], pa.string())
 
 
-def _of_json(path: Path, text: str) -> Table:
+def _of_json(where: str, text: str) -> Table:
     """A list of objects, one object per line, an object of lists, or a list of numbers."""
     try:
         value = json.loads(text)
@@ -341,7 +459,7 @@ def _of_json(path: Path, text: str) -> Table:
         try:
             value = [json.loads(line) for line in text.splitlines() if line.strip()]
         except (ValueError, RecursionError):
-            raise UsageError(f"{path} is not JSON: {first_line(error)}") from None
+            raise UsageError(f"{where} is not JSON: {first_line(error)}") from None
     columns = {}
     if isinstance(value, dict):
         columns = {name: cells for name, cells in value.items() if isinstance(cells, list) and cells}
@@ -349,32 +467,32 @@ def _of_json(path: Path, text: str) -> Table:
     elif isinstance(value, list) and any(isinstance(row, dict) for row in value):
         wrong = next((place for place, row in enumerate(value) if not isinstance(row, dict)), None)
         if wrong is not None:
-            raise UsageError(f"{path}, row {wrong + 1}: {_shown(value[wrong])!r} is not an object, unlike other rows")
+            raise UsageError(f"{where}, row {wrong + 1}: {_shown(value[wrong])!r} is not an object, unlike other rows")
         names = dict.fromkeys(name for row in value for name in row)
         columns = {name: [row.get(name) for row in value] for name in names}
     elif isinstance(value, list) and value:
-        return Table(str(path), pa.table({"": _array(value)}))
+        return Table(where, pa.table({"": _array(value)}))
     if not columns:
-        raise UsageError(f"{path} is JSON, but not a list of objects with a time each (as of trtexec --exportTimes)")
-    return _table(path, pa.Table.from_arrays([_array(cells) for cells in columns.values()], list(columns)))
+        raise UsageError(f"{where} is JSON, but not a list of objects with a time each (as of trtexec --exportTimes)")
+    return _table(where, pa.Table.from_arrays([_array(cells) for cells in columns.values()], list(columns)))
 
 
-def _of_text(path: Path, text: str) -> Table:
+def _of_text(where: str, text: str) -> Table:
     """One number per line, or CSV; leading lines that start with # are comments."""
     lines = text.split("\n")
     start = next((at for at, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), None)
     if start is None:
-        raise UsageError(f"{path} has comments but no numbers")
+        raise UsageError(f"{where} has comments but no numbers")
     first = lines[start].strip()
     if _is_number(first.partition("#")[0]):
-        return _of_numbers(path, lines, lines[:start])
+        return _of_numbers(where, lines, lines[:start])
     separator = max(",;\t", key=re.sub(r'"[^"]*"', "", first).count)
     if all(_is_number(cell) for cell in first.split(separator) if cell.strip()):
         raise UsageError(
-            f"{path} starts with {_shown(first)!r}: the first line must have the column names, or the file one number"
+            f"{where} starts with {_shown(first)!r}: the first line must have the column names, or the file one number"
             " per line"
         )
-    return _of_csv(path, lines, start, separator)
+    return _of_csv(where, lines, start, separator)
 
 
 def _is_number(text: str) -> bool:
@@ -385,22 +503,22 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _of_numbers(path: Path, lines: Sequence[str], comments: Sequence[str]) -> Table:
+def _of_numbers(where: str, lines: Sequence[str], comments: Sequence[str]) -> Table:
     """One number per line; text after # is a comment."""
     cells = {place: cell for place, line in enumerate(lines, 1) if (cell := line.partition("#")[0].strip())}
     header = comments[-1].strip(" \t#") if comments else ""
     unit = None if " " in header else split_unit(header)[1]  # numpy.savetxt writes the header "# latency_us"
-    return Table(str(path), pa.table({"": list(cells.values())}), unit, list(cells))
+    return Table(where, pa.table({"": list(cells.values())}), unit, list(cells))
 
 
-def _of_csv(path: Path, lines: Sequence[str], start: int, separator: str) -> Table:
+def _of_csv(where: str, lines: Sequence[str], start: int, separator: str) -> Table:
     """CSV with a header in line `start` (from 0); pyarrow reads a million rows within a second."""
     from pyarrow import csv
 
     blank = f"{separator} \t"  # spreadsheets write rows of separators below a table
     places = [place for place, line in enumerate(lines[start:], start + 1) if line.strip(blank)]
     if len(places) == 1:
-        raise UsageError(f"{path} has a header ({_shown(lines[start])}) but no rows")
+        raise UsageError(f"{where} has a header ({_shown(lines[start])}) but no rows")
     content = "\n".join(lines[place - 1] for place in places).encode()
     ragged = []
     try:
@@ -417,10 +535,10 @@ def _of_csv(path: Path, lines: Sequence[str], start: int, separator: str) -> Tab
         if ragged:
             row = ragged[0]
             raise UsageError(
-                f"{path}, line {places[row.number - 1]}: {count(row.actual_columns, 'cell')} in a table with"
+                f"{where}, line {places[row.number - 1]}: {count(row.actual_columns, 'cell')} in a table with"
                 f" {count(row.expected_columns, 'column')}: quote cells that contain a separator, and close all quotes"
             ) from None
-        raise UsageError(f"{path} is not valid CSV: {_shown(first_line(error))}") from None
+        raise UsageError(f"{where} is not valid CSV: {_shown(first_line(error))}") from None
     if data.num_rows != len(places) - 1:
-        raise UsageError(f"{path} is not valid CSV: a quote is not closed, or a cell contains a line break")
-    return _table(path, data, places[1:])
+        raise UsageError(f"{where} is not valid CSV: a quote is not closed, or a cell contains a line break")
+    return _table(where, data, places[1:])

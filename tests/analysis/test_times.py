@@ -48,3 +48,24 @@ def test_a_column_of_times_may_be_named_or_renamed(tmp_path):
     for options in ({"column": "took"}, {"unit": "ms"}):
         with pytest.raises(UsageError, match="--unit" if "column" in options else "--column"):
             read_times(path, {"Depth": "layers"}, **options)
+
+
+def test_several_tables_are_several_systems_unless_columns_name_them(tmp_path):
+    first = put(tmp_path / "first.csv", {"hidden": [8, 16], "latency_us": [1, 2]})
+    second = put(tmp_path / "second.csv", {"hidden": [8, 16, 16], "latency_ms": [3, 4, ""]})
+
+    def found(times):
+        return {label: {size: cell.latency_us for (size,), cell in row.items()} for label, row in times.cells.items()}
+
+    times = read_times([first, second])
+    assert found(times) == {"file first": {8: 1, 16: 2}, "file second": {8: 3000, 16: 4000}}
+    assert times.systems["file first"] == {"file": "first"}
+    assert (times.counts.rows, times.counts.used, times.counts.blank, times.counts.shapes) == (5, 4, 1, 4)
+    assert times.how == {"column": "latency_us, latency_ms", "unit": "us, ms"}
+    put(first, {"runtime": ["x", "y"], "hidden": [8, 8], "latency_us": [1, 2]})
+    put(second, {"runtime": ["x", "x"], "hidden": [16, 8], "latency_us": [3, 4]})
+    times = read_times(tmp_path)
+    assert found(times) == {"x": {8: 2.5, 16: 3}, "y": {8: 2}} and times.counts.duplicates == 1
+    put(second, {"layers": [8], "latency_us": [1]})
+    with pytest.raises(UsageError, match=r"second\.csv has layers"):
+        read_times([first, second])

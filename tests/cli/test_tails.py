@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lstm_trt.store import files, schema
@@ -81,12 +84,13 @@ def test_a_missed_deadline(tmp_path, answer):
 @pytest.mark.parametrize(("unit", "scale"), [("ns", 1000), ("us", 1), ("ms", 1e-3), ("s", 1e-6)])
 def test_a_time_at_the_deadline_is_no_miss_in_any_unit(tmp_path, answer, unit, scale):
     """1.1 ms read as ms is 1100 us; 1.100001 ms is a miss."""
-    deadlines = [1100, 1000.3, 700.1, 333.3, 1.1]
-    for deadline in deadlines:
+    deadlines = {1100: "1.1", 1000.3: "1.0003", 700.1: "0.7001", 333.3: "0.3333", 1.1: "1.1e-3"}
+    for deadline, in_ms in deadlines.items():
         times = [f"{value * scale:.12g}" for value in [deadline] * 20 + [deadline * 0.9] * 10 + [deadline * 1.00001]]
         path = put(tmp_path / "t.csv", {"took": times})
-        found, _ = answer("verdict", path, "--column", "took", "--unit", unit, "--deadline-us", deadline)
-        assert found["misses"] == 1, (deadline, unit)
+        for question in (("--deadline-us", deadline), ("--deadline-ms", in_ms)):
+            found, _ = answer("verdict", path, "--column", "took", "--unit", unit, *question)
+            assert (found["misses"], found["deadline_us"]) == (1, deadline), (question, unit)
 
 
 def test_many_configurations_get_a_verdict_each(tmp_path, answer, run):
@@ -136,7 +140,10 @@ def test_a_folder_of_one_configuration_is_a_list_too(tmp_path, answer):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "required: --deadline-us"),
+        ((), "--deadline-us --deadline-ms is required"),
+        (("--deadline-us", "5", "--deadline-ms", "5"), "--deadline-ms: not allowed with argument --deadline-us"),
+        (("--deadline-ms", "soon"), "invalid float value: 'soon'"),
+        (("--deadline-ms", "inf"), "inf"),
         (("--deadline-us", "0"), "deadline"),
         (("--deadline-us", "-3"), "-3"),
         (("--deadline-us", "nan"), "nan"),
@@ -162,6 +169,49 @@ ARGUMENTS = {
     "summarize": (),
     "replay": ("--period-us", 1000),
 }
+
+
+def stdin_is(monkeypatch, content: bytes) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+@pytest.mark.parametrize("command", [*ARGUMENTS, "compare", "scaling"])
+def test_no_command_answers_without_a_unit(tmp_path, mistake, monkeypatch, command):
+    """Milliseconds in files of every kind: nothing states the unit, so nothing is answered."""
+    times = np.round(np.random.default_rng(1).normal(1.9, 0.01, 50), 6)
+    axes = [32, 64] * 25
+    text = "hidden,latency\n" + "".join(f"{size},{time}\n" for size, time in zip(axes, times, strict=True))
+    (tmp_path / "t.txt").write_text("\n".join(map(str, times)))
+    (tmp_path / "t.csv").write_text(text)
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "t.json").write_text(json.dumps([{"hidden": 32, "latency": time} for time in times]))
+    pq.write_table(pa.table({"hidden": axes, "latency": times}), tmp_path / "t.parquet")
+    np.save(tmp_path / "t.npy", times)
+    np.save(tmp_path / "s.npy", np.rec.fromarrays([axes, times], names=["hidden", "latency"]))
+    good = put(tmp_path / "good.csv", {"hidden": [8] * 20, "latency_us": body(20)})
+    more = ARGUMENTS.get(command, ())
+    for path in (*(path for path in tmp_path.iterdir() if path != good), "-", tmp_path):
+        for paths in ((path, good), (good, path)):
+            stdin_is(monkeypatch, text.encode())
+            message = mistake(command, *paths, *more)
+            assert "does not state its unit: use --unit" in message, (path, message)
+            assert ("standard input" in message) == (path == "-")
+
+
+@pytest.mark.parametrize("command", [*ARGUMENTS, "compare", "scaling"])
+def test_every_warning_is_in_the_json_too(tmp_path, run, command):
+    """A unit that contradicts the name of the column, on both sides of a comparison."""
+    columns = {"hidden": [8] * 50, "latency_us": [f"{value * 1e6:.6f}" for value in np.linspace(0.5, 0.6, 50)]}
+    paths = [put(tmp_path / f"{name}.csv", columns) for name in "ab"]
+    options = ("--unit", "ns", *ARGUMENTS.get(command, ()))
+    _, out, err = run(command, *paths, *options, "--format", "json")
+    printed = [line.removeprefix("warning: ") for line in err.splitlines()]
+    found = json.loads(out)
+    assert all(row["warnings"] == printed for row in (found if isinstance(found, list) else [found]))
+    for path in paths:
+        assert f"{path}: latency_us states the unit us, but is read in ns because of --unit" in printed
+
+
 #: More bad tables are in `tests/store/test_samples.py`; these show that each command reports the errors.
 BAD_TABLES = {
     "nan": ("latency_us\n500\nnan\n501\n", "line 3"),
@@ -213,8 +263,9 @@ def test_exit_statuses_of_a_separate_process(tmp_path, lab, refused):
 
 @pytest.mark.parametrize(("unit", "warned"), [("us", False), ("ms", True), ("ns", True)])
 def test_a_median_far_from_the_deadline_is_warned_of(tmp_path, run, unit, warned):
-    _, _, err = run("verdict", put(tmp_path / "t.csv", {"t": body(100)}), "--unit", unit, "--deadline-us", 1000)
-    assert ("unit" in err) == warned and err.count("\n") == warned
+    path = put(tmp_path / "t.csv", {"t": body(100)})
+    _, out, err = run("verdict", path, "--unit", unit, "--deadline-us", 1000, "--format", "json")
+    assert ("unit" in err) == warned and err == "".join(f"warning: {text}\n" for text in json.loads(out)["warnings"])
 
 
 # outliers
@@ -374,6 +425,28 @@ def test_rounds_of_one_configuration_are_one_object(tmp_path, answer):
     assert (found["median"], found["tail"], found["rounds_a"], found["group"]) == ("SLOWER", "SLOWER", 6, {})
 
 
+def test_recordings_are_compared_with_a_table(tmp_path, answer, mistake):
+    """Options for tables are for the side that is a table."""
+    own = recorded(tmp_path / "a", (8,))
+    path = put(tmp_path / "t.csv", {"took": np.linspace(30, 31, 200)})
+    for sides, change in (((own, path), "SLOWER"), ((path, own), "FASTER")):
+        assert answer("compare", *sides, "--unit", "us")[0]["median"] == change
+    assert "remove --unit" in mistake("compare", own, own, "--unit", "us")
+
+
+def test_a_file_for_each_process_makes_a_comparison_possible(tmp_path, answer):
+    for side, median in (("a", 500), ("b", 530)):
+        (tmp_path / side).mkdir()
+        for number in range(5):
+            times = np.linspace(median, median + 1, 200) + number
+            (tmp_path / side / f"{number}.txt.gz").write_bytes(gzip.compress("\n".join(map(str, times)).encode()))
+    found, _ = answer("compare", tmp_path / "a", tmp_path / "b", "--unit", "us", "--one-group")
+    assert (found["median"], found["rounds_a"], found["rounds_b"]) == ("SLOWER", 5, 5)
+    assert [row["group"] for row in answer("compare", tmp_path / "a", tmp_path / "b", "--unit", "us")[0]] == [
+        {"file": str(number)} for number in range(5)
+    ]
+
+
 def test_a_failure_on_one_side_is_reported(tmp_path, answer):
     a, b = recorded(tmp_path / "a", (8, 16)), recorded(tmp_path / "b", (8,))
     files.write_failure(schema.Failure(planted(16, rows=203).configuration, 0, "memory", "too large"), b)
@@ -431,7 +504,7 @@ def test_pages_of_outliers_have_periods_and_causes_and_their_names_come_last(tmp
 
     drawn = []
     real = page.draw_outliers
-    monkeypatch.setattr(page, "draw_outliers", lambda *given: drawn.append(given) or real(*given))
+    monkeypatch.setattr(page, "draw_outliers", lambda *given, **more: drawn.append(given) or real(*given, **more))
     latency = np.full(600, 100_000) + np.arange(600) % 7
     latency[::30] *= 2
     path = put(tmp_path / "times.csv", {"configuration": np.arange(600) % 10, "latency_ns": latency})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 
 import numpy as np
@@ -613,3 +615,169 @@ def test_a_unit_that_contradicts_the_name_gives_a_warning(tmp_path):
 def test_averages_give_a_warning(tmp_path):
     read = load(put(tmp_path / "t.csv", {"Average time (s)": [0.005, 0.006]}))
     assert "averages" in read.warnings[0]
+
+
+# Several tables, compressed ones, arrays, and standard input
+
+
+def test_each_of_several_tables_is_a_group_unless_columns_or_an_option_say_otherwise(tmp_path):
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    for name, start in (("a", 1), ("b", 101)):
+        put(folder / f"{name}.csv", {"hidden": [8, 16] * 10, "latency_us": range(start, start + 20)})
+    (folder / "notes.md").write_text("not a table")
+    (folder / ".hidden.csv").write_text("not read")
+    files = [folder / "a.csv", folder / "b.csv"]
+
+    def found(source, **options):
+        runs = load(source, **options)
+        return [(group.group, [sample.latency_ns[0] / 1e3 for sample in group.samples]) for group in runs]
+
+    each = [({"file": "a"}, [1]), ({"file": "b"}, [101])]
+    assert "mixes 2 values of hidden" in refusal(files)
+    assert found(files, group_by=["file"], one_group=True) == each
+    assert found([*files, files[0]], group_by=["hidden"]) == [({"hidden": 8}, [1, 101]), ({"hidden": 16}, [2, 102])]
+    assert found(folder, one_group=True) == [({}, [1, 101])] and not load(folder, one_group=True).grouped
+    both = found(folder, group_by=["file", "hidden"])
+    assert both[:2] == [({"file": "a", "hidden": 8}, [1]), ({"file": "a", "hidden": 16}, [2])] and len(both) == 4
+    for path in files:
+        path.write_text(path.read_text().replace("hidden", "trial_of_day"))
+    runs = load(folder)
+    assert found(folder) == found(files) == each and [group.name for group in runs] == ["a", "b"] and runs.grouped
+    assert "notes.md" in runs.warnings[0] and [sample.round for sample in load(folder, one_group=True)[0].samples] == [
+        0,
+        1,
+    ]
+    assert load(folder).where(file="b")[0].group == {"file": "b"}
+    assert found([files[0]]) == [({}, [1])] and found(str(files[0])) == [({}, [1])]  # a single file is not grouped
+
+
+def test_names_of_tables_are_distinct(tmp_path):
+    for name in ("x", "y"):
+        (tmp_path / name).mkdir()
+        put(tmp_path / name / "times.csv", {"latency_us": [1, 2]})
+    put(tmp_path / "x" / "times.txt.gz", {"latency_us": [1, 2]}).write_bytes(gzip.compress(b"# latency_us\n1\n2\n"))
+
+    def files(*paths):
+        return [group.group["file"] for group in load(paths)]
+
+    assert files(tmp_path / "x" / "times.csv", put(tmp_path / "b.csv", {"latency_us": [1, 2]})) == ["times", "b"]
+    assert files(tmp_path / "x") == ["times.csv", "times.txt.gz"]
+    both = [str(tmp_path / name / "times.csv") for name in ("x", "y")]
+    assert files(*both) == both
+
+
+def test_recordings_and_tables_are_not_read_together(tmp_path):
+    (tmp_path / "rec").mkdir()
+    files.write(planted(8), tmp_path / "rec")
+    (tmp_path / "again").mkdir()
+    files.write(planted(8, round=1), tmp_path / "again")
+    path = put(tmp_path / "t.csv", {"latency_us": [5, 6]})
+    message = refusal([tmp_path / "rec", path])
+    assert str(path) in message and str(tmp_path / "rec") in message
+    assert "remove --drop-missing" in refusal(tmp_path / "rec", drop_missing=True)
+    assert "no path" in refusal([])
+    runs = load([tmp_path / "rec", tmp_path / "again"])
+    assert [len(group.samples) for group in runs] == [2] and "rounds of one" in runs.warnings[0]
+    put(tmp_path / "rec" / "summary.csv", {"latency_us": [5, 6]})  # recordings beside a table are read as before
+    assert load(tmp_path / "rec").own
+
+
+TEXTS = {
+    ".csv": b"trial,latency_us\n0,5\n1,6.5\n",
+    ".txt": b"# latency_us\n5\n6.5\n",
+    ".json": b'[{"latency_us": 5}, {"latency_us": 6.5}]',
+}
+
+
+@pytest.mark.parametrize("suffix", TEXTS)
+def test_compressed_text_and_standard_input_are_read_as_the_file(tmp_path, monkeypatch, suffix):
+    (tmp_path / f"t{suffix}").write_bytes(TEXTS[suffix])
+    (tmp_path / f"c{suffix}.gz").write_bytes(gzip.compress(TEXTS[suffix]))
+    for content in (TEXTS[suffix], gzip.compress(TEXTS[suffix])):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        runs = load("-")
+        assert runs[0].samples[0].latency_ns.tolist() == [5000, 6500] and runs.source == "standard input"
+    for name in (f"t{suffix}", f"c{suffix}.gz"):
+        assert only_sample(tmp_path / name).latency_ns.tolist() == [5000, 6500]
+
+
+ARRAYS = {
+    "numbers": (np.array([5.0, 6.5]), {"unit": "us"}),
+    "single precision": (np.array([5, 6.5], np.float32), {"unit": "us"}),
+    "other byte order": (np.array([5000, 6500], ">i8"), {"unit": "ns"}),
+    "durations": (np.array([5000, 6500], "m8[ns]"), {}),
+    "columns": (np.array([(0, 5.0), (1, 6.5)], [("trial", "i4"), ("latency_us", "f8")]), {}),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_of_numpy(tmp_path, name):
+    array, options = ARRAYS[name]
+    np.save(tmp_path / "t.npy", array)
+    assert only_sample(tmp_path / "t.npy", **options).latency_ns.tolist() == [5000, 6500]
+    assert "--unit" in refusal(tmp_path / "t.npy") if options else load(tmp_path / "t.npy")
+
+
+def test_bad_arrays_and_compressed_files_are_refused_in_one_line(tmp_path, monkeypatch):
+    bad = {
+        "array of 5 x 3": np.ones((5, 3)),
+        "array of a single number": np.float64(5),
+        "no rows": np.array([]),
+        "not a valid .npy": np.array([5, None], object),
+        "not a column of numbers": np.array(["5 us", "6 us"], "S4"),
+    }
+    path = tmp_path / "t.npy"
+    for expected, array in bad.items():
+        np.save(path, array)
+        assert expected in refusal(path, unit="us"), expected
+    np.save(path, np.ones(100))
+    for content in (path.read_bytes()[:-8], path.read_bytes().replace(b"(100,)", b"(9**99,)", 1), b"\x93NUMPY"):
+        path.write_bytes(content)
+        assert "not a valid .npy" in refusal(path, unit="us")
+    path = tmp_path / "t.csv.gz"
+    whole = gzip.compress(b"latency_us\n" + b"5\n" * 2000)
+    for content in (whole[:-9], whole[:20] + b"\0" + whole[21:], b"\x1f\x8b"):
+        path.write_bytes(content)
+        assert "not a valid gzip file" in refusal(path)
+    monkeypatch.setattr("lstm_trt.store.tables.LARGEST_BYTES", 4000)
+    path.write_bytes(whole)
+    assert "more than 4.00 kB" in refusal(path)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"5\n" * 2001)))
+    assert "standard input holds more than 4.00 kB" in refusal("-", unit="us")
+
+
+# Missing times
+
+
+def test_rows_without_a_time_are_dropped_only_on_request_and_counted(tmp_path):
+    columns = {
+        "trial": range(8),
+        "start_us": [*range(0, 60, 10), "", 70],
+        "latency_us": [5, "", 6, "NaN", 7, 8, "-", 9],
+    }
+    path = put(tmp_path / "t.csv", columns)
+    assert "3 blank or NaN" in refusal(path) and "--drop-missing" in refusal(path)
+    runs = load(path, drop_missing=True)
+    (sample,) = runs[0].samples
+    assert sample.latency_ns.tolist() == [5000, 6000, 7000, 8000, 9000]
+    assert sample.start_ns.tolist() == [0, 20_000, 40_000, 50_000, 70_000]
+    assert len(runs.warnings) == 1 and "3 of 8 rows have no time in latency_us" in runs.warnings[0]
+    assert load(put(path, {"latency_us": [5, 6]}), drop_missing=True).warnings == ()
+    pq.write_table(pa.table({"latency_us": [5.0, None, 6.0]}), tmp_path / "t.parquet")
+    assert load(tmp_path / "t.parquet", drop_missing=True)[0].n == 2
+    for wrong, message in (("0", "1 zero or negative, the first in line 4"), ("inf", "1 infinite"), ("x", "line 4")):
+        put(path, {"trial": range(4), "latency_us": [5, "", wrong, 6]})
+        assert message in refusal(path, drop_missing=True)
+    put(path, {"trial": range(5), "latency_us": [5, "", "", "", 6]})
+    assert "3 of 5 rows have no time" in refusal(path, drop_missing=True)
+
+
+def test_a_configuration_without_any_time_does_not_vanish(tmp_path):
+    path = put(tmp_path / "t.csv", {"hidden": [8, 16, 32] * 4, "latency_us": [5, "", 6] * 4})
+    runs = load(path, group_by=["hidden"], drop_missing=True)
+    assert [(group.group["hidden"], group.n, group.failure is None) for group in runs] == [
+        (8, 4, True),
+        (16, 0, False),
+        (32, 4, True),
+    ]
