@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 from scipy.stats import binom
 
 import lstm_trt as lab
@@ -116,6 +118,19 @@ def three_recordings(statement: Statement) -> None:
     assert [*medians, 1.0] == statement.numbers and max(widths) < 1
 
 
+def roofline_bound(statement: Statement) -> None:
+    for name in re.findall(r"`([^`]+)`", statement.rests_on):
+        for group in lab.load(ROOT / name):
+            assert all(sample.timed_ns.min() > 1e3 * sample.floor_us for sample in group.samples)
+
+
+def libraries(statement: Statement) -> None:
+    rows = configs("data/epyc/literature/configs.parquet")
+    tensorflow = [row for row in rows if row["runtime"].startswith("tensorflow") and row["status"] == "ok"]
+    assert tensorflow and all(json.loads(row["provenance"])["runtime"]["onednn"] for row in tensorflow)
+    assert "BLAS_INFO=mkl" in torch.__config__.show() or platform.machine() != "x86_64"
+
+
 def implementations(statement: Statement) -> None:
     found = lab.load_literature(["ptb-lm"], data=ROOT / "data/epyc/literature")
     (side,) = lab.literature.today(found.rows, found.variants[0], "forward")
@@ -142,8 +157,8 @@ def citation(statement: Statement) -> None:
 
 
 CHECKS = (
-    drift, machine, trials_needed, percentile_proven, three_recordings, implementations, deep_recordings,
-    not_carried_out, citation,
+    drift, machine, trials_needed, percentile_proven, three_recordings, roofline_bound, libraries, implementations,
+    deep_recordings, not_carried_out, citation,
 )  # fmt: skip
 
 

@@ -466,6 +466,10 @@ def test_a_merge_leaves_outputs_to_the_commit_and_a_fast_forward_warns(repositor
             assert (place.folder / "ran.ipynb").read_bytes() == notebook("side")
             assert len(place.git("rev-list", "--parents", "-1", "HEAD").split()) == 3
         place.git("reset", "-q", "--hard")
+    # What is only staged is no reason for a warning: the commit strips it.
+    place.git("checkout", "-q", "-b", "squashed", "main")
+    assert place.run("git", "merge", "-q", "--squash", "side").stderr == b""
+    place.git("reset", "-q", "--hard")
     # Clean notebooks alone are merged at once.
     place.git("checkout", "-q", "-b", "tidy", "main")
     place.write("tidy.ipynb", clean())
