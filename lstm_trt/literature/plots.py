@@ -275,7 +275,7 @@ def _size_panel(ax: Axes, sides: Mapping[int, Side], sizes: Sequence[int]) -> No
     ax.set_yscale("log")
     ax.set_ylim(low, high * (high / low) ** (STRIP / (1 - STRIP) if failed else 0))
     log_ticks(ax.yaxis, low, high)
-    size_axis(ax, sizes, True, 2)
+    size_axis(ax, sizes, True)
     ax.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)  # space for the labels of failures at the largest size
     if failed:
         strip = Rectangle((0, 1 - STRIP), 1, STRIP, transform=ax.transAxes, color="#fbeaea", zorder=0.5, linewidth=0)

@@ -18,18 +18,23 @@ from lstm_trt.plots import points as data
 from lstm_trt.plots.points import AXIS_NAMES, Point, Round, axis_value, systems, values
 from lstm_trt.plots.style import (
     BACKGROUND,
+    FAILED,
     GREY,
     GUIDES,
     WIDTH_IN,
     Picture,
     folded,
     guide,
+    legend_below,
     multiple,
     number,
+    percent,
     set_ticks,
     sheet,
+    size_ticks,
     style,
     system_looks,
+    text_size,
     whole,
 )
 from lstm_trt.store.runs import Runs
@@ -51,8 +56,9 @@ def box_plots(runs: Runs, axis: str, *, fixed: dict[str, int] | None = None) -> 
     `runs` is the result of `load`, or a path, recordings or groups. Axes that are not in `fixed` are held at a chosen
     value, which the notes state. Boxes show the first recorded round, diamonds the maxima of the other rounds. The text
     beside a box is the number of outliers (1.5 x IQR, both sides), above it the maximum of all rounds as a multiple of
-    the median, below it the median in µs. Failures are named at their position. Raises `UsageError` if there are no
-    trials to draw.
+    the median, below it the median in µs. Failures are named at their position. If the texts do not fit beside the
+    boxes, bands along the axis show quartiles and whiskers instead, and a line the maxima. Raises `UsageError` if there
+    are no trials to draw.
     """
     every = data.points_of(runs)
     looks = system_looks(systems(every))
@@ -60,21 +66,32 @@ def box_plots(runs: Runs, axis: str, *, fixed: dict[str, int] | None = None) -> 
     names, sizes = systems(point for point in points if point.ok), values(points, axis)
     if not names:
         raise UsageError("the chosen configurations have no trials: nothing to draw")
-    rounds = max(len(point.rounds) for point in points)
-    several = f" Boxes show the first of {rounds} rounds, diamonds the maxima of the others." if rounds > 1 else ""
     columns = 2 if len(names) > 1 and len(sizes) <= 3 else 1
     rows = math.ceil(len(names) / columns)
     slot_in = (WIDTH_IN / columns - 1.4) / len(sizes)
+    good = [point for point in points if point.ok]
+    labels = [label for point in good for label in (multiple(_reach(point)), number(point.rounds[0].median_us))]
+    bands = max(text_size(label)[0] for label in labels) + 4 > 72 * (WIDTH_IN / columns - 1.6) / (len(sizes) + 2)
+    rounds = max(len(point.rounds) for point in points)
+    if bands:
+        shares = [point.rounds[0].outliers / point.rounds[0].n for point in good]
+        low, high = percent(min(shares)), percent(max(shares))
+        reading = "Outliers (outside 1.5 × IQR, both sides) are not drawn:"
+        reading += f" {low if low == high else f'{low} to {high}'} of the trials."
+        reading += f" Bands show the first of {rounds} rounds, the line the maxima of all." if rounds > 1 else ""
+    else:
+        reading = "Beside each box: number of outliers (outside 1.5 × IQR, both sides). Above it: maximum / median."
+        reading += f" Boxes show the first of {rounds} rounds, diamonds the maxima of the others." * (rounds > 1)
+        reading += " All trials are shown."
     with style():
         picture, body = sheet(
             f"Spread of latencies around the median, by {AXIS_NAMES[axis]}",
             [
                 f"{data.describe_counts(points)}. {data.describe_fixed(points, (axis,))}",
                 data.describe_systems(point for point in points if point.system in names),
-                "Beside each box: number of outliers (outside 1.5 × IQR, both sides). Above it: maximum / median."
-                f"{several} All trials are shown.",
+                reading,
             ],
-            PANEL_IN * rows + 0.25,
+            PANEL_IN * rows + (0.5 if bands else 0.25),
             summary=_summary(points, axis),
         )
         grid = body.subplots(rows, columns, squeeze=False)
@@ -82,11 +99,16 @@ def box_plots(runs: Runs, axis: str, *, fixed: dict[str, int] | None = None) -> 
             ax.set_visible(False)
         for ax, system in zip(grid.flat, names, strict=False):
             here = {point.sizes[axis]: point for point in points if point.system == system}
-            _panel(ax, here, sizes, looks[system]["color"], slot_in)
-            unit = "" if slot_in > 0.7 else " in µs"
+            if bands:
+                _bands(ax, here, sizes, looks[system]["color"])
+            else:
+                _panel(ax, here, sizes, looks[system]["color"], slot_in)
+            unit = "" if slot_in > 0.7 and not bands else " in µs"
             ax.set_xlabel(f"{AXIS_NAMES[axis]} (below: median{unit})")
             if len(names) > 1:
                 ax.set_title(folded(system, 95 // columns), loc="left")
+        if bands:
+            legend_below(body, max(grid.flat, key=lambda ax: len(ax.get_legend_handles_labels()[1])), ncols=5)
     return picture
 
 
@@ -123,10 +145,37 @@ def _panel(ax: Axes, points: dict[int, Point], sizes: Sequence[int], color, slot
         extremes += _draw_box(ax, sizes.index(size), first, [each.max_us for each in others], color, slot_in)
     _value_axis(ax, width, min(extremes), max(extremes))
     ax.set_xlim(-0.5, len(sizes) - 1 + max(0.55, (0.8 if slot_in < ROOMY_IN else 1.05) / slot_in))
-    unit = " µs" if slot_in > 0.7 else ""  # if it does not fit, the axis label states it
+    _label_sizes(ax, sizes, boxes, " µs" if slot_in > 0.7 else "")  # if it does not fit, the axis label states it
+
+
+def _label_sizes(ax: Axes, sizes: Sequence[int], boxes: dict[int, Round], unit: str = "") -> None:
+    """Label each size, with the median below it."""
     medians = [f"{number(boxes[size].median_us)}{unit}" if size in boxes else "" for size in sizes]
-    ax.set_xticks(range(len(sizes)), [f"{size}\n{median}" for size, median in zip(sizes, medians, strict=True)])
+    labels = [f"{size}\n{median}" for size, median in zip(sizes, medians, strict=True)]
+    size_ticks(ax.xaxis, sizes, range(len(sizes)), labels)
     ax.grid(False, axis="x")
+
+
+def _bands(ax: Axes, points: dict[int, Point], sizes: Sequence[int], color) -> None:
+    """Draw one system with bands instead of boxes; gaps are failures, which are marked, and sizes not recorded."""
+    boxes = {size: point.rounds[0] for size, point in points.items() if point.ok}
+    missing = dict.fromkeys(("med", "q1", "q3", "whislo", "whishi"), np.nan)
+    each = [_box(boxes[size]) if size in boxes else missing for size in sizes]
+    lines = {name: np.array([box[name] for box in each]) for name in missing}
+    largest = [_reach(points[size]) - 1 if size in boxes else np.nan for size in sizes]
+    width, places = _linear_width(list(boxes.values())), range(len(sizes))
+    ax.set_yscale("asinh", linear_width=width)
+    band = {"color": color, "linewidth": 0}
+    ax.fill_between(places, lines["whislo"], lines["whishi"], alpha=0.15, label="whiskers (1.5 × IQR)", **band)
+    ax.fill_between(places, lines["q1"], lines["q3"], alpha=0.4, label="quartiles", **band)
+    ax.plot(places, lines["med"], color="black", linewidth=1, label="median")
+    ax.plot(places, largest, color=color, linewidth=0.8, marker="^", markersize=3, label="maximum")
+    failed = [place for place, size in enumerate(sizes) if size in points and points[size].failed]
+    if failed:
+        ax.plot(failed, [0.03] * len(failed), color=GREY, transform=ax.get_xaxis_transform(), label="failed", **FAILED)
+    _value_axis(ax, width, np.nanmin(lines["whislo"]), np.nanmax(largest))
+    ax.set_xlim(-0.5, len(sizes) - 0.5)
+    _label_sizes(ax, sizes, boxes)
 
 
 def _draw_box(ax: Axes, place: int, box: Round, others_us: list[float], color, slot_in: float) -> list[float]:

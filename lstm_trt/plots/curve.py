@@ -20,7 +20,9 @@ from lstm_trt.plots.points import ARRANGEMENT, AXIS_NAMES, STATISTIC_NAMES, Poin
 from lstm_trt.plots.style import (
     DASHES,
     DEADLINE,
+    FAILED,
     GREY,
+    MOST_MARKED,
     Picture,
     columns_of,
     folded,
@@ -30,6 +32,7 @@ from lstm_trt.plots.style import (
     number,
     panels,
     sheet,
+    shown,
     side_legend,
     size_axis,
     size_colors,
@@ -63,8 +66,6 @@ FLOOR = {"linestyle": ":", "linewidth": 1.0, "alpha": 0.6, "zorder": 1.8}
 
 EACH_ROUND = {"linestyle": "none", "marker": ".", "markersize": 3.5, "alpha": 0.6, "zorder": 1.9}
 
-FAILED = {"linestyle": "none", "marker": "x", "markersize": 5.5, "markeredgewidth": 1.5, "zorder": 5}
-
 
 def curves(
     runs: Runs,
@@ -94,22 +95,25 @@ def curves(
         raise UsageError(f"axis, facet and line must differ, not {axis}, {facet}, {line}")
     looks = system_looks(systems(every))
     points = data.hold_fixed(every, (axis, facet, line), fixed)
+    facets = values(points, facet)
+    points = [point for point in points if point.sizes[facet] in shown(facets)]
     plan = _arrange(points, axis, facet, line, statistic)
     if len(plan.panels) > MOST_PANELS:
         raise UsageError(
             f"curves against {AXIS_NAMES[axis]} would need {len(plan.panels)} panels for {len(plan.systems)} systems,"
             f" at most {MOST_PANELS} are possible: select fewer recordings"
         )
-    shown = [name for name in (axis, facet, line) if len(values(points, name)) > 1]
+    drawn_axes = [name for name in (axis, facet, line) if len(values(points, name)) > 1]
     with style():
         picture, body = sheet(
             f"Latency against {AXIS_NAMES[axis]}: {name if name == 'maximum' else f'{name} and maximum'}",
             [
-                f"{data.describe_counts(points)}. {data.describe_fixed(points, shown)}",
+                f"{data.describe_counts(points)}. {data.describe_fixed(points, drawn_axes)}",
                 data.describe_systems(points),
                 data.describe_rounds(points),
+                data.describe_shown(facet, plan.facets, len(facets)),
             ],
-            max(plan.height_in, 0.3 + 0.17 * (len(plan.lines) + 2 * len(plan.systems) + 9)),
+            max(plan.height_in, 0.3 + 0.17 * (len(shown(plan.lines)) + 2 * len(plan.systems) + 10)),
             summary=data.describe_extremes(points, statistic),
         )
         axes = panels(body, len(plan.panels), plan.columns, block=plan.block_size)
@@ -128,7 +132,7 @@ def curves(
         logarithmic = latency_axis(axes, drawn, room_below=strip)
         log2 = axis == "batch" or (logarithmic and plan.sizes[-1] / plan.sizes[0] >= 4)
         for ax in axes:
-            size_axis(ax, plan.sizes, log2, plan.columns)
+            size_axis(ax, plan.sizes, log2)
         across = AXIS_NAMES[axis] + (" (log2)" if log2 else "")
         name_axes(axes, across, "latency [µs]" + (" (log)" if logarithmic else ""))
         side_legend(body, _handles(points, plan, looks, deadline_us))
@@ -196,6 +200,8 @@ def _draw_panel(ax: Axes, here: Sequence[Point], plan: Plan, looks: dict, lane_h
             look = {"color": looks[system]["color"] if plan.by_system else color, "linestyle": "-", "marker": "o"}
             if not plan.apart:
                 look |= {"linestyle": DASHES[order % len(DASHES)], "marker": looks[system]["marker"]}
+            if len(plan.sizes) > MOST_MARKED:
+                look["marker"] = ""
             drawn += _line(ax, part, plan, look)
             for point in part:
                 if point.failed:  # in the strip at the bottom; stacked if several lines failed at one size

@@ -25,7 +25,22 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import short_number
 from lstm_trt.plots import points as data
 from lstm_trt.plots.points import AXIS_NAMES, Point, axis_value, systems, values
-from lstm_trt.plots.style import WIDTH_IN, Picture, folded, log_ticks, name_axes, number, panels, sheet, style, whole
+from lstm_trt.plots.style import (
+    WIDTH_IN,
+    Picture,
+    cell_height_in,
+    cells_fit,
+    edge_width,
+    folded,
+    log_ticks,
+    name_axes,
+    number,
+    panels,
+    sheet,
+    size_ticks,
+    style,
+    whole,
+)
 from lstm_trt.store.runs import Runs
 
 #: The `value` that shows the proven upper bound instead of a measured statistic.
@@ -131,10 +146,11 @@ def _measured(points: Sequence[Point], axes: tuple[str, str], statistic: str, de
     """Cells, title, notes, legend and summary of a map of a statistic."""
     name = data.STATISTIC_NAMES[statistic]
     title = f"{name[0].upper()}{name[1:]} latency by {AXIS_NAMES[axes[0]]} and {AXIS_NAMES[axes[1]]}"
-    reading = []
+    reading, in_numbers = [], []
     if deadline_us:
         title += f", with a deadline of {number(deadline_us)} µs"
-        reading.append("Colour: margin to the deadline. Bold: above the deadline.")
+        reading.append("Colour: margin to the deadline.")
+        in_numbers.append("Bold: above the deadline.")
     if any(len(point.rounds) > 1 for point in points):
         reading.append(f"Of several rounds the {'largest' if statistic == 'max_us' else 'middle'} value is shown.")
     cells: Cells = []
@@ -146,7 +162,7 @@ def _measured(points: Sequence[Point], axes: tuple[str, str], statistic: str, de
     if deadline_us:
         above = sum(cell is not None and cell.bold for _, cell in cells)
         summary += f" {above} of {len(cells)} configurations are above the deadline."
-    return cells, title, reading, [], summary
+    return cells, title, (reading, in_numbers), [], summary
 
 
 def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence: float) -> tuple:
@@ -175,13 +191,11 @@ def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence:
     reading = [f"Exact upper bound of {', '.join(several) or named}, at {100 * confidence:g} % confidence."]
     if percentile is None and lengths:
         reading.append("This is the highest of p99, p99.9, p99.99 and p99.999 that this number of trials can prove.")
-    if beyond:
-        reading.append("Cells with >: the bound lies beyond the maximum, which is shown.")
-    if Outcome.MISSED in verdicts:
-        reading.append(f"Bold: {Outcome.MISSED}.")
+    in_numbers = ["Cells with >: the bound lies beyond the maximum, which is shown."] if beyond else []
+    in_numbers += [f"Bold: {Outcome.MISSED}."] if Outcome.MISSED in verdicts else []
     marks = [Patch(facecolor="white", edgecolor="0.35", hatch=HATCH_EVIDENCE, label=str(Outcome.NOT_ENOUGH_EVIDENCE))]
     summary = f"Verdicts: {', '.join(f'{total} {verdict}' for verdict, total in verdicts.most_common()) or 'none'}."
-    return cells, title, reading, marks if Outcome.NOT_ENOUGH_EVIDENCE in verdicts else [], summary
+    return cells, title, (reading, in_numbers), marks if Outcome.NOT_ENOUGH_EVIDENCE in verdicts else [], summary
 
 
 def _bound_rank(n: int, percentile: str | float, confidence: float, effective_share: float) -> int | None:
@@ -208,29 +222,37 @@ def _draw(
     facets: Sequence[str],
     deadline_us: float | None,
     title: str,
-    reading: Sequence[str],
+    reading: tuple[list[str], list[str]],
     name: str,
     marks: Sequence[Patch],
     summary: str,
 ) -> Picture:
-    """Draw the panels. `name` describes the value; `marks` are legend entries beside those of failures and gaps."""
+    """Draw the panels.
+
+    `reading` are notes, and those that are needed only if the cells have numbers. `name` describes the value; `marks`
+    are legend entries beside those of failures and gaps.
+    """
     points = [point for point, _ in cells]
     sizes = values(points, axes[0]), values(points, axes[1])
     parts, columns = _arrange(cells, facets, int(PANELS_IN / max(len(sizes[0]) * CELL_WIDTH_IN + 0.12, 1.85)))
     rows = math.ceil(len(parts) / columns)
+    cell_in = (PANELS_IN / columns - 0.12) / len(sizes[0]), cell_height_in(CELL_HEIGHT_IN, len(sizes[1]), rows)
+    numbers = cells_fit([cell.text for _, cell in cells if cell], cell_in)
+    stages = cells_fit(["\n".join(_lines(point, cell, True, True)) for point, cell in cells if point.failed], cell_in)
     fit_characters = int((PANELS_IN / columns - 0.12) / 0.078)
     titles = [folded(text, fit_characters) for text, _ in parts]
     head_in = 0.2 + 0.16 * max(text.count("\n") for text in titles)
     thousands = any(cell and cell.value_us >= THOUSANDS_FROM for _, cell in cells)
+    reading[1].append(f"Values in µs{' (k: thousands)' if thousands else ''}.")
     with style():
         picture, body = sheet(
             title,
             [
                 f"{data.describe_counts(points)}. {data.describe_fixed(points, (*axes, *facets))}",
                 data.describe_systems(points),
-                " ".join([*reading, f"Values in µs{' (k: thousands)' if thousands else ''}."]),
+                " ".join(reading[0] + (reading[1] if numbers else [])),
             ],
-            max(rows * (max(len(sizes[1]) * CELL_HEIGHT_IN, 1.05) + head_in + 0.15) + 0.6, 2.9),
+            max(rows * (max(len(sizes[1]) * cell_in[1], 1.05) + head_in + 0.15) + 0.6, 2.9),
             summary=summary,
         )
         grid = panels(body, len(parts), columns)
@@ -238,14 +260,21 @@ def _draw(
         colors = _colors(timed_us, deadline_us)
         for ax, (_, part), text in zip(grid, parts, titles, strict=True):
             ax.set_title(text, loc="left")
-            _panel(ax, part, axes, sizes, colors)
+            _panel(ax, part, axes, sizes, colors, cell_in, (numbers, stages))
         name_axes(grid, *(AXIS_NAMES[axis] for axis in axes))
         if timed_us:
             _color_bar(body, grid, colors, timed_us, name, deadline_us)
         holes = len(cells) < len(parts) * len(sizes[0]) * len(sizes[1])
         handles = [Patch(facecolor=EMPTY, edgecolor="white", label="not measured")] if holes else []
         if any(point.failed for point in points):
-            handles.append(Patch(facecolor="white", edgecolor="0.55", hatch=HATCH, label="failed at the named stage"))
+            handles.append(
+                Patch(
+                    facecolor="white",
+                    edgecolor="0.55",
+                    hatch=HATCH,
+                    label="failed at the named stage" if stages else "failed",
+                )
+            )
         handles += marks
         if handles:
             body.legend(handles=handles, loc="outside lower left", ncols=3)
@@ -305,47 +334,67 @@ def _color_bar(
         labels[1.0] = "1"
         bar.set_ticks([deadline_us * ratio for ratio in labels], labels=labels.values())
         bar.set_ticks([], minor=True)
-        bar.set_label(f"missed  ←  deadline / {name}  →  met")
+        bar.set_label(f"deadline / {name}\nmissed  ←  →  met")  # on two lines, since low maps have a short bar
     else:
         log_ticks(bar.ax.yaxis, low, high)
         bar.set_label(f"{name} [µs] (log)")
 
 
 def _panel(
-    ax: Axes, part: Cells, axes: tuple[str, str], sizes: tuple[list[int], list[int]], colors: ScalarMappable
+    ax: Axes,
+    part: Cells,
+    axes: tuple[str, str],
+    sizes: tuple[list[int], list[int]],
+    colors: ScalarMappable,
+    cell_in: tuple[float, float],
+    texts: tuple[bool, bool],
 ) -> None:
+    """Draw one panel; `texts` are whether cells have numbers, and the stages of failures."""
     found = {(point.sizes[axes[0]], point.sizes[axes[1]]): (point, cell) for point, cell in part}
     xs, ys = sizes
     ax.set_xlim(0, len(xs))
     ax.set_ylim(0, len(ys))
     for i, column in enumerate(xs):
         for j, row in enumerate(ys):
-            _draw_cell(ax, i, j, *found.get((column, row), (None, None)), colors)
-    ax.set_xticks([i + 0.5 for i in range(len(xs))], [str(size) for size in xs])
-    ax.set_yticks([j + 0.5 for j in range(len(ys))], [str(size) for size in ys])
+            point, cell = found.get((column, row), (None, None))
+            lines = _lines(point, cell, *texts) if point else []
+            _draw_cell(ax, i, j, point, cell, colors, lines, edge_width(1.2, cell_in))
+    size_ticks(ax.xaxis, xs, [i + 0.5 for i in range(len(xs))])
+    size_ticks(ax.yaxis, ys, [j + 0.5 for j in range(len(ys))])
     ax.grid(False)
     ax.tick_params(length=0, pad=2)
     for spine in ax.spines.values():
         spine.set_visible(False)
 
 
-def _draw_cell(ax: Axes, i: int, j: int, point: Point | None, cell: Cell | None, colors: ScalarMappable) -> None:
-    look = {"facecolor": EMPTY, "edgecolor": "white", "linewidth": 1.2}
-    lines = []
+def _lines(point: Point, cell: Cell | None, number: bool, stage: bool) -> list[str]:
+    """The text of a cell: its number, and the stage of a failure."""
+    return ([cell.text] if cell and number else []) + (point.stages[:1] if point.failed and stage else [])
+
+
+def _draw_cell(
+    ax: Axes,
+    i: int,
+    j: int,
+    point: Point | None,
+    cell: Cell | None,
+    colors: ScalarMappable,
+    lines: Sequence[str],
+    edge: float,
+) -> None:
+    look = {"facecolor": EMPTY, "edgecolor": "white", "linewidth": edge}
     ink = {"color": "0.1", "ha": "center", "va": "center", "size": 8, "linespacing": 0.95}
     if cell is not None:
         color = colors.to_rgba(cell.value_us)
         light = np.dot(color[:3], (0.2126, 0.7152, 0.0722))
         look |= {"facecolor": color}
         ink |= {"color": "black" if light > 0.42 else "white", "weight": "bold" if cell.bold else "normal"}
-        lines.append(cell.text)
     failed = point is not None and point.failed
     hatch = HATCH if failed else cell.hatch if cell else None
     if hatch:
         look |= {"hatch": hatch, "edgecolor": "0.55" if failed else "0.35", "linewidth": 0}
         look |= {} if cell else {"facecolor": "white"}
         ink |= {"bbox": {"facecolor": look["facecolor"], "edgecolor": "none", "pad": 0.6}}
-        lines += point.stages[:1]
     ax.add_patch(Rectangle((i, j), 1, 1, **look))
     if lines:
         ax.text(i + 0.5, j + 0.5, "\n".join(lines), **ink)

@@ -361,6 +361,11 @@ def describe_fixed(points: Sequence[Point], drawn: Sequence[str]) -> str:
     return f"Fixed: {', '.join(sizes)}." if sizes else ""
 
 
+def describe_shown(axis: str, shown: Sequence[int], total: int) -> str:
+    """Which values of an axis have a panel, if not all."""
+    return f"{len(shown)} of {total} values of {AXIS_NAMES[axis]} are shown." if len(shown) < total else ""
+
+
 def describe_rounds(points: Iterable[Point]) -> str:
     """How several rounds are shown; empty if there is only one."""
     if all(len(point.rounds) < 2 for point in points):

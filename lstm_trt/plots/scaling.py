@@ -24,12 +24,15 @@ from matplotlib.patches import Rectangle
 
 from lstm_trt.analysis.scaling import Batching, Findings, Inversion, Line, fit, lines
 from lstm_trt.config.errors import UsageError
-from lstm_trt.plots.points import ARRANGEMENT, AXIS_NAMES, at, axis_value, hold
+from lstm_trt.plots.points import ARRANGEMENT, AXIS_NAMES, at, axis_value, describe_shown, hold
 from lstm_trt.plots.style import (
     GREY,
     WIDTH_IN,
     Picture,
+    cell_height_in,
+    cells_fit,
     columns_of,
+    edge_width,
     even_ticks,
     folded,
     latency_axis,
@@ -37,10 +40,12 @@ from lstm_trt.plots.style import (
     panels,
     set_ticks,
     sheet,
+    shown,
     side_legend,
     size_axis,
     size_colors,
     size_handles,
+    size_ticks,
     style,
     whole_range,
     write_pictures,
@@ -121,11 +126,15 @@ def _notes(findings: Findings, system: str, held: Mapping[str, int], *more: str)
 
 @dataclass(frozen=True)
 class Layout:
-    """Panels of a figure over `axis`: one for each size of `facet`, with a colour for each size of a third axis."""
+    """Panels of a figure over `axis`: one for each size of `facet`, with a colour for each size of a third axis.
+
+    `left_out`: number of sizes of `facet` without a panel.
+    """
 
     axis: str
     facet: str
     facets: list[int]
+    left_out: int
     color_axis: str
     colors: dict[int, tuple]
 
@@ -133,9 +142,13 @@ class Layout:
     def columns(self) -> int:
         return columns_of(len(self.facets))
 
+    @property
+    def note(self) -> str:
+        return describe_shown(self.facet, self.facets, len(self.facets) + self.left_out)
+
     def height_in(self, row_in: float) -> float:
         rows = math.ceil(len(self.facets) / self.columns)
-        return row_in * rows if rows > 1 else 3.7
+        return max(row_in * rows if rows > 1 else 3.7, 0.17 * (len(shown(list(self.colors))) + 12))
 
     def color(self, fixed: Mapping[str, int]) -> tuple:
         return self.colors[fixed.get(self.color_axis, 0)]
@@ -145,14 +158,16 @@ def _layout(axis: str, rows: Sequence[Mapping[str, int]]) -> Layout:
     facet, color_axis = ARRANGEMENT[axis]
     colored = sorted({row.get(color_axis, 0) for row in rows})
     colors = dict(zip(colored, size_colors(len(colored)), strict=True))
-    return Layout(axis, facet, sorted({row.get(facet, 0) for row in rows}), color_axis, colors)
+    every = sorted({row.get(facet, 0) for row in rows})
+    facets = shown(every)
+    return Layout(axis, facet, facets, len(every) - len(facets), color_axis, colors)
 
 
 def _label(axes: Sequence[Axes], layout: Layout, findings: Findings, sizes: Sequence[int], ylabel: str) -> None:
     """Set the titles of the panels and the labels of the outer axes."""
     log2 = layout.axis == "batch"
     for ax, value in zip(axes, layout.facets, strict=True):
-        size_axis(ax, sizes, log2, layout.columns)
+        size_axis(ax, sizes, log2)
         if layout.facet in findings.times.axes:
             ax.set_title(axis_value(layout.facet, value), loc="left")
     name_axes(axes, AXIS_NAMES[layout.axis] + (" (log2)" if log2 else ""), ylabel)
@@ -184,7 +199,7 @@ def fits(findings: Findings, axis: str, system: str | None = None, fixed: dict[s
     log = axis == "batch"
     with style():
         title = f"Latency against {AXIS_NAMES[axis]}, with fitted straight lines"
-        notes = _notes(findings, system, held, reading)
+        notes = _notes(findings, system, held, reading, layout.note)
         picture, body = sheet(title, notes, layout.height_in(2.5), summary=reading)
         axes = panels(body, len(layout.facets), layout.columns, share_y=log)
         if log:
@@ -245,7 +260,7 @@ def batching(findings: Findings, system: str | None = None, fixed: dict[str, int
         cheapest = whole_range(network.cheapest for network, _ in costs)
         picture, body = sheet(
             "Latency per sample, by batch size",
-            _notes(findings, system, held, reading),
+            _notes(findings, system, held, reading, layout.note),
             layout.height_in(2.6),
             summary=f"The batch size with the least latency per sample is {cheapest}.",
         )
@@ -324,24 +339,26 @@ def inversions(
     left_out = sum(step not in steps for step, _, _ in inverted)
     columns = max(1, min(4, int((WIDTH_IN - 1.6) / (len(xs) * CELL_IN[0] + 0.15))))
     rows = math.ceil(len(steps) / columns)
-    counted = _counted(findings, here, found, len(compared), left_out)
+    cell_in = (WIDTH_IN - 1.6) / columns / len(xs), cell_height_in(CELL_IN[1], len(ys), rows)
+    numbers = cells_fit([_ratio(pair) for pair in here], cell_in)
+    counted = _counted(findings, here, found, len(compared), left_out, numbers)
     norm = Normalize(min([pair.ratio for pair in here] + [0.95]), 1.0)
     with style():
         picture, body = sheet(
             f"Where {'more layers are' if axis == 'layers' else f'a larger {AXIS_NAMES[axis]} is'} faster",
             _notes(findings, system, held, counted),
-            max(rows * (len(ys) * CELL_IN[1] + 0.3) + 0.6, 1.9),
+            max(rows * (len(ys) * cell_in[1] + 0.3) + 0.6, 1.9),
             summary=counted,
         )
         axes = panels(body, len(steps), columns)
         for ax, step in zip(axes, steps, strict=True):
             for x, y in itertools.product(range(len(xs)), range(len(ys))):
                 cell = step, xs[x], ys[y]
-                _draw_pair(ax, x, y, cell in compared, inverted.get(cell), norm)
+                _draw_pair(ax, x, y, cell in compared, inverted.get(cell), norm, cell_in, numbers)
             ax.set_xlim(-0.5, len(xs) - 0.5)
             ax.set_ylim(-0.5, len(ys) - 0.5)
-            ax.set_xticks(range(len(xs)), xs if across in findings.times.axes else [""])
-            ax.set_yticks(range(len(ys)), ys if up in findings.times.axes else [""])
+            size_ticks(ax.xaxis, xs, range(len(xs)), None if across in findings.times.axes else [""])
+            size_ticks(ax.yaxis, ys, range(len(ys)), None if up in findings.times.axes else [""])
             ax.grid(False)
             ax.set_title(f"{step[0]} → {step[1]}", loc="left")
         name_axes(axes, *(AXIS_NAMES[name] if name in findings.times.axes else "" for name in (across, up)))
@@ -359,26 +376,43 @@ def _steps(compared: set[tuple[int, int]], inverted: Counter[tuple[int, int]]) -
     return sorted(sorted(steps, key=lambda step: -inverted[step])[:MOST_PANELS])
 
 
-def _counted(findings: Findings, here: list[Inversion], found: list[Inversion], compared: int, left_out: int) -> str:
+def _counted(
+    findings: Findings, here: list[Inversion], found: list[Inversion], compared: int, left_out: int, numbers: bool
+) -> str:
     text = f"{len(here)} of {compared} neighbouring pairs are inverted"
     if here and findings.times.raw:
-        text += f", {sum(bool(pair.certain) for pair in here)} of them significantly (bold)"
+        text += f", {sum(bool(pair.certain) for pair in here)} of them significantly{' (bold)' if numbers else ''}"
     if findings.min_ratio > 1:
         text += f"; only ratios of {findings.min_ratio:g} or more are counted"
     if len(found) > len(here):
         text += f"; {len(found) - len(here)} more at other sizes"
     if left_out:
         text += f"; {left_out} in panels that are not shown"
-    return text + (
-        ". Cells: ratio of latencies, larger / smaller; grey: not measured; no panel: no inversion." if here else "."
-    )
+    cells = "Cells" if numbers else "Colours"
+    reading = f". {cells}: ratio of latencies, larger / smaller; grey: not measured; no panel: no inversion."
+    return text + (reading if here else ".")
 
 
-def _draw_pair(ax: Axes, x: int, y: int, measured: bool, inversion: Inversion | None, norm: Normalize) -> None:
+def _ratio(pair: Inversion) -> str:
+    return f"{pair.ratio:.2f}" if pair.ratio < 0.995 else f"{pair.ratio:.3f}"
+
+
+def _draw_pair(
+    ax: Axes,
+    x: int,
+    y: int,
+    measured: bool,
+    inversion: Inversion | None,
+    norm: Normalize,
+    cell_in: tuple[float, float],
+    number: bool,
+) -> None:
     color = matplotlib.colormaps["OrRd_r"](norm(inversion.ratio)) if inversion else "white" if measured else EMPTY
-    ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=color, edgecolor="0.82", linewidth=0.6))
-    if inversion:
+    ax.add_patch(
+        Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=color, edgecolor="0.82", linewidth=edge_width(0.6, cell_in))
+    )
+    if inversion and number:
         dark = np.dot(color[:3], (0.2126, 0.7152, 0.0722)) < 0.5
         look = {"ha": "center", "va": "center", "size": 8}
         look |= {"weight": "bold" if inversion.certain else "normal", "color": "white" if dark else "black"}
-        ax.text(x, y, f"{inversion.ratio:.2f}" if inversion.ratio < 0.995 else f"{inversion.ratio:.3f}", **look)
+        ax.text(x, y, _ratio(inversion), **look)

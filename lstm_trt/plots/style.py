@@ -6,12 +6,13 @@ at 900 pixels in a README, 9 points are 12 pixels.
 
 from __future__ import annotations
 
+import itertools
 import math
 import textwrap
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from html import escape
 from io import BytesIO
 from pathlib import Path
@@ -23,9 +24,10 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import Locator, MaxNLocator
 
 from lstm_trt.config import format as text
 from lstm_trt.config.errors import UsageError
@@ -41,14 +43,13 @@ multiple = partial(text.multiple, sign="×", separator=text.THIN_SPACE)
 
 WIDTH_IN = 9.2
 
-#: Width of a legend beside the panels.
-LEGEND_IN = 1.55
-
 DPI = 130
 
 GREY = "0.45"
 
 DEADLINE = {"color": "black", "linestyle": (0, (6, 3)), "linewidth": 1.1, "zorder": 1.5}
+
+FAILED = {"linestyle": "none", "marker": "x", "markersize": 5.5, "markeredgewidth": 1.5, "zorder": 5}
 
 #: Behind text that may cross a line.
 BACKGROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6}
@@ -56,6 +57,9 @@ BACKGROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 DASHES = ("-", (0, (5, 1.6)), (0, (1.6, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
+
+#: From more sizes on an axis on, they have neither markers on the lines nor ticks of their own.
+MOST_MARKED = 40
 
 #: Multiples of the median at which the founding document saw clusters of outliers.
 GUIDES = (1.25, 2.0)
@@ -259,8 +263,10 @@ def heading(label: str) -> Line2D:
 
 def size_handles(name: str, colors: Mapping[int, tuple]) -> list[Line2D]:
     """Legend entries for the sizes of an axis, the largest on top, which is the usual order of the lines."""
-    sizes = [Line2D([], [], color=color, marker="o", markersize=4, label=str(size)) for size, color in colors.items()]
-    return [heading(name), *reversed(sizes), heading(" ")]
+    sizes = shown(list(colors))
+    name += f"\n({len(sizes)} of {len(colors)})" if len(sizes) < len(colors) else ""
+    handles = [Line2D([], [], color=colors[size], marker="o", markersize=4, label=str(size)) for size in sizes]
+    return [heading(name), *reversed(handles), heading(" ")]
 
 
 def latency_axis(axes: Sequence[Axes], numbers: Sequence[float], room_below: float = 0.0) -> bool:
@@ -312,6 +318,26 @@ def log_ticks(axis: Axis, low: float, high: float) -> None:
     set_ticks(axis, ticks, low, high)
 
 
+#: Height of the panels of a map, one above the other, from which on its cells are lower.
+MAP_IN = 6.4
+
+
+def cell_height_in(height_in: float, sizes: int, rows: int) -> float:
+    """Height of the cells of a map with `sizes` cells one above the other in each of `rows` panels."""
+    return min(height_in, max(MAP_IN / rows, 2.5) / sizes)
+
+
+def cells_fit(labels: Iterable[str], cell_in: tuple[float, float]) -> bool:
+    """Whether the numbers of a map fit its cells, in bold."""
+    sizes = [text_size(label, 8, "bold") for label in labels]
+    return all(width + 2 <= 72 * cell_in[0] and height <= 72 * cell_in[1] for width, height in sizes)
+
+
+def edge_width(width: float, cell_in: tuple[float, float]) -> float:
+    """Width in points of the line between cells."""
+    return min(width, 72 * 0.04 * min(cell_in))
+
+
 def guide(axes: Sequence[Axes], level: float, name: str) -> None:
     """A dashed horizontal line through axes side by side, labelled at the right edge of the last."""
     for ax in axes:
@@ -325,9 +351,86 @@ def columns_of(total: int) -> int:
     return min(total, 2 if total in (2, 4) else 3)
 
 
-def size_axis(ax: Axes, sizes: Sequence[int], log2: bool, columns: int) -> None:
-    """Set a tick at every measured size, and labels that do not overlap, for an axis in one of `columns` columns."""
-    width_in = (WIDTH_IN - LEGEND_IN - 0.6) / columns - 0.3
+def thinned(sizes: Sequence[int], fit: Callable[[list[int]], bool], log: bool = False) -> list[int]:
+    """All sizes if they fit, else those that are multiples of a round number (doublings, with `log`).
+
+    `fit` tests whether some sizes fit. Of irregular sizes, few of which are such multiples, it is as many as fit.
+    """
+    sizes = list(sizes)
+    if fit(sizes):
+        return sizes
+    unit = math.gcd(*sizes)
+    doubled = [unit * 2**k for k in range(20)]
+    steps = {m * 10**k * base for base in {1, unit} for m in (1, 2, 5) for k in range(6)}
+    rounds = ([size for size in sizes if size % step == 0] for step in (doubled if unit % 8 == 0 else sorted(steps)))
+    even = max((kept for kept in rounds if fit(kept)), key=len)
+    powers = [size for size in sizes if size in doubled]
+    if log and len(powers) > 3 and fit(powers):
+        return powers
+    beside = sizes[-1:]
+    for size in reversed(sizes[:-1]):
+        if fit([size, beside[0]]):
+            beside.insert(0, size)
+    if not fit(beside):
+        beside = next(kept for k in range(2, len(sizes) + 1) if fit(kept := sizes[::-k][::-1]))
+    return beside if len(beside) > 2 * len(even) else even
+
+
+#: Most values of an axis that have a panel or an entry in the legend each; further ones are thinned.
+MOST_SHOWN = 12
+
+
+def shown(sizes: Sequence[int]) -> list[int]:
+    """The sizes that get a panel or an entry in the legend."""
+    return thinned(sizes, lambda kept: len(kept) <= MOST_SHOWN)
+
+
+@lru_cache(maxsize=4096)
+def text_size(label: str, size: float = 9, weight: str = "normal") -> tuple[float, float]:
+    """Width and height of a text in points."""
+    font = get_font(findfont(FontProperties(family="DejaVu Sans", weight=weight)))
+    font.set_size(size, 72)
+    widths = []
+    for line in label.split("\n"):
+        font.set_text(line)
+        widths.append(font.get_width_height()[0] / 64)  # in 26.6 fixed point
+    return max(widths), 1.2 * size * len(widths)
+
+
+class SizeTicks(Locator):
+    """Ticks at the sizes of which the labels fit side by side; `places` and `labels` belong to `sizes`."""
+
+    def __init__(self, sizes: Sequence[int], places: Sequence[float], labels: Sequence[str]) -> None:
+        self._sizes, self._places = list(sizes), dict(zip(sizes, places, strict=True))
+        self._labels = dict(zip(sizes, labels, strict=True))
+
+    def __call__(self) -> list[float]:
+        """The places of the ticks at the present size of the axes."""
+        across = self.axis.axis_name == "x"
+        places = np.array(list(self._places.values()), dtype=float)
+        pixels = self.axis.axes.transData.transform(np.column_stack([places, places]))[:, 0 if across else 1]
+        points = dict(zip(self._sizes, pixels * 72 / self.axis.get_figure(root=True).dpi, strict=True))
+        lengths = {size: text_size(label)[0 if across else 1] for size, label in self._labels.items()}
+
+        def fit(kept: list[int]) -> bool:
+            pairs = itertools.pairwise(kept)
+            return all(points[b] - points[a] >= (lengths[a] + lengths[b]) / 2 + 4 for a, b in pairs)
+
+        return [self._places[size] for size in thinned(self._sizes, fit, self.axis.get_scale() == "log")]
+
+
+def size_ticks(
+    axis: Axis, sizes: Sequence[int], places: Sequence[float] | None = None, labels: Sequence[str] | None = None
+) -> None:
+    """Label the sizes on an axis, at `places` if these are not the sizes themselves, without overlaps."""
+    places, labels = places or sizes, labels or [str(size) for size in sizes]
+    written = dict(zip(map(float, places), labels, strict=True))
+    axis.set_major_locator(SizeTicks(sizes, places, labels))
+    axis.set_major_formatter(lambda value, _: written.get(float(value), ""))
+
+
+def size_axis(ax: Axes, sizes: Sequence[int], log2: bool) -> None:
+    """Set limits, a tick at every measured size, and labels that do not overlap."""
     if log2:
         ax.set_xscale("log", base=2)
     places = np.log2(sizes) if log2 else np.asarray(sizes, dtype=float)
@@ -335,13 +438,6 @@ def size_axis(ax: Axes, sizes: Sequence[int], log2: bool, columns: int) -> None:
     margin = 0.06 * extent
     low, high = places[0] - margin, places[-1] + margin
     ax.set_xlim(*((2**low, 2**high) if log2 else (low, high)))
-    points = 72 * width_in * (places - low) / (high - low)
-    kept: list[int] = [len(sizes) - 1]  # from the right: the largest always has its label
-    for index in range(len(sizes) - 2, -1, -1):
-        needed = 6.0 * (len(str(sizes[index])) + len(str(sizes[kept[-1]]))) / 2 + 5
-        if points[kept[-1]] - points[index] >= needed:
-            kept.append(index)
-    shown = [sizes[index] for index in sorted(kept)]
-    ax.set_xticks(shown, [str(size) for size in shown])
-    ax.set_xticks([size for size in sizes if size not in shown], [], minor=True)
+    size_ticks(ax.xaxis, sizes)
+    ax.set_xticks(sizes if len(sizes) <= MOST_MARKED else [], [], minor=True)
     ax.tick_params(axis="x", which="minor", length=2, bottom=True)

@@ -31,6 +31,7 @@ from lstm_trt.plots.style import (
     percent,
     plain,
     sheet,
+    size_ticks,
     style,
     whole,
 )
@@ -60,15 +61,15 @@ DRAWN = 24_000
 class Calls:
     """Calls of one or several rounds in sequence, with gaps between rounds; arrays have one item per call.
 
-    `place` is the position on the x axis, `labels` are those of `Outliers.labels`. `middles` maps the name of a round
-    to its centre; `levels` has for each round (place, level in µs) at both ends of each segment.
+    `place` is the position on the x axis, `labels` are those of `Outliers.labels`. `middles` maps the number of a
+    round to its centre; `levels` has for each round (place, level in µs) at both ends of each segment.
     """
 
     place: np.ndarray
     latency_us: np.ndarray
     warm: np.ndarray
     labels: np.ndarray
-    middles: dict[str, float]
+    middles: dict[int, float]
     levels: tuple[tuple[np.ndarray, np.ndarray], ...]
 
     @property
@@ -151,7 +152,7 @@ def calls_of(group: Group, outliers: Outliers | None = None, round_number: int |
         np.concatenate([sample.latency_ns for _, sample in found]) / 1000,
         np.concatenate([sample.warmup for _, sample in found]).astype(bool),
         np.concatenate(labels),
-        {f"round {sample.round}": float(place.mean()) for (_, sample), place in zip(found, places, strict=True)},
+        {sample.round: float(place.mean()) for (_, sample), place in zip(found, places, strict=True)},
         tuple(levels),
     )
 
@@ -221,7 +222,8 @@ def _order_axis(ax: Axes, calls: Calls) -> None:
         ax.xaxis.set_major_formatter(lambda value, _: plain(value))
         ax.set_xlabel("trial")
         return
-    ax.set_xticks(list(calls.middles.values()), [name if rounds <= 8 else name.split()[-1] for name in calls.middles])
+    names = [f"round {number}" if rounds <= 8 else str(number) for number in calls.middles]
+    size_ticks(ax.xaxis, list(calls.middles), list(calls.middles.values()), names)
     ax.grid(False, axis="x")
     ax.set_xlabel("trials in order, by round" + (" number" if rounds > 8 else ""))
 

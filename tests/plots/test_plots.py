@@ -21,6 +21,7 @@ from nbformat import v4
 from PIL import Image
 
 from lstm_trt import plots
+from lstm_trt.analysis.scaling import scaling
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid, LstmShape
@@ -32,7 +33,7 @@ from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Group, NoTrials, Sample
 from lstm_trt.store.schema import Failure
 from tests.support.pictures import (
-    assert_nothing_is_cut_off,
+    assert_readable,
     cells,
     deadlines,
     labelled,
@@ -549,32 +550,92 @@ def test_a_folder_that_cannot_be_written_raises_an_error(tmp_path, sweep):
         plots.draw_sweep(sweep, tmp_path / "taken")
 
 
-def test_nothing_reaches_beyond_the_sheet_and_ticks_do_not_touch():
-    cuda = ("pytorch-cudagraph", EPYC[1], "NVIDIA H100 80GB HBM3")
-    grid = Grid((1, 2, 3, 4, 6), (32, 64, 100, 128, 200, 256, 300, 400), (32, 256))
-    runs = make_runs(grid, failing=lambda _, shape, __: "memory" if shape.hidden > 300 else None)
-    wide = make_runs([LstmShape(1, 32, 32, 2**power) for power in range(10)])
-    other = [
-        replace(group, configuration=Configuration(group.configuration.workload, *cuda, Options(), Protocol()))
-        for group in wide
-    ]
-    both = [*wide, *other]
-    figures = [
-        plots.curves(runs, "hidden", deadline_us=1000),
-        plots.curves(both, "batch"),
-        plots.heat_map(runs, deadline_us=300),
-        plots.runtimes(both),
-        plots.box_plots(wide, "batch"),
-        plots.tails(wide[:6], deadline_us=80),
-        plots.trials_in_order(wide[0], deadline_us=80),
-    ]
-    for figure in figures:
-        assert_nothing_is_cut_off(figure)
-        for ax in figure.axes:
-            if ax.get_visible() and ax.xaxis.get_tick_params().get("labelbottom", True):
-                boxes = [label.get_window_extent() for label in ax.get_xticklabels() if label.get_text()]
-                boxes = sorted((box for box in boxes if box.width), key=lambda box: box.x0)
-                assert all(left.x1 <= right.x0 for left, right in itertools.pairwise(boxes))
+def few(us: float) -> np.ndarray:
+    return latencies_us(us, n=40, slow=3, twice=1)
+
+
+def steps(count: int) -> tuple[int, ...]:
+    """As many sizes: the founding document's, or multiples of 4."""
+    return (32, 64, 100, 128, 200, 256, 300, 400)[:count] if count <= 8 else tuple(range(4, 4 * count + 1, 4))
+
+
+def dense(layers=(1,), hidden=(32, 64), sequence=(32, 64), batch=(1,), systems=(EPYC,), make=few, **more) -> Runs:
+    """A grid with few trials; every tenth hidden size fails at the second sequence length."""
+
+    def failing(system, shape, number):
+        return "memory" if shape.hidden % 40 == 8 and shape.sequence == 64 else None
+
+    return make_runs(Grid(layers, hidden, sequence, batch), systems, make=make, failing=failing, **more)
+
+
+def faster(us: float) -> np.ndarray:
+    """Larger networks take less time."""
+    return few(1e4 / us)
+
+
+def findings(**grid):
+    return scaling(dense(**grid)).findings
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: plots.heat_map(dense(layers=(1, 2), hidden=steps(8)), deadline_us=40),
+        lambda: plots.heat_map(dense(hidden=steps(32)), deadline_us=40),
+        lambda: plots.heat_map(dense(hidden=steps(32), sequence=(32,)), value="bound_us", deadline_us=60),
+        lambda: plots.heat_map(dense(hidden=(32,), sequence=steps(200))),
+        lambda: plots.box_plots(dense(hidden=steps(8), sequence=(64,), rounds=2), "hidden"),
+        lambda: plots.box_plots(dense(systems=(EPYC, TORCH)), "hidden"),
+        lambda: plots.box_plots(dense(hidden=steps(32), sequence=(64,)), "hidden"),
+        lambda: plots.box_plots(dense(hidden=steps(200), sequence=(32,)), "hidden"),
+        lambda: plots.curves(dense(hidden=steps(200), sequence=(64,)), "hidden", deadline_us=40),
+        lambda: plots.curves(dense(hidden=steps(80)), "sequence"),
+        lambda: plots.curves(dense(layers=steps(32), hidden=(32,), sequence=(2, 4)), "sequence"),
+        lambda: plots.curves(dense(batch=tuple(2**k for k in range(10)), systems=(EPYC, TORCH)), "batch"),
+        lambda: plots.runtimes(dense(hidden=steps(32), systems=(EPYC, TORCH))),
+        lambda: plots.tails(dense(hidden=steps(8), sequence=(32,)), deadline_us=40),
+        lambda: plots.trials_in_order(dense(hidden=(32,), sequence=(32,), rounds=80), deadline_us=80),
+        lambda: plots.fits(findings(sequence=steps(80), hidden=(32,)), "sequence"),
+        lambda: plots.batching(findings(hidden=steps(80), sequence=(32,), batch=(1, 2))),
+        lambda: plots.inversions(findings(hidden=steps(32), make=faster), "sequence"),
+        lambda: plots.inversions(findings(hidden=steps(80), sequence=(32,), layers=(1, 2), make=faster), "layers"),
+    ],
+)
+def test_no_text_is_cut_off_or_overlaps(draw):
+    assert_readable(draw())
+
+
+def test_ticks_are_thinned_to_round_values():
+    def width(size):
+        return lambda kept: len(kept) <= size
+
+    assert style.thinned(range(2, 201), width(25)) == list(range(10, 201, 10))
+    assert style.thinned(range(32, 2561, 32), width(25)) == list(range(128, 2561, 128))
+    assert style.thinned(range(4, 321, 4), width(9), log=True) == [4, 8, 16, 32, 64, 128, 256]
+    founding = [32, 64, 100, 128, 200, 256, 300, 400]
+    assert style.thinned(founding, width(8)) == founding and style.thinned(founding, width(4)) == [100, 200, 300, 400]
+    primes = [7, 11, 13, 17, 19, 23]  # no round number divides them
+    assert style.thinned(primes, width(3)) == [11, 17, 23]
+    assert len(style.thinned(primes, lambda kept: all(b - a > 5 for a, b in itertools.pairwise(kept)))) == 3
+
+
+def test_bands_replace_boxes_that_would_touch():
+    runs = dense(hidden=steps(32), sequence=(64,))
+    ax = plots.box_plots(runs, "hidden").axes[0]
+    drawn = {line.get_label(): line for line in ax.lines}
+    measured = [group for group in runs if group.samples]
+    places = [steps(32).index(group.configuration.workload.hidden) for group in measured]
+    assert list(drawn["failed"].get_xdata()) == [place for place in range(32) if place not in places]
+    ratios = [us(group) / median_us(group) - 1 for group in measured]
+    assert list(drawn["maximum"].get_ydata()[places]) == pytest.approx([each.max() for each in ratios])
+    assert np.isnan(drawn["maximum"].get_ydata()).sum() == 32 - len(measured)
+    (whiskers,), (quartiles,) = ([band for band in ax.collections if band.get_label().startswith(name)]
+                                 for name in ("whiskers", "quartiles"))  # fmt: skip
+    low, high = np.quantile(ratios[0], (0.25, 0.75))
+    inside = ratios[0][(ratios[0] >= low - 1.5 * (high - low)) & (ratios[0] <= high + 1.5 * (high - low))]
+    for band, ends in ((quartiles, (low, high)), (whiskers, (inside.min(), inside.max()))):
+        first = band.get_paths()[0].vertices
+        assert sorted(set(first[first[:, 0] == places[0], 1])) == pytest.approx(ends, abs=1e-6)
 
 
 def test_jupyter_displays_figures_and_imports_are_fast(sweep):

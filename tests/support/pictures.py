@@ -5,10 +5,13 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 
 def text_of(figure) -> str:
@@ -105,3 +108,33 @@ def assert_nothing_is_cut_off(figure) -> None:
             assert box.y1 <= top + 1
             assert sheet.contains(box.x0, box.y0) and sheet.contains(box.x1, box.y1), ax.get_xlabel()
     assert all(text.get_size() >= 8 for text in figure.findobj(Text) if text.get_text())
+
+
+def shown_texts(figure) -> list[tuple[str, Bbox]]:
+    """Every text that is drawn, with its box in pixels: titles, notes, labels of axes and ticks, legends, cells."""
+    figure.draw_without_rendering()
+    parts, texts = [figure], []
+    while parts:
+        part = parts.pop()
+        if isinstance(part, Text):
+            texts.append(part)
+        elif isinstance(part, Axis):
+            ticks = part._update_ticks()  # those within the limits
+            texts += [part.label, part.offsetText, *(label for tick in ticks for label in (tick.label1, tick.label2))]
+        elif part.get_visible():
+            parts += part.get_children()
+    shown = [text for text in texts if text.get_visible() and text.get_text().strip()]
+    return [(text.get_text(), text.get_window_extent()) for text in shown]
+
+
+def assert_readable(figure) -> None:
+    """No text is cut off at the edge of the figure, and no two texts overlap by more than two pixels."""
+    texts = shown_texts(figure)
+    edges = np.array([box.extents for _, box in texts])
+    sheet = figure.bbox.padded(1)
+    outside = [name for name, box in texts if not (sheet.contains(*box.min) and sheet.contains(*box.max))]
+    assert not outside, f"cut off: {outside}"
+    assert all(text.get_size() >= 8 for text in figure.findobj(Text) if text.get_text())
+    low, high = np.maximum(edges[:, None, :2], edges[None, :, :2]), np.minimum(edges[:, None, 2:], edges[None, :, 2:])
+    pairs = np.argwhere(np.triu((high - low > 2).all(axis=2), 1))
+    assert not len(pairs), f"{len(pairs)} overlap: {[(texts[i][0], texts[j][0]) for i, j in pairs[:5]]}"
