@@ -37,7 +37,7 @@ NO_MEASUREMENT = (
     "miss rate of 0.1 %",
     # Rules of the recorder and the analyses.
     *("1.5 x IQR", "by less than 10 %", "a difference under 10 %", "to 0.1 %", "1000 trials or half second"),
-    *("in the last half of the recording", "more than 2 % of the pinned", "more than half of another core"),
+    *("in the last half of the recording", "more than 2 % of the pinned", "more than half"),
 )
 
 

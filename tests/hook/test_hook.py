@@ -439,44 +439,43 @@ def test_other_kinds_of_repository(tmp_path, tools, kind):
     repository.strips("2", "--", "a.ipynb")
 
 
-@pytest.mark.parametrize("installed", [True, False])
-def test_a_merge_leaves_outputs_to_the_commit_and_a_fast_forward_warns(repository, bare, installed):
-    """Of a branch whose commits skipped the hook; other notebooks that come with it are clean."""
-    place = repository if installed else bare
-    if not installed:
-        place.git("config", "lstmtrt.python", sys.executable)
-    place.git("checkout", "-q", "-b", "side")
-    place.write("clean.ipynb", clean())
-    place.write("ran.ipynb", notebook("side"))
-    place.commit("--no-verify")
-    for fast_forward in (True, False):
-        place.git("checkout", "-q", "-b", f"target-{fast_forward}", "main")
-        if not fast_forward:
-            place.write("text", b"main\n")
-            place.commit()
-        done = place.run("git", "merge", "-q", "--no-edit", "side")
-        lines = done.stderr.decode().splitlines()
-        assert done.returncode == int(not fast_forward), done
-        if fast_forward:
-            assert [line.split(":")[0] for line in lines] == ["post-merge"] and "ran.ipynb" in lines[0]
-        else:
-            assert lines[0].startswith("pre-merge-commit: ran.ipynb would be merged with results of a run: git commit ")
-            place.git("commit", "-q", "--no-edit")
-            assert place.committed("ran.ipynb") == clean("side")
-            assert (place.folder / "ran.ipynb").read_bytes() == notebook("side")
-            assert len(place.git("rev-list", "--parents", "-1", "HEAD").split()) == 3
-        place.git("reset", "-q", "--hard")
+def side_branch(repository) -> None:
+    """A branch `side` with a notebook that skipped the hook and one that is clean; `main` is checked out."""
+    repository.git("checkout", "-q", "-b", "side")
+    repository.write("clean.ipynb", clean())
+    repository.commit("--no-verify")
+    repository.write("ran.ipynb", notebook("side"))
+    repository.commit("--no-verify")
+    repository.git("checkout", "-q", "main")
+
+
+def test_a_merge_leaves_outputs_to_the_commit(repository):
+    side_branch(repository)
     # What is only staged is no reason for a warning: the commit strips it.
-    place.git("checkout", "-q", "-b", "squashed", "main")
-    assert place.run("git", "merge", "-q", "--squash", "side").stderr == b""
-    place.git("reset", "-q", "--hard")
+    assert repository.run("git", "merge", "-q", "--squash", "side").stderr == b""
+    repository.git("reset", "-q", "--hard")
+    repository.write("text", b"main\n")
+    repository.commit()
+    done = repository.run("git", "merge", "-q", "--no-edit", "side")
+    message = b"pre-merge-commit: ran.ipynb would be merged with results of a run: git commit "
+    assert done.returncode == 1 and done.stderr.startswith(message), done
+    repository.git("commit", "-q", "--no-edit")
+    assert repository.committed("ran.ipynb") == clean("side")
+    assert (repository.folder / "ran.ipynb").read_bytes() == notebook("side")
+    assert len(repository.git("rev-list", "--parents", "-1", "HEAD").split()) == 3
     # Clean notebooks alone are merged at once.
-    place.git("checkout", "-q", "-b", "tidy", "main")
-    place.write("tidy.ipynb", clean())
-    place.commit()
-    place.git("checkout", "-q", "target-False")
-    done = place.run("git", "merge", "-q", "--no-edit", "tidy")
-    assert (done.returncode, done.stderr, place.committed("tidy.ipynb")) == (0, b"", clean())
+    repository.git("reset", "-q", "--hard", "HEAD^")
+    done = repository.run("git", "merge", "-q", "--no-edit", "side^")
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_fast_forward_warns(bare):
+    """Where only core.hooksPath is set."""
+    bare.git("config", "lstmtrt.python", sys.executable)
+    side_branch(bare)
+    done = bare.run("git", "merge", "-q", "side")
+    assert done.returncode == 0 and done.stderr.count(b"\n") == 1, done
+    assert done.stderr.startswith(b"post-merge: ran.ipynb was committed with results of a run: run ")
 
 
 def test_a_merge_conflict_in_a_notebook(repository):
