@@ -43,6 +43,14 @@ class ClusterChange(StrEnum):
     UNCLEAR = "unclear"
 
 
+class Doubt(StrEnum):
+    """Why trials do not prove that one configuration is faster than another."""
+
+    FEW_ROUNDS = "fewer than 5 rounds"
+    LEVEL_CHANGES = "level changes within a recording"
+    NOT_SEPARATED = "difference not significant"
+
+
 class CountedBy(StrEnum):
     """Unit of the test of a cause: trials, blocks of trials, or stalls of the control run."""
 

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lstm_trt.analysis.answers import Answers
-from lstm_trt.analysis.quantiles import EFFECT, ONE_PROCESS_RATIO, ROUNDS, ratio_rank
+from lstm_trt.analysis.outcomes import Doubt
+from lstm_trt.analysis.quantiles import EFFECT, ROUNDS, ratio_rank
+from lstm_trt.analysis.segments import SAME_LEVEL
 from lstm_trt.analysis.text import scaling_text
 from lstm_trt.analysis.times import AXES, PAIR_CONFIDENCE, Cell, Times, read_times
 from lstm_trt.config.errors import UsageError
@@ -27,25 +29,33 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def certain(faster: Cell, slower: Cell) -> bool | None:
-    """Whether the trials prove that one median is below another; None without trials.
+def doubts(faster: Cell, slower: Cell) -> tuple[Doubt, ...] | None:
+    """Why the trials do not prove that one median is below another; empty if they do, None without trials.
 
-    Two conditions must hold. The exact 99 % order-statistic intervals of the medians of all rounds
-    of one side are disjoint from those of the other side. And the ratio is large enough: with fewer
-    than 5 rounds per side it must exceed 1.10, because medians of one script in several processes
-    differ by 3 % although each is known to 0.07 %. With 5 rounds or more, the exact 99 % interval of
-    the ratio over rounds (Hodges-Lehmann) must be above 1.02. There is no correction for testing
-    many pairs, so a few of very many are wrong.
+    The level of no recording may change by more than 1 %: if one process has several speeds, its median depends on
+    how long it had each of them. Each side needs 5 rounds, because medians of one script in several processes differ
+    by 3 % although each is known to 0.07 %. The exact 99 % order-statistic intervals of the medians of all rounds of
+    one side must be disjoint from those of the other side, and the exact 99 % interval of the ratio over rounds
+    (Hodges-Lehmann) must be above 1.02. There is no correction for testing many pairs, so a few of very many are wrong.
     """
     if not (faster.rounds and slower.rounds):
         return None
-    if not max(part.high_us for part in faster.rounds) < min(part.low_us for part in slower.rounds):
-        return False
-    if min(len(faster.rounds), len(slower.rounds)) < ROUNDS:
-        return slower.latency_us / faster.latency_us > ONE_PROCESS_RATIO
+    both = (*faster.rounds, *slower.rounds)
+    few = min(len(faster.rounds), len(slower.rounds)) < ROUNDS
+    overlap = max(part.high_us for part in faster.rounds) >= min(part.low_us for part in slower.rounds)
+    found = {
+        Doubt.FEW_ROUNDS: few,
+        Doubt.LEVEL_CHANGES: any(part.level_range > SAME_LEVEL for part in both),
+        Doubt.NOT_SEPARATED: overlap or (not few and _least_ratio(faster, slower) <= 1 + EFFECT),
+    }
+    return tuple(doubt for doubt, applies in found.items() if applies)
+
+
+def _least_ratio(faster: Cell, slower: Cell) -> float:
+    """The lower bound of the ratio of the medians over rounds; 0 if there are too few rounds."""
     ratios = sorted(slow.median_us / fast.median_us for slow in slower.rounds for fast in faster.rounds)
     rank = ratio_rank(len(slower.rounds), len(faster.rounds), PAIR_CONFIDENCE)
-    return rank > 0 and ratios[rank - 1] > 1 + EFFECT
+    return ratios[rank - 1] if rank else 0.0
 
 
 #: A deviation from the fitted line by more than this share is a break.
@@ -77,25 +87,33 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Inversion:
+class _Difference:
+    """A difference between two shapes; `uncertain_because` is None without trials."""
+
+    ratio: float
+    uncertain_because: tuple[Doubt, ...] | None
+    system: str
+
+    @property
+    def certain(self) -> bool | None:
+        """Whether the trials prove it; None without trials."""
+        return None if self.uncertain_because is None else not self.uncertain_because
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inversion(_Difference):
     """Two neighbours on an axis of which the larger is faster: `ratio` = larger / smaller, below 1."""
 
     axis: str
     smaller: dict[str, int]
     larger: dict[str, int]
-    ratio: float
-    certain: bool | None
-    system: str
 
 
-@dataclass(frozen=True)
-class Penalty:
+@dataclass(frozen=True, kw_only=True)
+class Penalty(_Difference):
     """Batch 1 is slower than batch 2 of the same network: `ratio` = batch 1 / batch 2, above 1."""
 
     shape: dict[str, int]
-    ratio: float
-    certain: bool | None
-    system: str
 
 
 @dataclass(frozen=True)
@@ -133,11 +151,11 @@ class Findings:
     min_ratio: float
 
     def as_dict(self) -> dict:
-        """JSON values; `certain` only with trials, `system` only if there are several."""
+        """JSON values; `certain` and `uncertain_because` only with trials, `system` only if there are several."""
 
         def plain(found: Line | Inversion | Penalty | Batching, *names: str) -> dict:
             system = ["system"] if len(self.times.systems) > 1 else []
-            certain = ["certain"] if getattr(found, "certain", None) is not None else []
+            certain = ["certain", "uncertain_because"] if getattr(found, "certain", None) is not None else []
             return {name: getattr(found, name) for name in (*names, *system, *certain)}
 
         batching = [name for name in Batching.__dataclass_fields__ if name != "system"]
@@ -225,12 +243,12 @@ def examine(times: Times, min_ratio: float = 1.0) -> Findings:
             found.pairs["batch 1 and 2"] += penalty
             if more.latency_us >= less.latency_us or less.latency_us / more.latency_us < min_ratio:
                 continue
-            sure = certain(faster=more, slower=less)
+            why = doubts(faster=more, slower=less)
             smaller, larger = (_shape(times, fixed, axis, size) for size in (small, large))
             ratio = more.latency_us / less.latency_us
-            found.inversions.append(Inversion(axis, smaller, larger, ratio, sure, system))
+            found.inversions.append(Inversion(ratio, why, system, axis=axis, smaller=smaller, larger=larger))
             if penalty:
-                found.batch1_penalties.append(Penalty(smaller, less.latency_us / more.latency_us, sure, system))
+                found.batch1_penalties.append(Penalty(less.latency_us / more.latency_us, why, system, shape=smaller))
         if axis == "batch" and len(line) > 1:
             found.batching.append(_batching(system, fixed, line))
     return found

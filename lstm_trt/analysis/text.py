@@ -706,6 +706,10 @@ def _inversions(findings: Findings, system: str) -> list[str]:
         lines.append(text + {True: "  significant", False: "  not significant", None: ""}[pair.certain])
     if len(found) > MOST_INVERSIONS:
         lines.append(f"  and {len(found) - MOST_INVERSIONS} more; --format json lists all")
+    doubts = Counter(doubt for pair in found for doubt in pair.uncertain_because or ())
+    if doubts:
+        reasons = ", ".join(f"{doubt} ({count(pairs, 'pair')})" for doubt, pairs in doubts.most_common())
+        lines.append(f"  not significant because of: {reasons}")
     return ["Larger networks that are faster (ratio of times, larger / smaller):", *lines] if lines else []
 
 

@@ -10,10 +10,12 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from lstm_trt.analysis.quantiles import PERCENTILES, interval, percentile
+from lstm_trt.analysis.segments import SAME_LEVEL, find_segments
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count, listed
 from lstm_trt.config.labels import configuration_fields, labels
@@ -48,13 +50,22 @@ SUMMARY_SYSTEM_COLUMNS = ("trials", "warmup", "seed")
 class Round:
     """The median of one process, and its exact interval at `PAIR_CONFIDENCE`.
 
-    The bounds are order statistics; 0 and infinity if there are too few trials.
+    The bounds are order statistics; 0 and infinity if there are too few trials. `latency_ns`: its trials in order.
     """
 
     median_us: float
     low_us: float
     high_us: float
     n: int
+    latency_ns: np.ndarray | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def level_range(self) -> float:
+        """The highest level of the trials over the lowest, minus 1 (see `segments.py`)."""
+        if self.latency_ns is None:
+            return 0.0
+        level_ns = find_segments(self.latency_ns).level_ns
+        return float(level_ns.max() / level_ns.min() - 1)
 
 
 @dataclass(frozen=True)
@@ -105,6 +116,11 @@ class Times:
         """Whether there are trials, not only averages."""
         return any(cell.rounds for cells in self.cells.values() for cell in cells.values())
 
+    def level_changes(self, share: float = SAME_LEVEL) -> tuple[int, int]:
+        """Number of recordings within which the level changes by more than this share, and of all recordings."""
+        rounds = [part for cells in self.cells.values() for cell in cells.values() for part in cell.rounds]
+        return sum(part.level_range > share for part in rounds), len(rounds)
+
 
 def read_times(
     source: object, rename: Mapping[str, str] | None = None, column: str | None = None, unit: str | None = None
@@ -148,7 +164,7 @@ def from_runs(runs: Runs) -> Times:
     axes = tuple(axis for axis in AXES if any(axis in sizes for _, sizes, _ in measured))
     cells: list[tuple[dict, tuple[int, ...], Cell]] = []
     for group, sizes, system in measured:
-        rounds = tuple(_round(np.sort(sample.timed_ns)) for sample in group.samples if not sample.warmup.all())
+        rounds = tuple(_round(sample.timed_ns) for sample in group.samples if not sample.warmup.all())
         if sizes.keys() != set(axes) or not rounds:
             counts.blank += len(group.samples)
             continue
@@ -184,10 +200,11 @@ def _system(group: Group) -> dict:
     return {**{name: fields[name] for name in kept}, "machine": group.samples[0].machine}
 
 
-def _round(ordered: np.ndarray) -> Round:
+def _round(latency_ns: np.ndarray) -> Round:
+    ordered = np.sort(latency_ns)
     low, high = interval(ordered, PERCENTILES["median_us"], PAIR_CONFIDENCE)
     bounds_us = (0.0 if low is None else low / 1e3, math.inf if high is None else high / 1e3)
-    return Round(percentile(ordered, PERCENTILES["median_us"]) / 1e3, *bounds_us, len(ordered))
+    return Round(percentile(ordered, PERCENTILES["median_us"]) / 1e3, *bounds_us, len(ordered), latency_ns)
 
 
 def from_table(table: Table, column: str | None = None, unit: str | None = None) -> Times:

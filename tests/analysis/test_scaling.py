@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from lstm_trt.analysis.outcomes import Doubt
 from lstm_trt.analysis.quantiles import interval, ratio_rank
-from lstm_trt.analysis.scaling import break_of, certain, examine, fit
+from lstm_trt.analysis.scaling import break_of, doubts, examine, fit, scaling
 from lstm_trt.analysis.text import scaling_text
 from lstm_trt.analysis.times import AXES, PAIR_CONFIDENCE, Cell, Round, from_table, read_times
 from lstm_trt.cli import scaling as command
@@ -25,6 +26,7 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.plots.style import image_bytes
 from lstm_trt.store import consolidated, files, folders, schema
 from lstm_trt.store.tables import Table
+from tests.conftest import ROOT
 from tests.support.pictures import lines
 
 LAYERS, HIDDEN, SEQUENCE, BATCH = (1, 2, 3, 4, 6), (32, 64, 128, 200, 256), (32, 64, 128, 200, 256), (1, 2, 4, 8)
@@ -406,7 +408,7 @@ def planted(shape: LstmShape, median_us: float, round: int = 0, spread: float = 
     return schema.Recording(configuration, round, columns, provenance)
 
 
-def test_recordings_give_medians_and_say_what_is_certain(tmp_path, capsys):
+def test_recordings_give_medians_and_say_what_is_not_certain(tmp_path, capsys):
     times_us = {32: 100, 64: 130, 128: 128, 200: 110}  # 2 % and 14 % inverted
     for hidden, time_us in times_us.items():
         files.write(planted(LstmShape(2, hidden, 16), time_us), tmp_path)
@@ -414,16 +416,19 @@ def test_recordings_give_medians_and_say_what_is_certain(tmp_path, capsys):
     assert run(tmp_path, "--format", "json") == 0
     found = json.loads(capsys.readouterr().out)
     inversions = {pair["larger"]["hidden"]: pair for pair in found["inversions"]}
-    assert set(inversions) == {128, 200} and set(inversions[128]) == {"axis", "smaller", "larger", "ratio", "certain"}
-    # The intervals of both are disjoint, but one process per side does not prove 2 %.
-    assert (inversions[128]["certain"], inversions[200]["certain"]) == (False, True)
+    assert set(inversions) == {128, 200}
+    assert set(inversions[128]) == {"axis", "smaller", "larger", "ratio", "certain", "uncertain_because"}
+    # The intervals of both are disjoint, but one process per side proves nothing.
+    for pair in inversions.values():
+        assert (pair["certain"], pair["uncertain_because"]) == (False, ["fewer than 5 rounds"])
     recordings = [item for item in folders.read_many(tmp_path) if isinstance(item, schema.Recording)]
     medians = {r.configuration.workload.hidden: np.sort(r.timed_ns)[99] for r in recordings}
     assert inversions[200]["ratio"] == medians[200] / medians[128]
     assert found["counts"]["failed"] == 1 and found["counts"]["used"] == 4
     assert found["linearity"][0]["fixed"] == {"layers": 2, "sequence": 16, "batch": 1}
     assert run(tmp_path) == 0
-    assert "2 pairs (1 significant)" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "2 pairs (0 significant)" in text and text.count("fewer than 5 rounds (2 pairs)") == 1
     consolidated.consolidate(folders.read_many(tmp_path), tmp_path)
     assert run(tmp_path / consolidated.TRIALS_FILE, "--format", "json") == 0
     assert json.loads(capsys.readouterr().out)["inversions"] == found["inversions"]
@@ -449,6 +454,27 @@ def test_rounds_make_small_differences_certain():
     # Five rounds and 1 %: significant, but below the smallest relevant difference.
     small = [planted(first, 101, i, 0.0001) for i in range(5)] + [planted(second, 100, i, 0.0001) for i in range(5)]
     assert examine(read_times(small)).batch1_penalties[0].certain is False
+
+
+def test_nothing_is_certain_if_the_level_of_a_recording_changes():
+    first, second = LstmShape(1, 8, 4, 1), LstmShape(1, 8, 4, 2)
+    rounds = [planted(shape, time_us, i, 0.001) for shape, time_us in ((first, 150), (second, 100)) for i in range(5)]
+    assert examine(read_times(rounds)).inversions[0].certain is True
+    latency = rounds[0].columns["latency_ns"]
+    latency[120:] = (latency[120:] * 1.03).astype(np.int64)  # no change of any median exceeds the difference
+    times = read_times(rounds)
+    (inversion,) = examine(times).inversions
+    assert (inversion.certain, inversion.uncertain_because) == (False, (Doubt.LEVEL_CHANGES,))
+    assert times.level_changes() == (1, 10) and times.level_changes(0.1) == (0, 10)
+
+
+def test_recorded_inversions_in_one_process_are_not_certain():
+    findings = scaling(ROOT / "data" / "epyc" / "grid").findings
+    assert findings.inversions and not any(pair.certain for pair in findings.inversions)
+    # One process whose speed changes from 190 to 114 us before its end.
+    (known,) = (pair for pair in findings.inversions if pair.axis == "sequence" and pair.smaller["hidden"] == 32)
+    assert known.smaller == {"layers": 1, "hidden": 32, "sequence": 128, "batch": 1}
+    assert known.uncertain_because == (Doubt.FEW_ROUNDS, Doubt.LEVEL_CHANGES)
 
 
 def test_recordings_of_several_systems_are_apart():
@@ -491,11 +517,13 @@ def test_intervals_that_touch_prove_nothing():
     def cell(low, high, rounds=1):
         return Cell((low + high) / 2, (Round((low + high) / 2, low, high, 100),) * rounds)
 
-    assert certain(cell(10, 12), cell(13, 15)) is True
-    assert certain(cell(10, 13), cell(13, 19)) is False
-    assert certain(cell(100, 101), cell(105, 106)) is False
-    assert certain(cell(100, 101, 5), cell(105, 106, 5)) is True
-    assert certain(Cell(1), cell(1, 2)) is None
+    few, apart = (Doubt.FEW_ROUNDS,), (Doubt.NOT_SEPARATED,)
+    assert doubts(cell(10, 12), cell(13, 15)) == few
+    assert doubts(cell(10, 13, 4), cell(13, 19, 5)) == few + apart
+    assert doubts(cell(100, 105, 5), cell(105, 106, 5)) == apart
+    assert doubts(cell(100, 101, 5), cell(101.1, 102, 5)) == apart  # below the smallest relevant difference
+    assert doubts(cell(100, 101, 5), cell(105, 106, 5)) == ()
+    assert doubts(Cell(1), cell(1, 2)) is None
 
 
 # Pictures
