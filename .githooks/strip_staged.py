@@ -25,7 +25,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 # Cell ids, tags and the kernelspec stay: they belong to the notebook, not to a run of it.
@@ -64,11 +63,6 @@ def printable(path: bytes) -> str:
     """A file's name on one line, whatever characters it has."""
     name = os.fsdecode(path)
     return name if name.isprintable() else ascii(name)
-
-
-def several(paths: Iterable[bytes]) -> str:
-    first, *others = sorted(paths)
-    return printable(first) + (f" and {len(others)} more" if others else "")
 
 
 def is_notebook(mode: bytes, path: bytes) -> bool:
@@ -199,7 +193,9 @@ def strip_commit() -> None:
         # Git checks whether there is something to commit before it calls the hook, but not afterwards.
         left = [path for path, (old, (mode, blob)) in staged.items() if old != (mode, blobs.get(path, (0, blob))[1])]
         if not left and not amend and not git("rev-parse", "--verify", "--quiet", "MERGE_HEAD", check=False):
-            raise Refusal(f"nothing to commit: only outputs have changed, in {several(blobs)}")
+            first, *others = sorted(blobs)
+            more = f" and {len(others)} more" if others else ""
+            raise Refusal(f"nothing to commit: only outputs have changed, in {printable(first)}{more}")
         replace(blobs)
         # `git commit -- PATH` commits from a temporary index; afterwards index.lock, a second copy with the same
         # files added, becomes the index: without the stripped blobs there, the outputs would be staged again.
@@ -213,41 +209,31 @@ def strip_commit() -> None:
 # --- Checks -------------------------------------------------------------------
 
 
-def unclean(blobs: dict[bytes, bytes]) -> dict[bytes, Refusal | None]:
-    """Those of these notebooks that would be stripped (None), or cannot be (why)."""
-    found: dict[bytes, Refusal | None] = {}
+COMMITTED = f"was committed with results of a run: run {shlex.join([sys.executable, __file__])} on it, then commit it"
+
+
+def complaints(blobs: dict[bytes, bytes], problem: str) -> list[str]:
+    """One line for each of these notebooks that would be stripped, which is this problem, or that cannot be."""
+    lines = []
     for path, blob in blobs.items():
         try:
             content = read(blob)
             if stripped(path, content) != content:
-                found[path] = None
+                lines.append(f"{printable(path)} {problem}")
         except Refusal as refusal:
-            found[path] = refusal
-    return found
-
-
-def complaints(blobs: dict[bytes, bytes]) -> list[str]:
-    command, lines = shlex.join([sys.executable, __file__]), []
-    for path, refusal in unclean(blobs).items():
-        name = printable(path)
-        remedy = f"run {command} {shlex.quote(name)}, then commit it"
-        lines.append(str(refusal or f"{name} was committed with results of a run: {remedy}"))
+            lines.append(str(refusal))
     return lines
 
 
 def check_merge() -> None:
     """Leave a merge that brings in outputs to `git commit`: git would not record what this hook strips in the index."""
-    found = unclean(notebooks(changes("HEAD")))
-    for refusal in filter(None, found.values()):
-        raise refusal
-    if found:
-        raise Refusal(
-            f"{several(found)} would be merged with results of a run: git commit strips them and ends the merge"
-        )
+    problem = "would be merged with results of a run: git commit strips it and ends the merge"
+    if found := complaints(notebooks(changes("HEAD")), problem):
+        raise Refusal("\n".join(found))
 
 
 def warn_after_merge() -> None:
-    for line in complaints(notebooks(changes("ORIG_HEAD"))):
+    for line in complaints(notebooks(changes("ORIG_HEAD")), COMMITTED):
         print(f"post-merge: {line}", file=sys.stderr)
 
 
@@ -260,8 +246,7 @@ def check_head() -> None:
     lines = git("ls-tree", "-r", "-z", commit_or_empty_tree("HEAD")).split(b"\0")[:-1]
     entries = [(fields.split(b" "), path) for fields, _, path in (line.partition(b"\t") for line in lines)]
     blobs = {path: blob for (mode, _, blob), path in entries if is_notebook(mode, path)}
-    found = complaints(blobs)
-    if found:
+    if found := complaints(blobs, COMMITTED):
         raise Refusal("\n".join(found))
     print(f"check-notebooks: {len(blobs)} committed, none has outputs")
 
@@ -295,7 +280,7 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--usable"]:
         return int(not usable)
     mode = arguments[0] if len(arguments) == 1 and arguments[0] in MODES else ""
-    caller = {"--check": "check-notebooks"}.get(mode, mode.strip("-") or "strip")
+    caller = "check-notebooks" if mode == "--check" else mode.strip("-") or "strip"
     # In a container the checkout often belongs to another user, which git refuses; reading its objects runs none of its
     # code.
     count = int(os.environ.get("GIT_CONFIG_COUNT") or 0)

@@ -916,10 +916,10 @@ def test_the_check_names_what_skipped_the_hook(repository):
     assert done.returncode == 1, done
     assert lines[0].startswith("check-notebooks: empty.ipynb is empty")
     for name, line in zip((*sorted({"injected", "tags", *RUN}), "with out"), lines[1:], strict=True):
-        start, command = line.removesuffix(", then commit it").split(": run ")
+        start, command = line.removesuffix(" on it, then commit it").split(": run ")
         assert start == f"check-notebooks: {name}.ipynb was committed with results of a run"
     # The command that the last line names.
-    done = repository.run(*shlex.split(command))
+    done = repository.run(*shlex.split(command), "with out.ipynb")
     assert done.returncode == 0 and (repository.folder / "with out.ipynb").read_bytes() == clean()
     repository.git("rm", "-q", "--cached", "empty.ipynb")
     repository.git("commit", "-q", "--amend", "--no-edit")
