@@ -280,6 +280,8 @@ def test_tuning_made_every_layer_faster(rows):
     tuned = {row.shape: row.value for row in select(rows, implementation="tvm-tuned", statistic="mean", status="ok")}
     assert len(untuned) == 8 and len(tuned) == 25
     assert all(tuned[shape] < untuned[shape] for shape in untuned)
+    small = [shape for shape in untuned if "sequence 8 " in shape]
+    assert [f"{untuned[shape] / tuned[shape]:.2f}" for shape in small] == ["2.47", "2.70", "2.47"]
 
 
 def test_wider_text_classifiers_take_longer_once_corrected(rows):
@@ -324,6 +326,7 @@ def test_failures_dashes_and_empty_cells_are_distinguished(rows):
         ("002", "failed", "recursion depth"): 1,
         ("004", "failed", "not carried out"): 1,
     }
+    assert Counter(row.hidden for row in select(rows, source="002", status="failed")) == {1024: 2, 2048: 5}
     assert {row.published_value for row in rows if row.status == "no figure"} == {"-"}
     assert {row.published_value for row in rows if row.status == "empty"} == {""}
     assert all(row.published_value for row in rows if row.status == "failed")
