@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from lstm_trt import registry
 from lstm_trt.analysis.deadline import Verdict, judge
@@ -36,7 +37,7 @@ from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.runtimes import load as load_runtime
 from lstm_trt.store import folders
 from lstm_trt.store.folders import find_folder, project_folder
-from lstm_trt.store.runs import Runs, as_runs
+from lstm_trt.store.runs import Runs, as_runs, load
 from lstm_trt.store.samples import Group, groups_of
 from lstm_trt.store.schema import Failure, Recording
 
@@ -185,13 +186,15 @@ def load_or_record(
     rounds: int = 1,
     control: bool = False,
     show_progress: bool = True,
+    **table: Any,
 ) -> Runs:
     """The runs of `grids` (each: axis -> values, as `Grid` has them) on `runtimes`.
 
     `data` is a folder or file of recordings, or several of them. Recordings must match the trials and arrivals of one
     of `protocols`, if any are given. With `record` the grids are recorded here first, into `out`, which resumes if
-    interrupted; `control` adds a control run of an empty step to each. Raises `UsageError` for unknown names, invalid
-    sizes, and if there are no such recordings.
+    interrupted; `control` adds a control run of an empty step to each. If `data` is a table, all of it is loaded;
+    `table` has the arguments of `load` for it. Raises `UsageError` for unknown names, invalid sizes, and if there are
+    no such recordings.
     """
     sources = [data] if isinstance(data, str | Path) else list(data)
     if not sources:
@@ -205,11 +208,12 @@ def load_or_record(
             for protocol in protocols or [Protocol()]
         ]
         return _record_missing(wanted, out, rounds=rounds, control=control, show_progress=show_progress)
-    sources = [find_folder(path) for path in sources]
+    runs = load([find_folder(path) for path in sources], **{name: value for name, value in table.items() if value})
+    if not runs.own:
+        return runs
     items = [
         item
-        for path in sources
-        for item in folders.read_many(path)
+        for item in runs.recordings
         if item.configuration.workload in shapes
         and item.configuration.runtime in runtimes
         and (not protocols or any(_matches(item.configuration.protocol, protocol) for protocol in protocols))
@@ -221,10 +225,10 @@ def load_or_record(
             f"{count(protocol.trials, 'trial')}, arrival {protocol.arrival_text}" for protocol in protocols
         )
         raise UsageError(
-            f"{sources[0]} has none of these shapes on {listed(runtimes)}{f' with {asked}' if asked else ''}:"
+            f"{runs.source} has none of these shapes on {listed(runtimes)}{f' with {asked}' if asked else ''}:"
             " set record = True to record them here"
         )
-    return replace(as_runs(items), source=str(sources[0]))
+    return replace(as_runs(items), source=runs.source, warnings=runs.warnings)
 
 
 def _matches(protocol: Protocol, wanted: Protocol) -> bool:
@@ -248,7 +252,14 @@ def _record_missing(configurations: Sequence[Configuration], out: str | Path, **
 
 
 def describe_runs(runs: Runs) -> str:
-    """One line about the runs: recordings, failures, runtimes, devices and source."""
+    """One line about the runs: number of trials, what was read, and source; then the warnings."""
+    return "\n".join([_described(runs), *(f"warning: {warning}" for warning in runs.warnings)])
+
+
+def _described(runs: Runs) -> str:
+    if not runs.own:
+        lengths, times = listed(sorted({group.n for group in runs}), 3), runs.how.get("column", "times")
+        return f"{count(len(runs), 'configuration')} of {lengths} trials; {times} in {runs.how['unit']}; {runs.source}"
     items = runs.recordings
     recordings = [item for item in items if isinstance(item, Recording)]
     failures = sum(isinstance(item, Failure) for item in items)

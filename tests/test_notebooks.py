@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from tests.conftest import ROOT
+from tests.store.test_samples import put
 
 pytest.importorskip("papermill")
 nbformat = pytest.importorskip("nbformat")
@@ -81,6 +82,50 @@ def rerun_small(lab, tmp_path, names: list[str], parameters: dict[str, dict[str,
     subprocess.run([sys.executable, ROOT / ".githooks/strip_staged.py", *outputs], check=True)
     for output, notebook in outputs.items():
         assert output.read_bytes() == notebook.read_bytes()
+
+
+@pytest.fixture
+def table(tmp_path, rng):
+    """A CSV of two configurations: one with a slow and a fast cluster, one without."""
+    latency_ms = rng.normal(0.5, 0.005, 600).round(6)
+    latency_ms[:300:20] *= 2
+    latency_ms[10:300:20] *= 0.8
+    return put(tmp_path / "times.csv", {"model": ["a"] * 300 + ["b"] * 300, "took": latency_ms})
+
+
+OF_TABLES = {"column": "took", "unit": "ms", "group_by": ["model"]}
+#: What a table has no figure of, as the notebooks print it.
+LEFT_OUT = {
+    "05_outliers": ("No box plots by hidden size:", "No comparison of arrivals:"),
+    "06_deadline": ("No heat map:", "No largest network:"),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_table_as_data(name, table, capsys, monkeypatch):
+    """All cells, run in this process: a kernel takes longer to start than they take."""
+    monkeypatch.chdir(ROOT / "notebooks")
+    shown = []
+    names = {"display": shown.append}
+    for cell in nbformat.read(f"{name}.ipynb", as_version=4).cells:
+        if cell.cell_type == "code":
+            exec(cell.source, names)
+        if "parameters" in cell.metadata.get("tags", ()):
+            names |= {"data": str(table), **OF_TABLES}
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"2 configurations of 300 trials; took in ms; {table}\n") and len(shown) >= 1
+    assert all(text in printed for text in LEFT_OUT[name])
+    assert [group.name for group in names["selected" if name == "05_outliers" else "shown"]] == ["model=a"]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_table_as_data_in_a_kernel(name, table, lab, tmp_path):
+    options = [text for key, value in OF_TABLES.items() for text in ("-y", f"{key}: {value}")]
+    result = lab("rerun", ROOT / "notebooks" / f"{name}.ipynb", "-p", "data", table, *options, "--out", tmp_path)
+    assert result.returncode == 0, result.stderr
+    (output,) = tmp_path.glob("*.ipynb")
+    assert pictures(output) >= 1 and texts(output, "stderr") == []
 
 
 def test_small_on_new_recordings(lab, tmp_path):

@@ -73,8 +73,8 @@ class Answers(Sequence):
         ]
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Show the text in Jupyter."""
-        printer.text(str(self))
+        """Show the warnings and the text in Jupyter."""
+        printer.text("\n".join([*(f"warning: {warning}" for warning in self.warnings), str(self)]))
 
     def as_dict(self) -> dict | list:
         """JSON values: an object, or a list of objects if the runs have several configurations."""
