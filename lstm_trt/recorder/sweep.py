@@ -63,14 +63,11 @@ class NotebookBar(tqdm):
     def display(self, *ignored: object, **also: object) -> None:
         from IPython.display import display
 
-        now = time.monotonic()
-        if now - self._shown_at < self.UPDATE_S and not self.disable:  # closing disables it before the last update
-            return
-        self._shown_at = now
-        text = {"text/plain": str(self)}
+        text, now = {"text/plain": str(self)}, time.monotonic()
         if self._output is None:
             self._output = display(text, raw=True, display_id=True)
-        else:
+        elif self.disable or now - self._shown_at > self.UPDATE_S:  # closing disables it before the last update
+            self._shown_at = now
             self._output.update(text, raw=True)
 
 
