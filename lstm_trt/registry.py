@@ -63,25 +63,38 @@ IMPLEMENTATIONS = {
     "tvm-tuned": f"{_IMPLEMENTATIONS}.tvm:TUNED",
 }
 
-#: Command -> its summary in `lstm-trt --help`. Its module is `lstm_trt.cli.<command>`, imported when it is used.
+#: Command -> its group and its summary in `lstm-trt --help`, in this order. Its module is `lstm_trt.cli.<command>`,
+#: imported when it is used.
 COMMANDS = {
-    "doctor": "show which runtimes work here, what is missing, and host settings that affect latency",
-    "cache": "show or clear the cache of exported networks and engines",
-    "export": "write a network of given sizes as an ONNX file",
-    "build": "build a TensorRT engine, also for other GPUs, and count its kernel launches",
-    "record": "record the latencies of one network on one runtime",
-    "sweep": "record a grid of networks on one or more runtimes; resumes if interrupted",
-    "watch": "show the progress of a running recording in one line; no verdict before the end",
-    "consolidate": "merge many recordings into trials.parquet and configs.parquet",
-    "summarize": "print one row per configuration: n, maximum, percentiles with exact intervals, outliers, clusters",
-    "verdict": "test whether a latency percentile meets a deadline, with stated confidence",
-    "outliers": "explain the latency tail: outliers, clusters, periods, and coinciding events",
-    "compare": "test whether B is faster than, slower than, or the same as A, in median and tail",
-    "replay": "estimate the latencies of a closed-loop recording at a fixed call rate",
-    "scaling": "show how latency grows with network size: linearity, breaks, batching, larger networks that are faster",
-    "literature": "record published LSTM benchmarks with current implementations, in the published metrics",
-    "versions": "compare versions of a library on one network, recorded in interleaved rounds",
-    "rerun": "run notebooks with other parameters; fails if any cell fails",
+    "doctor": ("setup", "show which runtimes work here, what is missing, and host settings that affect latency"),
+    "cache": ("setup", "show or clear the cache of exported networks and engines"),
+    "record": ("recording", "record the latencies of one network on one runtime"),
+    "sweep": ("recording", "record a grid of networks on one or more runtimes; resumes if interrupted"),
+    "versions": ("recording", "compare versions of a library on one network, recorded in interleaved rounds"),
+    "literature": (
+        "recording",
+        "record published LSTM benchmarks with current implementations, in the published metrics",
+    ),
+    "watch": ("recording", "show the progress of a running recording in one line; no verdict before the end"),
+    "consolidate": ("recording", "merge many recordings into trials.parquet and configs.parquet"),
+    "summarize": (
+        "answers",
+        "print one row per configuration: n, maximum, percentiles with exact intervals, outliers, clusters",
+    ),
+    "verdict": ("answers", "test whether a latency percentile meets a deadline, with stated confidence"),
+    "outliers": ("answers", "explain the latency tail: outliers, clusters, periods, and coinciding events"),
+    "compare": ("answers", "test whether B is faster than, slower than, or the same as A, in median and tail"),
+    "replay": ("answers", "estimate the latencies of a closed-loop recording at a fixed call rate"),
+    "scaling": (
+        "answers",
+        "show how latency grows with network size: linearity, breaks, batching, larger networks that are faster",
+    ),
+    "rerun": ("notebooks", "run notebooks with other parameters; fails if any cell fails"),
+    "export": ("networks as files", "write a network of given sizes as an ONNX file"),
+    "build": (
+        "networks as files",
+        "build a TensorRT engine, also for other GPUs, and count its kernel launches",
+    ),
 }
 
 #: Name in `import lstm_trt as lab` -> where it is defined. Except for the subpackages `plots` and `literature`, no name

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.format import duration
+from lstm_trt.config.format import count, duration
 from lstm_trt.store.files import make_folder
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Run:
 
     def __str__(self) -> str:
         if self.failure is None:
-            return f"{self.notebook}: {self.cells} cells in {duration(self.seconds)} -> {self.output}"
+            return f"{self.notebook}: {count(self.cells, 'cell')} in {duration(self.seconds)} -> {self.output}"
         place = f"cell {self.cell}: " if self.cell is not None else ""
         return f"{self.notebook}: {place}{self.failure}; the executed cells are in {self.output}"
 

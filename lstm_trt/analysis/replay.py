@@ -89,7 +89,7 @@ def replay(runs: Any, period_us: float, deadline_us: float | None = None) -> Rep
         except UsageError as error:
             answers.append(NoTrials(None, str(error)))
     if all(isinstance(answer, NoTrials) for answer in answers):
-        raise UsageError(str(answers[0]))
+        raise UsageError(f"{runs[0].name}: {answers[0]}")
     return Replays(runs, tuple(answers), runs.warnings)
 
 
@@ -101,15 +101,13 @@ def replay_group(group: Group, period_us: float, deadline_us: float | None = Non
     or if the period is not above the mean latency of every process (the backlog would keep growing).
     """
     if group.failure is not None:
-        raise UsageError(f"{group.name} has no trials to replay: {group.failure}")
+        raise UsageError(f"no trials to replay: {group.failure}")
     arrival = group.configuration.protocol.arrival if group.configuration is not None else "closed"
     if arrival != "closed":
-        raise UsageError(
-            f"{group.name} was recorded with {arrival} arrivals: replay needs a recording with --arrival closed"
-        )
+        raise UsageError(f"recorded with {arrival} arrivals: replay needs a recording with --arrival closed")
     timed = [sample.timed_ns for sample in group.samples if len(sample.timed_ns)]
     if not timed:
-        raise UsageError(f"{group.name} has no trials after warm-up to replay")
+        raise UsageError("no trials after warm-up to replay")
     period_ns = _ns("period", period_us)
     deadline_ns = period_ns if deadline_us is None else _ns("deadline", deadline_us)
     mean_ns = max(float(latency_ns.mean()) for latency_ns in timed)

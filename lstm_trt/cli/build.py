@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from lstm_trt.cli.common import print_answer, print_json, shape_arguments, shape_of, sizes_of, warn
+from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
 from lstm_trt.export import layers
 from lstm_trt.export.build import build_engine
@@ -70,12 +71,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         print_json({"files": [str(path) for path in files], "cached": engine.cached, **engine.information})
         return 0
-    print(engine)
+    show(engine)
     for path in files:
         print(path)
     warn(engine.information["warnings"])
     if arguments.layers_table:
-        print("\n".join(layers.render(engine.information["layers"])))
+        show("\n".join(layers.render(engine.information["layers"])))
     return 0
 
 

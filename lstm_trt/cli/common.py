@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT
-from lstm_trt.cli.main import EXIT_FAILED, EXIT_STOPPED
+from lstm_trt.cli.main import EXIT_FAILED, EXIT_STOPPED, show
 from lstm_trt.config.configuration import ARRIVALS, DEVICE_CLOCKS, PRECISIONS, TIERS, WAITS, Options, Protocol
 from lstm_trt.config.errors import NotATable, UsageError
 from lstm_trt.config.shape import AXES, LstmShape
@@ -249,18 +249,18 @@ def print_answer(answer: object, form: str, warnings: Iterable[str] = ()) -> Non
     elif form == "csv":
         print(answer.csv_text(), end="")
     else:
-        print(answer)
+        show(answer)
 
 
 def print_progress(line: str) -> None:
     """Print a progress line to standard error, since a program may read standard output."""
-    print(line, file=sys.stderr, flush=True)
+    show(line, sys.stderr)
 
 
 def warn(warnings: Iterable[str]) -> None:
     """Print warnings to standard error, one per line."""
     for warning in warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        show(f"warning: {warning}", sys.stderr)
 
 
 def figure_arguments(parser: argparse.ArgumentParser, meaning: str) -> None:
@@ -279,7 +279,7 @@ def print_files(paths: Iterable[Path]) -> None:
 
 def stopped(given: Sequence[str], before: str = "") -> int:
     """Print the command that resumes to standard error; returns the exit status after Ctrl-C."""
-    print(f"stopped; {before}resume with: {shlex.join(['lstm-trt', *given])}", file=sys.stderr)
+    show(f"stopped; {before}resume with:\n  {shlex.join(['lstm-trt', *given])}", sys.stderr)
     return EXIT_STOPPED
 
 

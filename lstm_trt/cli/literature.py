@@ -80,6 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `literature`; returns the exit status."""
+    for name in arguments.workload:
+        find(name)  # an unknown name is reported before anything that is missing
     if arguments.format == "csv" and (arguments.list or arguments.dry_run):
         raise UsageError(f"{'--list' if arguments.list else '--dry-run'} supports text and json only")
     if arguments.list:
@@ -155,7 +157,7 @@ def _table_filter(arguments: argparse.Namespace) -> Callable[[Configuration], bo
 
 def _print_metrics(arguments: argparse.Namespace, wanted: Callable[[Configuration], bool]) -> int:
     """Print the metrics of the wanted configurations in the folder --out."""
-    items = folders.read_many(arguments.out)
+    items = folders.read_many(arguments.out, command="literature WORKLOAD --implementation NAME")
     found = metrics.table(
         item
         for item in items

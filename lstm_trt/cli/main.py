@@ -11,14 +11,17 @@ import argparse
 import errno
 import importlib
 import os
+import shutil
 import signal
 import sys
+import textwrap
 import traceback
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from lstm_trt import __version__
 from lstm_trt.config.errors import LabError, MemoryExhausted, UsageError
+from lstm_trt.config.format import WIDTH, table_lines, wrapped
 from lstm_trt.registry import COMMANDS
 
 EXIT_FAILED, EXIT_BUG, EXIT_STOPPED = 1, 70, 130
@@ -27,7 +30,19 @@ EXIT_FAILED, EXIT_BUG, EXIT_STOPPED = 1, 70, 130
 _ENVIRONMENT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Keeps the lines of descriptions and examples, wrapped at the terminal's width."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(
+            wrapped(line, width) if line.startswith(" ") else textwrap.fill(line, width) for line in text.splitlines()
+        )
+
+
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, **how: object) -> None:
+        super().__init__(formatter_class=_Formatter, **how)
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
 
@@ -36,16 +51,26 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     """A parser with the names of all commands and the arguments of `command`, the only module that is imported."""
     parser = _Parser(
         prog="lstm-trt",
+        usage="lstm-trt [-h] [--version] COMMAND ...",
         description="Measure LSTM inference latency per runtime and test it against a deadline.",
-        epilog="lstm-trt COMMAND --help shows a command's options and an example.",
+        epilog=f"{_command_list()}\n\nlstm-trt COMMAND --help shows a command's options and an example.",
     )
     parser.add_argument("--version", action="version", version=f"lstm-trt {__version__}")
-    subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, summary in COMMANDS.items():
-        subparser = subcommands.add_parser(name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
+    subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS)
+    for name, (_, summary) in COMMANDS.items():
+        subparser = subcommands.add_parser(name)
         if name == command:
             _add_command(subparser, importlib.import_module(f"lstm_trt.cli.{name}"), summary)
     return parser
+
+
+def _command_list() -> str:
+    """The commands with their summaries, by group."""
+    lines = table_lines(None, [(name, summary) for name, (_, summary) in COMMANDS.items()], indent=2)
+    groups: dict[str, list[str]] = {}
+    for (group, _), line in zip(COMMANDS.values(), lines, strict=True):
+        groups.setdefault(group, []).append(line)
+    return "\n\n".join("\n".join([f"{group}:", *lines]) for group, lines in groups.items())
 
 
 def parse(given: Sequence[str]) -> argparse.Namespace:
@@ -83,7 +108,7 @@ def main(given: Sequence[str] | None = None) -> int:
     except MemoryError as error:
         return _refuse(f"not enough memory: {error}", MemoryExhausted.exit_status)
     except KeyboardInterrupt:
-        print("lstm-trt: stopped", file=sys.stderr)
+        show("lstm-trt: stopped", sys.stderr)
         return EXIT_STOPPED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe
@@ -98,8 +123,22 @@ def _stop(signal_number: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
+def show(answer: object, file: TextIO | None = None) -> None:
+    """Print a text, or the text of an object, for the width of the terminal; unchanged if it is not a terminal."""
+    file = file or sys.stdout
+    if not file.isatty():
+        print(answer, file=file, flush=True)
+        return
+    width = shutil.get_terminal_size().columns
+    before = WIDTH.set(width)
+    try:
+        print(wrapped(str(answer), width), file=file, flush=True)
+    finally:
+        WIDTH.reset(before)
+
+
 def _refuse(error: Exception | str, status: int) -> int:
-    print(f"lstm-trt: {' '.join(str(error).split())}", file=sys.stderr)
+    show(f"lstm-trt: {' '.join(str(error).split())}", sys.stderr)
     return status
 
 

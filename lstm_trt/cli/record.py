@@ -21,8 +21,9 @@ from lstm_trt.cli.common import (
     wait_argument,
     warn,
 )
+from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.format import duration, latency
+from lstm_trt.config.format import count, duration, latency
 from lstm_trt.recorder import pool, soak
 from lstm_trt.store import files
 from lstm_trt.store.schema import Recording
@@ -86,9 +87,9 @@ def _record(arguments: argparse.Namespace, recording: Recording) -> int:
         warnings = recording.provenance["warnings"]
         print_json({"path": str(path), "summary": answers[0].as_dict(), "control": control, "warnings": warnings})
         return 0
-    print(answers)
+    show(answers)
     if control:
-        print(soak.control_text(control))
+        show(soak.control_text(control))
     print(path)
     return 0
 
@@ -115,7 +116,7 @@ class _Progress:
                 print_progress(f"{interrupted}: recording the remaining {left} as round {event['round']}")
             case "soak":
                 left = duration(event["asked_s"] - event["elapsed_s"])
-                self._rewrite(f"{event['trials']} trials, {event['parts']} parts written, {left} left")
+                self._rewrite(f"{event['trials']} trials, {count(event['parts'], 'part')} written, {left} left")
             case "stage" if event["stage"] == "store":
                 self.end_line()
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
 from lstm_trt.rerun import Run, parse_value, parse_yaml, rerun
 
@@ -38,9 +39,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     def show(done: Run) -> None:
         if done.failure is not None:
-            print(f"lstm-trt: {done}", file=sys.stderr, flush=True)
+            show(f"lstm-trt: {done}", sys.stderr)
         elif not as_json:
-            print(done, flush=True)
+            show(done)
 
     runs = rerun(
         arguments.notebooks,

@@ -24,6 +24,7 @@ from lstm_trt.cli.common import (
     sweep_options,
 )
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import count
 from lstm_trt.config.shape import AXES, GRIDS, Grid
 from lstm_trt.recorder.session import describe
 from lstm_trt.recorder.sweep import run_sweep
@@ -38,7 +39,7 @@ EXAMPLE = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `sweep`."""
     add = parser.add_argument
-    grids = ", ".join(f"{name} ({len(grid)} networks)" for name, grid in GRIDS.items())
+    grids = ", ".join(f"{name} ({count(len(grid), 'network')})" for name, grid in GRIDS.items())
     add("--grid", metavar="NAME", help=f"predefined grid: {grids}; given sizes replace those of the grid")
     shape_arguments(parser, several=True, required=False)
     add("--runtime", nargs="+", default=["onnxruntime"], metavar="NAME", help=f"{RUNTIME_HELP} (default onnxruntime)")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from lstm_trt.cli.common import deadline_argument
+from lstm_trt.cli.main import show
 from lstm_trt.recorder.watch import follow
 
 EXAMPLE = "lstm-trt watch soak --deadline-us 1000"
@@ -33,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
                 width = shutil.get_terminal_size().columns - 1
                 print(f"\r{str(snapshot)[:width]}\x1b[K", end="", flush=True)
             elif before is None or (snapshot.state, snapshot.files) != (before.state, before.files):
-                print(json.dumps(snapshot.as_dict()) if as_json else snapshot, flush=True)
+                print(json.dumps(snapshot.as_dict()), flush=True) if as_json else show(snapshot)
             before = snapshot
             if arguments.once:
                 break
@@ -41,5 +42,5 @@ def run(arguments: argparse.Namespace) -> int:
         if rewrite:
             print(flush=True)
     if not as_json and snapshot.ending(arguments.path):
-        print(snapshot.ending(arguments.path))
+        show(snapshot.ending(arguments.path))
     return 0

@@ -2,17 +2,26 @@
 
 Used by command output, messages and figures, so that a value is rounded the same way everywhere. Values that are not
 finite are shown as `?`. The terminal gets plain ASCII (`x`, `us`); figures pass `separator=THIN_SPACE` and `sign="×"`.
+While a command prints to a terminal, `WIDTH` is set; otherwise tables are as wide as their cells need.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import sys
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
+from contextvars import ContextVar
+
+#: Width of the terminal that is printed to, in characters; None if it is none.
+WIDTH: ContextVar[int | None] = ContextVar("WIDTH", default=None)
 
 #: Thousands separator in figures.
 THIN_SPACE = "\u2009"
+
+#: Escape sequences of colours in a terminal.
+_COLOUR = re.compile("\033\\[[0-9]*m")
 
 #: Minimum width in characters of a narrowed text column.
 LEAST_WIDTH = 6
@@ -155,9 +164,57 @@ def listed(items: Iterable[object], most: int = MOST_LISTED) -> str:
     return ", ".join(items[:most]) + more or "none"
 
 
-def table(header: Sequence[str] | None, rows: Sequence[Sequence[str]], **layout: object) -> str:
-    """Aligned columns with two spaces between them, one line per row; arguments as in `table_lines`."""
-    return "\n".join(table_lines(header, rows, **layout))
+def wrapped(text: str, width: int) -> str:
+    """The text with its lines broken at words, to at most `width` characters.
+
+    Continuation lines are indented, up to the first gap of two spaces if the line has one after its first word. Those
+    of a command end with a backslash, so that it can be copied.
+    """
+    lines = text.split("\n")
+    return "\n".join(line if len(_COLOUR.sub("", line)) <= width else _wrapped_line(line, width) for line in lines)
+
+
+def _wrapped_line(line: str, width: int) -> str:
+    is_command = line.lstrip().startswith("lstm-trt ")
+    if is_command:  # not within quotes
+        line = re.sub(r"'[^']*'|\"[^\"]*\"", lambda match: match[0].replace(" ", "\0"), line)
+    hanging = re.match(r" *(\S+ {2,})?", line).end()
+    if hanging > width // 2 or not line[:hanging].strip():
+        hanging = len(line) - len(line.lstrip()) + 2
+    parts = textwrap.wrap(
+        line,
+        width - 2 * is_command,
+        subsequent_indent=" " * hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return (" \\\n" if is_command else "\n").join(parts).replace("\0", " ")
+
+
+def table(
+    header: Sequence[str] | None, rows: Sequence[Sequence[str]], *, drop: Sequence[str] = (), **layout: object
+) -> str:
+    """Aligned columns with two spaces between them, one line per row; other arguments as in `table_lines`.
+
+    If a terminal is narrower than the table, the columns `drop` are left out, the first one first, as many as
+    necessary; a line at the end names them.
+    """
+    width, dropped = layout.pop("width", None) or WIDTH.get() or sys.maxsize, []
+    for name in drop:
+        lines = table_lines(header, rows, width=sys.maxsize, **layout)
+        complete = [line for line, row in zip(lines[1:], rows, strict=True) if len(row) == len(header)]
+        if max(map(len, [lines[0], *complete])) <= width:
+            break
+        place = header.index(name) if name in header else len(header)
+        # The last cell of a row with fewer cells than the header is free text.
+        rows = [
+            [*row[:place], *row[place + 1 :]] if place < len(row) - (len(row) < len(header)) else row for row in rows
+        ]
+        dropped += header[place : place + 1]
+        header = [*header[:place], *header[place + 1 :]]
+    lines = table_lines(header, rows, width=width, **layout)
+    lines += [f"columns not shown: {', '.join(dropped)}; a wider terminal or --format json shows them"] if dropped else []
+    return "\n".join(lines)
 
 
 def table_lines(
@@ -176,9 +233,11 @@ def table_lines(
     after a number does not move it. If a row has fewer cells than the header, its last cell is free text, such as the
     reason of a failure, and does not count for the column widths.
 
-    `width` is the maximum length of a line. If the columns need more, the widest text columns are narrowed, down to
-    `LEAST_WIDTH`, and their cells are cut with `…`. With `wrap` the last column is wrapped onto several lines instead.
+    `width` is the maximum length of a line, by default that of the terminal. If the columns need more, the widest text
+    columns are narrowed, down to `LEAST_WIDTH`, and their cells are cut with `…`. With `wrap` the last column is
+    wrapped onto several lines instead.
     """
+    width = width or WIDTH.get()
     size = max((len(row) for row in ([header] if header else rows)), default=0)
     columns = [[row[k] for row in rows if k < len(row) - (len(row) < size)] for k in range(size)]
     names = list(header) if header else [""] * size

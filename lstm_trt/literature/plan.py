@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from lstm_trt import registry
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import RuntimeUnavailable
-from lstm_trt.config.format import table
+from lstm_trt.config.format import count, table
 from lstm_trt.literature import implementations
 from lstm_trt.literature.implementations import Rates
 from lstm_trt.literature.session import REFERENCE, can_run, describe_benchmark, protocol_of
@@ -199,12 +199,12 @@ class Plan:
         header = ("workload", "scale", "mode", "implementation", "warm-up", "batches", "estimate", "")
         rows = [_cells(entry) for entry in self.entries]
         ready = self.ready
-        total = f"{len(ready.entries)} of {len(rows)} rows can be recorded on this machine"
+        total = f"{len(ready.entries)} of {count(len(rows), 'row')} can be recorded on this machine"
         total += f", in about {ready.total_s / 60:.0f} min"
         if len(ready.entries) < len(rows):
             total += f"; all rows would take {self.total_s / 60:.0f} min"
         if unknown := sum(entry.estimate_s is None for entry in self.entries):
-            total += f" (without {unknown} rows that have no estimate)"
+            total += f" (without {count(unknown, 'row')} without an estimate)"
         total += f"; time limit per row {TIME_LIMIT_S:g} s; resumes if interrupted"
         return f"{table(header, rows, right=header[4:7], left=header[:4])}\n{total}"
 

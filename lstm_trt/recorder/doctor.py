@@ -19,7 +19,7 @@ from typing import Any
 import lstm_trt
 from lstm_trt import registry, runtimes
 from lstm_trt.config.errors import RuntimeUnavailable, first_line
-from lstm_trt.config.format import table_lines
+from lstm_trt.config.format import WIDTH, table_lines
 from lstm_trt.machine import checks as machine_checks
 from lstm_trt.machine import facts
 from lstm_trt.machine.checks import KERNEL_LINE, Check
@@ -216,8 +216,12 @@ def _literature_lines(found: list[ImplementationRow], width: int, colour: bool) 
     return [heading, *_table(("state", "framework", "version", "extra", "implementations"), rows, width, colour)]
 
 
-def render(report: Report, width: int = 100, colour: bool | None = None) -> str:
-    """The report as text of `width` columns; `colour` defaults to True on a terminal unless NO_COLOR is set."""
+def render(report: Report, width: int | None = None, colour: bool | None = None) -> str:
+    """The report as text of `width` columns (default: those of the terminal, else 100).
+
+    `colour` defaults to True on a terminal unless NO_COLOR is set.
+    """
+    width = width or WIDTH.get() or 100
     if colour is None:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     ready = [row for row in report.runtimes if row.ready]

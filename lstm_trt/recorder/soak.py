@@ -23,6 +23,7 @@ from pathlib import Path
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol, warnings_of
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import count
 from lstm_trt.config.workload import Workload
 from lstm_trt.recorder.loop import Loop
 from lstm_trt.recorder.pool import WorkerPool, next_round
@@ -172,14 +173,14 @@ class Soak:
         }
 
     def __str__(self) -> str:
-        lines = [f"round {self.round}, {self.parts} parts; {self.snapshot}"]
+        lines = [f"round {self.round}, {count(self.parts, 'part')}; {self.snapshot}"]
         lines += [control_text(self.control)] if self.control else []
         return "\n".join([*lines, verdict_command(self.folder)])
 
 
 def control_text(control: dict) -> str:
     """The control run in one line."""
-    return f"control run of an empty step: max {control['max_us']:.1f} us of {control['calls']} calls"
+    return f"control run of an empty step: max {control['max_us']:.1f} us of {count(control['calls'], 'call')}"
 
 
 @dataclass(frozen=True)

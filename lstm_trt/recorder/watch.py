@@ -115,10 +115,10 @@ class Snapshot:
             f"max {self.max_us:.1f} us",
         ]
         if self.misses is not None:
-            times.append(f"{self.misses} misses of the {self.deadline_us:g} us deadline")
+            times.append(f"{count(self.misses, 'miss')} of the {self.deadline_us:g} us deadline")
         parts = [f"{self.name}: {', '.join(times)} (percentiles to 0.1 %)"]
         if self.configurations > 1:
-            parts[0] = f"{self.files} files of {self.configurations} configurations; latest: {parts[0]}"
+            parts[0] = f"{count(self.files, 'file')} of {self.configurations} configurations; latest: {parts[0]}"
         if self.elapsed_s is not None:
             parts.append(f"{duration(self.elapsed_s)} elapsed, {duration(self.left_s)} left")
         if self.unreadable:

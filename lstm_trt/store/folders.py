@@ -16,6 +16,7 @@ import numpy as np
 
 from lstm_trt.config.configuration import warnings_of
 from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError
+from lstm_trt.config.format import count
 from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, read_pair
 from lstm_trt.store.files import make_folder, opened, read, read_failure, wanted
 from lstm_trt.store.schema import Failure, Recording
@@ -71,7 +72,10 @@ def contents(folder: Path) -> Contents:
 
 
 def read_many(
-    path: Path, columns: Collection[str] | None = None, skipped: list[UnknownConfiguration] | None = None
+    path: Path,
+    columns: Collection[str] | None = None,
+    skipped: list[UnknownConfiguration] | None = None,
+    command: str = "record",
 ) -> Iterator[Recording | Failure]:
     """All recordings and failures of a file, a folder, or a consolidated pair (its folder or either file).
 
@@ -81,8 +85,9 @@ def read_many(
     the consolidated pair of the folder is given once. A failure is left out if its configuration
     was recorded later in the same round.
 
-    Raises `StoreError` if there is no recording, or a file is damaged. Recordings of a newer version in a folder
-    or pair raise `UnknownConfiguration`, or are appended to `skipped` if it is given.
+    Raises `StoreError` if there is no recording (the message names the `command` that makes one), or a file is
+    damaged. Recordings of a newer version in a folder or pair raise `UnknownConfiguration`, or are appended to
+    `skipped` if it is given.
     """
     path = Path(path)
     if not path.exists():
@@ -101,7 +106,7 @@ def read_many(
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from None
     if not (found.recordings or found.failures or found.others or found.parts or found.pair):
-        raise StoreError(f"{path} contains no recordings; record one with: lstm-trt record --out {path} ...")
+        raise StoreError(f"{path} contains no recordings; record one with: lstm-trt {command} --out {path} ...")
     known = found.recordings.keys() | found.parts.keys()
     readers = [partial(read, file, columns) for file in [*found.recordings.values(), *found.others]]
     readers += [partial(read_parts, parts, columns, found.failures.get(key)) for key, parts in found.parts.items()]
@@ -132,7 +137,7 @@ class Consolidated:
         return {"folder": str(self.folder), "recordings": self.recordings, "failures": self.failures}
 
     def __str__(self) -> str:
-        counts = f"{self.recordings} recordings, {self.failures} failures"
+        counts = f"{count(self.recordings, 'recording')}, {count(self.failures, 'failure')}"
         return f"{self.folder}: wrote {TRIALS_FILE} and {CONFIGS_FILE} with {counts}"
 
 
@@ -223,9 +228,9 @@ def missing(numbered: dict[int, Path], soak: dict, failure: str | None) -> Itera
     if absent:
         yield f"soak incomplete: part {', '.join(map(str, absent))} missing"
     if not soak["last"]:
-        count = len(numbered)
-        expected = max(count + 1, round((soak["part"] + 1) * soak["asked_s"] / soak["elapsed_s"]))
-        yield f"soak incomplete: {count} of about {expected} parts" + (f" ({failure})" if failure else "")
+        present = len(numbered)
+        expected = max(present + 1, round((soak["part"] + 1) * soak["asked_s"] / soak["elapsed_s"]))
+        yield f"soak incomplete: {present} of about {expected} parts" + (f" ({failure})" if failure else "")
 
 
 def tidy(folder: Path) -> list[Path]:

@@ -359,7 +359,7 @@ def test_ctrl_c_leaves_the_parts_and_says_how_to_go_on(tmp_path):
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 130 and output == "" and "Traceback" not in errors
-    assert "resume with: lstm-trt record" in errors and "--for 1h" in errors
+    assert "resume with:\n  lstm-trt record" in errors and "--for 1h" in errors
     assert all(store_files.read(path).part == number for number, path in enumerate(parts_of(tmp_path)))
     assert not folder_in_use(tmp_path)
 

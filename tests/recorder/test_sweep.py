@@ -195,7 +195,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):
     sweep.send_signal(signal.SIGINT)
     _, errors = sweep.communicate(timeout=300)
     assert sweep.returncode == 130
-    assert "resume with: lstm-trt sweep" in errors and str(tmp_path) in errors and "Traceback" not in errors
+    assert "resume with:\n  lstm-trt sweep" in errors and str(tmp_path) in errors and "Traceback" not in errors
     assert wait_for(lambda: not orphans(mark))
     assert all(isinstance(item, schema.Recording) for item in folders.read_many(tmp_path))
 

@@ -179,7 +179,7 @@ def test_ctrl_c_while_recording_stops_and_the_same_command_goes_on(recorded, her
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 130 and "Traceback" not in errors
-    assert "stopped; resume with: lstm-trt versions onnxruntime 1.20.1" in errors
+    assert "stopped; resume with:\n  lstm-trt versions onnxruntime 1.20.1" in errors
     done = {(one.configuration.id, one.round) for one in folders.read_many(tmp_path)}
     assert len(done) >= 3
     more = max(number for _, number in done) + 1
