@@ -32,9 +32,12 @@ if TYPE_CHECKING:
     from lstm_trt.config.configuration import Configuration
 
 
-def _column(title: str, place: int) -> Any:
-    """A field (default None) that is a column of the text table; columns are sorted by `place`."""
-    return field(default=None, metadata={"title": title, "place": place})
+def _column(title: str, place: int, drop: int = 0, default: Any = None) -> Any:
+    """A field that is a column of the text table; columns are sorted by `place`.
+
+    In a narrow terminal the columns with `drop` are left out, 1 first.
+    """
+    return field(default=default, metadata={"title": title, "place": place, "drop": drop})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,29 +71,29 @@ class SummaryRow(JsonFields):
     threads: int | None = None
     mode: str | None = None
     status: str
-    n: int = field(default=0, metadata={"title": "n", "place": 0})
-    min_us: float | None = _column("min", 8)
-    mean_us: float | None = _column("mean", 6)
-    std_us: float | None = _column("std", 7)
+    n: int = _column("n", 0, default=0)
+    min_us: float | None = _column("min", 8, drop=2)
+    mean_us: float | None = _column("mean", 6, drop=3)
+    std_us: float | None = _column("std", 7, drop=1)
     median_us: float | None = _column("median", 5)
     median_us_low: float | None = None
     median_us_high: float | None = None
-    p90_us: float | None = _column("p90", 4)
+    p90_us: float | None = _column("p90", 4, drop=5)
     p90_us_low: float | None = None
     p90_us_high: float | None = None
-    p99_us: float | None = _column("p99", 3)
+    p99_us: float | None = _column("p99", 3, drop=8)
     p99_us_low: float | None = None
     p99_us_high: float | None = None
-    p999_us: float | None = _column("p99.9", 2)
+    p999_us: float | None = _column("p99.9", 2, drop=9)
     p999_us_low: float | None = None
     p999_us_high: float | None = None
     max_us: float | None = _column("max", 1)
-    outliers: int | None = _column("outliers", 10)
+    outliers: int | None = _column("outliers", 10, drop=6)
     not_alone: int | None = _column("not alone", 11)
-    clusters: tuple[Cluster, ...] | None = ()
+    clusters: tuple[Cluster, ...] | None = _column("clusters", 12, drop=7, default=())
     steady_state: SteadyState | None = None
     max_with_warmup_us: float | None = None
-    floor_us: float | None = _column("roofline", 9)
+    floor_us: float | None = _column("roofline", 9, drop=4)
     graph: bool | None = None
     device_clocks: str | None = None
     arrival: str | None = None

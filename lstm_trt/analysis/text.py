@@ -26,7 +26,6 @@ from lstm_trt.config.format import (
     short_number,
     signed_percent,
     table,
-    table_lines,
 )
 
 if TYPE_CHECKING:
@@ -59,9 +58,6 @@ LEAST_TAIL = 5
 
 #: Maximum number of segments, and of inversions, that are printed; the others are counted.
 MOST_SEGMENTS, MOST_INVERSIONS = 5, 10
-
-#: Maximum width of the summary table in characters.
-WIDTH = 140
 
 AXIS_NAMES = {"layers": "Layers", "hidden": "Hidden size", "sequence": "Sequence length", "batch": "Batch size"}
 
@@ -463,10 +459,10 @@ def _rounds_to_record(comparison: Comparison) -> list[str]:
 
 
 def summary_table(rows: Sequence[SummaryRow]) -> str:
-    """The summary as a text table, at most `WIDTH` wide; the maximum comes first, times are in us.
+    """The summary as a text table; the maximum comes first, times are in us.
 
     A star marks a percentile without an upper bound at this n. Rows of tables from elsewhere show their group instead
-    of a shape. Lines with a failure can be longer, and so can tables with names of workloads.
+    of a shape.
     """
     named = _name_columns(rows)
     shown = sorted((column for column in fields(rows[0]) if column.metadata), key=lambda c: c.metadata["place"])
@@ -481,15 +477,8 @@ def summary_table(rows: Sequence[SummaryRow]) -> str:
         else:
             cells.append(f"failed at {row.stage}: {row.reason}" if row.stage else f"failed: {row.reason}")
         lines.append(cells)
-    whole = any(row.runtime is not None and "workload" in row.group for row in rows)
     header = [*named, *(column.metadata["title"] for column in shown)]
-    last = "clusters"
-    head, *texts = table_lines(header, lines, width=None if whole else WIDTH - len(last) - 2)
-    space = max(WIDTH - len(head) - 2, len(last))
-    texts = [
-        f"{text}  {_clusters(row, space)}" if row.status == "ok" else text
-        for text, row in zip(texts, rows, strict=True)
-    ]
+    least = sorted((column.metadata for column in shown if column.metadata["drop"]), key=lambda data: data["drop"])
     caption = "latencies in us after warm-up"
     caption += "; network: layers x hidden" if "network" in header else ""
     caption += "; n: number of trials"
@@ -499,7 +488,8 @@ def summary_table(rows: Sequence[SummaryRow]) -> str:
         legend += "; not alone: recordings during which other programs used the CPU"
     star = any("*" in cell for cells in lines for cell in cells)
     legend += "; *: n too small for an upper bound" if star else ""
-    return "\n".join([caption, legend, f"{head}  {last}", *texts])
+    text = table(header, lines, left=("clusters",), drop=[data["title"] for data in least])
+    return "\n".join([caption, legend, text])
 
 
 def _name_columns(rows: Sequence[SummaryRow]) -> dict[str, Callable[[SummaryRow], object]]:
@@ -536,17 +526,11 @@ def _arrival(row: SummaryRow) -> str:
 
 def _cell(row: SummaryRow, name: str) -> str:
     value = getattr(row, name)
+    if name == "clusters" and value is not None:
+        return clusters_line(value, 1)
     if not name.endswith("_us"):
         return "-" if value is None else str(value)
     return microseconds(value) + "*" * (getattr(row, f"{name}_high", row.max_us) is None)
-
-
-def _clusters(row: SummaryRow, space: int) -> str:
-    """The most frequent clusters, as many as fit into `space` characters."""
-    if row.clusters is None:
-        return "-"
-    texts = (clusters_line(row.clusters, most) for most in range(len(row.clusters), -1, -1))
-    return next((text for text in texts if len(text) <= space), str(len(row.clusters)))
 
 
 # Replays

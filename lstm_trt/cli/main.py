@@ -56,7 +56,9 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         epilog=f"{_command_list()}\n\nlstm-trt COMMAND --help shows a command's options and an example.",
     )
     parser.add_argument("--version", action="version", version=f"lstm-trt {__version__}")
-    subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS)
+    subcommands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", prog="lstm-trt", help=argparse.SUPPRESS
+    )
     for name, (_, summary) in COMMANDS.items():
         subparser = subcommands.add_parser(name)
         if name == command:

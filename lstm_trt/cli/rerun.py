@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     values += [item for text in arguments.yaml for item in parse_yaml(text).items()]
     as_json = arguments.format == "json"
 
-    def show(done: Run) -> None:
+    def print_run(done: Run) -> None:
         if done.failure is not None:
             show(f"lstm-trt: {done}", sys.stderr)
         elif not as_json:
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         kernel=arguments.kernel,
         cell_limit_s=arguments.cell_limit,
         show_progress=not arguments.quiet,
-        listener=show,
+        listener=print_run,
     )
     if as_json:
         print(json.dumps([done.as_dict() for done in runs], indent=1))  # parameters may be NaN

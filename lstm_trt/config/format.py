@@ -23,7 +23,7 @@ THIN_SPACE = "\u2009"
 #: Escape sequences of colours in a terminal.
 _COLOUR = re.compile("\033\\[[0-9]*m")
 
-#: Minimum width in characters of a narrowed text column.
+#: Minimum width in characters of a wrapped column.
 LEAST_WIDTH = 6
 
 #: Maximum number of names in one message; the others are counted.
@@ -165,10 +165,10 @@ def listed(items: Iterable[object], most: int = MOST_LISTED) -> str:
 
 
 def wrapped(text: str, width: int) -> str:
-    """The text with its lines broken at words, to at most `width` characters.
+    """The text with its lines broken at words, to at most `width` characters; a longer word is kept whole.
 
-    Continuation lines are indented, up to the first gap of two spaces if the line has one after its first word. Those
-    of a command end with a backslash, so that it can be copied.
+    Continuation lines are indented, up to the first gap of two spaces if the line has one after its first word. The
+    lines of a command end with a backslash, so that it can be copied.
     """
     lines = text.split("\n")
     return "\n".join(line if len(_COLOUR.sub("", line)) <= width else _wrapped_line(line, width) for line in lines)
@@ -176,8 +176,9 @@ def wrapped(text: str, width: int) -> str:
 
 def _wrapped_line(line: str, width: int) -> str:
     is_command = line.lstrip().startswith("lstm-trt ")
-    if is_command:  # not within quotes
-        line = re.sub(r"'[^']*'|\"[^\"]*\"", lambda match: match[0].replace(" ", "\0"), line)
+    if is_command:  # breaks before its options only
+        line = re.sub(r"(?<=\S) (?!--)", "\0", re.sub(r"'[^']*'", lambda quoted: quoted[0].replace(" ", "\0"), line))
+    line = re.sub(r"(?<=\d) (?=%|(us|ms|s)\b)", "\0", line)
     hanging = re.match(r" *(\S+ {2,})?", line).end()
     if hanging > width // 2 or not line[:hanging].strip():
         hanging = len(line) - len(line.lstrip()) + 2
@@ -199,21 +200,23 @@ def table(
     If a terminal is narrower than the table, the columns `drop` are left out, the first one first, as many as
     necessary; a line at the end names them.
     """
-    width, dropped = layout.pop("width", None) or WIDTH.get() or sys.maxsize, []
+    lines, dropped = table_lines(header, rows, **layout), []
     for name in drop:
-        lines = table_lines(header, rows, width=sys.maxsize, **layout)
         complete = [line for line, row in zip(lines[1:], rows, strict=True) if len(row) == len(header)]
-        if max(map(len, [lines[0], *complete])) <= width:
+        if max(map(len, [lines[0], *complete])) <= (WIDTH.get() or sys.maxsize):
             break
-        place = header.index(name) if name in header else len(header)
+        place = header.index(name)
         # The last cell of a row with fewer cells than the header is free text.
         rows = [
-            [*row[:place], *row[place + 1 :]] if place < len(row) - (len(row) < len(header)) else row for row in rows
+            [*row[:place], *row[place + 1 :]] if len(row) == len(header) or place < len(row) - 1 else row
+            for row in rows
         ]
-        dropped += header[place : place + 1]
         header = [*header[:place], *header[place + 1 :]]
-    lines = table_lines(header, rows, width=width, **layout)
-    lines += [f"columns not shown: {', '.join(dropped)}; a wider terminal or --format json shows them"] if dropped else []
+        dropped.append(name)
+        lines = table_lines(header, rows, **layout)
+    lines += (
+        [f"columns not shown: {', '.join(dropped)}; a wider terminal or --format json shows them"] if dropped else []
+    )
     return "\n".join(lines)
 
 
@@ -233,9 +236,7 @@ def table_lines(
     after a number does not move it. If a row has fewer cells than the header, its last cell is free text, such as the
     reason of a failure, and does not count for the column widths.
 
-    `width` is the maximum length of a line, by default that of the terminal. If the columns need more, the widest text
-    columns are narrowed, down to `LEAST_WIDTH`, and their cells are cut with `…`. With `wrap` the last column is
-    wrapped onto several lines instead.
+    With `wrap` the last column is wrapped onto several lines, of at most `width` characters (default: `WIDTH`).
     """
     width = width or WIDTH.get()
     size = max((len(row) for row in ([header] if header else rows)), default=0)
@@ -254,8 +255,6 @@ def table_lines(
     lines = [spaced(row) for row in ([header] if header else []) + list(rows)]
     counted = [line if len(line) == size else line[:-1] for line in lines]
     widths = [max((len(line[k]) for line in counted if k < len(line)), default=0) for k in range(size)]
-    if width is not None and not wrap:
-        _narrow(widths, [k for k in range(size) if not to_right[k]], width - indent - 2 * (size - 1))
     start = indent + sum(widths[:-1]) + 2 * (size - 1)
 
     def text(line: list[str]) -> str:
@@ -271,17 +270,7 @@ def table_lines(
     return [text(line) for line in lines]
 
 
-def _narrow(widths: list[int], columns: list[int], most: int) -> None:
-    """Reduce the widest of `columns`, in place, until the sum of all widths is at most `most`."""
-    while columns and sum(widths) > most:
-        widest = max(columns, key=lambda column: widths[column])
-        if widths[widest] <= LEAST_WIDTH:
-            return
-        widths[widest] -= 1
-
-
 def _aligned(cell: str, width: int, to_right: bool) -> str:
-    cell = cell if len(cell) <= width else cell[: width - 1] + "…"
     return cell.rjust(width) if to_right else cell.ljust(width)
 
 

@@ -199,7 +199,8 @@ def _block(document: str, recordings: list[list[Row]]) -> str:
     names = ["workload", "scale", "mode", "implementation"]
     numbers = ["n", *(f"{name} {unit}" if unit in SECONDS else name for name, unit in figures)]
     lines = [_line(rows, [name for name, _ in figures]) for rows in recordings]
-    return f"document {document}\n{format.table([*names, *numbers], lines, left=names, right=numbers)}"
+    table = format.table([*names, *numbers], lines, left=names, right=numbers, drop=numbers[:1:-1])
+    return f"document {document}\n{table}"
 
 
 def _line(recording: list[Row], statistics: list[str]) -> list[str]:

@@ -206,7 +206,9 @@ class Plan:
         if unknown := sum(entry.estimate_s is None for entry in self.entries):
             total += f" (without {count(unknown, 'row')} without an estimate)"
         total += f"; time limit per row {TIME_LIMIT_S:g} s; resumes if interrupted"
-        return f"{table(header, rows, right=header[4:7], left=header[:4])}\n{total}"
+        return (
+            f"{table(header, rows, right=header[4:7], left=header[:4], drop=('warm-up', 'batches', 'mode'))}\n{total}"
+        )
 
 
 def _cells(entry: Entry) -> list[str]:

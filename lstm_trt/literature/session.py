@@ -145,7 +145,10 @@ class Listing:
             (name, "ready" if state.ready else f"not ready: {state.reason}")
             for name, state in self.implementations.items()
         ]
-        lines = ["implementations (see lstm-trt doctor on how to install missing ones):", table(None, states, indent=2)]
+        lines = [
+            "implementations (see lstm-trt doctor on how to install missing ones):",
+            table(None, states, indent=2, wrap=True),
+        ]
         lines.append(
             "names: framework-style-execution; styles: basic (the cell written out, in a Python loop),\n"
             "  fused and static (PyTorch's and Keras' cell in a Python loop), while (the cell written out, in a loop of"

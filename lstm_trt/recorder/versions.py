@@ -162,7 +162,9 @@ class Answer:
             times = [microseconds(numbers[name]) for name in ("max_us", "p99_us", "median_us")]
             ratios = [_ratio(comparison, name) for name in ("median", "tail")]
             rows.append((side.version, str(numbers["rounds"]), str(numbers["n"]), *times, *ratios))
-        return "\n".join([caption, table(header, rows, left=("version", "median ratio", "tail ratio"))])
+        return "\n".join(
+            [caption, table(header, rows, left=("version", "median ratio", "tail ratio"), drop=("n", "p99 us"))]
+        )
 
     def csv_text(self) -> str:
         """One row per version; the first version's row has no comparison."""

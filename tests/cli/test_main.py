@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 
 import lstm_trt
+from lstm_trt.cli.main import main
+from lstm_trt.registry import COMMANDS
 from lstm_trt.store import cache
 from tests.conftest import ROOT, wait_for
+from tests.support.golden import TEXTS
 
 SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
 
@@ -134,3 +140,43 @@ def test_the_names_of_the_package_all_resolve():
         assert getattr(lstm_trt, name) is not None
     with pytest.raises(AttributeError):
         lstm_trt.no_such_name  # noqa: B018
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("name", ["verdict-met", "replay", "summarize", "literature"])
+def test_a_terminal_gets_lines_of_its_width_and_a_pipe_the_whole_text(monkeypatch, name, width):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", str(width))
+    with redirect_stdout(Terminal()) as out:
+        main(TEXTS[name])
+    whole = (ROOT / f"tests/golden/{name}.txt").read_text()
+    assert max(map(len, whole.splitlines())) > 80
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    if "columns not shown" not in out.getvalue():
+        assert out.getvalue().split() == whole.split()
+
+
+def test_an_error_is_wrapped_too_and_a_pipe_gets_one_line(monkeypatch, refused):
+    monkeypatch.setenv("COLUMNS", "60")
+    line = refused("literature", "foo")
+    assert "unknown workload 'foo': choose from" in line and len(line) > 60
+    with redirect_stderr(Terminal()) as errors:
+        assert main(["literature", "foo"]) == 2
+    assert max(map(len, errors.getvalue().splitlines())) <= 60 and errors.getvalue().split() == line.split()
+
+
+def test_an_empty_folder_names_the_command_that_records_into_it(tmp_path, refused):
+    assert "lstm-trt literature " in refused("literature", "--table", "--out", tmp_path)
+    assert "lstm-trt record " in refused("summarize", tmp_path)
+
+
+def test_the_help_lists_every_command_once_by_group(lab):
+    text = lab("--help", COLUMNS="80").stdout
+    assert re.findall(r"^  (\w+)  ", text, re.MULTILINE) == list(COMMANDS)
+    assert re.findall(r"^([\w ]+):$", text, re.MULTILINE)[1:] == list(dict.fromkeys(g for g, _ in COMMANDS.values()))

@@ -1,3 +1,5 @@
+import shlex
+
 import pytest
 
 from lstm_trt.config import format
@@ -49,9 +51,35 @@ def test_a_table_aligns_numbers_to_the_right_and_ends_failed_rows_in_free_text()
     ]
 
 
-def test_a_table_narrows_text_columns_to_its_width_and_keeps_numbers_whole():
-    lines = format.table_lines(("name", "max"), [("a very long name of a network", "12345.6")], width=20)
-    assert lines[1] == "a very lon…  12345.6"
+def at_width(width, function, *arguments, **more):
+    before = format.WIDTH.set(width)
+    try:
+        return function(*arguments, **more)
+    finally:
+        format.WIDTH.reset(before)
+
+
+def test_a_table_leaves_columns_out_in_a_narrow_terminal_in_the_given_order_and_names_them():
+    rows = [("a", "12.3", "4.5", "none"), ("b", "failed at memory: too large for everything")]
+    arguments = (("name", "max", "mean", "clusters"), rows)
+    whole = format.table(*arguments).splitlines()
+    assert whole[0] == "name   max  mean  clusters"
+    assert at_width(26, format.table, *arguments, drop=("mean", "max")).splitlines() == whole
+    lines = at_width(25, format.table, *arguments, drop=("mean", "max")).splitlines()
+    assert lines[:2] == ["name   max  clusters", "a     12.3  none"] and lines[2].endswith(rows[1][1])
+    assert lines[3].startswith("columns not shown: mean;")
+    lines = at_width(1, format.table, *arguments, drop=("mean", "max")).splitlines()
+    assert lines[0] == "name  clusters" and lines[3].startswith("columns not shown: mean, max;")
+
+
+@pytest.mark.parametrize("width", [20, 33, 60])
+def test_lines_are_wrapped_at_words_and_commands_stay_commands(width):
+    text = "a line of some words that is longer than the width of the terminal, and ends here\n  short"
+    lines = format.wrapped(text, width).splitlines()
+    assert all(len(line) <= width for line in lines) and lines[-1] == "  short"
+    assert " ".join(" ".join(lines[:-1]).split()) == text.splitlines()[0]
+    command = "  lstm-trt sweep --hidden 32 64 --rename 'Average time (s) --x=latency_s' b=c --out rounds/a && next"
+    assert shlex.split(format.wrapped(command, width).replace("\\\n", "")) == shlex.split(command)
 
 
 def test_a_table_wraps_its_last_column():
