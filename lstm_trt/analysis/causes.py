@@ -55,8 +55,36 @@ BESIDE = 2.2
 PRIOR = 30
 
 
-def find_period(starts_ns: Sequence[np.ndarray], members: Sequence[np.ndarray], latency_ns: float) -> float | None:
-    """The period of marked trials in ms; None if there is none.
+#: Periods in ms of timers of Linux that often interrupt a program: kernel ticks (`CONFIG_HZ`), the default of
+#: `cpu.max`, and `vm.stat_interval`.
+USUAL_PERIODS = {
+    1.0: "period of a 1 kHz kernel tick",
+    4.0: "period of a 250 Hz kernel tick",
+    10.0: "period of a 100 Hz kernel tick",
+    100.0: "period of a cgroup's CPU quota",
+    1000.0: "period of the kernel's memory statistics",
+}
+
+#: A period may differ from a usual one by this many standard errors.
+PERIOD_ERRORS = 3
+
+
+@dataclass(frozen=True)
+class Period:
+    """A period and its standard error, from the distances of the intervals to the multiples of the period."""
+
+    ms: float
+    error_ms: float
+
+    @property
+    def hint(self) -> str | None:
+        """What usually has this period, which is no proof that it is the cause; None if nothing known has."""
+        reach_ms = PERIOD_ERRORS * self.error_ms
+        return next((hint for ms, hint in USUAL_PERIODS.items() if abs(self.ms - ms) <= reach_ms), None)
+
+
+def find_period(starts_ns: Sequence[np.ndarray], members: Sequence[np.ndarray], latency_ns: float) -> Period | None:
+    """The period of marked trials; None if there is none.
 
     `starts_ns`: ascending start times of the trials of each sample. `members`: bool, the marked
     trials. `latency_ns`: typical duration of a trial. A start may precede the timer's event by
@@ -94,7 +122,7 @@ def _random_intervals(starts: np.ndarray, count: int, generator: np.random.Gener
     return drawn
 
 
-def _best(intervals: np.ndarray, random: np.ndarray, spacing_ns: float) -> float | None:
+def _best(intervals: np.ndarray, random: np.ndarray, spacing_ns: float) -> Period | None:
     from scipy.special import bdtrc
 
     n = len(intervals)
@@ -124,13 +152,14 @@ def _best(intervals: np.ndarray, random: np.ndarray, spacing_ns: float) -> float
         if not inside.any():
             return None
         period = float(intervals[inside].sum() / beats[inside].sum())
+        error = float(np.linalg.norm((intervals - beats * period)[inside]) / beats[inside].sum())
     at, beside = (int(_near(intervals, np.array([period]), spacing_ns, aside)[0]) for aside in ((0,), (-1, 1)))
     random_at, random_beside = (_near(random, np.array([period]), spacing_ns, aside)[0] for aside in ((0,), (-1, 1)))
     share = float(random_at + PRIOR / 3) / float(random_at + random_beside + PRIOR)
     # Intervals without a period are distributed over the three windows like random ones.
     if not at or bdtrc(at - 1, at + beside, share) > ALPHA_BESIDE:
         return None
-    return period / 1e6
+    return Period(period / 1e6, error / 1e6)
 
 
 def _reach(periods, spacing_ns: float):

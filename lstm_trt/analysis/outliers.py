@@ -38,7 +38,8 @@ class Cluster(JsonFields):
 
     `low` and `high`: half-open range of its trials, as multiples. `share`: share of the timed
     trials, with its exact 95 % interval (Clopper and Pearson). `period_ms`: None if there is no
-    period. `counts`: trials of each round.
+    period. `hint`: what usually has this period, if no cause was found, else None. `counts`: trials
+    of each round.
     """
 
     multiplier: float
@@ -47,6 +48,7 @@ class Cluster(JsonFields):
     share_low: float
     share_high: float
     period_ms: float | None = None
+    hint: str | None = None
     causes: tuple[Cause, ...] = ()
     low: float
     high: float
@@ -65,7 +67,7 @@ class Tail(JsonFields):
 
     These are the trials above the upper fence of 1.5 x IQR of the bulk, if they are more than a normal distribution
     has there; else those so far above it that a normal distribution has one of them in 1 % of samples.
-    `start` and `stop`: smallest and largest multiple. `shape`: how the tail decays, as text.
+    `start` and `stop`: smallest and largest multiple. `shape`: how the tail decays, as text. `hint`: as of a cluster.
     """
 
     count: int
@@ -74,6 +76,7 @@ class Tail(JsonFields):
     stop: float
     shape: str
     period_ms: float | None = None
+    hint: str | None = None
     causes: tuple[Cause, ...] = ()
 
     def as_dict(self) -> dict:
@@ -346,13 +349,14 @@ def _explain(found: Outliers, samples: list[Sample]) -> Outliers:
     excess = [tuple((multiple - 1) * found.median_us * 1e3 for multiple in ends) for ends in ranges]
     causes = find_causes(samples, found.labels, kinds, excess)
 
-    def period(kind: int) -> float | None:
-        return find_period(starts, [label == kind for label in found.labels], found.median_us * 1e3)
+    def explained(part: Cluster | Tail, kind: int, causes: tuple[Cause, ...]) -> Cluster | Tail:
+        period = find_period(starts, [label == kind for label in found.labels], found.median_us * 1e3)
+        if period is None:
+            return replace(part, causes=causes)
+        return replace(part, period_ms=period.ms, hint=None if causes else period.hint, causes=causes)
 
-    clusters = tuple(
-        replace(cluster, period_ms=period(place), causes=causes[place]) for place, cluster in enumerate(found.clusters)
-    )
-    tail = None if found.tail is None else replace(found.tail, period_ms=period(TAIL), causes=causes[-1])
+    clusters = tuple(explained(cluster, place, causes[place]) for place, cluster in enumerate(found.clusters))
+    tail = found.tail and explained(found.tail, TAIL, causes[-1])
     counted = sorted({name for sample in samples for name in (*sample.causes, *sample.block_causes)})
     counted += [CONTROL] if any(sample.control_ns is not None for sample in samples) else []
     return replace(found, clusters=clusters, tail=tail, period_by=by, causes_counted=tuple(counted))

@@ -118,7 +118,7 @@ class SummaryRow(JsonFields):
         """JSON values; periods and causes of clusters, which are not searched here, are left out."""
         row = super().as_dict()
         for cluster in row["clusters"] or ():
-            del cluster["period_ms"], cluster["causes"]
+            del cluster["period_ms"], cluster["hint"], cluster["causes"]
         return row
 
 

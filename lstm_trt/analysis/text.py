@@ -12,7 +12,6 @@ from lstm_trt.analysis.outcomes import Change, CountedBy, Outcome, SteadyState, 
 from lstm_trt.analysis.quantiles import ROUNDS
 from lstm_trt.config.format import (
     count,
-    latency,
     microseconds,
     milliseconds,
     multiple,
@@ -214,7 +213,7 @@ def outliers_text(outliers: Outliers, name: str = "") -> str:
     rounds = outliers.rounds
     over = f" in {len(rounds)} rounds" if len(rounds) > 1 else ""
     lines.append(
-        f"{count(outliers.n, 'trial')}{over}, median {latency(outliers.median_us)}; {_box_plot_count(outliers)}"
+        f"{count(outliers.n, 'trial')}{over}, median {microseconds(outliers.median_us)} us; {_box_plot_count(outliers)}"
     )
     lines.append(f"Trials: {_partition(outliers)}")
     lines += _course(rounds)
@@ -261,12 +260,12 @@ def clusters_line(clusters: Sequence, most: int | None = None) -> str:
     return f"{shown}, +{others}" if shown else count(others, "cluster")
 
 
-def causes_text(slow: Cluster | Tail, outliers: Outliers) -> str:
+def causes_text(part: Cluster | Tail, outliers: Outliers) -> str:
     """Causes for figures: `minor page faults (odds ratio 12)`, compared with the bulk, or `unexplained`."""
     if not outliers.causes_counted:
-        return "no events were counted"
+        return "no events were counted" + _hint(part)
     texts = []
-    for cause in slow.causes:
+    for cause in part.causes:
         if cause.by == CountedBy.CONTROL:
             texts.append("machine noise (control run)")
             continue
@@ -274,7 +273,11 @@ def causes_text(slow: Cluster | Tail, outliers: Outliers) -> str:
         odds = f"odds\u00a0ratio\u00a0{number(cause.odds_ratio)}"
         whole = cause.share >= MOSTLY
         texts.append(f"{name} ({odds})" if whole else f"partly {name} ({percent(cause.share)} of these, {odds})")
-    return ", ".join(texts) or "unexplained"
+    return ", ".join(texts) or "unexplained" + _hint(part)
+
+
+def _hint(part: Cluster | Tail) -> str:
+    return f" ({part.hint})" if part.hint else ""
 
 
 def _course(rounds: Sequence[Round]) -> list[str]:
@@ -293,17 +296,18 @@ def _segments(part: Round) -> str:
     texts = []
     for segment in part.segments[:MOST_SEGMENTS]:
         change = f" (drift {signed_percent(segment.change)})" if segment.change else ""
-        texts.append(f"{latency(segment.median_ns / 1e3)} in trials {segment.start + 1} to {segment.stop}{change}")
+        trials = f"trials {segment.start + 1} to {segment.stop}"
+        texts.append(f"{microseconds(segment.median_ns / 1e3)} us in {trials}{change}")
     more = len(part.segments) - len(texts)
     texts += [f"and {count(more, 'more segment')}"] if more else []
     return f", {signed_percent(part.drift)} from start to end: {'; '.join(texts)}"
 
 
 def _cluster(cluster: Cluster, outliers: Outliers) -> str:
-    text = f"{multiple(cluster.multiplier)} ({latency(cluster.time_us)}): {count(cluster.count, 'trial')},"
+    text = f"{multiple(cluster.multiplier)} ({microseconds(cluster.time_us)} us): {count(cluster.count, 'trial')},"
     text += f" {percent(cluster.share)} ({percent_number(cluster.share_low)} to {percent(cluster.share_high)})"
     text += _period(cluster.period_ms, outliers) + _level_elsewhere(cluster, outliers.rounds)
-    return text if outliers.period_by is None else f"{text}, {_causes(cluster.causes)}"
+    return text if outliers.period_by is None else f"{text}, {_causes(cluster)}"
 
 
 def _level_elsewhere(cluster: Cluster, rounds: Sequence[Round]) -> str:
@@ -350,18 +354,18 @@ def _tail(outliers: Outliers) -> list[str]:
     text += f": {count(tail.count, 'trial')}, {percent(tail.share)}, from {multiple(tail.start)}"
     text += f" to {multiple(tail.stop)}" if tail.count > 1 else ""
     text += "" if few else f", {tail.shape}"
-    return [text + _period(tail.period_ms, outliers) + (f", {_causes(tail.causes)}" if tail.causes else "")]
+    return [text + _period(tail.period_ms, outliers) + (f", {_causes(tail)}" if tail.causes or tail.hint else "")]
 
 
 def _period(period_ms: float | None, outliers: Outliers) -> str:
     if period_ms is None:
         return ""
     by = " (start times estimated by summing latencies)" if outliers.period_by == TimesBy.SUMMED_LATENCIES else ""
-    return f", period {milliseconds(period_ms)}{by}"
+    return f", every {number(period_ms)} ms{by}"
 
 
-def _causes(causes: Sequence[Cause]) -> str:
-    return ", ".join(map(_cause, causes)) or "unexplained"
+def _causes(part: Cluster | Tail) -> str:
+    return ", ".join(map(_cause, part.causes)) or "unexplained" + _hint(part)
 
 
 def _cause(cause: Cause) -> str:

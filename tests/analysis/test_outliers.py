@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lstm_trt.analysis.causes import CONTROL, find_period
+from lstm_trt.analysis.causes import CONTROL, PERIOD_ERRORS, USUAL_PERIODS, Period, find_period
 from lstm_trt.analysis.outliers import BULK, TAIL, examine, quick
 from lstm_trt.analysis.quantiles import count_outliers
 from lstm_trt.analysis.segments import find_segments
-from lstm_trt.analysis.text import clusters_line, outliers_text
+from lstm_trt.analysis.text import causes_text, clusters_line, outliers_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store.runs import load
 from lstm_trt.store.samples import Sample
@@ -215,9 +215,9 @@ def test_a_beat_is_named_from_five_trials_to_hundreds(period_ms, median_ns, rng)
     samples, failed = 12, []
     for _ in range(samples):
         latency_ns, start_ns, _ = beats(rng, 3000, period_ms, missed=0.3, median_ns=median_ns)
-        found_ms = find_period([start_ns], [latency_ns > 1.12 * median_ns], median_ns)
-        if found_ms is None or abs(found_ms / period_ms - 1) > 0.01:
-            failed.append(found_ms)
+        found = find_period([start_ns], [latency_ns > 1.12 * median_ns], median_ns)
+        if found is None or abs(found.ms / period_ms - 1) > 0.01:
+            failed.append(found)
     assert len(failed) <= allowed(samples, 0.1), failed
 
 
@@ -258,9 +258,9 @@ def test_no_period_is_named_where_there_is_none(places, grid_ns, rng):
         late = places(rng, n)
         latency_ns = BODIES["normal 1 %"](rng, n) * np.where(late, 1.25, 1)
         start_ns = np.cumsum(latency_ns + 700) - latency_ns if grid_ns is None else grid_ns * np.arange(n)
-        found_ms = find_period([start_ns], [late], MEDIAN_NS)
-        if found_ms is not None:
-            named.append(found_ms)
+        found = find_period([start_ns], [late], MEDIAN_NS)
+        if found is not None:
+            named.append(found)
     assert len(named) <= allowed(samples, 0.05), named
 
 
@@ -278,6 +278,41 @@ def test_without_stamps_the_period_is_by_summed_latencies(fixed):
     assert found.period_by == "summed latencies"
     assert found.clusters[0].period_ms == pytest.approx(20, rel=0.01)
     assert "summing latencies" in outliers_text(found)
+
+
+@pytest.mark.parametrize(
+    ("period_ms", "hint"), [(4, "period of a 250 Hz kernel tick"), (10, "period of a 100 Hz kernel tick"), (7, None)]
+)
+def test_a_usual_period_is_a_hint_only_if_no_cause_was_found(period_ms, hint, fixed):
+    latency_ns, start_ns, hit = beats(fixed, 10_000, period_ms)
+    (cluster,) = examine([Sample.of(latency_ns, start_ns)]).clusters
+    assert cluster.period_ms == pytest.approx(period_ms, rel=0.01)
+    assert (cluster.hint, cluster.causes, cluster.as_dict()["hint"]) == (hint, (), hint)
+    found = examine([with_counts(fixed, latency_ns, hit, holds=1, else_=0, start_ns=start_ns)])
+    assert found.clusters[0].causes and found.clusters[0].hint is None
+
+
+def test_the_tolerance_of_a_hint_is_the_error_of_the_period():
+    for usual_ms, hint in USUAL_PERIODS.items():
+        for share in (0.001, 0.01):
+            reach_ms, error_ms = PERIOD_ERRORS * share * usual_ms, share * usual_ms
+            assert {Period(usual_ms + side * reach_ms * 0.999, error_ms).hint for side in (-1, 0, 1)} == {hint}
+            assert {Period(usual_ms + side * reach_ms * 1.001, error_ms).hint for side in (-1, 1)} == {None}
+
+
+def test_the_error_of_a_period_is_not_too_small(rng):
+    samples, wrong = 30, 0
+    for _ in range(samples):
+        _, start_ns, hit = beats(rng, 2000, 3.7, missed=0.3, median_ns=3e5)
+        found = find_period([start_ns], [hit], 3e5)
+        wrong += found is None or abs(found.ms - 3.7) > PERIOD_ERRORS * found.error_ms
+    assert wrong <= allowed(samples, 0.05)
+
+
+def test_text_of_a_hint(fixed):
+    found = examine([Sample.of(*beats(fixed, 10_000, 4)[:2])])
+    assert ", every 4.00 ms, unexplained (period of a 250 Hz kernel tick)" in outliers_text(found)
+    assert causes_text(found.clusters[0], found) == "no events were counted (period of a 250 Hz kernel tick)"
 
 
 # Causes
