@@ -153,7 +153,7 @@ def as_runs(source: Runs | Group | Recording | Failure | str | Path | Iterable) 
         return Runs(tuple(groups), grouped=len(groups) > 1 or bool(groups and groups[0].group), own=own)
     wrong = next((item for item in items if not isinstance(item, Recording | Failure)), None)
     if wrong is not None:
-        raise UsageError(f"expected a path, Runs, groups or recordings, not {type(wrong).__name__}")
+        raise UsageError(f"expected paths, Runs, groups or recordings, not {type(wrong).__name__}; see lab.load")
     return Runs(tuple(groups_of(items)), grouped=len(items) > 1, recordings=tuple(items))
 
 
@@ -183,8 +183,6 @@ def load(
     message, if a path cannot be read.
     """
     paths = paths_of(path)
-    if not paths:
-        raise UsageError("no path given: name a file or folder")
     warnings: list[str] = []
     tables = read_tables(paths, warnings)
     options = TableOptions(column, unit, group_by, rename, causes, one_group, drop_missing)
@@ -197,8 +195,11 @@ FILE = "file"
 
 
 def paths_of(source: str | Path | Sequence[str | Path]) -> list[Path]:
-    """One path or several as a list, each once."""
-    return list(dict.fromkeys(map(Path, [source] if isinstance(source, str | Path) else source)))
+    """One path or several as a list, each once; raises `UsageError` if there is none."""
+    several = [source] if isinstance(source, str | Path) else list(source)
+    if not several or not is_path(several):
+        raise UsageError("no path given: name files or folders, and save arrays of numbers as .npy")
+    return list(dict.fromkeys(map(Path, several)))
 
 
 def _source(paths: Sequence[Path]) -> str:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import pyarrow as pa
@@ -404,15 +405,20 @@ def _refuse_huge(where: str, content: bytes) -> None:
 def _of_npy(where: str, content: bytes) -> Table:
     """An array of numbers, or a structured array with named columns."""
     try:
-        array = np.load(io.BytesIO(content), allow_pickle=False)
-        if array.ndim != 1:
-            shape = " x ".join(map(str, array.shape)) or "a single number"
-            raise UsageError(f"{where} has an array of {shape}: save one dimension, or a structured array")
-        array = array.astype(array.dtype.newbyteorder("="))
-        names = array.dtype.names
+        with catch_warnings():
+            simplefilter("ignore")
+            array = np.load(io.BytesIO(content), allow_pickle=False)
+    except Exception as error:  # numpy raises errors of many classes
+        raise UsageError(f"{where} is not a valid .npy file: {first_line(error)}") from None
+    if array.ndim != 1:
+        shape = " x ".join(map(str, array.shape)) or "a single number"
+        raise UsageError(f"{where} has an array of {shape}: save one dimension, or a structured array")
+    array = array.astype(array.dtype.newbyteorder("="))
+    names = array.dtype.names
+    try:
         columns = {"": pa.array(array)} if names is None else {name: pa.array(array[name]) for name in names}
-    except (ValueError, EOFError, MemoryError, pa.ArrowException) as error:
-        raise UsageError(f"{where} is not a valid .npy file of numbers: {first_line(error)}") from None
+    except (ValueError, TypeError, pa.ArrowException) as error:
+        raise UsageError(f"{where} is not an array of numbers: {first_line(error)}") from None
     table = Table(where, pa.table(columns))
     if not table.data.num_rows:
         raise UsageError(f"{where} has no rows")

@@ -9,12 +9,15 @@ verdict) or rejected with one line and status 2; anything else ends with status 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import os
 import random
 import shutil
 import sys
 from pathlib import Path
+
+import numpy as np
 
 from tests.conftest import ROOT
 
@@ -79,6 +82,9 @@ def originals(kind: str, folder: Path) -> list[tuple[str, bytes, list[list[str]]
         return [
             ("times.csv", f"hidden,latency,warmup\n{rows}".encode(), commands),
             ("averages.csv", averages.encode(), [["scaling", "{}"]]),
+            ("times.csv.gz", gzip.compress(f"hidden,latency\n{rows}".encode(), mtime=0), commands),
+            ("times.npy", array_bytes(np.linspace(300, 320, 100)), [[*judge, "--unit", "us"]]),
+            ("columns.npy", array_bytes(np.ones(50, [("trial", "i4"), ("latency_us", "f8")])), [judge]),
             (
                 "numbers.txt",
                 "".join(f"{draw.gauss(300, 20):.3f}\n" for _ in range(100)).encode(),
@@ -101,10 +107,15 @@ def originals(kind: str, folder: Path) -> list[tuple[str, bytes, list[list[str]]
     return [("symbolic.onnx", path.read_bytes(), [build]), ("static.onnx", static_model(path, shape), [build])]
 
 
+def array_bytes(array: np.ndarray) -> bytes:
+    """The content of its .npy file."""
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
 def make_recordings(folder: Path) -> list[Path]:
     """Small recordings as files, one with a control run."""
-    import numpy as np
-
     from lstm_trt.config.configuration import Configuration, Options, Protocol
     from lstm_trt.config.shape import LstmShape
     from lstm_trt.store import files
