@@ -57,7 +57,7 @@ def test_a_configuration_that_failed_has_its_place_in_each_answer():
 def test_an_answer_of_many_configurations_is_one_line_each():
     groups = [group(f"model {number}", *[5.0] * 50) for number in range(9)]
     assert len(str(outliers(groups)).splitlines()) == 9
-    assert len(str(verdict(groups, 100)).splitlines()) == 10  # and the numbers of each outcome
+    assert len(str(verdict(groups, 100)).splitlines()) == 11  # the question, and the numbers of each outcome
 
 
 @pytest.mark.parametrize("latencies_us", [(), (5.0,)])
