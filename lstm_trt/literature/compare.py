@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from lstm_trt.config.errors import UsageError
 from lstm_trt.literature import metrics, published
-from lstm_trt.literature.implementations import title_and_framework
+from lstm_trt.literature.implementations import load, title_and_framework
 from lstm_trt.literature.workloads import LiteratureWorkload
 
 #: Two times of one side count as different from this ratio on; `compare` uses the same limit for single processes.
@@ -43,7 +43,7 @@ class Side:
     """The times of one source for one workload in one mode.
 
     `where` names machine and versions, `size` the sizes that were run, `counts` the numbers of batches
-    that were timed (empty if not stated).
+    that were timed (empty if not stated). `scaled`: whether the sizes are a fraction of the document's.
     """
 
     name: str
@@ -52,6 +52,8 @@ class Side:
     entries: tuple[Entry, ...]
     counts: tuple[int, ...] = ()
     note: str = ""
+    mode: str = "forward"
+    scaled: bool = False
 
     @property
     def ranked(self) -> list[Entry]:
@@ -102,7 +104,8 @@ def _today(found: list[metrics.Row], workload: LiteratureWorkload, mode: str) ->
     threads = f"{first.threads} thread{'s' if first.threads > 1 else ''}"
     name = "today" if whole else f"today, at scale {first.scale}"
     counts = tuple(sorted({row.n for row in found if row.n}))
-    return Side(name, f"{first.hardware}, {threads}; {', '.join(versions)}", size, entries, counts)
+    where = f"{first.hardware}, {threads}; {', '.join(versions)}"
+    return Side(name, where, size, entries, counts, mode=mode, scaled=not whole)
 
 
 def _is_of(row: metrics.Row, workload: LiteratureWorkload, mode: str) -> bool:
@@ -127,24 +130,32 @@ def printed(rows: Iterable[published.Row], workload: LiteratureWorkload, mode: s
     for row in rows:
         if row.statistic in published.TYPICAL and row.matches(workload) and row.mode == mode:
             sides.setdefault(row.device, []).append(row)
-    return [_printed(device, found, workload) for device, found in sides.items()]
+    return [replace(_printed(device, found, workload), mode=mode) for device, found in sides.items()]
 
 
 def _printed(device: str, rows: list[published.Row], workload: LiteratureWorkload) -> Side:
-    entries = tuple(
-        Entry(row.implementation, title_of(row.implementation, row.framework), row.seconds, row.status, row.reason)
-        for row in rows
-    )
+    entries = tuple(Entry(row.implementation, printed_title(row), row.seconds, row.status, row.reason) for row in rows)
     hardware = " and ".join(dict.fromkeys(row.hardware for row in rows if row.hardware)) or (
         f"unspecified {device.upper()}" if device else ""
     )
     versions = dict.fromkeys(f"{row.framework} {row.framework_version}".strip() for row in rows if row.framework)
     size = f"batch {workload.batch}, sequence {workload.sequence}"
-    corrected = [title_of(row.implementation, row.framework) for row in rows if row.corrected]
+    corrected = [printed_title(row) for row in rows if row.corrected]
     note = f"corrected: {', '.join(corrected)}, see data/published" if corrected else ""
     where = "; ".join(filter(None, (hardware, ", ".join(versions))))
     name = ", ".join(filter(None, (f"document {workload.document}", device.upper())))
     return Side(name, where, size, entries, note=note)
+
+
+#: Table of document 001 -> what it calls its implementations there, where this package uses others in their place.
+PRINTED = {"cuDNN": "CuDNN LSTM", "static CPU": "LSTMCell", "static GPU": "LSTMCell"}
+
+
+def printed_title(row: published.Row) -> str:
+    """The title of a document's implementation."""
+    if row.table not in PRINTED:
+        return title_of(row.implementation, row.framework)
+    return f"{row.framework} {PRINTED[row.table]}, {load(row.implementation).EXECUTION}"
 
 
 def title_of(implementation: str, framework: str) -> str:

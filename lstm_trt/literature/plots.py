@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
 
 from lstm_trt import registry
 from lstm_trt.config.errors import UsageError
@@ -27,6 +28,8 @@ from lstm_trt.literature.workloads import VARIANTS, LiteratureWorkload
 from lstm_trt.plots.style import (
     BACKGROUND,
     DASHES,
+    FAILED,
+    GREY,
     MARKERS,
     Picture,
     kind_colors,
@@ -65,8 +68,28 @@ def color_of(implementation: str) -> tuple | str:
     return framework_colors().get(title_and_framework(known)[1], OTHER)
 
 
+#: Mode -> marker of its runs; half filled if the sizes are a fraction of the document's.
+RUN_MARKERS = {"forward": "o", "training": "s"}
+
+MODE_TITLES = {"forward": "forward pass", "training": "training step"}
+
+
+def run_look(mode: str, scaled: bool) -> dict:
+    """The marker of a run."""
+    fill = {"fillstyle": "left", "markerfacecoloralt": "white"} if scaled else {}
+    return {"marker": RUN_MARKERS[mode], "linestyle": "none", "markersize": 6.5, **fill}
+
+
+def run_handles(runs: Iterable[tuple[str, bool]]) -> list[Line2D]:
+    """Legend entries for the markers of runs: (mode, scaled)."""
+    return [
+        Line2D([], [], color=GREY, label=MODE_TITLES[mode] + ", scaled down" * scaled, **run_look(mode, scaled))
+        for mode, scaled in sorted(set(runs))
+    ]
+
+
 def bars(sides: Sequence[Side], title: str, notes: Sequence[str] = ()) -> Picture:
-    """One panel per side, fastest first; times per batch in ms on log axes.
+    """One panel per side, fastest first; times per batch in ms as dots on log axes, which have no zero for bars.
 
     Raises `UsageError` if no side has an entry.
     """
@@ -76,16 +99,24 @@ def bars(sides: Sequence[Side], title: str, notes: Sequence[str] = ()) -> Pictur
     heights = [HEAD_IN + ROW_IN * len(side.entries) for side in sides]
     lines = [source_text([side]) for side in sides]
     with style():
-        picture, body = sheet(title, [*lines, *notes], sum(heights))
+        picture, body = sheet(title, [*lines, *notes], sum(heights) + 0.25, summary=_fastest(sides))
         axes = np.atleast_1d(body.subplots(len(sides), 1, height_ratios=heights))
         for ax, side in zip(axes, sides, strict=True):
             _panel(ax, side)
         axes[-1].set_xlabel("time per batch [ms] (log); labels: time and ratio to the panel's fastest")
+        body.legend(handles=run_handles((side.mode, side.scaled) for side in sides), loc="outside lower left", ncols=4)
     return picture
 
 
+def _fastest(sides: Iterable[Side]) -> str:
+    """The fastest implementation of each side, in one sentence."""
+    first = [(side.name, side.ranked[0]) for side in sides if side.ranked]
+    texts = [f"{name}: {entry.title} ({number(1e3 * entry.seconds)} ms)" for name, entry in first]
+    return f"Fastest: {'; '.join(texts) or 'none'}."
+
+
 def costs(rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> Picture:
-    """Time of each implementation before its first output, in s on a log axis: one marker per kind of cost.
+    """Time of each implementation before its first output, in s on a log axis: one colour per kind of cost.
 
     All recordings of an implementation are drawn. Raises `UsageError` if the recordings have no costs.
     """
@@ -99,17 +130,20 @@ def costs(rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> Picture
     titles = sorted(totals, key=totals.get)
     low, high = min(row.value for row in found) / 1.5, max(row.value for row in found) * 1.5
     with style():
-        picture, body = sheet(title, notes, 1.1 + ROW_IN * len(titles))
+        longest = max(found, key=lambda row: row.value)
+        summary = f"Longest: {longest.statistic.replace('_', ' ')} of {longest.title}, {number(longest.value)} s."
+        picture, body = sheet(title, notes, 1.3 + ROW_IN * len(titles), summary=summary)
         ax = body.subplots()
-        for kind, color, marker in zip(kinds, kind_colors(len(kinds)), MARKERS, strict=False):
-            mine = [row for row in found if row.statistic == kind]
-            if mine:
-                positions = [titles.index(row.title) for row in mine]
-                look = {"color": color, "marker": marker, "linestyle": "none", "markersize": 6, "alpha": 0.8}
-                ax.plot([row.value for row in mine], positions, label=kind.replace("_", " "), **look)
+        colors = dict(zip(kinds, kind_colors(len(kinds)), strict=True))
+        runs = [(row.mode, row.scale != LiteratureWorkload.scale) for row in found]
+        for row, run in zip(found, runs, strict=True):
+            ax.plot([row.value], [titles.index(row.title)], color=colors[row.statistic], alpha=0.8, **run_look(*run))
         _rows(ax, titles, low, high)
         ax.set_xlabel("time [s] (log)")
-        legend_below(body, ax, ncols=len(kinds))
+        shown = {row.statistic for row in found}
+        handles = [Patch(color=colors[kind], label=kind.replace("_", " ")) for kind in kinds if kind in shown]
+        handles += run_handles(runs)
+        body.legend(handles=handles, loc="outside lower left", ncols=len(handles) if len(handles) < 8 else 4)
     return picture
 
 
@@ -128,17 +162,16 @@ def _panel(ax: Axes, side: Side) -> None:
     entries = [*ranked, *sorted(rest, key=lambda entry: (entry.status == "empty", entry.title))]
     times_ms = _times_ms([side])
     low, high = min(times_ms) / 2.2, max(times_ms) * 1.15
-    reach = high * (high / low) ** 0.32  # space for the label of the longest bar
+    reach = high * (high / low) ** 0.32  # space for the label of the longest time
     _rows(ax, [entry.title for entry in entries], low, reach)
     for place, entry in enumerate(entries):
         if entry.seconds is None:
             _missing(ax, place, entry, low)
             continue
         time_ms = 1e3 * entry.seconds
-        ax.barh(place, time_ms - low, left=low, height=0.72, color=color_of(entry.implementation))
+        ax.plot([time_ms], [place], color=color_of(entry.implementation), **run_look(side.mode, side.scaled))
         text = f"{number(time_ms)} ms   {multiple(side.ratio(entry))}"
-        ax.annotate(text, (time_ms, place), (4, 0), textcoords="offset points", va="center", size=8.5)
-    ax.grid(visible=False, axis="y")
+        ax.annotate(text, (time_ms, place), (8, 0), textcoords="offset points", va="center", size=8.5)
     ax.tick_params(axis="y", length=0)
     if not ranked:
         ax.set_xticks([])
@@ -155,15 +188,13 @@ def _cut(text: str, most: int) -> str:
 
 
 def _missing(ax: Axes, place: int, entry: Entry, low: float) -> None:
-    """Draw a failure as a short hatched bar with its reason, and an empty cell of the document as text."""
+    """Mark a failure at the left edge, with its reason; write an empty cell of the document as text."""
     failed = entry.status == "failed"
     text = entry.reason if failed else f"no figure ({entry.reason})" if entry.reason else "no figure"
-    edge = low
     if failed:
-        edge = low * (ax.get_xlim()[1] / low) ** 0.04
-        ax.barh(place, edge - low, left=low, height=0.72, color="white", edgecolor="#c44", hatch="////")
-    look = {"color": "#a22" if failed else "0.45", "size": 8.5, "va": "center"}
-    ax.annotate(_cut(text, 75), (edge, place), (4, 0), textcoords="offset points", **look)
+        ax.plot([low * (ax.get_xlim()[1] / low) ** 0.015], [place], color="#a22", **FAILED)
+    look = {"color": "#a22" if failed else "0.45", "size": 8.5, "va": "center", "bbox": BACKGROUND}
+    ax.annotate(_cut(text, 75), (low, place), (18 if failed else 4, 0), textcoords="offset points", **look)
 
 
 #: Families that are drawn over a size: workload -> (field, axis label).
@@ -182,7 +213,7 @@ def draw(rows: Iterable[metrics.Row], folder: str | Path, *, formats: Iterable[s
     for name in dict.fromkeys(row.workload for row in rows):
         printed = published.load(VARIANTS[name][0].document)
         for mode in dict.fromkeys(row.mode for row in rows if row.workload == name):
-            title = "training step" if mode == "training" else "forward pass"
+            title = MODE_TITLES[mode]
             found = [(workload, compare.printed(printed, workload, mode)) for workload in VARIANTS[name]]
             found = [(workload, then, _today(rows, workload, mode)) for workload, then in found]
             if name == "layer":
@@ -204,7 +235,7 @@ def draw(rows: Iterable[metrics.Row], folder: str | Path, *, formats: Iterable[s
         own = [row for row in rows if row.source == document]
         if any(f"{row.statistic}_s" in COSTS for row in own):
             title = f"Document {document}: time before the first output"
-            notes = ["One marker per recording; all workloads, modes and sizes of the document."]
+            notes = ["One marker per recording; all workloads and sizes of the document."]
             pictures[f"literature-costs-{document}"] = partial(costs, own, title, notes)
     return write_pictures(pictures, folder, formats)
 
@@ -245,7 +276,9 @@ def over_size(
     most = max(len({entry.implementation for side in sides.values() for entry in side.entries}) for sides in panels)
     lines = [source_text(list(sides.values())) for sides in panels]
     with style():
-        picture, body = sheet(title, [*lines, *notes], 3.3 + 0.19 * most)
+        largest = [sides[max(sides)] for sides in panels]
+        summary = f"At {axis} {' and '.join(str(max(sides)) for sides in panels)}: {_fastest(largest)}"
+        picture, body = sheet(title, [*lines, *notes], 3.3 + 0.19 * most, summary=summary)
         axes = np.atleast_1d(body.subplots(1, len(panels)))
         for ax, sides in zip(axes, panels, strict=True):
             _size_panel(ax, sides, sizes)
@@ -315,9 +348,13 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
     titles = {entry.title: entry.implementation for side in both for entry in side.entries}
     looks = {title: look | {"linestyle": "none"} for title, look in _looks(titles).items()}
     times_ms = _times_ms(both)
-    lines = [source_text(sides) for place in (1, 2) if (sides := [row[place] for row in rows if row[place]])]
+    sources = [[row[place] for row in rows if row[place]] for place in (1, 2)]
+    lines = [source_text(sides) for sides in sources if sides]
+    spans = [(sides[0].name, len(sides), _times_ms(sides)) for sides in sources if sides]
+    summary = [f"{name}: {size} shapes, {number(min(times))} to {number(max(times))} ms" for name, size, times in spans]
     with style():
-        picture, body = sheet(title, [*lines, *notes], 1.2 + 0.22 * len(rows) + 0.19 * ((len(titles) * 2 + 2) // 3))
+        height_in = 1.2 + 0.22 * len(rows) + 0.19 * ((len(titles) * 2 + 2) // 3)
+        picture, body = sheet(title, [*lines, *notes], height_in, summary=f"{'; '.join(summary)}.")
         ax = body.subplots()
         _rows(ax, [name for name, *_ in rows], min(times_ms) / 1.4, max(times_ms) * 1.4)
         for place, (_, then, now) in enumerate(rows):

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from matplotlib.lines import Line2D
 
 from lstm_trt.config.errors import UsageError
 from lstm_trt.literature import compare, metrics, published
@@ -13,6 +14,7 @@ from lstm_trt.literature.compare import Entry, Side
 from lstm_trt.literature.plots import OTHER, bars, color_of, costs, over_size, table_of
 from lstm_trt.literature.workloads import VARIANTS, WORKLOADS
 from lstm_trt.plots.style import image_bytes
+from tests.support.pictures import assert_readable
 
 PTB = WORKLOADS["ptb-lm"]
 
@@ -150,12 +152,50 @@ def test_bars_show_time_and_ratio_and_failures():
     written = texts(picture)
     for wanted in ("500 ms   1×", "2.00 ms   1×", "5.00 ms   2.50×", "out of mem", "then", "today", "A title"):
         assert wanted in written, wanted
-    drawn = [patch for ax in picture.axes for patch in ax.patches]
-    assert len([patch for patch in drawn if not patch.get_hatch()]) == 3
-    assert len([patch for patch in drawn if patch.get_hatch()]) == 1  # the failure
+    dots = [line for ax in picture.axes for line in ax.lines]
+    assert sorted(line.get_xdata()[0] for line in dots if line.get_marker() == "o") == pytest.approx([2, 5, 500])
+    assert sum(line.get_marker() == "x" for line in dots) == 1  # the failure
+    assert not any(ax.patches for ax in picture.axes)  # a bar has no zero on a log axis
     assert image_bytes(picture)[:4] == b"\x89PNG"
     with pytest.raises(UsageError, match="nothing to draw"):
         bars([Side("x", "", "", ())], "A title")
+
+
+def run_markers(picture) -> dict[str, tuple[str, str]]:
+    """Label in the legend -> marker and how it is filled."""
+    entries = [(text.get_text(), line) for legend in picture.subfigs[1].legends
+               for text, line in zip(legend.get_texts(), legend.legend_handles, strict=True)]  # fmt: skip
+    return {label: (line.get_marker(), line.get_fillstyle()) for label, line in entries if isinstance(line, Line2D)}
+
+
+def test_forward_training_and_scaled_runs_have_their_own_markers():
+    sides = [replace(side(f"{mode} {scaled}", a=0.01), mode=mode, scaled=scaled)
+             for mode in ("forward", "training") for scaled in (False, True)]  # fmt: skip
+    picture = bars(sides, "A title")
+    found = run_markers(picture)
+    assert len(set(found.values())) == len(found) == 4
+    drawn = [(line.get_marker(), line.get_fillstyle()) for ax in picture.axes for line in ax.lines]
+    modes = ("forward pass", "forward pass, scaled down", "training step", "training step, scaled down")
+    assert drawn == [found[label] for label in modes]
+    whole = [row("onnxruntime", 2.0, statistic="build", unit="s", mode=mode) for mode in ("forward", "training")]
+    picture = costs([*whole, row("tvm-tuned", 9.0, PTB.scaled("1/8"), statistic="tuning", unit="s")], "A title")
+    assert set(run_markers(picture)) == {"forward pass", "training step", "forward pass, scaled down"}
+    drawn = [(line.get_marker(), line.get_fillstyle()) for line in picture.axes[0].lines]
+    assert len(set(drawn)) == 3 and set(drawn) == set(run_markers(picture).values())
+    assert_readable(picture)
+    (scaled,) = compare.today([row("onnxruntime", 0.1, PTB.scaled("1/8"), published_batch=PTB.batch,
+                                   published_sequence=PTB.sequence, mode="training")], PTB, "training")  # fmt: skip
+    assert (scaled.mode, scaled.scaled) == ("training", True)
+
+
+def test_document_001_names_its_own_kernels():
+    (gpu,) = [side for side in compare.printed(published.load("001"), PTB, "forward") if "GPU" in side.name]
+    titles = {entry.implementation: entry.title for entry in gpu.entries}
+    assert titles["tensorflow-one-call-graph"] == "TensorFlow CuDNN LSTM, graph"
+    assert titles["pytorch-one-call-eager"] == "PyTorch CuDNN LSTM, eager"
+    assert titles["tensorflow-static-eager"] == "TensorFlow LSTMCell, eager"
+    assert not any("Keras" in title for title in titles.values())
+    assert "CuDNN LSTM" not in compare.title_of("tensorflow-one-call-graph", "")  # today's is another kernel
 
 
 def test_lines_over_a_size_show_growth_and_failures():
