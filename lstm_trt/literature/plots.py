@@ -32,6 +32,7 @@ from lstm_trt.plots.style import (
     GREY,
     MARKERS,
     Picture,
+    handles_of,
     kind_colors,
     legend_below,
     log_ticks,
@@ -104,7 +105,7 @@ def bars(sides: Sequence[Side], title: str, notes: Sequence[str] = ()) -> Pictur
         for ax, side in zip(axes, sides, strict=True):
             _panel(ax, side)
         axes[-1].set_xlabel("time per batch [ms] (log); labels: time and ratio to the panel's fastest")
-        body.legend(handles=run_handles((side.mode, side.scaled) for side in sides), loc="outside lower left", ncols=4)
+        legend_below(body, run_handles((side.mode, side.scaled) for side in sides), ncols=4)
     return picture
 
 
@@ -143,7 +144,7 @@ def costs(rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> Picture
         shown = {row.statistic for row in found}
         handles = [Patch(color=colors[kind], label=kind.replace("_", " ")) for kind in kinds if kind in shown]
         handles += run_handles(runs)
-        body.legend(handles=handles, loc="outside lower left", ncols=len(handles) if len(handles) < 8 else 4)
+        legend_below(body, handles, ncols=len(handles))
     return picture
 
 
@@ -375,5 +376,5 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
                 edge = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points"}
                 ax.annotate(text, (0, place), (3, 0), **edge, **look)
         ax.set_xlabel("time per batch [ms] (log)")
-        legend_below(body, ax, ncols=3, fontsize=8, columnspacing=1.0, handletextpad=0.3)
+        legend_below(body, handles_of(ax), ncols=3, fontsize=8, columnspacing=1.0, handletextpad=0.3)
     return picture

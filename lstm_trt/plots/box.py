@@ -25,6 +25,7 @@ from lstm_trt.plots.style import (
     Picture,
     folded,
     guide,
+    handles_of,
     legend_below,
     multiple,
     number,
@@ -108,7 +109,7 @@ def box_plots(runs: Runs, axis: str, *, fixed: dict[str, int] | None = None) -> 
             if len(names) > 1:
                 ax.set_title(folded(system, 95 // columns), loc="left")
         if bands:
-            legend_below(body, max(grid.flat, key=lambda ax: len(ax.get_legend_handles_labels()[1])), ncols=5)
+            legend_below(body, max(map(handles_of, grid.flat), key=len), ncols=5)
     return picture
 
 

@@ -32,6 +32,7 @@ from lstm_trt.plots.style import (
     cells_fit,
     edge_width,
     folded,
+    legend_below,
     log_ticks,
     name_axes,
     number,
@@ -277,7 +278,7 @@ def _draw(
             )
         handles += marks
         if handles:
-            body.legend(handles=handles, loc="outside lower left", ncols=3)
+            legend_below(body, handles, ncols=3)
     return picture
 
 

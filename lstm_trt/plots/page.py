@@ -21,7 +21,7 @@ from matplotlib.patches import Rectangle
 from lstm_trt.analysis.deadline import evidence_percentile
 from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.analysis.outliers import quick
-from lstm_trt.analysis.text import causes_text, clusters_line, sentence
+from lstm_trt.analysis.text import causes_text, outliers_line, sentence
 from lstm_trt.config.format import THIN_SPACE, percent_certified, percent_number, short_number
 from lstm_trt.plots import points as data
 from lstm_trt.plots.heatmap import BOUND, heat_map, map_axes
@@ -99,7 +99,7 @@ def _page(group: Group, title: str, rows: Rows, outliers: Outliers | None, verdi
     reasons = textwrap.wrap(re.sub(r"\bus\b", "µs", sentence(verdict)), SENTENCE_WIDTH) if verdict else []
     heights_in = [max(0.68, 0.185 * len(reasons) + 0.2)] if verdict else []
     calls = calls_of(group, outliers) if group.n or not verdict else None
-    summary = f"{verdict.verdict}: {' '.join(reasons)}" if verdict else f"Clusters: {clusters_line(outliers.clusters)}."
+    summary = f"{verdict.verdict}: {' '.join(reasons)}" if verdict else outliers_line(outliers, "Findings")
     if calls:
         heights_in += [max(3.55, table_height_in(rows)), ORDER_IN]
     with style():
@@ -213,11 +213,13 @@ def verdict_rows(verdict: Verdict) -> Rows:
 
 def outlier_rows(outliers: Outliers) -> Rows:
     """The numbers beside the tail of `outliers_page`."""
-    rows = [("Outliers", ""), (f"in n = {whole(outliers.n)} trials", whole(outliers.outliers))]
-    rows += [("share", percent(outliers.outliers / outliers.n)), ("steady state", outliers.steady_state)]
+    rows = [("Trials", ""), *((kind.replace("_", " "), whole(size)) for kind, size in outliers.partition.items())]
+    rows += [("sum", whole(outliers.n)), ("steady state", outliers.steady_state), ("Box plot", "")]
+    rows.append(("outside 1.5 × IQR", f"{whole(outliers.outliers)}, {percent(outliers.outliers / outliers.n)}"))
     for cluster in outliers.clusters:
         share = f"{percent_number(cluster.share_low)} to {percent(cluster.share_high)}"
-        rows += [(f"Cluster at {multiple(cluster.multiplier)}", ""), ("trials", f"{whole(cluster.count)}, {share}")]
+        name = f"{'Fast' if cluster.fast else 'Slow'} cluster at {multiple(cluster.multiplier)}"
+        rows += [(name, ""), ("trials", f"{whole(cluster.count)}, {share}")]
         rows += _when_and_why(cluster, outliers)
     if outliers.tail is not None:
         tail = outliers.tail
@@ -228,11 +230,11 @@ def outlier_rows(outliers: Outliers) -> Rows:
     return rows
 
 
-def _when_and_why(slow: Cluster | Tail, outliers: Outliers) -> Rows:
+def _when_and_why(found: Cluster | Tail, outliers: Outliers) -> Rows:
     if outliers.period_by is None:
         return []
-    period = "none found" if slow.period_ms is None else f"{number(slow.period_ms)} ms"
-    return [("period", period), *_folded_rows("coincides with", causes_text(slow, outliers))]
+    period = "none found" if found.period_ms is None else f"{number(found.period_ms)} ms"
+    return [("period", period), *_folded_rows("coincides with", causes_text(found, outliers))]
 
 
 def draw_outliers(

@@ -78,7 +78,9 @@ class Picture(Figure):
     @property
     def alt(self) -> str:
         """Alternative text: what the figure shows, and its main result."""
-        return f"{self.title.rstrip('.?')}. {self.summary or ' '.join(self.notes[:1])}".strip()
+        return (
+            f"{self.title}{'' if self.title.endswith('?') else '.'} {self.summary or ' '.join(self.notes[:1])}".strip()
+        )
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict, dict]:
         # As HTML too: JupyterLab and nbconvert's default template do not use the metadata of a PNG.
@@ -249,11 +251,18 @@ def side_legend(body: SubFigure, handles: Sequence[Artist]) -> None:
     body.legend(handles=handles, loc="outside right upper", handlelength=2.6, labelspacing=0.4)
 
 
-def legend_below(body: SubFigure, ax: Axes, **layout) -> None:
-    """A legend below all panels with each label of `ax` once."""
-    handles, labels = ax.get_legend_handles_labels()
-    unique = dict(zip(labels, handles, strict=True))
-    body.legend(unique.values(), unique.keys(), loc="outside lower left", **{"labelspacing": 0.3, **layout})
+def legend_below(body: SubFigure, handles: Iterable[Artist], ncols: int = 1, **layout) -> None:
+    """A legend below all panels with each label once, in at most `ncols` columns."""
+    unique = {handle.get_label(): handle for handle in handles}
+    width = 72 * body.bbox.width / body.figure.dpi
+    fit = int(width / max(text_size(label)[0] + 40 for label in unique))
+    layout = {"loc": "outside lower left", "labelspacing": 0.3, "ncols": max(1, min(ncols, fit)), **layout}
+    body.legend(unique.values(), unique.keys(), **layout)
+
+
+def handles_of(ax: Axes) -> list[Artist]:
+    """What has a label in the axes."""
+    return ax.get_legend_handles_labels()[0]
 
 
 def heading(label: str) -> Line2D:

@@ -28,6 +28,7 @@ from lstm_trt.plots.style import (
     GREY,
     MARKERS,
     Picture,
+    handles_of,
     kind_colors,
     legend_below,
     log_ticks,
@@ -185,7 +186,7 @@ def tails(
             axes[0].set_title("network", loc="left")
             axes[1].set_title("control run (empty step)", loc="left")
             latency_axis(axes[1], np.concatenate([control for control in controls if control is not None]))
-        legend_below(body, axes[0])
+        legend_below(body, handles_of(axes[0]))
     return picture
 
 
@@ -350,7 +351,7 @@ def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict:
         edges = (cluster.low * pooled.median_us, cluster.high * pooled.median_us)
         ax.axvspan(*edges, 0.97, 1, color=look["color"], linewidth=0, zorder=3)
     _multiples(ax, pooled.median_us)
-    legend_below(part, ax, ncols=2, columnspacing=1.2)
+    legend_below(part, handles_of(ax), ncols=2, columnspacing=1.2)
 
 
 def _band(ax: Axes, pooled_us: np.ndarray, confidence: float, effective_share: float) -> None:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.axes import Axes
 
+from lstm_trt.analysis.outliers import BULK, TAIL
+from lstm_trt.analysis.quantiles import count_outliers, is_outlier
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import points as data
 from lstm_trt.plots.points import Round
@@ -23,6 +25,7 @@ from lstm_trt.plots.style import (
     Picture,
     count,
     guide,
+    handles_of,
     kind_colors,
     legend_below,
     log_ticks,
@@ -45,9 +48,6 @@ if TYPE_CHECKING:
 
 OUTLIER_COLOR, BULK_COLOR = "#d55e00", "#0173b2"
 
-#: Values of `Outliers.labels` that are not clusters.
-BULK, OTHER = -1, -2
-
 CLUSTER_MARKS = ("o", "s", "^", "D", "v", "P")
 
 #: From this ratio on the axis is logarithmic; on a linear one the bulk would be a thin line.
@@ -56,10 +56,15 @@ LOG_FROM = 6
 #: More bulk trials than this are thinned.
 DRAWN = 24_000
 
+#: More dots than this are an image in SVG and PDF files, which would be large otherwise.
+VECTORS = 2_000
+
 
 @dataclass(frozen=True)
 class Calls:
     """Calls of one or several rounds in sequence, with gaps between rounds; arrays have one item per call.
+
+    `outliers` is the number of timed trials outside 1.5 x IQR of their round, as in a box plot.
 
     `place` is the position on the x axis, `labels` are those of `Outliers.labels`. `middles` maps the number of a
     round to its centre; `levels` has for each round (place, level in µs) at both ends of each segment.
@@ -71,6 +76,7 @@ class Calls:
     labels: np.ndarray
     middles: dict[int, float]
     levels: tuple[tuple[np.ndarray, np.ndarray], ...]
+    outliers: int
 
     @property
     def timed(self) -> Round:
@@ -97,8 +103,8 @@ def trials_in_order(
     """All trials of one configuration in order, in µs, with a histogram of the latencies.
 
     `runs` is the result of `load`, or a path, recordings or groups, with one configuration. All rounds are drawn in
-    sequence, or only that of `round_number`. Warm-up is shaded, outliers (1.5 x IQR, both sides, of the trials after
-    warm-up) are coloured, and guides mark 1.25 and 2 times the median. With `outliers`, an element of
+    sequence, or only that of `round_number`. Warm-up is shaded, trials outside 1.5 x IQR of their round (both sides,
+    after warm-up) are coloured, and guides mark 1.25 and 2 times the median. With `outliers`, an element of
     `lab.outliers(runs)`, clusters have their own colours and segments are drawn as steps. Trials outside the axis
     limits are counted at the top edge. Raises `UsageError` if there are no such trials.
     """
@@ -108,8 +114,8 @@ def trials_in_order(
     timed, warm = calls.timed, int(calls.warm.sum())
     notes = [
         f"n = {whole(timed.n)} after {whole(warm)} warm-up trials; median {number(timed.median_us)} µs, maximum"
-        f" {number(timed.max_us)} µs ({multiple(timed.max_us / timed.median_us)}); {whole(timed.outliers)} of"
-        f" {whole(timed.n)} are outliers (1.5 × IQR)."
+        f" {number(timed.max_us)} µs ({multiple(timed.max_us / timed.median_us)}); {whole(calls.outliers)} of"
+        f" {whole(timed.n)} are outside 1.5 × IQR (box plot)."
     ]
     if len(calls.middles) > 1:
         notes[0] += f" {len(calls.middles)} rounds in sequence."
@@ -126,7 +132,7 @@ def trials_in_order(
 def calls_of(group: Group, outliers: Outliers | None = None, round_number: int | None = None) -> Calls:
     """The calls of all rounds of a group that have trials after warm-up, or of one of them.
 
-    Without findings, trials outside 1.5 x IQR of their round are outliers. Raises `UsageError` if there are no such
+    Without findings, trials are labelled by the 1.5 x IQR of their round. Raises `UsageError` if there are no such
     trials, or if the findings do not match them.
     """
     kept = [sample for sample in group.samples if len(sample.timed_ns)]
@@ -154,14 +160,15 @@ def calls_of(group: Group, outliers: Outliers | None = None, round_number: int |
         np.concatenate(labels),
         {sample.round: float(place.mean()) for (_, sample), place in zip(found, places, strict=True)},
         tuple(levels),
+        sum(count_outliers(sample.timed_ns) for _, sample in found),
     )
 
 
 def _labels(sample: Sample, found: np.ndarray | None) -> np.ndarray:
-    """One label per call: those in the findings for trials after warm-up, else by 1.5 x IQR."""
+    """One label per call: those in the findings for trials after warm-up, else by 1.5 x IQR (`TAIL`: outside)."""
     timed_ns = sample.timed_ns
     if found is None:
-        found = np.where(Round(timed_ns / 1000).is_outlier, OTHER, BULK)
+        found = np.where(is_outlier(timed_ns), TAIL, BULK)
     if len(found) != len(timed_ns):
         raise UsageError(
             f"the findings have {len(found)} trials, but round {sample.round} has {len(timed_ns)} after warm-up"
@@ -172,16 +179,23 @@ def _labels(sample: Sample, found: np.ndarray | None) -> np.ndarray:
 
 
 def kinds_of(outliers: Outliers | None, calls: Calls) -> list[Kind]:
-    """Bulk, clusters and other outliers, with their names in the legend; kinds without trials are left out."""
+    """Bulk, clusters and tail, with their names in the legend; kinds without trials are left out.
+
+    Without findings, trials inside and outside 1.5 x IQR.
+    """
     counts = Counter(calls.labels[~calls.warm].tolist())
     if outliers is None:
-        kinds = [Kind(BULK, "trial", {"color": BULK_COLOR}), Kind(OTHER, "outlier", {"color": OUTLIER_COLOR})]
+        kinds = [
+            Kind(BULK, "within 1.5 × IQR", {"color": BULK_COLOR}),
+            Kind(TAIL, "outside 1.5 × IQR (box plot)", {"color": OUTLIER_COLOR}),
+        ]
         return [kind for kind in kinds if counts[kind.label]]
     kinds = [Kind(BULK, f"bulk: {count(counts[BULK], 'trial')}", {"color": BULK_COLOR})]
     for index, (cluster, look) in enumerate(zip(outliers.clusters, cluster_looks(len(outliers.clusters)), strict=True)):
-        name = f"{multiple(cluster.multiplier)}: {count(cluster.count, 'trial')}, {percent(cluster.share)}"
+        name = f"{'fast' if cluster.fast else 'slow'} cluster at {multiple(cluster.multiplier)}:"
+        name += f" {count(cluster.count, 'trial')}, {percent(cluster.share)}"
         kinds.append(Kind(index, name, look))
-    kinds.append(Kind(OTHER, f"other outliers: {count(counts[OTHER], 'trial')}", {"color": "0.25"}))
+    kinds.append(Kind(TAIL, f"tail: {count(counts[TAIL], 'trial')}", {"color": "0.25"}))
     return [kind for kind in kinds if counts[kind.label]]
 
 
@@ -211,7 +225,7 @@ def draw_order(body: SubFigure, calls: Calls, deadline_us: float | None, outlier
         for part in (ax, side):
             part.axhline(deadline_us, label=f"deadline {number(deadline_us)} µs", **DEADLINE)
     _order_axis(ax, calls)
-    legend_below(body, ax, ncols=4, markerscale=1.8, columnspacing=1.5)
+    legend_below(body, handles_of(ax), ncols=4, markerscale=1.8, columnspacing=1.5)
 
 
 def _order_axis(ax: Axes, calls: Calls) -> None:
@@ -254,7 +268,8 @@ def _dots(ax: Axes, calls: Calls, kind: Kind) -> None:
         size = 4.0 if len(place) < 3_000 else 2.2
     else:
         size += 2
-    ax.plot(place, value, **_dot(size) | kind.look, label=kind.name, zorder=2 if kind.label == BULK else 3)
+    look = _dot(size) | kind.look | {"rasterized": len(place) > VECTORS}
+    ax.plot(place, value, **look, label=kind.name, zorder=2 if kind.label == BULK else 3)
 
 
 def thinned(values: np.ndarray, most: int = DRAWN) -> np.ndarray:

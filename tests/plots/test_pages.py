@@ -15,6 +15,7 @@ from lstm_trt import plots
 from lstm_trt.analysis.causes import Cause
 from lstm_trt.analysis.deadline import Verdicts, failed, judge
 from lstm_trt.analysis.outliers import OutlierAnswers, examine
+from lstm_trt.analysis.quantiles import count_outliers
 from lstm_trt.analysis.text import causes_text, clusters_line, sentence
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import UsageError
@@ -167,7 +168,7 @@ def test_rounds_are_drawn_apart_and_trials_one_after_the_other():
     recorded = group(*(sample(500, 5, seed=number, round=number) for number in range(3)))
     _, figure = page(recorded, 250)
     assert len(lines(figure, drawstyle="steps-post", linewidth=0.7)) == 3 and "each of 3 rounds" in text_of(figure)
-    bulk = only(lines(figure, label="trial"))
+    bulk = only(lines(figure, label="within 1.5 × IQR"))
     assert len(bulk.get_xdata()) == 3 * 495
     assert (np.diff(np.sort(bulk.get_xdata())) > 10).sum() >= 2  # gaps, and the warm-up of each round
     assert [label.get_text() for label in bulk.axes.get_xticklabels()] == ["round 0", "round 1", "round 2"]
@@ -203,10 +204,10 @@ def test_a_million_trials_are_thinned_but_no_extreme_is_lost():
     figure = plots.verdict_page(recorded, verdict)
     image_bytes(figure)
     assert pooled_line(figure).get_xdata()[-1] == pytest.approx(900)
-    outliers = only(lines(figure, label="outlier")).get_ydata()
+    outliers = only(lines(figure, label="outside 1.5 × IQR (box plot)")).get_ydata()
     inside = Round(latency / 1000)
     assert len(outliers) == inside.outliers and outliers.max() == pytest.approx(900)
-    bulk = only(lines(figure, label="trial")).get_ydata()
+    bulk = only(lines(figure, label="within 1.5 × IQR")).get_ydata()
     kept = inside.latency_us[~inside.is_outlier]
     assert len(bulk) < 40_000 and (bulk.min(), bulk.max()) == (kept.min(), kept.max())
     x, y = pooled_line(figure).get_data()
@@ -425,7 +426,8 @@ def test_the_page_on_the_edges(name):
 
 def test_trials_in_order_of_a_group():
     figure = plots.trials_in_order(group(sample(300, 4)), deadline_us=150)
-    assert len(only(lines(figure, label="outlier")).get_xdata()) == 4 and len(deadlines(figure)) == 2
+    outside = only(lines(figure, label="outside 1.5 × IQR (box plot)"))
+    assert len(outside.get_xdata()) == 4 and len(deadlines(figure)) == 2
     with pytest.raises(UsageError, match="no trials after warm-up"):
         plots.trials_in_order(group())
 
@@ -449,7 +451,8 @@ def planted(**more) -> tuple[Group, object]:
 
 
 def cluster_line(figure, cluster):
-    return only(labelled(figure, f"{multiple(cluster.multiplier)}: {cluster.count} trials, {percent(cluster.share)}"))
+    name = f"{'fast' if cluster.multiplier < 1 else 'slow'} cluster at {multiple(cluster.multiplier)}"
+    return only(labelled(figure, f"{name}: {cluster.count} trials, {percent(cluster.share)}"))
 
 
 def test_clusters_have_their_own_colours_and_names():
@@ -460,7 +463,7 @@ def test_clusters_have_their_own_colours_and_names():
     assert [len(line.get_ydata()) for line in drawn] == [cluster.count for cluster in found.clusters]
     bulk = only(labelled(figure, "bulk"))
     assert len({str(line.get_color()) for line in (bulk, *drawn)}) == 3
-    others = sum(len(line.get_xdata()) for line in labelled(figure, "other outliers"))
+    others = sum(len(line.get_xdata()) for line in labelled(figure, "tail"))
     late = sum(cluster.count for cluster in found.clusters)
     assert len(bulk.get_xdata()) + late + others == 2000  # every trial has one colour
     place, level = only(labelled(figure, "level of each segment")).get_data()
@@ -492,13 +495,25 @@ def test_rounds_without_timed_trials_do_not_shift_the_findings():
 
 
 @pytest.mark.parametrize(
-    "counts", [(), ((1.5, 60),), ((1.25, 60), (1.6, 50), (2.2, 40), (3.5, 30))], ids=["none", "one", "four"]
+    "counts",
+    [(), ((0.8, 80), (1.5, 60)), ((1.25, 60), (1.6, 50), (2.2, 40), (3.5, 30))],
+    ids=["none", "fast and slow", "four"],
 )
 @pytest.mark.filterwarnings("error")
 def test_the_page_of_outliers(counts):
     """The page shows all findings with their counts."""
     recorded, found = planted(counts=counts, control_ns=control(500))
     figure = plots.outliers_page(recorded, found)
+    rows, kinds = dict(table_rows(figure)), ("bulk", "slow clusters", "fast clusters", "tail")
+    number = {
+        name: int(rows[name].split(",")[0].replace("\u2009", "")) for name in (*kinds, "sum", "outside 1.5 × IQR")
+    }
+    assert [number[kind] for kind in kinds] == list(found.partition.values())
+    assert sum(number[kind] for kind in kinds) == number["sum"] == 2000
+    assert number["outside 1.5 × IQR"] == found.outliers == count_outliers(recorded.samples[0].timed_ns)
+    legend = {kind: sum(len(line.get_xdata()) for line in labelled(figure, kind.removesuffix("s"))) for kind in kinds}
+    assert legend == {kind: number[kind] for kind in kinds}
+    assert number["fast clusters"] == (80 if counts and counts[0][0] == 0.8 else 0)
     shown = [text for name, text in table_rows(figure) if name == "trials"]
     expected = [cluster.count for cluster in found.clusters] + ([found.tail.count] if found.tail else [])
     assert [int(text.split(",")[0].replace("\u2009", "")) for text in shown] == expected

@@ -286,8 +286,8 @@ def test_trials_in_order_mark_warm_up_and_outliers():
     (group,) = make_runs([LstmShape(1, 64, 32)])
     median = median_us(group)
     figure = plots.trials_in_order(group)
-    assert len(only(lines(figure, label="outlier")).get_xdata()) == SLOW + TWICE + 1
-    assert len(only(lines(figure, label="trial")).get_xdata()) == N - SLOW - TWICE - 1
+    assert len(only(lines(figure, label="outside 1.5 × IQR (box plot)")).get_xdata()) == SLOW + TWICE + 1
+    assert len(only(lines(figure, label="within 1.5 × IQR")).get_xdata()) == N - SLOW - TWICE - 1
     span = only(shaded(figure, "warm-up"))
     assert (span.get_x(), span.get_width()) == (-0.5, WARMUP)
     assert len(only(lines(figure, marker=".", color="0.4")).get_xdata()) == WARMUP
@@ -387,10 +387,11 @@ def test_rounds_are_points_and_never_averaged():
     assert len(steps) == 4 and len({line.get_color() for line in steps}) == 1
     ordered = plots.trials_in_order(runs[0])
     assert "4 rounds in sequence" in text_of(ordered)
-    assert len(only(lines(ordered, label="outlier")).get_xdata()) == 4 * (SLOW + TWICE + 1)
+    assert f"{4 * (SLOW + TWICE + 1)} of 1\u2009600 are outside 1.5 × IQR" in text_of(ordered)  # each by its round
+    assert len(only(lines(ordered, label="outside 1.5 × IQR (box plot)")).get_xdata()) == 4 * (SLOW + TWICE + 1)
     third = plots.trials_in_order(runs[0], round_number=2)
     assert "round 2 of 4 rounds" in text_of(third)
-    assert len(only(lines(third, label="outlier")).get_xdata()) == SLOW + TWICE + 1
+    assert len(only(lines(third, label="outside 1.5 × IQR (box plot)")).get_xdata()) == SLOW + TWICE + 1
     with pytest.raises(UsageError, match="no round 9"):
         plots.trials_in_order(runs[0], round_number=9)
 
