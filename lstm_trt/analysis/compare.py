@@ -1,4 +1,4 @@
-"""Compare two recordings: is B faster than A, slower, or the same, by median, tail and clusters of outliers.
+"""Compare two recordings: is B faster than A, slower, or the same, by median, tail and clusters.
 
 The unit of replication is the process. The same script in ten processes had medians that were
 known to 0.07 % each but differed by 3 %, so disjoint intervals of two processes prove nothing.

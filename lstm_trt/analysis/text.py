@@ -85,7 +85,7 @@ def verdict_line(verdict: Verdict, name: str = "") -> str:
     end = f"  {name}" if name else ""
     if verdict.n == 0:
         return f"{verdict.verdict:19}  {'; '.join(verdict.reasons)}{end}"
-    text = f"max {verdict.max_us:.1f} us, {count(verdict.misses, 'miss')} in {verdict.n} trials"
+    text = f"max {microseconds(verdict.max_us)} us, {count(verdict.misses, 'miss')} in {verdict.n} trials"
     if verdict.verdict != Outcome.MET:
         text += f", proven for {percent_certified(verdict.certifies)} % of calls"
     if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE:
@@ -99,7 +99,7 @@ def sentence(verdict: Verdict) -> str:
     confidence = f"{_confidence(verdict)} confidence"
     if verdict.n == 0:
         return f"No verdict for the deadline of {deadline_us} us: {'; '.join(verdict.reasons)}."
-    observed = f"{count(verdict.misses, 'miss')} in {verdict.n} trials, maximum {verdict.max_us:.1f} us"
+    observed = f"{count(verdict.misses, 'miss')} in {verdict.n} trials, maximum {microseconds(verdict.max_us)} us"
     if verdict.verdict == Outcome.MET:
         return f"{percentile} % of calls finish within {deadline_us} us, at {confidence}: {observed}."
     if verdict.verdict == Outcome.MISSED:
@@ -121,9 +121,10 @@ def question(verdict: Verdict) -> str:
 
 
 def _maximum(verdict: Verdict) -> str:
-    text = f"max {verdict.max_us:.1f} us in n = {verdict.n} trials (with warm-up {verdict.max_with_warmup_us:.1f} us)"
+    text = f"max {microseconds(verdict.max_us)} us in n = {verdict.n} trials"
+    text += f" (with warm-up {microseconds(verdict.max_with_warmup_us)} us)"
     if len(verdict.rounds) > 1:
-        text += "; by round " + " ".join(f"{max_us:.1f}" for max_us in verdict.max_us_rounds)
+        text += "; by round " + " ".join(map(microseconds, verdict.max_us_rounds))
     return text
 
 
@@ -524,7 +525,7 @@ def _name_columns(rows: Sequence[SummaryRow]) -> dict[str, Callable[[SummaryRow]
 
 def _arrival(row: SummaryRow) -> str:
     if row.period_us:
-        return f"{milliseconds(row.period_us / 1e3)} {row.wait}"
+        return f"{short_number(row.period_us)} us {row.wait}"
     return f"pause {milliseconds(row.pause_ms)}" if row.pause_ms else str(row.arrival)
 
 
