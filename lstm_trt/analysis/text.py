@@ -250,15 +250,15 @@ def _partition(outliers: Outliers) -> str:
     return ", ".join(f"{kind.replace('_', ' ')} {size}" for kind, size in outliers.partition.items())
 
 
-def clusters_line(clusters: Sequence, most: int | None = None) -> str:
-    """`1.25x 2.0 %, 2.01x 1.0 %`, or `none`; with `most` only the most frequent ones and the number of others, `+2`."""
-    if most is not None:
-        clusters = sorted(clusters, key=lambda cluster: -cluster.share)
-    shown = ", ".join(f"{multiple(cluster.multiplier)} {percent(cluster.share)}" for cluster in clusters[:most])
-    others = len(clusters) - len(clusters[:most])
-    if not others:
-        return shown or "none"
-    return f"{shown}, +{others}" if shown else count(others, "cluster")
+def clusters_line(clusters: Sequence) -> str:
+    """`1.25x 2.0 %, 2.01x 1.0 %`, or `none`."""
+    return ", ".join(f"{multiple(cluster.multiplier)} {percent(cluster.share)}" for cluster in clusters) or "none"
+
+
+def clusters_cell(clusters: Sequence) -> str:
+    """The most frequent cluster and the number of others: `1.25x 2.0 %, +2`, `1.25x 2.0 %`, or `none`."""
+    line = clusters_line(sorted(clusters, key=lambda cluster: -cluster.share)[:1])
+    return f"{line}, +{len(clusters) - 1}" if len(clusters) > 1 else line
 
 
 def causes_text(part: Cluster | Tail, outliers: Outliers) -> str:
@@ -488,7 +488,8 @@ def summary_table(rows: Sequence[SummaryRow]) -> str:
     caption += "; network: layers x hidden" if "network" in header else ""
     caption += "; n: number of trials"
     caption += "; roofline: lower bound for this machine" if "roofline" in header else ""
-    legend = "outliers: outside 1.5 x IQR (box plot); clusters: multiple of the local median and share of the trials"
+    legend = "outliers: outside 1.5 x IQR (box plot);"
+    legend += " clusters: the largest (multiple of the local median, share), number of others"
     if "not alone" in header:
         legend += "; not alone: recordings during which other programs used the CPU"
     star = any("*" in cell for cells in lines for cell in cells)
@@ -532,7 +533,7 @@ def _arrival(row: SummaryRow) -> str:
 def _cell(row: SummaryRow, name: str) -> str:
     value = getattr(row, name)
     if name == "clusters" and value is not None:
-        return clusters_line(value, 1)
+        return clusters_cell(value)
     if not name.endswith("_us"):
         return "-" if value is None else str(value)
     return microseconds(value) + "*" * (getattr(row, f"{name}_high", row.max_us) is None)

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from lstm_trt.analysis.outliers import Cluster
 from lstm_trt.analysis.quantiles import count_outliers, percentile
 from lstm_trt.analysis.summary import FIELDS as ROW_FIELDS
 from lstm_trt.analysis.summary import statistics, summarize, summarize_groups
-from lstm_trt.analysis.text import clusters_line, summary_table
+from lstm_trt.analysis.text import clusters_cell, clusters_line, summary_table
 from lstm_trt.store import files, folders, schema
 from lstm_trt.store.samples import Group, NoTrials, Sample
 from tests.store.test_store import planted
@@ -244,19 +245,22 @@ def cluster_at(multiplier: float, share: float) -> Cluster:
     return Cluster(multiplier=multiplier, time_us=100 * multiplier, count=20, share=share, counts=(20,), **bounds)
 
 
-def test_the_most_frequent_clusters_come_first_where_not_all_fit():
+def test_a_cell_has_the_most_frequent_cluster_and_the_number_of_others():
     clusters = [cluster_at(2.011, 0.01), cluster_at(1.25, 0.0204)]
     assert clusters_line(clusters) == "2.01x 1.0 %, 1.25x 2.0 %"
-    assert clusters_line(clusters, 2) == "1.25x 2.0 %, 2.01x 1.0 %"
-    assert clusters_line(clusters, 1) == "1.25x 2.0 %, +1" and clusters_line(clusters, 0) == "2 clusters"
-    assert clusters_line([]) == "none" and clusters_line([cluster_at(3, 0.0002)]) == "3.00x 0.020 %"
+    assert clusters_cell(clusters) == "1.25x 2.0 %, +1" and clusters_cell(clusters[:1]) == "2.01x 1.0 %"
+    assert clusters_cell([]) == "none" and clusters_cell([cluster_at(3, 0.0002)]) == "3.00x 0.020 %"
 
 
 def test_a_sweep_is_summarized_with_and_without_clusters():
     items = list(folders.read_many(GRID))
     rows = summarize(items)
     assert len(rows) == 160
-    assert max(map(len, str(rows).splitlines())) <= 150
+    lines = str(rows).splitlines()
+    assert max(map(len, lines)) <= 150
+    place = lines[2].index("clusters")
+    assert [line[place:] for line in lines[3:]] == [clusters_cell(row.clusters) for row in rows]
+    assert all(re.fullmatch(r"none|\d+(\.\d+)?x \d+(\.\d+)? %(, \+\d+)?", line[place:]) for line in lines[3:])
     bare = summarize(items, clusters=False)
     assert bare[0].clusters is bare[0].steady_state is None
     assert [row.median_us_low for row in bare] == [row.median_us_low for row in rows]
