@@ -489,7 +489,7 @@ def summary_table(rows: Sequence[SummaryRow]) -> str:
     caption += "; n: number of trials"
     caption += "; roofline: lower bound for this machine" if "roofline" in header else ""
     legend = "outliers: outside 1.5 x IQR (box plot);"
-    legend += " clusters: the largest (multiple of the local median, share), number of others"
+    legend += " clusters: the largest (multiple of local median, share), others"
     if "not alone" in header:
         legend += "; not alone: recordings during which other programs used the CPU"
     star = any("*" in cell for cells in lines for cell in cells)
