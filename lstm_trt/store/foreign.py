@@ -66,10 +66,10 @@ def groups_of_table(
 ) -> list[Group]:
     """The groups of a table, one for each combination of values of the columns `keys`.
 
-    The column `name` holds the times in `unit`. A group of which all rows were dropped has a failure instead of
-    samples. Warnings are appended to `warnings`.
+    The column `name` holds the times in `unit`. A group of which more than half the rows were dropped has a failure
+    instead of samples. Warnings are appended to `warnings`.
     """
-    every = dict.fromkeys(zip(*map(table.cells, keys), strict=True)) if keys else {(): None}
+    rows_of = Counter(zip(*map(table.cells, keys), strict=True)) if keys else {(): table.data.num_rows}
     if options.drop_missing:
         table = _without_missing(table, name, warnings)
     latency_ns = _latency_ns(table, name, unit)
@@ -84,7 +84,7 @@ def groups_of_table(
         _refuse_mixtures(table, read, keys, parts, warnings)
     start_ns = _start_ns(table, {name, *keys}, parts, warnings)
     groups = []
-    for values in every:
+    for values, total in rows_of.items():
         fields = dict(zip(keys, values, strict=True))
         rounds = parts.get(values, [])
         samples = [
@@ -99,8 +99,12 @@ def groups_of_table(
         ]
         label = ", ".join(f"{key}={value}" for key, value in fields.items()) or Path(table.where).name
         group = Group(label, tuple(sample for sample in samples if not sample.warmup.all()), fields)
-        if not rounds:
-            group = replace(group, failure=NoTrials(None, "all of its rows have no time"))
+        missing = total - sum(len(rows) for _, rows in rounds)
+        if 2 * missing > total:
+            reason = f"{missing} of {count(total, 'row')} have no time, too many to drop"
+            if not keys:
+                raise UsageError(f"{table.where}: {reason}: use another column, or remove these rows")
+            group = replace(group, samples=(), failure=NoTrials(None, reason))
         elif group.n < 2:
             which = f"{table.where}: {label}" if fields else table.where
             few = count(group.n, "time") + " after warm-up" * bool(warmup.any())
@@ -124,14 +128,12 @@ def columns_of(table: Table, names: Iterable[str], option: str) -> list[str]:
 
 
 def _without_missing(table: Table, name: str, warnings: list[str]) -> Table:
-    """The rows that have a time; raises `UsageError` if more than half have none, or if other times are invalid."""
+    """The rows that have a time; raises `UsageError` if other times are invalid."""
     present = ~np.isnan(times(table, name, blanks=True))
     missing, rows = int(np.count_nonzero(~present)), len(present)
     if not missing:
         return table
     which = f"{table.where}: {missing} of {count(rows, 'row')} have no time" + (f" in {name}" if name else "")
-    if 2 * missing > rows:
-        raise UsageError(f"{which}, which is too many for --drop-missing: use another column, or remove these rows")
     warnings.append(f"{which} and were dropped: no answer includes them, although they may be calls that failed")
     return table.with_rows(present)
 
@@ -273,8 +275,8 @@ def _absurd(where: str, groups: Sequence[Group], unit: str) -> list[str]:
         for group in groups
         if group.failure is None
     ]
-    if min(medians) < ABSURD_BELOW_NS:
+    if min(medians, default=ABSURD_BELOW_NS) < ABSURD_BELOW_NS:
         return [f"a median in {where} is {min(medians):g} ns: is {unit} the right unit?"]
-    if max(medians) > ABSURD_ABOVE_NS:
+    if max(medians, default=ABSURD_ABOVE_NS) > ABSURD_ABOVE_NS:
         return [f"a median in {where} is {max(medians) / 1e9:g} s: is {unit} the right unit?"]
     return []

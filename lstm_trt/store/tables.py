@@ -58,11 +58,11 @@ _SHOWN_LETTERS, _SHOWN_NAMES = 40, 20
 def split_unit(name: str) -> tuple[str, str | None]:
     """`"Latency [us]"` -> `("latency", "us")`: the normalized name (`normal_name`) without its unit, and the unit.
 
-    The unit is None if none is stated; `times` and `focus` do not end in a unit.
+    The unit is None if none is stated: `times` and `focus` do not end in a unit, and `images_per_s` is a rate.
     """
     for pattern in _STATED:
         found = pattern.fullmatch(" ".join(name.split()))
-        if found:
+        if found and not normal_name(found["stem"]).endswith("_per"):
             return normal_name(found["stem"]), _UNITS[found["unit"].casefold()]
     return normal_name(name), None
 
@@ -248,8 +248,8 @@ def _only_times(table: Table, known: Sequence[str]) -> str:
     )
 
 
-#: Names of columns of start times, in order of preference: of recordings (intended, actual), of trtexec (old, new).
-STARTS = ("intended", "start", "startin", "startenq", "starth2d", "startcompute")
+#: Names of columns of start times, in order of preference: of recordings (intended, actual), trtexec (old, new), other.
+STARTS = ("intended", "start", "startin", "startenq", "starth2d", "startcompute", "timestamp")
 
 
 def is_start(name: str) -> bool:

@@ -49,6 +49,8 @@ def refusal(path, **options) -> str:
     ("name", "stem", "unit"),
     [
         ("latency_us", "latency", "us"),
+        ("requests_per_s", "requests_per_s", None),
+        ("time per call (us)", "time_per_call", "us"),
         ("latency_ns", "latency", "ns"),
         ("latency_s", "latency", "s"),
         ("Latency [us]", "latency", "us"),
@@ -83,6 +85,7 @@ TRTEXEC = ["startInMs", "endInMs", "inMs", "computeMs", "outMs", "latencyMs", "e
         (["trial", "temperature", "x_us"], ("x_us", "us")),
         (["time_s", "latency_us"], ("latency_us", "us")),
         (["start_ns", "intended_ns", "took (ms)"], ("took (ms)", "ms")),
+        (["timestamp_ms", "images per s", "x_us"], ("x_us", "us")),
         (["Average time (s)", "n"], ("Average time (s)", "s")),
     ],
 )
@@ -773,11 +776,14 @@ def test_rows_without_a_time_are_dropped_only_on_request_and_counted(tmp_path):
     assert "3 of 5 rows have no time" in refusal(path, drop_missing=True)
 
 
-def test_a_configuration_without_any_time_does_not_vanish(tmp_path):
-    path = put(tmp_path / "t.csv", {"hidden": [8, 16, 32] * 4, "latency_us": [5, "", 6] * 4})
+def test_a_configuration_with_too_few_times_has_a_failure(tmp_path):
+    """Calls that failed would leave only the fast ones."""
+    times = [5, "", 6] * 3 + [5, 9, ""]
+    path = put(tmp_path / "t.csv", {"hidden": [8, 16, 32] * 4, "latency_us": times})
     runs = load(path, group_by=["hidden"], drop_missing=True)
     assert [(group.group["hidden"], group.n, group.failure is None) for group in runs] == [
         (8, 4, True),
         (16, 0, False),
-        (32, 4, True),
+        (32, 3, True),
     ]
+    assert str(runs[1].failure) == "3 of 4 rows have no time, too many to drop"
