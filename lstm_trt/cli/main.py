@@ -31,7 +31,10 @@ _ENVIRONMENT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, er
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Keeps the lines of descriptions and examples, wrapped at the terminal's width."""
+    """Keeps the lines of descriptions and examples, wrapped at the terminal's width; breaks no name at a hyphen."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_on_hyphens=False)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(

@@ -177,14 +177,15 @@ def wrapped(text: str, width: int) -> str:
 def _wrapped_line(line: str, width: int) -> str:
     is_command = line.lstrip().startswith("lstm-trt ")
     if is_command:  # breaks before its options only
-        line = re.sub(r"(?<=\S) (?!--)", "\0", re.sub(r"'[^']*'", lambda quoted: quoted[0].replace(" ", "\0"), line))
+        line = re.sub(r"(?<=\S) (?!-)", "\0", re.sub(r"'[^']*'", lambda quoted: quoted[0].replace(" ", "\0"), line))
     line = re.sub(r"(?<=\d) (?=%|(us|ms|s)\b)", "\0", line)
-    hanging = re.match(r" *(\S+ {2,})?", line).end()
-    if hanging > width // 2 or not line[:hanging].strip():
-        hanging = len(line) - len(line.lstrip()) + 2
+    indent = len(line) - len(line.lstrip())
+    gap = re.match(r" *\S+ {2,}", line)
+    hanging = gap.end() if gap and gap.end() <= width // 2 else indent + 2
     parts = textwrap.wrap(
-        line,
+        line.lstrip(),
         width - 2 * is_command,
+        initial_indent=" " * indent,
         subsequent_indent=" " * hanging,
         break_long_words=False,
         break_on_hyphens=False,

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import BuildFailed, ExportFailed, RuntimeUnavailable, UsageError
+from lstm_trt.config.format import bytes_text
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.trt import FLAVOURS, collected, errors_of, gpu, load_module, logger
 from lstm_trt.store import cache
@@ -134,7 +135,7 @@ class Engine:
         title, version = FLAVOURS[facts["flavour"]].title, facts["engine"]["version"]
         target, card = facts["target"]["compute_capabilities"], facts["target"]["gpu"]
         targets = " ".join(target) or (card["name"] if card else "the builder's default GPUs")
-        size = f"{facts['engine']['bytes'] / 1e6:.2f} MB"
+        size = bytes_text(facts["engine"]["bytes"])
         computes = f"{facts['options']['precision']}, TF32 {'on' if facts['tf32'] else 'off'}"
         built = f"built in {facts['build_seconds']:.2f} s{', from the cache' if self.cached else ''}"
         return f"{facts['name']}: {size}, {title} {version}, for {targets}, {computes}, {built}"

@@ -18,6 +18,7 @@ import numpy as np
 
 from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import ExportFailed, UsageError, first_line
+from lstm_trt.config.format import bytes_text, number
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import build_module, make_weights
 from lstm_trt.machine.facts import installed_version
@@ -93,7 +94,7 @@ class OnnxFile:
         }
 
     def __str__(self) -> str:
-        size, flops = f"{self.size_bytes / 1e6:.2f} MB", f"{self.shape.flops / 1e6:.1f} MFLOP per call"
+        size, flops = bytes_text(self.size_bytes), f"{number(self.shape.flops / 1e6)} MFLOP per call"
         return f"{self.path}: {size}, {self.shape.parameters} parameters, {flops}"
 
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from lstm_trt.config.format import count
 from lstm_trt.machine import facts, linux
 from lstm_trt.machine.linux import ROOT, read_int, read_text
 
@@ -330,7 +331,7 @@ def load(root: Path) -> Found:
     averages, cores = (read_text("/proc/loadavg", root) or "").split(), len(linux.online_cores(root))
     if not averages:
         return None
-    value = f"{averages[0]} on {cores} cores"
+    value = f"{averages[0]} on {count(cores, 'core')}"
     if float(averages[0]) <= max(0.25 * cores, cores - 1.5):
         return value, "good", "there are enough idle cores"
     meaning = "other programs are running and will affect the recording"

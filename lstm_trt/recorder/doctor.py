@@ -19,7 +19,7 @@ from typing import Any
 import lstm_trt
 from lstm_trt import registry, runtimes
 from lstm_trt.config.errors import RuntimeUnavailable, first_line
-from lstm_trt.config.format import WIDTH, table_lines
+from lstm_trt.config.format import WIDTH, count, table_lines
 from lstm_trt.machine import checks as machine_checks
 from lstm_trt.machine import facts
 from lstm_trt.machine.checks import KERNEL_LINE, Check
@@ -186,7 +186,7 @@ def _table(header: tuple[str, ...], rows: list[_Line], width: int, colour: bool)
 def _heading(report: Report, width: int) -> list[str]:
     machine, versions = report.machine, report.versions
     gpus = ", ".join(str(gpu["name"]) for gpu in machine.get("gpus") or ()) or "no NVIDIA GPU found"
-    cores = f"{machine['logical_cores']} cores (may use {machine['allowed_cores']})"
+    cores = f"{count(machine['logical_cores'], 'core')} (may use {machine['allowed_cores']})"
     first = f"lstm_trt {versions['lstm_trt']}, Python {versions['python']}, Linux {versions['kernel']}"
     packages = {name: v for name, v in versions.items() if name not in ("lstm_trt", "python", "kernel", "libc")}
     present = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
@@ -235,8 +235,8 @@ def render(report: Report, width: int | None = None, colour: bool | None = None)
 
     if report.implementations:
         lines += ["", *_literature_lines(report.implementations, width, colour)]
-    count = {verdict: sum(check.verdict == verdict for check in report.checks) for verdict in machine_checks.VERDICTS}
-    lines += ["", f"HOST: {count['good']} good, {count['attention']} need attention, {count['unknown']} unknown"]
+    found = {verdict: sum(check.verdict == verdict for check in report.checks) for verdict in machine_checks.VERDICTS}
+    lines += ["", f"HOST: {found['good']} good, {found['attention']} need attention, {found['unknown']} unknown"]
     order = {"attention": 0, "unknown": 1, "good": 2}
     rows = [
         _Line((check.verdict, check.name, check.value), "" if check.verdict == "good" else check.meaning, check.remedy)

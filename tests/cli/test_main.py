@@ -15,8 +15,11 @@ import pytest
 
 import lstm_trt
 from lstm_trt.cli.main import main
+from lstm_trt.recorder.soak import control_text
 from lstm_trt.registry import COMMANDS
+from lstm_trt.rerun import Run
 from lstm_trt.store import cache
+from lstm_trt.store.folders import Consolidated
 from tests.conftest import ROOT, wait_for
 from tests.support.golden import TEXTS
 
@@ -174,6 +177,12 @@ def test_an_error_is_wrapped_too_and_a_pipe_gets_one_line(monkeypatch, refused):
 def test_an_empty_folder_names_the_command_that_records_into_it(tmp_path, refused):
     assert "lstm-trt literature " in refused("literature", "--table", "--out", tmp_path)
     assert "lstm-trt record " in refused("summarize", tmp_path)
+
+
+def test_one_is_singular():
+    assert str(Consolidated(ROOT, 1, 1)).endswith(" 1 recording, 1 failure")
+    assert ": 1 cell in " in str(Run(ROOT, ROOT, 1.0, 1))
+    assert control_text({"max_us": 1.0, "calls": 1}).endswith(" of 1 call")
 
 
 def test_the_help_lists_every_command_once_by_group(lab):
