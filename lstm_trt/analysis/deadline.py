@@ -337,7 +337,7 @@ def judge(
     verdict = Outcome.NOT_ENOUGH_EVIDENCE if independent == Outcome.MET and reasons else independent
 
     needed = trials_for_share(missed, n, allowed, confidence)
-    if dependence.at_deadline and needed is not None:
+    if dependence.at_deadline and needed is not None and effective == Outcome.NOT_ENOUGH_EVIDENCE:
         effectively = _repeated(timed, misses, needed, allowed, confidence)
     else:
         # If this recording is too short anyway, what may be a drift of the bulk says nothing about a longer one.

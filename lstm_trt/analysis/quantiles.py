@@ -50,7 +50,7 @@ def is_outlier(values_ns: np.ndarray) -> np.ndarray:
     Exact: values are rounded to whole ns, and compared with the fences in integers. In floating point a value on a
     fence would be inside or outside depending on the unit.
     """
-    whole = np.rint(values_ns).astype(np.int64)
+    whole = np.rint(np.minimum(values_ns, 2.0**62)).astype(np.int64)
     steps = len(whole) - 1  # a quartile lies at steps / 4 or 3 x steps / 4, between two order statistics
     places = [divmod(quarters * steps, 4) for quarters in (1, 3)]
     ordered = np.partition(whole, sorted({min(rank + k, steps) for rank, _ in places for k in (0, 1)}))

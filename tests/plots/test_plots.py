@@ -22,6 +22,7 @@ from PIL import Image
 
 from lstm_trt import plots
 from lstm_trt.analysis.scaling import scaling
+from lstm_trt.analysis.summary import summarize
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid, LstmShape
@@ -29,9 +30,10 @@ from lstm_trt.plots import heatmap, style
 from lstm_trt.plots.curve import EACH_ROUND, FLOOR, THICK, THIN
 from lstm_trt.plots.points import Round, points_of
 from lstm_trt.plots.style import image_bytes
-from lstm_trt.store.runs import Runs
+from lstm_trt.store.runs import Runs, load
 from lstm_trt.store.samples import Group, NoTrials, Sample
 from lstm_trt.store.schema import Failure
+from tests.conftest import ROOT
 from tests.support.pictures import (
     assert_readable,
     cells,
@@ -205,6 +207,13 @@ def test_outliers_are_counted_as_the_founding_document_does():
     inside, outside = Round(np.array([*body, 7.0, 17.0])), Round(np.array([*body, 5.9, 18.1]))
     assert inside.quartiles_us == outside.quartiles_us == (10.5, 13.5)  # numpy's linear ones: reach 4.5
     assert inside.outliers == 0 and list(outside.latency_us[outside.is_outlier]) == [5.9, 18.1]
+
+
+def test_outliers_beside_a_box_are_those_of_the_table():
+    runs = load(ROOT / "data" / "epyc" / "outliers")
+    table = [row.outliers for row in summarize(runs, clusters=False)]
+    assert [point.rounds[0].outliers for point in points_of(runs)] == table
+    assert table[1] == 2747  # nine trials are exactly on a fence
 
 
 def test_box_plots_show_the_planted_outliers(sweep):
