@@ -23,7 +23,7 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 import pyarrow as pa
 
-from lstm_trt.config.errors import UsageError, first_line
+from lstm_trt.config.errors import StoreError, UsageError, first_line
 from lstm_trt.config.format import bytes_text, count, listed
 from lstm_trt.store.folders import contents
 from lstm_trt.store.schema import METADATA_KEY
@@ -324,7 +324,10 @@ def _files(path: Path, warnings: list[str]) -> list[Path]:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
     tables = [file for file in files if _suffix(file) in SUFFIXES]
     recorded = found.recorded or found.failures or found.pair or any(read_table(file) is None for file in found.others)
-    if recorded or not tables:
+    if not (recorded or tables):
+        kinds = f"tables ({', '.join(SUFFIXES)}; also .gz)"
+        raise StoreError(f"{path} contains no recordings and no {kinds}; record with: lstm-trt record --out {path} ...")
+    if recorded:
         return [path]
     others = [file.name for file in files if file not in tables]
     if others:
