@@ -168,7 +168,7 @@ def test_planted_trials_are_in_one_part_each(body, rng):
         assert_partition(quick([Sample.of(latency_ns), Sample.of(BODIES[body](rng, 700), round=1)]))
 
 
-@pytest.mark.parametrize(("folder", "every"), [("outliers", 1), ("grid", 8)])
+@pytest.mark.parametrize(("folder", "every"), [("outliers", 2), ("grid", 16)])
 def test_recorded_trials_are_in_one_part_each(folder, every):
     for group in list(load(ROOT / "data" / "epyc" / folder))[::every]:
         found = quick(group.samples)
