@@ -278,7 +278,7 @@ def over_size(
     lines = [source_text(list(sides.values())) for sides in panels]
     with style():
         largest = [sides[max(sides)] for sides in panels]
-        summary = f"At {axis} {' and '.join(str(max(sides)) for sides in panels)}: {_fastest(largest)}"
+        summary = f"{_fastest(largest)} ({axis}: {', '.join(sorted({str(max(sides)) for sides in panels}))})"
         picture, body = sheet(title, [*lines, *notes], 3.3 + 0.19 * most, summary=summary)
         axes = np.atleast_1d(body.subplots(1, len(panels)))
         for ax, sides in zip(axes, panels, strict=True):
@@ -316,7 +316,7 @@ def _size_panel(ax: Axes, sides: Mapping[int, Side], sizes: Sequence[int]) -> No
         ax.add_patch(strip)
         for size, reasons in failed.items():
             text = "\n".join(f"{reason} {count}" for reason, count in Counter(reasons).items())
-            place = {"xycoords": ax.get_xaxis_transform(), "ha": "center", "va": "top", "size": 7.5, "color": "#a22"}
+            place = {"xycoords": ax.get_xaxis_transform(), "ha": "center", "va": "top", "size": 8, "color": "#a22"}
             ax.annotate("✕ " + text, (size, 0.99), **place)
 
 
@@ -372,7 +372,7 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
             ]
             if failed:
                 text = _cut("✕ " + (failed[0] if len(failed) == 1 else f"{len(failed)} failed, {failed[0]}"), 62)
-                look = {"va": "center", "size": 7.5, "color": "#a22", "bbox": BACKGROUND}
+                look = {"va": "center", "size": 8, "color": "#a22", "bbox": BACKGROUND}
                 edge = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points"}
                 ax.annotate(text, (0, place), (3, 0), **edge, **look)
         ax.set_xlabel("time per batch [ms] (log)")

@@ -78,9 +78,8 @@ class Picture(Figure):
     @property
     def alt(self) -> str:
         """Alternative text: what the figure shows, and its main result."""
-        return (
-            f"{self.title}{'' if self.title.endswith('?') else '.'} {self.summary or ' '.join(self.notes[:1])}".strip()
-        )
+        end = "" if self.title.endswith("?") else "."
+        return f"{self.title}{end} {self.summary or ' '.join(self.notes[:1])}".strip()
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict, dict]:
         # As HTML too: JupyterLab and nbconvert's default template do not use the metadata of a PNG.
@@ -172,10 +171,10 @@ def sheet(
 
     `summary` is the main result in one sentence, for the alternative text; without it, that is the first note.
     """
-    title_lines = textwrap.wrap(title, int(width_in * 9.3)) or [""]
-    note_lines = [line for note in notes if note for line in textwrap.wrap(note, int(width_in * 14.9))]
+    title_lines = wrapped(title, width_in - 0.3, 12, "bold") or [""]
+    note_lines = [line for note in notes if note for line in wrapped(note, width_in - 0.3)]
     head_in = 0.12 + 0.235 * len(title_lines) + 0.165 * len(note_lines)
-    picture = Picture(figsize=(width_in, head_in + body_height_in), layout="constrained")
+    picture = Picture(figsize=(width_in, head_in + body_height_in), dpi=DPI, layout="constrained")
     picture.get_layout_engine().set(w_pad=0.06, h_pad=0.05, wspace=0.02, hspace=0.03)
     head, body = picture.subfigures(2, 1, height_ratios=(head_in, body_height_in))
     left, top = 0.1 / width_in, 1 - 0.12 / head_in
@@ -184,6 +183,15 @@ def sheet(
     head.text(left, top, "\n".join(note_lines), size=9, color="0.3", va="top", ha="left")
     picture.title, picture.notes, picture.summary = title, tuple(note for note in notes if note), summary
     return picture, body
+
+
+def wrapped(label: str, width_in: float, size: float = 9, weight: str = "normal") -> list[str]:
+    """A text in lines that are at most so wide."""
+    for characters in range(int(18 * width_in), 0, -1):
+        lines = textwrap.wrap(label, characters)
+        if all(text_size(line, size, weight)[0] <= 72 * width_in for line in lines):
+            return lines
+    return [label]
 
 
 def whole_range(numbers: Iterable[int]) -> str:
@@ -255,7 +263,7 @@ def legend_below(body: SubFigure, handles: Iterable[Artist], ncols: int = 1, **l
     """A legend below all panels with each label once, in at most `ncols` columns."""
     unique = {handle.get_label(): handle for handle in handles}
     width = 72 * body.bbox.width / body.figure.dpi
-    fit = int(width / max(text_size(label)[0] + 40 for label in unique))
+    fit = int(width / max(text_size(label, layout.get("fontsize", 9))[0] + 40 for label in unique))
     layout = {"loc": "outside lower left", "labelspacing": 0.3, "ncols": max(1, min(ncols, fit)), **layout}
     body.legend(unique.values(), unique.keys(), **layout)
 
@@ -360,10 +368,14 @@ def columns_of(total: int) -> int:
     return min(total, 2 if total in (2, 4) else 3)
 
 
+#: Most values of an axis that have a panel or an entry in the legend each; further ones are thinned.
+MOST_SHOWN = 12
+
+
 def thinned(sizes: Sequence[int], fit: Callable[[list[int]], bool], log: bool = False) -> list[int]:
     """All sizes if they fit, else those that are multiples of a round number (doublings, with `log`).
 
-    `fit` tests whether some sizes fit. Of irregular sizes, few of which are such multiples, it is as many as fit.
+    `fit` tests whether some sizes fit. Of few sizes, and of those without such multiples, it is as many as fit.
     """
     sizes = list(sizes)
     if fit(sizes):
@@ -375,18 +387,15 @@ def thinned(sizes: Sequence[int], fit: Callable[[list[int]], bool], log: bool = 
     even = max((kept for kept in rounds if fit(kept)), key=len)
     powers = [size for size in sizes if size in doubled]
     if log and len(powers) > 3 and fit(powers):
-        return powers
+        even = powers
     beside = sizes[-1:]
     for size in reversed(sizes[:-1]):
         if fit([size, beside[0]]):
             beside.insert(0, size)
     if not fit(beside):
         beside = next(kept for k in range(2, len(sizes) + 1) if fit(kept := sizes[::-k][::-1]))
-    return beside if len(beside) > 2 * len(even) else even
-
-
-#: Most values of an axis that have a panel or an entry in the legend each; further ones are thinned.
-MOST_SHOWN = 12
+    few = len(sizes) <= MOST_SHOWN or len(even) < 3
+    return beside if few and len(beside) > len(even) else even
 
 
 def shown(sizes: Sequence[int]) -> list[int]:
@@ -398,11 +407,11 @@ def shown(sizes: Sequence[int]) -> list[int]:
 def text_size(label: str, size: float = 9, weight: str = "normal") -> tuple[float, float]:
     """Width and height of a text in points."""
     font = get_font(findfont(FontProperties(family="DejaVu Sans", weight=weight)))
-    font.set_size(size, 72)
+    font.set_size(size, DPI)
     widths = []
     for line in label.split("\n"):
         font.set_text(line)
-        widths.append(font.get_width_height()[0] / 64)  # in 26.6 fixed point
+        widths.append(font.get_width_height()[0] / 64 * 72 / DPI)  # pixels in 26.6 fixed point
     return max(widths), 1.2 * size * len(widths)
 
 

@@ -615,6 +615,11 @@ def test_no_text_is_cut_off_or_overlaps(draw):
     assert_readable(draw())
 
 
+@pytest.mark.parametrize("word", ["Wide MMMM", "narrow ill", "x" * 300])
+def test_titles_and_notes_are_folded_by_their_width(word):
+    assert_readable(style.sheet(f"{word} " * (900 // len(word)), [f"{word} " * (900 // len(word))], 1.0)[0])
+
+
 def test_ticks_are_thinned_to_round_values():
     def width(size):
         return lambda kept: len(kept) <= size
@@ -624,6 +629,8 @@ def test_ticks_are_thinned_to_round_values():
     assert style.thinned(range(4, 321, 4), width(9), log=True) == [4, 8, 16, 32, 64, 128, 256]
     founding = [32, 64, 100, 128, 200, 256, 300, 400]
     assert style.thinned(founding, width(8)) == founding and style.thinned(founding, width(4)) == [100, 200, 300, 400]
+    apart = style.thinned(founding, lambda kept: all(b - a > 40 for a, b in itertools.pairwise(kept)))
+    assert apart == [64, 128, 200, 256, 300, 400]  # of few sizes as many as fit
     primes = [7, 11, 13, 17, 19, 23]  # no round number divides them
     assert style.thinned(primes, width(3)) == [11, 17, 23]
     assert len(style.thinned(primes, lambda kept: all(b - a > 5 for a, b in itertools.pairwise(kept)))) == 3
