@@ -46,6 +46,15 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **how: object) -> None:
         super().__init__(formatter_class=_Formatter, **how)
 
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
+        """As argparse; an unknown option of a command is reported before arguments that are missing."""
+        if self._subparsers is None:
+            for word in args:
+                name = word.partition("=")[0]
+                if name.startswith("--") and not any(known.startswith(name) for known in self._option_string_actions):
+                    self.error(f"unrecognized arguments: {word}")
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
 

@@ -196,8 +196,11 @@ class Plan:
 
     def __str__(self) -> str:
         """One line per row with scale, batches, estimate and why it cannot be recorded, and the total."""
-        header = ("workload", "scale", "mode", "implementation", "warm-up", "batches", "estimate", "")
+        header = ("workload", "scale", "mode", "implementation", "warm-up", "batches", "estimate")
         rows = [_cells(entry) for entry in self.entries]
+        lines = table(header, rows, right=header[4:], left=header[:4], drop=("warm-up", "batches", "mode")).split("\n")
+        for number, entry in enumerate(self.entries, 1):
+            lines[number] += "" if entry.configuration else f"  cannot be recorded: {entry.reason}"
         ready = self.ready
         total = f"{len(ready.entries)} of {count(len(rows), 'row')} can be recorded on this machine"
         total += f", in about {ready.total_s / 60:.0f} min"
@@ -206,18 +209,15 @@ class Plan:
         if unknown := sum(entry.estimate_s is None for entry in self.entries):
             total += f" (without {count(unknown, 'row')} without an estimate)"
         total += f"; time limit per row {TIME_LIMIT_S:g} s; resumes if interrupted"
-        return (
-            f"{table(header, rows, right=header[4:7], left=header[:4], drop=('warm-up', 'batches', 'mode'))}\n{total}"
-        )
+        return "\n".join([*lines, total])
 
 
 def _cells(entry: Entry) -> list[str]:
     workload = entry.workload
     batches = f"{entry.batches} of {workload.batches}" if entry.batches < workload.batches else str(entry.batches)
     estimate = "-" if entry.estimate_s is None else f"{math.ceil(entry.estimate_s)} s"
-    note = "" if entry.configuration else f"cannot be recorded: {entry.reason}"
     names = [workload.label, workload.scale, entry.mode, entry.implementation]
-    return [*names, str(entry.warmup), batches, estimate, note]
+    return [*names, str(entry.warmup), batches, estimate]
 
 
 def plan(more: Sequence[str] = ()) -> Plan:

@@ -33,6 +33,9 @@ SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
         (("recrod",), "invalid choice: 'recrod'"),
         (("record", "--layers", 1, "--hidden", 8, "--out", "x"), "--sequence; see lstm-trt record --help"),
         (("doctor", "--colour"), "unrecognized arguments: --colour; see lstm-trt doctor --help"),
+        (("record", "--foo=1"), "unrecognized arguments: --foo=1; see lstm-trt record --help"),
+        (("doctor", "extra"), "unrecognized arguments: extra; see lstm-trt doctor --help"),
+        (("summarize", "x", "--format", "xml"), "); see lstm-trt summarize --help"),
         (("record", "--layers", 0, "--hidden", 8, "--sequence", 4, "--out", "x"), "layers must be at least 1"),
         (("record", "--layers", "two", "--hidden", 8, "--sequence", 4, "--out", "x"), "invalid int value: 'two'"),
         (
