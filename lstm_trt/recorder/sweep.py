@@ -255,7 +255,7 @@ class Report:
         if self.done_before:
             counts.append(f"{self.done_before} already recorded")
         if self.failed_before:
-            counts.append(f"{self.failed_before} failed earlier (--retry-failed repeats them)")
+            counts.append(f"{self.failed_before} failed earlier")
         if self.left:
             counts.append(f"{self.left} left")
         lines = [f"{', '.join(counts)}, of {self.total}; total time {duration(self.wall_s)}"]
@@ -275,7 +275,7 @@ class Report:
         more = len(self.failures) - FAILURES_LISTED
         if more > 0:
             lines.append(f"and {count(more, 'more failure')}; lstm-trt summarize lists all of them")
-        if self.failures:
+        if self.failures or self.failed_before:
             lines.append(
                 "each failure is a file CONFIG_ID-rROUND.failure.json in the folder of recordings: --retry-failed"
                 " repeats it, and deleting the file forgets it"
