@@ -24,6 +24,7 @@ import numpy as np
 
 from lstm_trt.analysis.answers import JsonFields
 from lstm_trt.analysis.quantiles import rate_bounds
+from lstm_trt.config.format import count
 
 #: Numbers of blocks for the dispersion of the counts of events.
 DISPERSION_BLOCKS = (10, 20, 50)
@@ -192,7 +193,8 @@ def _clustering(
     index = min(least, _intervals(gaps))
     dispersion = max(alarm[-1] for alarm in alarms)
     what = "misses" if at_deadline else "largest latencies"
-    how = f"{short} of the {m} {what} follow another one within {window} trial{'s' * (window > 1)}"
+    comes = "comes" if short == 1 else "come"
+    how = f"{short} of the {m} {what} {comes} within {count(window, 'trial')} of the previous one"
     factor = min(index, 1 / dispersion) if misses else index
     return Dependence(factor, index, dispersion, m, at_deadline, how)
 

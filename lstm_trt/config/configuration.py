@@ -152,9 +152,9 @@ class Protocol:
 
     @property
     def arrival_text(self) -> str:
-        """The arrivals as text: closed, periodic every 1000 µs (spin), paused 100 ms."""
+        """The arrivals as text: closed, periodic every 1000 us (spin), paused 100 ms."""
         text = self.arrival
-        text += f" every {self.period_us:g} µs" if self.period_us else ""
+        text += f" every {self.period_us:g} us" if self.period_us else ""
         text += f" {self.pause_ms:g} ms" if self.pause_ms else ""
         text += f" ({self.wait})" if self.wait != "none" else ""
         return text + (f" for {self.for_s:g} s" if self.for_s else "")

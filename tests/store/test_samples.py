@@ -474,7 +474,7 @@ def test_configurations_of_equal_name_get_distinct_names():
     protocol = replace(plain.configuration.protocol, trials=99, arrival="periodic", wait="spin", period_us=1000.0)
     paced = schema.Recording(replace(plain.configuration, protocol=protocol), 0, plain.columns, plain.provenance)
     names = {group.name for group in groups_of([plain, paced])}
-    assert names == {"1x8-s4-b1 on onnxruntime, closed", "1x8-s4-b1 on onnxruntime, periodic every 1000 µs (spin)"}
+    assert names == {"1x8-s4-b1 on onnxruntime, closed", "1x8-s4-b1 on onnxruntime, periodic every 1000 us (spin)"}
 
 
 # What cannot be read
