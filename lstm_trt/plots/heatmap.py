@@ -51,6 +51,12 @@ CELL_WIDTH_IN, CELL_HEIGHT_IN = 0.46, 0.32
 
 MOST_PANELS = 12
 
+#: Panels side by side if their cells are too narrow for numbers.
+DENSE_COLUMNS = 2
+
+#: Longest colour bar.
+BAR_IN = 6.0
+
 #: Width of all panels side by side, without colour bar and labels.
 PANELS_IN = WIDTH_IN - 1.45
 
@@ -235,7 +241,8 @@ def _draw(
     """
     points = [point for point, _ in cells]
     sizes = values(points, axes[0]), values(points, axes[1])
-    parts, columns = _arrange(cells, facets, int(PANELS_IN / max(len(sizes[0]) * CELL_WIDTH_IN + 0.12, 1.85)))
+    fit = int(PANELS_IN / max(len(sizes[0]) * CELL_WIDTH_IN + 0.12, 1.85))
+    parts, columns = _arrange(cells, facets, fit or DENSE_COLUMNS)
     rows = math.ceil(len(parts) / columns)
     cell_in = (PANELS_IN / columns - 0.12) / len(sizes[0]), cell_height_in(CELL_HEIGHT_IN, len(sizes[1]), rows)
     numbers = cells_fit([cell.text for _, cell in cells if cell], cell_in)
@@ -326,7 +333,8 @@ def _color_bar(
 ) -> None:
     low, high = colors.get_clim()
     extend = "neither" if low <= min(timed_us) and max(timed_us) <= high else "both"
-    bar = body.colorbar(colors, ax=axes, shrink=0.9, pad=0.02, aspect=25, extend=extend)
+    height_in = body.bbox.height / body.figure.dpi
+    bar = body.colorbar(colors, ax=axes, shrink=min(0.9, BAR_IN / height_in), pad=0.02, aspect=25, extend=extend)
     bar.outline.set_visible(False)
     if deadline_us:
         bar.ax.invert_yaxis()

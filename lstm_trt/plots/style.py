@@ -314,8 +314,20 @@ def latency_axis(axes: Sequence[Axes], numbers: Sequence[float], room_below: flo
 def set_ticks(
     axis: Axis, ticks: Iterable[float], low: float, high: float, write: Callable[[float], str] = plain
 ) -> None:
-    """Set major ticks from `low` to `high` with the labels that `write` returns, and no minor ticks."""
-    axis.set_ticks(sorted(tick for tick in ticks if low <= tick <= high))
+    """Set those major ticks from `low` to `high` that fit, with the labels that `write` returns; no minor ticks."""
+    within = sorted(float(tick) for tick in ticks if low <= tick <= high)
+    labels = {tick: write(tick) for tick in within}
+
+    def choose(fit: Callable) -> list[float]:
+        if axis.get_scale() == "linear":
+            return next((some for step in range(1, len(within)) if fit(some := within[::step])), within)
+        kept: list[float] = []  # powers of ten and short labels first
+        for tick in sorted(within, key=lambda tick: (math.log10(abs(tick) or 1) % 1 > 0, len(labels[tick]))):
+            if fit(sorted([*kept, tick])):
+                kept = sorted([*kept, tick])
+        return kept
+
+    axis.set_major_locator(FittingTicks(labels, choose))
     axis.set_ticks([], minor=True)
     axis.set_major_formatter(lambda value, _: write(value))
 
@@ -412,38 +424,44 @@ def text_size(label: str, size: float = 9, weight: str = "normal") -> tuple[floa
     for line in label.split("\n"):
         font.set_text(line)
         widths.append(font.get_width_height()[0] / 64 * 72 / DPI)  # pixels in 26.6 fixed point
-    return max(widths), 1.2 * size * len(widths)
+    return max(widths), size * (1.2 * len(widths) - 0.2)
 
 
-class SizeTicks(Locator):
-    """Ticks at the sizes of which the labels fit side by side; `places` and `labels` belong to `sizes`."""
+class FittingTicks(Locator):
+    """Ticks of which the labels fit side by side; `labels` has the label at each place.
 
-    def __init__(self, sizes: Sequence[int], places: Sequence[float], labels: Sequence[str]) -> None:
-        self._sizes, self._places = list(sizes), dict(zip(sizes, places, strict=True))
-        self._labels = dict(zip(sizes, labels, strict=True))
+    `choose` gets a function that tests whether the labels at some places fit, and returns the places.
+    """
+
+    def __init__(self, labels: Mapping[float, str], choose: Callable[[Callable], list[float]]) -> None:
+        self._labels, self._choose = dict(labels), choose
 
     def __call__(self) -> list[float]:
         """The places of the ticks at the present size of the axes."""
         across = self.axis.axis_name == "x"
-        places = np.array(list(self._places.values()), dtype=float)
+        places = np.array(list(self._labels), dtype=float)
         pixels = self.axis.axes.transData.transform(np.column_stack([places, places]))[:, 0 if across else 1]
-        points = dict(zip(self._sizes, pixels * 72 / self.axis.get_figure(root=True).dpi, strict=True))
-        lengths = {size: text_size(label)[0 if across else 1] for size, label in self._labels.items()}
+        points = dict(zip(self._labels, pixels * 72 / self.axis.get_figure(root=True).dpi, strict=True))
+        halves = {place: text_size(label)[0 if across else 1] / 2 for place, label in self._labels.items()}
 
-        def fit(kept: list[int]) -> bool:
-            pairs = itertools.pairwise(kept)
-            return all(points[b] - points[a] >= (lengths[a] + lengths[b]) / 2 + 4 for a, b in pairs)
+        def fit(kept: Iterable[float]) -> bool:
+            return all(points[b] - points[a] >= halves[a] + halves[b] + 2 for a, b in itertools.pairwise(kept))
 
-        return [self._places[size] for size in thinned(self._sizes, fit, self.axis.get_scale() == "log")]
+        return self._choose(fit)
 
 
 def size_ticks(
     axis: Axis, sizes: Sequence[int], places: Sequence[float] | None = None, labels: Sequence[str] | None = None
 ) -> None:
     """Label the sizes on an axis, at `places` if these are not the sizes themselves, without overlaps."""
-    places, labels = places or sizes, labels or [str(size) for size in sizes]
-    written = dict(zip(map(float, places), labels, strict=True))
-    axis.set_major_locator(SizeTicks(sizes, places, labels))
+    place_of = dict(zip(sizes, map(float, places or sizes), strict=True))
+    written = dict(zip(place_of.values(), labels or map(str, sizes), strict=True))
+
+    def choose(fit: Callable) -> list[float]:
+        kept = thinned(sizes, lambda some: fit([place_of[size] for size in some]), axis.get_scale() == "log")
+        return [place_of[size] for size in kept]
+
+    axis.set_major_locator(FittingTicks(written, choose))
     axis.set_major_formatter(lambda value, _: written.get(float(value), ""))
 
 

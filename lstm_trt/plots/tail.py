@@ -227,7 +227,8 @@ def _evidence_lines(ax: Axes, lengths: set[int]) -> None:
         ax.axhline(evidence_share(n), color=GREY, linewidth=1.0, linestyle=(0, (1, 1.5)), zorder=1)
         place = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "ha": "left", "va": "top"}
         text = f"no evidence below this line at n = {whole(n)}"
-        ax.annotate(text, (0, evidence_share(n)), (5, -2), size=9, color="0.3", zorder=1.6, **place)
+        look = {"size": 9, "color": "0.3", "zorder": 1.6, "bbox": BACKGROUND}
+        ax.annotate(text, (0, evidence_share(n)), (5, -2), **look, **place)
     ax.axhspan(0, evidence_share(kept[-1]), color="0.95", zorder=0)
 
 
