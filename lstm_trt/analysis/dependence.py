@@ -121,16 +121,16 @@ def assess(timed: Sequence[np.ndarray], misses: Sequence[np.ndarray], allowed: f
     if total >= 2:
         found.append(_clustering(misses, sizes, FALSE_ALARM_MISSES, misses=total, at_deadline=True, times=times))
         found += _counts(misses, sizes, FALSE_ALARM_COUNTS)
-    wanted = sorted({min(count, n // 3) for count in (*LARGEST, max(LARGEST[0], math.ceil(2 * n * allowed)))})
+    wanted = sorted({min(size, n // 3) for size in (*LARGEST, max(LARGEST[0], math.ceil(2 * n * allowed)))})
     alpha = FALSE_ALARM / max(1, len(wanted))
     ratios: list[np.ndarray] | None = None
-    for count in wanted:
-        plain = _clustering(_largest(timed, count), sizes, alpha, misses=total)
+    for size in wanted:
+        plain = _clustering(_largest(timed, size), sizes, alpha, misses=total)
         if not plain.how:
             continue
         if ratios is None:
             ratios = [latency_ns / local_level(latency_ns) for latency_ns in timed]
-        found.append(_clustering(_largest(ratios, count), sizes, alpha, misses=total))
+        found.append(_clustering(_largest(ratios, size), sizes, alpha, misses=total))
     return min(found, key=lambda dependence: dependence.factor)
 
 
