@@ -251,14 +251,14 @@ def _draw(
     titles = [folded(text, fit_characters) for text, _ in parts]
     head_in = 0.2 + 0.16 * max(text.count("\n") for text in titles)
     thousands = any(cell and cell.value_us >= THOUSANDS_FROM for _, cell in cells)
-    reading[1].append(f"Values in µs{' (k: thousands)' if thousands else ''}.")
+    in_numbers = [*reading[1], f"Values in µs{' (k: thousands)' if thousands else ''}."]
     with style():
         picture, body = sheet(
             title,
             [
                 f"{data.describe_counts(points)}. {data.describe_fixed(points, (*axes, *facets))}",
                 data.describe_systems(points),
-                " ".join(reading[0] + (reading[1] if numbers else [])),
+                " ".join(reading[0] + (in_numbers if numbers else [])),
             ],
             max(rows * (max(len(sizes[1]) * cell_in[1], 1.05) + head_in + 0.15) + 0.6, 2.9),
             summary=summary,
@@ -275,14 +275,8 @@ def _draw(
         holes = len(cells) < len(parts) * len(sizes[0]) * len(sizes[1])
         handles = [Patch(facecolor=EMPTY, edgecolor="white", label="not measured")] if holes else []
         if any(point.failed for point in points):
-            handles.append(
-                Patch(
-                    facecolor="white",
-                    edgecolor="0.55",
-                    hatch=HATCH,
-                    label="failed at the named stage" if stages else "failed",
-                )
-            )
+            label = "failed at the named stage" if stages else "failed"
+            handles.append(Patch(facecolor="white", edgecolor="0.55", hatch=HATCH, label=label))
         handles += marks
         if handles:
             legend_below(body, handles, ncols=3)

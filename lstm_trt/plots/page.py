@@ -35,6 +35,7 @@ from lstm_trt.plots.style import (
     sheet,
     style,
     whole,
+    with_micro,
     write_pictures,
 )
 from lstm_trt.plots.tail import draw_tail
@@ -96,7 +97,7 @@ def outliers_page(runs: Runs, outliers: Outliers) -> Picture:
 
 def _page(group: Group, title: str, rows: Rows, outliers: Outliers | None, verdict: Verdict | None = None) -> Picture:
     """The verdict, if any, at the top; below it the tail beside its table, and the trials in order."""
-    reasons = textwrap.wrap(re.sub(r"\bus\b", "µs", sentence(verdict)), SENTENCE_WIDTH) if verdict else []
+    reasons = textwrap.wrap(with_micro(sentence(verdict)), SENTENCE_WIDTH) if verdict else []
     heights_in = [max(0.68, 0.185 * len(reasons) + 0.2)] if verdict else []
     calls = calls_of(group, outliers) if group.n or not verdict else None
     summary = f"{verdict.verdict}: {' '.join(reasons)}" if verdict else outliers_line(outliers, "Findings")

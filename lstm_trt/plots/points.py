@@ -18,7 +18,7 @@ from lstm_trt.analysis.quantiles import PERCENTILES, is_outlier, percentile
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import listed
 from lstm_trt.config.workload import AXES
-from lstm_trt.plots.style import count, number, whole_range
+from lstm_trt.plots.style import count, number, whole_range, with_micro
 from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group, NoTrials
 from lstm_trt.store.schema import Failure
@@ -236,7 +236,7 @@ def _system(group: Group) -> dict[str, str | None]:
         "threads": count(configuration.options.threads, "thread"),
         "mode": configuration.mode,
         "graph": "graph" if configuration.options.graph else "",
-        "arrival": configuration.protocol.arrival_text,
+        "arrival": with_micro(configuration.protocol.arrival_text),
         **{name: f"{name.replace('_', ' ')} {value}" for name, value in {**options, **protocol}.items()},
         "device_name": configuration.device_name,
         "machine": f"machine {machine[:12]}" if machine else None,

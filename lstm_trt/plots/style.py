@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import textwrap
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -171,6 +172,7 @@ def sheet(
 
     `summary` is the main result in one sentence, for the alternative text; without it, that is the first note.
     """
+    title, summary, notes = with_micro(title), with_micro(summary), [with_micro(note) for note in notes]
     title_lines = wrapped(title, width_in - 0.3, 12, "bold") or [""]
     note_lines = [line for note in notes if note for line in wrapped(note, width_in - 0.3)]
     head_in = 0.12 + 0.235 * len(title_lines) + 0.165 * len(note_lines)
@@ -183,6 +185,11 @@ def sheet(
     head.text(left, top, "\n".join(note_lines), size=9, color="0.3", va="top", ha="left")
     picture.title, picture.notes, picture.summary = title, tuple(note for note in notes if note), summary
     return picture, body
+
+
+def with_micro(label: str) -> str:
+    """A text with the unit us as figures write it: µs."""
+    return re.sub(r"\bus\b", "µs", label)
 
 
 def wrapped(label: str, width_in: float, size: float = 9, weight: str = "normal") -> list[str]:

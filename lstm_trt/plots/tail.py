@@ -41,6 +41,7 @@ from lstm_trt.plots.style import (
     style,
     whole,
     whole_range,
+    with_micro,
 )
 from lstm_trt.plots.trials import cluster_looks
 from lstm_trt.store.runs import Runs, as_runs
@@ -144,7 +145,8 @@ def tails(
     """
     data.check_deadline(deadline_us)
     groups = list(as_runs(runs))
-    shown = [(group, name) for group, name in zip(groups, names or _names(groups), strict=True) if group.n]
+    named = zip(groups, map(with_micro, names or _names(groups)), strict=True)
+    shown = [(group, name) for group, name in named if group.n]
     if not shown:
         raise UsageError("none of these recordings has trials after warm-up")
     controls = [control_us(group) for group, _ in shown]

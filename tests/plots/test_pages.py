@@ -369,7 +369,7 @@ def test_arrivals_stand_side_by_side_with_the_machine_alone():
     paused = group(sample(500), arrival="paused", pause_ms=10.0)
     figure = plots.arrival_tails([paused, spin, closed], deadline_us=150)
     legend = [text for text in text_of(figure).splitlines() if "median" in text]
-    assert [text.split(":")[0] for text in legend] == ["closed", "periodic every 1000 us (spin)", "paused 10 ms (os)"]
+    assert [text.split(":")[0] for text in legend] == ["closed", "periodic every 1000 µs (spin)", "paused 10 ms (os)"]
     assert "misses 9 of 500 (1.8 %)" in legend[1] and "misses 0 of 500 (0 %)" in legend[2]
     network, machine = figure.axes
     assert len(lines(machine, drawstyle="steps-post")) == 2

@@ -408,7 +408,7 @@ def test_rounds_are_points_and_never_averaged():
 def test_arrivals_and_trials_distinguish_systems():
     grid = Grid((1,), (64,), (32, 64))
     both = [*make_runs(grid), *make_runs(grid, arrival="periodic", period_us=1000.0)]
-    assert "onnxruntime, periodic every 1000 us" in text_of(plots.curves(both, "sequence"))
+    assert "onnxruntime, periodic every 1000 µs" in text_of(plots.curves(both, "sequence"))
     longer = [*make_runs(grid), *make_runs(grid, trials=5000)]
     assert "onnxruntime, trials 5000" in text_of(plots.curves(longer, "sequence"))
 
