@@ -117,10 +117,9 @@ def write_pictures(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, draw in pictures.items():
-            picture = draw()
             for form in formats:
                 path = folder / f"{name}.{form}"
-                write_whole(path, image_bytes(picture, form))
+                write_whole(path, image_bytes(draw(), form))  # a second layout of one picture differs slightly
                 paths.append(path)
     except OSError as error:
         raise UsageError(f"cannot write figures to {folder}: {error.strerror or error}") from None
