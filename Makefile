@@ -5,6 +5,7 @@ VENV ?= .venv
 FRAMEWORKS ?= .venv-frameworks
 BIN = $(VENV)/bin
 PIP_INSTALL = -m pip install --disable-pip-version-check --quiet $(PIP_ARGS) -c constraints.txt
+PIP_UNPINNED = $(filter-out -c constraints.txt,$(PIP_INSTALL))
 PIP = $(BIN)/python $(PIP_INSTALL)
 FRAMEWORKS_PIP = $(FRAMEWORKS)/bin/python $(PIP_INSTALL)
 
@@ -18,10 +19,11 @@ SEED ?= 1
 TEST_PROCESSES ?= 2
 PYTEST = -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 20
 
-.PHONY: help sweep test test-frameworks literature lint check-notebooks hook figures lab clean
+.PHONY: help sweep gpu test test-frameworks literature lint check-notebooks hook figures lab clean
 
 help:
 	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), print the summary, draw its figures"
+	@echo "make gpu              install what the driver of an NVIDIA GPU needs: TensorRT and PyCUDA, without the CUDA toolkit"
 	@echo "make test             run the tests, in 5 minutes on 2 cores"
 	@echo "make test-frameworks  run the slow tests and those that need TensorFlow and TVM, in a separate environment ($(FRAMEWORKS))"
 	@echo "make literature       record the published benchmarks in that environment, within 45 minutes on 2 cores"
@@ -49,6 +51,30 @@ $(VENV)/.lab: $(VENV)/.core
 $(VENV)/.dev: $(VENV)/.lab
 	@$(PIP) -e '.[lab,dev]'
 	@touch $@
+
+# PyCUDA is built from source, which needs the CUDA headers and a libcuda to link with: the headers are those of HEADERS,
+# the libcuda is one without content. pip would reuse what it built for other headers. Without PyCUDA, cuda-bindings
+# drive the GPU.
+HEADERS ?= nvidia-cuda-runtime==13.* nvidia-cuda-profiler-api==13.*
+PYCUDA_OPTIONS = --config-settings='--global-option=--conf:CUDA_ENABLE_CURAND=False;CUDA_ROOT=None'
+%/.pycuda: constraints.txt | %/bin/python
+	@echo "building PyCUDA in $*, two to four minutes"
+	@{ $*/bin/python $(PIP_INSTALL) --no-deps --upgrade --target $*/cuda $(HEADERS) \
+	  && echo 'int cuInit(unsigned flags) { return flags; }' \
+	    | $(CC) -shared -fPIC -Wl,-soname,libcuda.so.1 -o $*/cuda/libcuda.so -x c - \
+	  && LIBRARY_PATH="$(abspath $*)/cuda" CPATH="$$(printf '%s:' "$(abspath $*)"/cuda/nvidia/*/include)" \
+	    $*/bin/python $(PIP_INSTALL) --no-cache-dir $(PYCUDA_OPTIONS) pycuda && touch $@; } \
+	  || echo "PyCUDA cannot be built here, for the reason above: cuda-bindings drive the GPU"
+
+# What depends on the CUDA version of the driver is not pinned. TENSORRT=rtx installs TensorRT for RTX instead.
+TENSORRT ?= tensorrt
+gpu:
+	@$(PYTHON) -m lstm_trt.machine.gpu $(TENSORRT)
+	@$(MAKE) --no-print-directory $(VENV)/.dev
+	@$(BIN)/python $(PIP_UNPINNED) $$($(PYTHON) -m lstm_trt.machine.gpu $(TENSORRT))
+	@$(MAKE) --no-print-directory $(VENV)/.pycuda HEADERS="$$($(PYTHON) -m lstm_trt.machine.gpu headers)"
+	@$(BIN)/python -c 'from lstm_trt.runtimes import _cuda; print("the GPU is driven by", _cuda.driver_layer())'
+	@$(BIN)/lstm-trt doctor
 
 sweep: $(VENV)/.core
 	$(BIN)/lstm-trt sweep $(SWEEP_GRID) --runtime onnxruntime --trials 1000 --out $(SWEEP_OUT)
@@ -82,7 +108,9 @@ $(FRAMEWORKS)/.frameworks: pyproject.toml constraints.txt | $(FRAMEWORKS)/bin/py
 	@$(FRAMEWORKS_PIP) -e '.[lab,dev,frameworks]'
 	@touch $@
 
-test-frameworks: $(FRAMEWORKS)/.frameworks
+$(FRAMEWORKS)/.pycuda: | $(FRAMEWORKS)/.frameworks
+
+test-frameworks: $(FRAMEWORKS)/.frameworks $(FRAMEWORKS)/.pycuda
 	$(FRAMEWORKS)/bin/python $(PYTEST) tests/frameworks
 	$(FRAMEWORKS)/bin/python $(PYTEST) -m "heavy or random" tests
 

@@ -181,6 +181,7 @@ def load_or_record(
     grids: Sequence[Mapping[str, Sequence[int]]],
     runtimes: Sequence[str] = ("onnxruntime",),
     protocols: Sequence[Protocol] = (),
+    options: Options | None = None,
     record: bool = False,
     out: str | Path = "data/local/notebooks",
     rounds: int = 1,
@@ -191,10 +192,10 @@ def load_or_record(
     """The runs of `grids` (each: axis -> values, as `Grid` has them) on `runtimes`.
 
     `data` is a folder or file of recordings, or several of them. Recordings must match the trials and arrivals of one
-    of `protocols`, if any are given. With `record` the grids are recorded here first, into `out`, which resumes if
-    interrupted; `control` adds a control run of an empty step to each. If `data` is a table, all of it is loaded;
-    `table` has the arguments of `load` for it. Raises `UsageError` for unknown names, invalid sizes, and if there are
-    no such recordings.
+    of `protocols`, and the precision, graph and device of `options`, if any are given. With `record` the grids are
+    recorded here first, into `out`, which resumes if interrupted; `control` adds a control run of an empty step to
+    each. If `data` is a table, all of it is loaded; `table` has the arguments of `load` for it. Raises `UsageError`
+    for unknown names, invalid sizes, and if there are no such recordings.
     """
     sources = [data] if isinstance(data, str | Path) else list(data)
     if not sources:
@@ -202,7 +203,7 @@ def load_or_record(
     shapes = list(dict.fromkeys(shape for grid in grids for shape in Grid(**{k: tuple(v) for k, v in grid.items()})))
     if record:
         wanted = [
-            describe(shape, runtime, protocol)
+            describe(shape, runtime, protocol, options)
             for shape in shapes
             for runtime in runtimes
             for protocol in protocols or [Protocol()]
@@ -217,6 +218,7 @@ def load_or_record(
         if item.configuration.workload in shapes
         and item.configuration.runtime in runtimes
         and (not protocols or any(_matches(item.configuration.protocol, protocol) for protocol in protocols))
+        and (options is None or _chosen(item.configuration.options, options))
     ]
     for runtime in set(runtimes) - {item.configuration.runtime for item in items}:
         load_runtime(runtime)  # raises UsageError for an unknown name
@@ -225,7 +227,8 @@ def load_or_record(
             f"{count(protocol.trials, 'trial')}, arrival {protocol.arrival_text}" for protocol in protocols
         )
         raise UsageError(
-            f"{runs.source} has none of these shapes on {listed(runtimes)}{f' with {asked}' if asked else ''}:"
+            f"{runs.source} has none of these shapes on {listed(runtimes)}{f' with {asked}' if asked else ''}"
+            f"{f' in {options.precision}' + ' with a graph' * options.graph if options else ''}:"
             " set record = True to record them here"
         )
     return replace(as_runs(items), source=runs.source, warnings=runs.warnings)
@@ -234,6 +237,12 @@ def load_or_record(
 def _matches(protocol: Protocol, wanted: Protocol) -> bool:
     names = ("trials", "arrival", "wait", "period_us", "pause_ms")
     return all(getattr(protocol, name) == getattr(wanted, name) for name in names)
+
+
+def _chosen(options: Options, wanted: Options) -> bool:
+    """Whether options have this precision and graph, and this device unless it is None."""
+    same = (options.precision, options.graph) == (wanted.precision, wanted.graph)
+    return same and wanted.device in (None, options.device)
 
 
 def _record_missing(configurations: Sequence[Configuration], out: str | Path, **how) -> Runs:

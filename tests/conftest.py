@@ -230,7 +230,7 @@ ORDER = ("config", "store", "analysis", "machine", "cli", "export", "", "recorde
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Quick folders first; tests that draw random numbers are marked; GPU tests skip where there is no GPU."""
-    folders = [*ORDER, "hook", "frameworks"]
+    folders = [*ORDER, "hook", "frameworks", "shim"]
     items.sort(key=lambda item: folders.index(item.path.parent.relative_to(ROOT / "tests").name))
     for item in items:
         if "seed" in item.fixturenames:

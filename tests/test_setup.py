@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
 from importlib import metadata
 
@@ -13,6 +15,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from lstm_trt.machine import gpu
 from tests.conftest import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -21,6 +24,8 @@ CONSTRAINTS = {
     requirement.name.lower().replace("_", "-"): requirement
     for requirement in map(Requirement, (ROOT / "constraints.txt").read_text().splitlines())
 }
+#: The extras that `make` installs with `constraints.txt`.
+PINNED = ("lab", "dev", "frameworks", "pycuda")
 
 
 def names(requirements) -> set[str]:
@@ -48,11 +53,37 @@ def test_what_is_pinned_runs_on_the_oldest_python_that_the_project_takes():
     assert judged > 20
 
 
-@pytest.mark.parametrize("text", PROJECT["dependencies"] + EXTRAS["lab"] + EXTRAS["dev"] + EXTRAS["frameworks"])
+@pytest.mark.parametrize(
+    "text", PROJECT["dependencies"] + EXTRAS["lab"] + EXTRAS["dev"] + EXTRAS["frameworks"] + EXTRAS["pycuda"]
+)
 def test_what_is_installed_is_pinned_within_its_range(text):
     requirement = Requirement(text)
     (pinned,) = CONSTRAINTS[requirement.name.lower().replace("_", "-")].specifier
     assert requirement.specifier.contains(pinned.version), text
+
+
+def test_the_packages_for_a_driver_are_those_of_the_extras():
+    for major, purposes in gpu.REQUIREMENTS.items():
+        for extra in ("tensorrt", "rtx"):
+            ranges = {Requirement(text).name: Requirement(text).specifier for text in EXTRAS[extra]}
+            for name, specifier in ((item.name, item.specifier) for item in map(Requirement, purposes[extra])):
+                if name != "cuda-bindings":
+                    assert specifier == ranges[name.removesuffix(f"-cu{major}")]
+                else:
+                    (lowest,) = ranges[name]
+                    assert specifier.contains(f"{major}.9") and not specifier.contains(f"{major + 1}.0")
+                    assert not specifier.contains("12.8") and lowest.version == "12.9"
+    makefile = (ROOT / "Makefile").read_text()
+    assert f"HEADERS ?= {' '.join(gpu.REQUIREMENTS[13]['headers'])}\n" in makefile
+
+
+def test_without_a_driver_make_gpu_ends_in_one_line_before_it_installs_anything(tmp_path):
+    command = ["make", f"PYTHON={sys.executable}", f"VENV={tmp_path / 'venv'}", "gpu"]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert result.returncode != 0 and not (tmp_path / "venv").exists()
+    (line,) = (line for line in result.stderr.splitlines() if not line.startswith("make: "))
+    assert "nvidia-smi" in line
 
 
 def test_the_conda_environment_is_the_whole_gpu_lab():
@@ -66,23 +97,26 @@ def test_the_conda_environment_is_the_whole_gpu_lab():
     lowest = PROJECT["requires-python"].removeprefix(">=")
     assert python.specifier.contains(f"{lowest}.0") and not python.specifier.contains("3.10.9")
     # PyCUDA comes built from conda-forge, in the range that pip would accept as well.
-    (ours,) = (Requirement(text) for text in EXTRAS["tensorrt"] if Requirement(text).name == "pycuda")
+    (ours,) = (Requirement(text) for text in EXTRAS["pycuda"])
     assert pycuda.specifier == ours.specifier
-    (editable,) = pip
+    editable, *packages = pip
+    newest = max(gpu.REQUIREMENTS)
+    assert tuple(packages) == gpu.REQUIREMENTS[newest]["tensorrt"]
+    assert f"a driver that supports CUDA {newest}" in (ROOT / "environment.yml").read_text()
     match = re.fullmatch(r"-e \.\[(?P<extras>[a-z,]+)\]", editable)
-    installed = names(PROJECT["dependencies"])
+    installed = names(PROJECT["dependencies"] + packages)
     for extra in match["extras"].split(","):
         installed |= names(EXTRAS[extra])
     # Documented there, and apart from the lab as in the Makefile: it would bring a TensorFlow without a GPU.
     assert "frameworks" not in match["extras"].split(",")
     assert "make test-frameworks" in (ROOT / "environment.yml").read_text()
-    promised = "jupyterlab nbstripout torch onnx tensorrt pycuda pandas seaborn matplotlib scipy"
+    promised = "jupyterlab nbstripout torch onnx tensorrt-cu13 pycuda pandas seaborn matplotlib scipy"
     assert set(promised.split()) <= installed
 
 
 def test_the_extras_are_those_that_the_readme_names():
     text = (ROOT / "README.md").read_text().split("## Runtimes")[1].split("\n## ")[0]
-    assert {"tensorrt", "rtx", "frameworks", "lab", "dev"} == EXTRAS.keys()
+    assert {"tensorrt", "rtx", "pycuda", "frameworks", "lab", "dev"} == EXTRAS.keys()
     assert [extra for extra in EXTRAS if f"`{extra}`" not in text] == []
 
 

@@ -52,7 +52,8 @@ class SummaryRow(JsonFields):
     distribution, independent trials); None for a bound that does not exist at this n. *Other
     processes* differ by more than this interval; only several rounds show by how much.
 
-    `not_alone`: number of the rounds during which other programs used the CPU; None if not known.
+    `graph_captured`: whether a CUDA graph was timed; False with `graph` if it was refused. `not_alone`: number of the
+    rounds during which other programs used the CPU. Both are None if not known.
     `clusters` and `steady_state` (the worst of the rounds) are None if they were not searched.
     `group` distinguishes the row from others of its source. For tables from elsewhere, fields that
     are not known, such as shape and runtime, are None.
@@ -95,6 +96,7 @@ class SummaryRow(JsonFields):
     max_with_warmup_us: float | None = None
     floor_us: float | None = _column("roofline", 9, drop=4)
     graph: bool | None = None
+    graph_captured: bool | None = None
     device_clocks: str | None = None
     arrival: str | None = None
     wait: str | None = None
@@ -240,6 +242,7 @@ def _recorded(group: Group, samples: Sequence[Sample], number: int | None, clust
         max_with_warmup_us=max(float(sample.latency_ns.max()) for sample in samples) / 1e3,
         floor_us=min(floors) if floors else None,
         not_alone=alone.count(False) if alone else None,
+        graph_captured=samples[0].graph_captured,
         rounds=len(samples),
         round=number,
         median_us_rounds=tuple(median(part) / 1e3 for part in timed),

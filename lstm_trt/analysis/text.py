@@ -520,8 +520,15 @@ def _name_columns(rows: Sequence[SummaryRow]) -> dict[str, Callable[[SummaryRow]
         named = {name: lambda row, name=name: row.group.get(name, "-") for name in workloads} | named
     named |= {"runtime": lambda row: row.runtime}
     named |= {"precision": lambda row: row.precision, "threads": lambda row: row.threads} if options else {}
+    named |= {"graph": _graph} if any(row.graph for row in rows) else {}
+    clocks = any(row.device_clocks not in (None, "off") for row in rows)
+    named |= {"device clocks": lambda row: row.device_clocks} if clocks else {}
     named |= {"arrival": _arrival} if any(row.arrival != "closed" for row in rows) else {}
     return named | rounds
+
+
+def _graph(row: SummaryRow) -> str:
+    return "refused" if row.graph and row.graph_captured is False else "yes" if row.graph else "no"
 
 
 def _arrival(row: SummaryRow) -> str:

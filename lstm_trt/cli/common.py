@@ -81,7 +81,8 @@ def runtime_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--threads", type=int, default=Options.threads, metavar="K", help="threads, one core each (default %(default)s)"
     )
-    add("--device", metavar="NAME", help="cpu or cuda (default: the first that the runtime supports)")
+    device = "cpu, cuda, or cuda:1 and so on (default: the first that the runtime supports)"
+    add("--device", metavar="NAME", help=device)
     add("--graph", action="store_true", help="use a CUDA graph, on runtimes where it is optional")
     clocks = "also measure on the device: only the computation, or all including copies (default %(default)s)"
     add("--device-clocks", choices=DEVICE_CLOCKS, default=Options.device_clocks, help=clocks)

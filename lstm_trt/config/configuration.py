@@ -48,6 +48,8 @@ class Options:
     per thread; if empty, `describe` chooses them. `device` None is the first device that the
     runtime offers. `graph`: use a CUDA graph, on runtimes where it is optional. `device_clocks`
     ("off", "compute" or "all"): what is also timed on the device, with "all" also the copies.
+    `device` "cuda:1" selects a GPU by CUDA's numbers and is stored as `device_index`, which is not part of the
+    identity: the device's name is.
     """
 
     precision: str = "fp32"
@@ -56,14 +58,19 @@ class Options:
     device: str | None = None
     graph: bool = False
     device_clocks: str = "off"
+    device_index: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cores", tuple(self.cores))
+        kind, colon, index = (self.device or "").partition(":")
+        if colon and kind == "cuda" and index.isdecimal():
+            object.__setattr__(self, "device", kind)
+            object.__setattr__(self, "device_index", int(index))
         if self.precision not in PRECISIONS:
             raise UsageError(f"unknown precision {self.precision!r}: choose from {', '.join(PRECISIONS)}")
         check_whole("threads", self.threads, 1)
         if self.device not in (None, "cpu", "cuda"):
-            raise UsageError(f"unknown device {self.device!r}: choose cpu or cuda")
+            raise UsageError(f"unknown device {self.device!r}: choose cpu, cuda, or cuda:1 and so on")
         if self.device_clocks not in DEVICE_CLOCKS:
             raise UsageError(f"unknown device clocks {self.device_clocks!r}: choose from {', '.join(DEVICE_CLOCKS)}")
 

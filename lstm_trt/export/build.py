@@ -11,6 +11,7 @@ import functools
 import json
 import re
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from lstm_trt.export import layers, onnx_checks
 from lstm_trt.export.engine import RECIPE, Engine, EngineOptions, Profile, network_name, read_file
 from lstm_trt.export.onnx_fp16 import to_half
 from lstm_trt.export.to_onnx import export_network, static_model
-from lstm_trt.export.trt import FLAVOURS, collected, errors_of, gpu, load_module, logger, one_line
+from lstm_trt.export.trt import FLAVOURS, collected, errors_of, gpu, load_module, logger, one_line, starting
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.store import cache
 
@@ -134,7 +135,8 @@ def build_plan(model: onnx.ModelProto, options: EngineOptions, name: str, card: 
     trt = load_module(options.flavour)
     started = time.perf_counter_ns()
     with collected(options.flavour) as lines:
-        builder = trt.Builder(logger(options.flavour))
+        with starting(options.flavour):
+            builder = trt.Builder(logger(options.flavour))
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = trt.OnnxParser(network, logger(options.flavour))
         if not parser.parse(model.SerializeToString()):
@@ -150,15 +152,24 @@ def build_plan(model: onnx.ModelProto, options: EngineOptions, name: str, card: 
         plan = bytes(serialized)
         seconds = (time.perf_counter_ns() - started) / 1e9
         _write_timing_cache(config, timing)
-        rows, source = layers.rows_from_log(lines), "the builder's log"
-        if rows is None and options.detailed and card is not None:
-            rows, source = _inspect(trt, plan, options), "the engine inspector"
+        warnings = {one_line(text) for severity, text in lines if severity == "WARNING"}
+        try:
+            table = _layer_table(trt, plan, options, lines, structure, card)
+        except Exception as error:  # a form of the table that is not known: the engine is good all the same
+            table = None
+            warnings.add(f"the layer table cannot be read: {type(error).__name__}: {one_line(error)}")
+    return plan, {"build_seconds": seconds, "layers": table, "warnings": sorted(warnings)}
+
+
+def _layer_table(
+    trt, plan: bytes, options: EngineOptions, lines: Iterable[tuple[str, str]], structure: dict, card: dict | None
+) -> dict | None:
+    """The table of kernels, from the builder's log, else from the engine inspector on a GPU; None without both."""
+    rows, source = layers.rows_from_log(lines), "the builder's log"
+    if rows is None and options.detailed and card is not None:
+        rows, source = _inspect(trt, plan, options), "the engine inspector"
     sequence = options.profile.sequence[1] if options.profile and options.profile.sequence else None
-    return plan, {
-        "build_seconds": seconds,
-        "layers": layers.layer_table(rows, structure, source, sequence) if rows else None,
-        "warnings": sorted({one_line(text) for severity, text in lines if severity == "WARNING"}),
-    }
+    return layers.layer_table(rows, structure, source, sequence) if rows else None
 
 
 def _parser_error(parser, lines) -> str:
@@ -251,7 +262,8 @@ def _write_timing_cache(config, timing: tuple[str, bytes] | None) -> None:
 
 def _inspect(trt, plan: bytes, options: EngineOptions) -> list[layers.Row] | None:
     """The program of an engine from the engine inspector, which needs the GPU that the engine is for."""
-    runtime = trt.Runtime(logger(options.flavour))
+    with starting(options.flavour):
+        runtime = trt.Runtime(logger(options.flavour))
     engine = runtime.deserialize_cuda_engine(plan)
     if engine is None:
         return None

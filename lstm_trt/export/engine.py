@@ -19,7 +19,7 @@ from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import BuildFailed, ExportFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.format import bytes_text
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.export.trt import FLAVOURS, collected, errors_of, gpu, load_module, logger
+from lstm_trt.export.trt import FLAVOURS, collected, errors_of, gpu, load_module, logger, starting
 from lstm_trt.store import cache
 from lstm_trt.store.files import make_folder, put
 
@@ -279,7 +279,11 @@ def _fault(plan: bytes, flavour: str, origin: Origin | None, card: dict | None) 
     if mismatch[0]:
         return mismatch
     with collected(flavour) as messages:
-        runtime = trt.Runtime(logger(flavour))
+        try:
+            with starting(flavour):
+                runtime = trt.Runtime(logger(flavour))
+        except RuntimeUnavailable as error:
+            return error.reason, error.remedy
         diagnostics = _diagnostics(trt, runtime, plan) if flavour == "tensorrt-rtx" else []
         loaded = card is not None and runtime.deserialize_cuda_engine(plan) is not None
     if loaded:

@@ -15,23 +15,24 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from lstm_trt.config.errors import RuntimeUnavailable
-from lstm_trt.machine.gpu import Nvml
+from lstm_trt.machine import gpu as machine_gpu
+from lstm_trt.machine.facts import installed_version
 
 
 @dataclass(frozen=True)
 class Flavour:
-    """Names of one flavour; `extra` is the extra of this package that installs it."""
+    """Names of one flavour; `remedy` installs it."""
 
     title: str
     module: str
     distribution: str
-    extra: str
+    remedy: str
 
 
 #: Name of the runtime -> its Python package.
 FLAVOURS = {
-    "tensorrt": Flavour("TensorRT", "tensorrt", "tensorrt", "tensorrt"),
-    "tensorrt-rtx": Flavour("TensorRT for RTX", "tensorrt_rtx", "tensorrt-rtx", "rtx"),
+    "tensorrt": Flavour("TensorRT", "tensorrt", "tensorrt", "make gpu"),
+    "tensorrt-rtx": Flavour("TensorRT for RTX", "tensorrt_rtx", "tensorrt-rtx", "pip install -e '.[rtx]'"),
 }
 
 
@@ -51,8 +52,7 @@ def load_module(flavour: str) -> ModuleType:
         module = importlib.import_module(package.module)
     except ModuleNotFoundError as error:
         if error.name == package.module:
-            remedy = f"pip install {package.distribution}"
-            raise RuntimeUnavailable(flavour, "not installed", remedy) from None
+            raise RuntimeUnavailable(flavour, "not installed", package.remedy) from None
         raise RuntimeUnavailable(flavour, f"incomplete installation without module {error.name!r}", elsewhere) from None
     except (ImportError, OSError) as error:  # a library that the bindings load is missing
         raise RuntimeUnavailable(flavour, f"its libraries are missing: {one_line(error)}", elsewhere) from None
@@ -98,9 +98,9 @@ def collected(flavour: str) -> Iterator[deque[tuple[str, str]]]:
 #: The severities of errors.
 ERRORS = ("ERROR", "INTERNAL_ERROR")
 
-#: TensorRT has only messages for errors, no codes. These follow nearly every error on a machine without a driver, and
-#: are never its cause.
-_NOISE = re.compile(r"catchCudaError|CUDA initialization failure|^--- |^ModelImporter\.cpp:\d+: (While parsing|---)")
+#: TensorRT has only messages for errors, no codes. These follow nearly every error on a machine without a driver. They
+#: are the cause only if there is no other message.
+_NOISE = re.compile(r"^--- |^ModelImporter\.cpp:\d+: (While parsing|---)|catchCudaError|CUDA initialization failure")
 
 #: Locations in the source code of TensorRT, which do not help its users.
 _SOURCE = re.compile(r"[;.]?\s*In \w+ at /\S+?:\d+\)?|^I\w+::\w+: |Error Code \d+: |\[\w+\.cpp:\d+: ~?\w+\]\s*")
@@ -109,7 +109,8 @@ _SOURCE = re.compile(r"[;.]?\s*In \w+ at /\S+?:\d+\)?|^I\w+::\w+: |Error Code \d
 def errors_of(lines: Iterable[tuple[str, str]]) -> str:
     """The first meaningful error among messages, as one line; "" without one."""
     errors = [text for severity, text in lines if severity in ERRORS]
-    causes = [text for text in errors if not _NOISE.search(text)] or errors
+    causes = [text for text in errors if not _NOISE.search(text)]
+    causes = causes or [text for text in errors if "CUDA initialization failure" in text] or errors
     return one_line(causes[0]) if causes else ""
 
 
@@ -122,10 +123,37 @@ def one_line(error: object, limit: int = 300) -> str:
 
 def gpu() -> dict | None:
     """The GPU that CUDA calls device 0: its name and `compute_capability`, "sm86"; None without one."""
-    with Nvml() as session:
-        handle = session.first()
-        if handle is None:
-            return None
-        capability = session.ask("nvmlDeviceGetCudaComputeCapability", handle)
-        name = session.describe(handle)["name"]
-        return {"name": name, "compute_capability": capability and "sm{}{}".format(*capability)}
+    try:
+        device = machine_gpu.cuda_device()
+    except machine_gpu.NoCudaDevice:
+        return None
+    return {"name": device.name, "compute_capability": "sm{}{}".format(*device.compute_capability)}
+
+
+def cuda_major(flavour: str) -> int | None:
+    """The CUDA version that an installed flavour was made for, 12 or 13, from the names of its packages."""
+    for major in machine_gpu.REQUIREMENTS:
+        if installed_version(f"{FLAVOURS[flavour].distribution}-cu{major}") is not None:
+            return major
+    return None
+
+
+#: Message of the bindings where TensorRT returned null instead of an object.
+_NULL = "factory function returned nullptr"
+
+
+@contextmanager
+def starting(flavour: str) -> Iterator[None]:
+    """Make a `Builder` or `Runtime` in the `with` block; raises `RuntimeUnavailable` if TensorRT refuses.
+
+    It refuses without a GPU or with a driver that is too old, by returning null, which the bindings turn into a
+    TypeError without a reason. The reason is in the messages since `collected`.
+    """
+    try:
+        yield
+    except TypeError as error:
+        if _NULL not in str(error):
+            raise
+        reason = errors_of(logger(flavour).lines) or "no reason given"
+        remedy = machine_gpu.OLD_DRIVER_REMEDY
+        raise RuntimeUnavailable(flavour, f"TensorRT cannot start: {reason}", remedy) from None

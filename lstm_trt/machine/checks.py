@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lstm_trt.config.format import count
-from lstm_trt.machine import facts, linux
+from lstm_trt.machine import facts, gpu, linux
 from lstm_trt.machine.linux import ROOT, read_int, read_text
 
 VERDICTS = ("good", "attention", "unknown")
@@ -47,12 +47,18 @@ class Check:
 #: Result of a check: value, verdict, meaning, and possibly a remedy; None if the setting is not visible.
 Found = tuple[str, ...] | None
 
-#: All checks, in the order of their definition.
+#: All checks, in the order of their definition; those of the GPU are made only if CUDA has a device.
 CHECKS: list[Callable[[Path], Check]] = []
 
+GPU_CHECKS: list[Callable[[Path], Check]] = []
 
-def check(name: str, unseen: str = "") -> Callable[[Callable[[Path], Found]], Callable[[Path], Check]]:
-    """Decorator that registers a function as a check; `unseen` is the meaning if the function returns None.
+
+def check(
+    name: str, unseen: str = "", checks: list[Callable[[Path], Check]] | None = None
+) -> Callable[[Callable[[Path], Found]], Callable[[Path], Check]]:
+    """Decorator that adds a function to `checks` (default: `CHECKS`).
+
+    `unseen` is the meaning if the function returns None.
 
     A check never raises: if its function fails, it is "unknown" and states the error.
     """
@@ -66,7 +72,7 @@ def check(name: str, unseen: str = "") -> Callable[[Callable[[Path], Found]], Ca
                 found = "not readable", "unknown", str(error)[:80]
             return Check(name, *(found or ("not visible", "unknown", unseen)))
 
-        CHECKS.append(run)
+        (CHECKS if checks is None else checks).append(run)
         return run
 
     return register
@@ -338,6 +344,99 @@ def load(root: Path) -> Found:
     return value, "attention", meaning, "ps -eo psr,pcpu,comm --sort=-pcpu | head  (and stop unneeded programs)"
 
 
+# GPUs
+
+
+def _asked(function: str) -> object | None:
+    """The answer of NVML about the first GPU; None without one."""
+    with gpu.Nvml() as session:
+        return session.ask(function, session.first())
+
+
+@check("GPU driver", checks=GPU_CHECKS)
+def gpu_driver(root: Path) -> Found:
+    device = gpu.cuda_device()
+    value = f"{device.name}, CUDA {device.cuda_version[0]}.{device.cuda_version[1]}"
+    newest, packages = device.cuda_version[0], facts.versions(("cuda-bindings", "tensorrt-cu13"))
+    needs = {"tensorrt-cu13": 13, "cuda-bindings": int((packages.get("cuda-bindings") or "0").partition(".")[0])}
+    for name, version in packages.items():
+        if version and needs.get(name, 0) > newest:
+            return value, "attention", f"{name} {version} needs CUDA {needs[name]}", gpu.OLD_DRIVER_REMEDY
+    return value, "good", "the driver is new enough for the installed packages"
+
+
+@check("GPU compute mode", "NVML does not state it", checks=GPU_CHECKS)
+def compute_mode(root: Path) -> Found:
+    modes = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+    mode = _asked("nvmlDeviceGetComputeMode")
+    if mode is None:
+        return None
+    if mode == 2:
+        return modes[mode], "attention", "no program can use the GPU", "sudo nvidia-smi --compute-mode=DEFAULT"
+    meaning = "other programs can use the GPU at the same time" if mode == 0 else "a second program is refused"
+    return modes.get(mode, str(mode)), "good", meaning
+
+
+@check("GPU persistence mode", "NVML does not state it", checks=GPU_CHECKS)
+def persistence_mode(root: Path) -> Found:
+    on = _asked("nvmlDeviceGetPersistenceMode")
+    if on is None:
+        return None
+    if on:
+        return "on", "good", "the driver stays loaded between programs"
+    meaning = "the driver is initialized again for each program, and locked clocks are lost"
+    return "off", "attention", meaning, "sudo nvidia-smi --persistence-mode=1"
+
+
+@check("GPU clocks", "NVML does not state them", checks=GPU_CHECKS)
+def gpu_clocks(root: Path) -> Found:
+    with gpu.Nvml() as session:
+        handle = session.first()
+        most = handle and session.describe(handle)["max_sm_mhz"]
+        now = handle and session.read(handle)["gpu_sm_mhz"]
+    if not most:
+        return None
+    meaning = "whether the clock is locked cannot be read; an unlocked one follows load and temperature"
+    return f"{now} of at most {most} MHz", "unknown", meaning, f"sudo nvidia-smi --lock-gpu-clocks={most}"
+
+
+@check("GPU partition (MIG)", "this GPU has none", checks=GPU_CHECKS)
+def mig(root: Path) -> Found:
+    mode = _asked("nvmlDeviceGetMigMode")
+    if mode is None:
+        return "not supported", "good", "the whole GPU is used"
+    if not mode[0]:
+        return "off", "good", "the whole GPU is used"
+    return "on", "attention", "only a part of the GPU is used; power and clocks are shared with the other parts"
+
+
+@check("MPS", checks=GPU_CHECKS)
+def mps(root: Path) -> Found:
+    named = (read_text("comm", process) for process in (Path(root) / "proc").glob("[0-9]*"))
+    if "CUDA_MPS_PIPE_DIRECTORY" in os.environ or any((name or "").startswith("nvidia-cuda-mps") for name in named):
+        meaning = "kernels of several programs run at the same time and disturb each other"
+        return "in use", "attention", meaning, "echo quit | nvidia-cuda-mps-control"
+    return "not in use", "good", "programs take turns on the GPU"
+
+
+@check("core near the GPU", "the GPU's place is not visible", checks=GPU_CHECKS)
+def near_gpu(root: Path) -> Found:
+    address = gpu.cuda_device().pci_bus_id.lower()
+    near = linux.cpu_list(read_text(f"/sys/bus/pci/devices/{address}/local_cpulist", root))
+    if not near:
+        return None
+    core, useful = linux.allowed_cores()[-1], sorted(set(near) & set(linux.allowed_cores()))
+    value = f"core {core}, the GPU is near {linux.list_text(near)}"
+    if core in near or not useful:
+        return value, "good", "the timed core and the GPU share a memory node"
+    meaning = "copies cross between processors"
+    return value, "attention", meaning, f"taskset --cpu-list {linux.list_text(tuple(useful))} lstm-trt ..."
+
+
 def host_checks(root: Path = ROOT) -> list[Check]:
-    """All checks, in the order of `CHECKS`."""
-    return [run(root) for run in CHECKS]
+    """All checks, in the order of `CHECKS`; those of `GPU_CHECKS` if CUDA has a device."""
+    try:
+        gpu.cuda_device()
+    except gpu.NoCudaDevice:
+        return [run(root) for run in CHECKS]
+    return [run(root) for run in (*CHECKS, *GPU_CHECKS)]

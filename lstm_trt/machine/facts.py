@@ -13,10 +13,11 @@ import os
 import platform
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from lstm_trt.machine import linux
+from lstm_trt.machine import gpu, linux
 from lstm_trt.machine.gpu import Nvml
 from lstm_trt.machine.linux import ROOT, read_int, read_text
 
@@ -53,18 +54,19 @@ def cpu_name(root: Path = ROOT) -> str:
 
 @lru_cache(maxsize=1)
 def gpu_name() -> str | None:
-    """Name of the GPU that CUDA calls device 0, through NVML; None without one."""
-    with Nvml() as session:
-        handle = session.first()
-        return None if handle is None else session.describe(handle)["name"]
+    """Name of the GPU that CUDA calls device 0; None without one."""
+    try:
+        return gpu.cuda_device().name
+    except gpu.NoCudaDevice:
+        return None
 
 
 def installed_version(distribution: str) -> str | None:
-    """Version of an installed package without importing it, or None."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    """Version of an installed package without importing it, or None; its name can end with a CUDA version."""
+    for name in (distribution, *(f"{distribution}-cu{major}" for major in gpu.REQUIREMENTS)):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return None
 
 
 def versions(distributions: Iterable[str] = ()) -> dict[str, str | None]:
@@ -145,6 +147,7 @@ def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, object]:
     if device != "cpu":
         with Nvml() as session:
             description |= {"gpus": [session.describe(handle) for handle in session.devices], **session.versions()}
+        description["cuda_settings"] = gpu.settings()
     return description
 
 

@@ -1,12 +1,108 @@
-"""NVIDIA GPUs through NVML: description, and current clocks, temperature and power. Read-only.
+"""NVIDIA GPUs: the device that CUDA uses, from the driver's library, and its state, from NVML. Read-only.
 
-The package `nvidia-ml-py` (module pynvml) is optional: without it, or without a driver, there are no GPUs and every
-reading is None. UUIDs, serial numbers and bus addresses are left out, since recordings are published.
+`cuda_device` asks libcuda, which alone decides whether programs can run: NVML is missing on Jetson and in some
+containers, and counts GPUs in another order. NVML gives description, clocks, temperature and power. Its package
+`nvidia-ml-py` (module pynvml) is optional: without it, or without a driver, every reading is None. UUIDs, serial
+numbers and bus addresses are not stored, since recordings are published.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+#: Name of the device of the tests' stand-in for a driver, and the variable without which it is refused, so that nobody
+#: records on it by accident.
+SHIM_NAME, SHIM_VARIABLE = "NVIDIA Shim", "LSTM_TRT_ALLOW_SHIM"
+
+#: What to do without a GPU, and with a driver that is too old for the packages.
+NO_GPU_REMEDY = "on a machine with an NVIDIA GPU: install its driver; `nvidia-smi` must list the GPU"
+OLD_DRIVER_REMEDY = "install a newer NVIDIA driver, or delete .venv and run: make gpu"
+
+#: Attributes of a device (cuda.h): major and minor number of its compute capability.
+_CAPABILITY = (75, 76)
+
+
+class NoCudaDevice(Exception):
+    """CUDA has no device here; the text says why. `driver`: whether there is a driver."""
+
+    def __init__(self, reason: str, driver: bool) -> None:
+        super().__init__(reason)
+        self.driver = driver
+
+
+@dataclass(frozen=True)
+class CudaDevice:
+    """A device as CUDA numbers them; `cuda_version` is the newest CUDA that the driver supports: (13, 0)."""
+
+    name: str
+    compute_capability: tuple[int, int]
+    cuda_version: tuple[int, int]
+    pci_bus_id: str
+
+
+def libcuda() -> ctypes.CDLL:
+    """The driver's library; raises OSError without a driver."""
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def cuda_device(place: int = 0) -> CudaDevice:
+    """A device of CUDA; raises `NoCudaDevice` without a driver or such a device. Creates no context."""
+    try:
+        library = libcuda()
+    except OSError:
+        raise NoCudaDevice("no GPU driver", False) from None
+
+    def call(name: str, *arguments: object) -> None:
+        status = getattr(library, name)(*arguments)
+        if status:
+            text = ctypes.c_char_p()
+            library.cuGetErrorString(status, ctypes.byref(text))
+            raise NoCudaDevice(text.value.decode() if text.value else f"error {status}", True)
+
+    device, version, values = ctypes.c_int(), ctypes.c_int(), [ctypes.c_int(), ctypes.c_int()]
+    name, address = ctypes.create_string_buffer(256), ctypes.create_string_buffer(32)
+    call("cuInit", 0)
+    call("cuDeviceGet", ctypes.byref(device), place)
+    call("cuDeviceGetName", name, len(name), device)
+    call("cuDeviceGetPCIBusId", address, len(address), device)
+    call("cuDriverGetVersion", ctypes.byref(version))
+    for value, attribute in zip(values, _CAPABILITY, strict=True):
+        call("cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
+    found = name.value.decode()
+    if found.startswith(SHIM_NAME) and not os.environ.get(SHIM_VARIABLE):
+        raise NoCudaDevice(f"{found} is the tests' stand-in for a driver", True)
+    major, minor = (value.value for value in values)
+    cuda_version = (version.value // 1000, version.value % 1000 // 10)
+    return CudaDevice(found, (major, minor), cuda_version, address.value.decode())
+
+
+#: What pip installs for the newest CUDA version that a driver supports: packages of the extras, and headers for PyCUDA.
+REQUIREMENTS = {
+    12: {
+        "tensorrt": ("tensorrt-cu12>=10.13,<12", "cuda-bindings>=12.9,<13"),
+        "rtx": ("tensorrt-rtx-cu12>=1.7,<2", "cuda-bindings>=12.9,<13"),
+        "headers": ("nvidia-cuda-runtime-cu12", "nvidia-cuda-profiler-api-cu12"),
+    },
+    13: {
+        "tensorrt": ("tensorrt-cu13>=10.13,<12", "cuda-bindings>=13,<14"),
+        "rtx": ("tensorrt-rtx-cu13>=1.7,<2", "cuda-bindings>=13,<14"),
+        "headers": ("nvidia-cuda-runtime==13.*", "nvidia-cuda-profiler-api==13.*"),
+    },
+}
+
+
+def requirements(purpose: str = "tensorrt") -> tuple[str, ...]:
+    """The `REQUIREMENTS` for this machine's driver; raises `NoCudaDevice` without a driver or if it is too old."""
+    found = cuda_device().cuda_version
+    if found[0] < min(REQUIREMENTS):
+        text = f"the driver supports CUDA {found[0]}.{found[1]}, but CUDA {min(REQUIREMENTS)} or newer is needed"
+        raise NoCudaDevice(text, True)
+    return REQUIREMENTS[min(found[0], max(REQUIREMENTS))][purpose]
+
 
 READINGS = ("gpu_sm_mhz", "gpu_memory_mhz", "gpu_temperature_c", "gpu_power_mw", "gpu_throttle_reasons")
 
@@ -38,6 +134,49 @@ def _text(value: object) -> str | None:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
+#: Variables that change how CUDA runs, and whose values name no folder or device.
+VARIABLES = (
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    "NVIDIA_TF32_OVERRIDE",
+)
+
+
+def settings() -> dict[str, str]:
+    """The environment variables that change how CUDA runs; folders and UUIDs are replaced by `set`."""
+    found = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"):
+        if name in os.environ:
+            text = os.environ[name]
+            found[name] = text if text.replace(",", "").isdecimal() else "set"
+    return found
+
+
+def visible(index: int) -> str:
+    """`CUDA_VISIBLE_DEVICES` for a process that uses only the device with this index of this process."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return str(index) if listed is None else listed.split(",")[index].strip()
+
+
+#: A change of the SM clock between blocks of trials that is worth a warning.
+CLOCK_CHANGE = 0.02
+
+
+def clock_warnings(blocks: Sequence[Mapping]) -> list[str]:
+    """A warning if the SM clock differed between blocks of trials."""
+    clocks = [block["gpu_sm_mhz"] for block in blocks if block.get("gpu_sm_mhz")]
+    if not clocks or max(clocks) - min(clocks) <= CLOCK_CHANGE * max(clocks):
+        return []
+    return [
+        f"the GPU's SM clock changed between {min(clocks)} and {max(clocks)} MHz during the trials: lock it with"
+        f" sudo nvidia-smi --lock-gpu-clocks={max(clocks)}"
+    ]
+
+
 class Nvml:
     """An NVML session: `devices` holds the handles, empty without a GPU; used with `with`."""
 
@@ -63,12 +202,15 @@ class Nvml:
         self.library, self.devices = None, []
 
     def first(self) -> object | None:
-        """The GPU that is device 0 for CUDA; NVML itself ignores CUDA_VISIBLE_DEVICES."""
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
-        if visible.isdigit():
-            return self.devices[int(visible)] if int(visible) < len(self.devices) else None
-        handle = self.ask("nvmlDeviceGetHandleByUUID", visible)
-        return self.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle) or handle
+        """The GPU that is device 0 for CUDA, which can number them in another order and hide some."""
+        try:
+            return self.ask("nvmlDeviceGetHandleByPciBusId", cuda_device().pci_bus_id.encode())
+        except NoCudaDevice:
+            return None
+
+    def one_process_only(self) -> bool:
+        """Whether the first GPU is in the compute mode EXCLUSIVE_PROCESS (nvml.h), in which a second process fails."""
+        return self.ask("nvmlDeviceGetComputeMode", self.first()) == 3
 
     def ask(self, name: str, *arguments: object) -> object | None:
         """Call an NVML function by its name; None if this driver, GPU or version of pynvml does not support it."""
@@ -135,3 +277,10 @@ class Nvml:
             **readings,
             "throttled_by": throttle_reasons(readings["gpu_throttle_reasons"]),
         }
+
+
+if __name__ == "__main__":  # for `make gpu`
+    try:
+        print(*requirements(*sys.argv[1:]))
+    except NoCudaDevice as error:
+        sys.exit(f"{error}; {NO_GPU_REMEDY}")

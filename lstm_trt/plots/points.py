@@ -224,7 +224,7 @@ def _system(group: Group) -> dict[str, str | None]:
     """The properties of a group's system as text, by name; "" for a default that is not mentioned, None if unknown."""
     configuration, machine = group.configuration, machine_of(group)
     options, protocol = asdict(configuration.options), asdict(configuration.protocol)
-    for name in ("precision", "threads", "graph"):
+    for name in ("precision", "threads", "graph", "device_index"):
         del options[name]
     for name in ("arrival", "wait", "period_us", "pause_ms", "for_s"):
         del protocol[name]
@@ -235,7 +235,7 @@ def _system(group: Group) -> dict[str, str | None]:
         "precision": configuration.options.precision,
         "threads": count(configuration.options.threads, "thread"),
         "mode": configuration.mode,
-        "graph": "graph" if configuration.options.graph else "",
+        "graph": ("graph" + " refused" * ("graph_captured" in group.group)) * configuration.options.graph,
         "arrival": with_micro(configuration.protocol.arrival_text),
         **{name: f"{name.replace('_', ' ')} {value}" for name, value in {**options, **protocol}.items()},
         "device_name": configuration.device_name,

@@ -23,6 +23,7 @@ from pathlib import Path
 from lstm_trt.config.configuration import Configuration, Options, Protocol, canonical_json
 from lstm_trt.config.errors import ConfigurationFailed, StoreError, UsageError
 from lstm_trt.config.workload import Workload
+from lstm_trt.machine import gpu
 from lstm_trt.machine.linux import sibling_cores
 from lstm_trt.recorder.process import SILENCE_LIMIT_S, Interpreter, Listener, Process, WorkerLost, memory_limit_bytes
 from lstm_trt.recorder.session import describe
@@ -121,13 +122,23 @@ class WorkerPool:
         return self._preparer
 
     def _worker(self, configuration: Configuration) -> Process:
-        interpreter = self._interpreters.get(configuration.id)
-        key = (configuration.runtime, configuration.options, interpreter)
+        interpreter, options = self._interpreters.get(configuration.id), configuration.options
+        key = (configuration.runtime, options, options.device_index, interpreter)
         worker = self._workers.get(key)
         if worker is None or not worker.alive:
+            if options.device != "cpu":
+                self._leave_device(options)
             name = f"{configuration.runtime}-{len(self._workers)}"
             worker = self._workers[key] = Process(configuration.options, Path(self._logs.name), name, interpreter)
         return worker
+
+    def _leave_device(self, options: Options) -> None:
+        """End the other workers on a GPU that allows one process only."""
+        others = [key for key in self._workers if key[1].device == options.device]
+        with gpu.Nvml() as session:
+            if others and session.one_process_only():
+                for key in others:
+                    self._workers.pop(key).close()
 
     def record(
         self,
@@ -260,8 +271,12 @@ def _key(configuration: Configuration) -> str:
 
 
 def resources(options: Options) -> list[str]:
-    """What a recording must have to itself: its physical cores, and the device."""
-    return [f"core-{core}" for core in sibling_cores(options.cores)] + [options.device] * (options.device != "cpu")
+    """What a recording must have to itself: its physical cores, and the GPU, by its address on the bus."""
+    needed = [f"core-{core}" for core in sibling_cores(options.cores)]
+    if options.device != "cpu":
+        with suppress(gpu.NoCudaDevice):
+            needed.append(f"gpu-{gpu.cuda_device(options.device_index).pci_bus_id}")
+    return needed
 
 
 def waiting_text(message: dict) -> str:

@@ -22,7 +22,7 @@ import psutil
 
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import STAGES, ConfigurationFailed, MemoryExhausted, TimeLimitReached
-from lstm_trt.machine import linux
+from lstm_trt.machine import gpu, linux
 
 THREAD_ENVIRONMENT = (
     "OMP_NUM_THREADS",
@@ -89,6 +89,11 @@ class Process:
         threads = options.threads if options else 1
         interpreter = interpreter or Interpreter()
         environment = interpreter.environment() | dict.fromkeys(THREAD_ENVIRONMENT, str(threads))
+        self._patience_s = 0.5
+        if options and options.device != "cpu":
+            self._patience_s = 10.0  # freeing a GPU takes longer
+            if options.device_index:
+                environment["CUDA_VISIBLE_DEVICES"] = gpu.visible(options.device_index)
         self._log = log_folder / f"{name}.log"
         self._connection, theirs = Pipe()
         command = interpreter.command("from lstm_trt.recorder.worker import main; sys.exit(main())")
@@ -206,7 +211,7 @@ class Process:
             return
         self._connection.close()
         try:
-            self._child.wait(timeout=0.5)
+            self._child.wait(timeout=self._patience_s)
         except subprocess.TimeoutExpired:
             with suppress(OSError):
                 os.killpg(self._child.pid, signal.SIGKILL)

@@ -23,7 +23,7 @@ from lstm_trt import runtimes
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import RunFailed, UsageError
 from lstm_trt.config.workload import Workload
-from lstm_trt.machine import counters, facts
+from lstm_trt.machine import counters, facts, gpu
 from lstm_trt.machine.linux import choose_cores
 from lstm_trt.recorder.control import run_control
 from lstm_trt.recorder.loop import Trials, ends, pilot, quiet_collector, run_trials
@@ -59,17 +59,28 @@ def describe(
     options = options or Options()
     device = options.device or module.DEVICES[0]
     options = replace(options, device=device, cores=options.cores or choose_cores(options.threads))
+    name = device_name(options)
     check_options(runtime, module, options)
     state = availability(preparer.RUNTIMES, runtime, device).require(runtime)
     return Configuration(
         workload=workload,
         runtime=runtime,
         runtime_version=state.version or "unknown",
-        device_name=state.device_name or (facts.cpu_name() if device == "cpu" else device),
+        device_name=name or state.device_name or (facts.cpu_name() if device == "cpu" else device),
         options=options,
         protocol=protocol or Protocol(),
         mode=mode,
     )
+
+
+def device_name(options: Options) -> str | None:
+    """Name of the GPU that `device_index` selects, None for the first; raises `UsageError` if there is none."""
+    if not options.device_index:
+        return None
+    try:
+        return gpu.cuda_device(options.device_index).name
+    except gpu.NoCudaDevice as error:
+        raise UsageError(f"there is no device cuda:{options.device_index} here: {error}") from None
 
 
 @lru_cache(maxsize=128)
@@ -117,6 +128,9 @@ class PreparedRun:
         **provenance: object,
     ) -> Recording:
         """The trials and the control run (columns, description) as a recording; `provenance` adds further fields."""
+        facts, warnings = self.step.facts(), [*trials.warnings, *gpu.clock_warnings(trials.blocks)]
+        if facts.get("graph_fallback"):
+            warnings.append(f"the CUDA graph was refused, the engine ran without it: {facts['graph_fallback']}")
         columns = {"trial": np.arange(len(trials.columns["latency_ns"]), dtype=np.int64), **trials.columns}
         provenance = {
             **self.provenance,
@@ -126,11 +140,11 @@ class PreparedRun:
                 "pinned_to": sorted(os.sched_getaffinity(0)),
                 "process_tasks": len(os.listdir("/proc/self/task")),
             },
-            "runtime": self.step.facts(),
+            "runtime": facts,
             "self_check": trials.self_check,
             "blocks": trials.blocks,
             "others": counters.others(trials.blocks, trials.wall_ns, len(self.configuration.options.cores)),
-            "warnings": trials.warnings,
+            "warnings": warnings,
             "control": control[1] if control else None,
             "seconds": {
                 **self.seconds,
@@ -147,10 +161,12 @@ class PreparedRun:
 def prepare(
     configuration: Configuration, reference: Mapping, stage: Callable[[str], None] = lambda name: None
 ) -> Iterator[PreparedRun]:
-    """Prepare and check parity in this process, which must be pinned already (`pin`); always frees the runtime.
+    """Prepare and check parity in this process; always frees the runtime.
+
+    For the CPU the process must be pinned already (`pin`), for a GPU the calling thread is pinned here after preparing.
 
     `reference`: the result of the workload kind's `Preparer.reference`. `stage(name)` is called on
-    entering "build", "parity" and "run". Raises `ConfigurationFailed` and the runtime's errors.
+    entering "build", "parity", on a GPU "warm-up", and "run". Raises `ConfigurationFailed` and the runtime's errors.
     """
     began = time.perf_counter()
     options, protocol, preparer = configuration.options, configuration.protocol, preparer_of(configuration.workload)
@@ -162,6 +178,8 @@ def prepare(
         built = time.perf_counter()
         stage("parity")
         parity = check_parity(step, configuration, preparer.gate(configuration, reference))
+        if options.device != "cpu":
+            pin(options)
         step.load_inputs(request.inputs)
         step.reset()
         step.device_times()  # discards the times of the parity gate's steps
@@ -170,6 +188,10 @@ def prepare(
         # The garbage collector is disabled from here on: a collection can take longer than the loop, so it
         # is done now, as part of preparing, and the loop's own collection finds all objects frozen.
         with quiet_collector(), counters.Watcher(options.cores, options.device) as watcher:
+            device_warm_up = None
+            if options.device != "cpu" and configuration.mode == "forward":
+                stage("warm-up")
+                device_warm_up = warm_up_device(step, lambda: watcher.read()["gpu_sm_mhz"])
             piloted = pilot(step.step, protocol) if protocol.period_us else None
             step.reset()
             step.device_times()
@@ -181,6 +203,7 @@ def prepare(
                 "clock": clock,
                 "garbage_collector": "frozen and off",
                 "parity": parity,
+                "device_warm_up": device_warm_up,
                 "pilot": piloted,
                 "floor_ns": None,
                 "floor_limited_by": None,
@@ -200,6 +223,30 @@ def prepare(
     finally:
         with suppress(Exception):  # an earlier error is the relevant one
             step.close()
+
+
+#: A GPU raises its clocks over some tenths of a second of load, far longer than a few short trials. Its warm-up ends
+#: when the SM clock has been the same, to `gpu.CLOCK_CHANGE`, for three parts of this length, and after this time.
+WARM_UP_PART_S, LONGEST_WARM_UP_S = 0.05, 2.0
+
+
+def warm_up_device(step: PreparedStep, sm_mhz: Callable[[], int | None]) -> dict:
+    """Call a step on a GPU, without recording the calls, until the clock is steady; returns their number and time.
+
+    Where the clock cannot be read, for a quarter of the longest time.
+    """
+    began, calls, clocks = time.perf_counter(), 0, []
+    while True:
+        while time.perf_counter() - began < WARM_UP_PART_S * (len(clocks) + 1):
+            step.step()
+            calls += 1
+            if calls % 1000 == 0:
+                step.device_times()  # returns their events to the pool
+        clocks.append(sm_mhz())
+        seconds, latest = time.perf_counter() - began, clocks[-3:]
+        steady = len(latest) == 3 and None not in latest and max(latest) - min(latest) <= gpu.CLOCK_CHANGE * max(latest)
+        if steady or seconds >= LONGEST_WARM_UP_S / (4 if clocks[-1] is None else 1):
+            return {"calls": calls, "seconds": seconds, "sm_mhz": clocks[-1]}
 
 
 def record_here(

@@ -129,6 +129,7 @@ def soak_here(
             if not last:
                 loop.restart()
         stage("store")
+        del loop  # it holds the step, which must be freed before the runtime leaves the device
     done["warnings"] = warnings_of(protocol, rows, 1e9 * totals["inside_trials"], wall_ns)
     return {**done, "seconds": totals}
 

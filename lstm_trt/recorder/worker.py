@@ -74,7 +74,11 @@ def record_job(job: dict, send: Send) -> None:
     from lstm_trt.store import files
 
     configuration, folder = Configuration.from_dict(job["configuration"]), Path(job["folder"])
-    pin(configuration.options)  # not before the first job: until then another recording may use these cores
+    # Not before the first job: until then another recording may use these cores.
+    if configuration.options.device == "cpu":
+        pin(configuration.options)
+    else:  # pinned after preparing, so that the helper threads of the driver and the engine's build stay off the core
+        leave(configuration.options.cores)
     common = {
         "round": job["round"],
         "control": job["control"],

@@ -1,5 +1,7 @@
 """CUDA for the runtimes: PyCUDA for context, memory, stream and events, cuda-bindings for graphs.
 
+Where PyCUDA is not installed or cannot be loaded, cuda-bindings do all of it (`_cuda_bindings`).
+
 A `Session` makes the device's primary context current on this thread, the same context
 that PyTorch and TensorRT use (`pycuda.autoinit` would create a second one), and owns the
 resources acquired through it: a stream, pinned and device buffers, a captured graph. `close`
@@ -31,13 +33,9 @@ from typing import NamedTuple
 import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, LabError, MemoryExhausted, RunFailed, RuntimeUnavailable
+from lstm_trt.machine import gpu
 
-PYCUDA_REMEDY = "conda install -c conda-forge pycuda, or with the CUDA toolkit installed: pip install pycuda"
-
-BINDINGS_REMEDY = "pip install cuda-bindings"
-
-DRIVER_REMEDY = "on a machine with an NVIDIA GPU: install its driver; `nvidia-smi` must list the GPU"
-
+BINDINGS_REMEDY = "make gpu"
 
 #: A stream that does not wait for the legacy default stream (CU_STREAM_NON_BLOCKING).
 _NON_BLOCKING = 1
@@ -70,46 +68,31 @@ class CudaUnavailable(RuntimeUnavailable):
 
 def missing() -> list[Missing]:
     """The missing requirements for running on a GPU. Never raises, creates no context."""
-    lacks, loads = [], []
-    for module, name, load, remedy in (
-        ("pycuda", "pycuda", _driver, PYCUDA_REMEDY),
-        ("cuda.bindings", "cuda-bindings", _bindings, BINDINGS_REMEDY),
-    ):
-        if _is_installed(module):
-            loads.append(load)
-        else:
-            lacks.append(Missing(name, remedy))
+    installed = _is_installed("cuda.bindings")
+    lacks = [] if installed else [Missing("cuda-bindings", BINDINGS_REMEDY)]
     try:
         gpu_name()
-        for load in loads:  # after `gpu_name`, since loading needs the driver
-            load()
+        if installed:  # after `gpu_name`, since loading needs the driver
+            _bindings()
     except CudaUnavailable as error:
         lacks.append(error.missing)
     return lacks
 
 
 def gpu_name() -> str:
-    """Name of CUDA's device 0, from the driver library; raises `CudaUnavailable` without driver or GPU."""
+    """Name of CUDA's device 0; raises `CudaUnavailable` without driver or GPU."""
     try:
-        library = _libcuda()
-    except OSError:
-        raise CudaUnavailable(Missing("GPU driver", DRIVER_REMEDY)) from None
-    device, name = ctypes.c_int(), ctypes.create_string_buffer(256)
-    status = library.cuInit(0) or library.cuDeviceGet(ctypes.byref(device), 0)
-    status = status or library.cuDeviceGetName(name, len(name), device)
-    if status:
-        text = ctypes.c_char_p()
-        library.cuGetErrorString(status, ctypes.byref(text))
-        reason = text.value.decode() if text.value else f"error {status}"
-        raise CudaUnavailable(Missing(f"GPU visible to the driver ({reason})", DRIVER_REMEDY))
-    return name.value.decode()
+        return gpu.cuda_device().name
+    except gpu.NoCudaDevice as error:
+        what = f"GPU visible to the driver ({error})" if error.driver else "GPU driver"
+        raise CudaUnavailable(Missing(what, gpu.NO_GPU_REMEDY)) from None
 
 
 def scheduling() -> str:
     """How the host thread waits for the device in this context: the scheduling flag of cuCtxGetFlags, as text."""
     flags = ctypes.c_uint()
     try:
-        known = _libcuda().cuCtxGetFlags(ctypes.byref(flags)) == 0
+        known = gpu.libcuda().cuCtxGetFlags(ctypes.byref(flags)) == 0
     except (OSError, AttributeError):
         known = False
     return _SCHEDULING.get(flags.value & 7, "unknown") if known else "unknown"
@@ -126,8 +109,8 @@ class Graph:
 class Session:
     """The primary context, current on this thread until `close`, and the resources acquired in it.
 
-    Belongs to the thread that created it. Raises `RuntimeUnavailable` without PyCUDA,
-    driver or GPU, `MemoryExhausted` if there is not enough memory for the context.
+    Belongs to the thread that created it. Raises `RuntimeUnavailable` without driver,
+    bindings or GPU, `MemoryExhausted` if there is not enough memory for the context.
     """
 
     def __init__(self) -> None:
@@ -258,19 +241,21 @@ def _line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _libcuda() -> ctypes.CDLL:
-    return ctypes.CDLL("libcuda.so.1")
-
-
 def _driver() -> ModuleType:
-    """`pycuda.driver`; raises `CudaUnavailable`."""
+    """`pycuda.driver`, or `_cuda_bindings` where it cannot be loaded; raises `CudaUnavailable` without either."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a mismatch of header and driver is also in the error's text
             import pycuda.driver
-    except Exception as error:
-        raise CudaUnavailable(Missing(f"loadable pycuda ({_line(error)})", PYCUDA_REMEDY)) from error
+    except Exception:  # not installed, or made for another driver
+        _bindings()
+        return importlib.import_module("lstm_trt.runtimes._cuda_bindings")
     return pycuda.driver
+
+
+def driver_layer() -> str:
+    """Which library drives the GPU, for the provenance: pycuda or cuda-bindings."""
+    return "pycuda" if _driver().__name__.startswith("pycuda") else "cuda-bindings"
 
 
 def _bindings() -> ModuleType:
@@ -291,14 +276,24 @@ def _checked(name: str, status: int, value: object = None, failure: type[LabErro
     raise MemoryExhausted(message) if int(status) == _OUT_OF_MEMORY else failure(message)
 
 
+def spin_while_waiting() -> None:
+    """Let the host spin while it waits for the device; call it before the context is created.
+
+    Otherwise the driver chooses, which on Tegra can mean that it sleeps. `scheduling` returns the actual setting.
+    """
+    with suppress(OSError, AttributeError):
+        library = gpu.libcuda()
+        library.cuInit(0)
+        library.cuDevicePrimaryCtxSetFlags_v2(0, _SPIN)
+
+
 @cache
 def _primary() -> object:
-    """The retained primary context of device 0, set to spin while waiting; `scheduling` returns the actual setting."""
+    """The retained primary context of device 0, set to spin while waiting."""
     gpu_name()  # raises a clearer error for a missing driver than PyCUDA
     driver = _driver()
     driver.init()
-    with suppress(OSError, AttributeError):
-        _libcuda().cuDevicePrimaryCtxSetFlags_v2(0, _SPIN)
+    spin_while_waiting()
     context = driver.Device(0).retain_primary_context()
     atexit.register(_leave, context)
     return context

@@ -27,6 +27,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import (
     BuildFailed,
     MemoryExhausted,
@@ -39,6 +40,7 @@ from lstm_trt.export import build
 from lstm_trt.export import engine as export_engine
 from lstm_trt.export import trt as export_trt
 from lstm_trt.export.to_onnx import INPUT, OUTPUT, static_model
+from lstm_trt.machine import gpu
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.runtimes import _cuda
 from lstm_trt.runtimes._cuda import EventClocks
@@ -73,6 +75,8 @@ class TensorRtRuntime:
     DEVICES: ClassVar[tuple[str, ...]] = ("cuda",)
     PRECISIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("fp32", "tf32", "fp16")}
     NEEDS_ONNX: ClassVar[bool] = True
+    GRAPHS: ClassVar[bool] = True
+    DEVICE_CLOCKS: ClassVar[bool] = True
 
     @property
     def DISTRIBUTION(self) -> str:
@@ -88,11 +92,12 @@ class TensorRtRuntime:
         try:
             lacks = _cuda.missing()
             if find_spec(flavour.module) is None:
-                # The extra also installs cuda-bindings, which so needs no separate remedy.
+                # The remedy also installs cuda-bindings, which so need no separate one.
                 lacks = [lack if lack.remedy != _cuda.BINDINGS_REMEDY else lack._replace(remedy="") for lack in lacks]
-                lacks.insert(0, _cuda.Missing(flavour.distribution, f"pip install -e '.[{flavour.extra}]'"))
+                lacks.insert(0, _cuda.Missing(flavour.distribution, flavour.remedy))
             if not lacks:
                 trt = export_trt.load_module(self.NAME)
+                self._check_device(gpu.cuda_device())
                 return Availability(True, version or trt.__version__, _cuda.gpu_name())
             reason, remedies = "no " + ", ".join(lack.what for lack in lacks), [lack.remedy for lack in lacks]
         except RuntimeUnavailable as error:
@@ -100,6 +105,32 @@ class TensorRtRuntime:
         except Exception as error:  # a broken installation
             reason = f"{flavour.distribution} cannot be loaded: {export_trt.one_line(error)}"
         return Availability(False, version, reason=reason, remedy="; ".join(dict.fromkeys(filter(None, remedies))))
+
+    def _check_device(self, device: gpu.CudaDevice) -> None:
+        """Raise `RuntimeUnavailable` if this flavour cannot run on a device."""
+        named, known = "sm{}{}".format(*device.compute_capability), export_engine.COMPUTE_CAPABILITIES
+        if self.NAME == "tensorrt-rtx" and named not in known:
+            reason = f"TensorRT for RTX supports {', '.join(known)}, but {device.name} has {named}"
+            raise RuntimeUnavailable(self.NAME, reason, "use the runtime tensorrt")
+        needed, offered = export_trt.cuda_major(self.NAME), device.cuda_version
+        if needed and needed > offered[0]:
+            reason = f"it needs CUDA {needed}, but the driver of {device.name} supports CUDA {offered[0]}.{offered[1]}"
+            raise RuntimeUnavailable(self.NAME, reason, gpu.OLD_DRIVER_REMEDY)
+
+    def _engine_options(self, options: Options) -> export_engine.EngineOptions:
+        """Only what changes the engine, so that with and without a graph TensorRT times the same one.
+
+        TensorRT for RTX builds for this GPU where it can name it: its default leaves out the oldest.
+        """
+        rtx, here = self.NAME == "tensorrt-rtx", export_trt.gpu()
+        target = here["compute_capability"] if rtx and here else None
+        return export_engine.EngineOptions(
+            self.NAME,
+            options.precision,
+            detailed=True,
+            capturable=rtx and options.graph,
+            compute_capability=target if target in export_engine.COMPUTE_CAPABILITIES else None,
+        )
 
     def prepare(self, request: Request) -> PreparedStep:
         """The prepared step, after a first call.
@@ -113,10 +144,11 @@ class TensorRtRuntime:
         if options.precision == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
             raise BuildFailed("tf32 is disabled by the environment variable NVIDIA_TF32_OVERRIDE=0: unset it")
         with building(self.NAME, request.label):
+            _cuda.spin_while_waiting()
             onnx = static_model(request.onnx_path, request.workload)
             began = time.perf_counter()
             # Detailed, to count the launches per inference; the NVTX markers that this adds are disabled later.
-            wanted = export_engine.EngineOptions(self.NAME, options.precision, detailed=True, capturable=options.graph)
+            wanted = self._engine_options(options)
             built = build.build_engine(onnx, wanted, name=request.workload.label)
             ready = time.perf_counter()
             step = TensorRtStep(self.NAME, request, built, self.open_context)
@@ -195,7 +227,8 @@ class TensorRtStep(BufferedStep):
         self._session.hold(self._unload)
         plan = built.plan
         with export_trt.collected(self._name) as messages:
-            self._runtime = trt.Runtime(export_trt.logger(self._name))
+            with export_trt.starting(self._name):
+                self._runtime = trt.Runtime(export_trt.logger(self._name))
             self._engine = self._runtime.deserialize_cuda_engine(plan)
             if self._engine is None:
                 self._explain("the engine cannot be loaded on the GPU", messages, len(plan), built)
@@ -265,6 +298,8 @@ class TensorRtStep(BufferedStep):
             return self._graph.launch
         except _cuda.CaptureRefused as error:
             self.described["graph_fallback"] = str(error)
+        with suppress(RunFailed):  # the runtime library may report the refusal once more
+            self._enqueue()
         self._enqueue()  # checks that the engine and the stream still work
         self._session.stream.synchronize()
         return self._enqueue
@@ -307,6 +342,7 @@ class TensorRtStep(BufferedStep):
         information, table = built.information, built.information["layers"] or {}
         self.described |= {
             "module_version": export_trt.load_module(self._name).__version__,
+            "driver_layer": _cuda.driver_layer(),
             "pycuda_version": installed_version("pycuda"),
             "cuda_bindings_version": installed_version("cuda-bindings"),
             "engine_sha256": built.sha256,

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from lstm_trt.config.configuration import Options
-from lstm_trt.config.errors import BuildFailed, RunFailed, UsageError, building, first_line
+from lstm_trt.config.errors import BuildFailed, RunFailed, building, first_line
 from lstm_trt.export.network import build_module
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.machine.facts import cpu_name, installed_version
@@ -98,6 +98,12 @@ class TorchRuntime:
     bind: Callable[[torch.nn.Module, torch.Tensor], Bound]
 
     DISTRIBUTION: ClassVar[str] = DISTRIBUTION
+    DEVICE_CLOCKS: ClassVar[bool] = True
+
+    @property
+    def GRAPHS(self) -> bool:
+        """Whether a graph may be asked for; this one always has it."""
+        return self.NAME == "pytorch-cudagraph"
 
     def availability(self, device: str) -> Availability:
         """Ready if PyTorch is installed and, for "cuda", finds a GPU."""
@@ -112,8 +118,6 @@ class TorchRuntime:
         options = request.options
         self.availability(options.device).require(self.NAME)
         check_options(self.NAME, self, options)
-        if options.graph and self.NAME != "pytorch-cudagraph":
-            raise UsageError(f"{self.NAME} does not support CUDA graphs: use the runtime pytorch-cudagraph")
         with building(self.NAME, request.label):
             configure(options)
             set_precision(options)
@@ -124,7 +128,9 @@ class TorchRuntime:
 
 
 def configure(options: Options) -> None:
-    """Set the thread counts of this process; may be called again."""
+    """Set the thread counts of this process, and how it waits for a GPU; may be called again."""
+    if options.device != "cpu":
+        _cuda.spin_while_waiting()
     import torch
 
     torch.set_num_threads(options.threads)
@@ -363,6 +369,7 @@ class CudaStep(_TorchStep):
         super().__init__(request, torch.empty(request.workload.input_shapes[INPUT], pin_memory=True))
         self._module = module
         self._device_inputs = self._host_inputs.to("cuda")
+        torch.cuda.synchronize()  # the weights were converted on the default stream
         self._host_outputs = torch.empty(self._output_shape, pin_memory=True)
         self._bound = bind(module, self._device_inputs)
         self._check(self._bound.run())

@@ -153,7 +153,11 @@ class BufferedStep(PreparedStep):
 
 
 def check_options(name: str, runtime: Any, options: Options) -> None:
-    """Raises `UsageError` for options that the runtime `name` does not support on their device."""
+    """Raises `UsageError` for options that the runtime `name` does not support on their device.
+
+    Runtimes that can capture a CUDA graph on request have the attribute `GRAPHS`, those with device clocks
+    `DEVICE_CLOCKS`.
+    """
     device = options.device
     if device not in runtime.DEVICES:
         raise UsageError(f"{name} does not support the device {device!r}: choose from {', '.join(runtime.DEVICES)}")
@@ -164,6 +168,10 @@ def check_options(name: str, runtime: Any, options: Options) -> None:
         raise UsageError(f"{name} runs on the CPU, where CUDA graphs do not exist: omit --graph")
     if options.device_clocks != "off" and device == "cpu":
         raise UsageError(f"{name} runs on the CPU, which has no device clocks: omit --device-clocks")
+    if options.graph and not getattr(runtime, "GRAPHS", False):
+        raise UsageError(f"{name} has no optional CUDA graph: omit --graph, or use pytorch-cudagraph or tensorrt")
+    if options.device_clocks != "off" and not getattr(runtime, "DEVICE_CLOCKS", False):
+        raise UsageError(f"{name} has no device clocks: omit --device-clocks")
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,29 @@
 """ONNX Runtime: the CPU provider, and CUDA if the installed package has its provider.
 
 A trial is one `run_with_iobinding` with a host input and a host output that stay bound:
-on the CPU there is no copy; on CUDA it is copy in, run, copy out, wait.
+on the CPU there is no copy; on CUDA it is copy in, run, copy out, wait, with pageable host
+memory. There is no CUDA graph: a captured session only replays, so that new inputs in host
+memory would not be copied.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
 import time
+from contextlib import redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, building
 from lstm_trt.export.to_onnx import INPUT, OUTPUT, static_model
 from lstm_trt.machine.facts import cpu_name, gpu_name, installed_version
-from lstm_trt.runtimes._cuda import DRIVER_REMEDY
+from lstm_trt.machine.gpu import NO_GPU_REMEDY
+from lstm_trt.runtimes import _cuda
 from lstm_trt.runtimes.base import Availability, BufferedStep, PreparedStep, Request
 
 NAME = "onnxruntime"
@@ -47,21 +53,38 @@ def availability(device: str = "cpu") -> Availability:
             False,
             version,
             reason=f"the installed onnxruntime has no {PROVIDERS[device]}",
-            remedy="pip uninstall onnxruntime, then pip install onnxruntime-gpu (needs an NVIDIA GPU)",
+            remedy="pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]' (needs an NVIDIA GPU)",
         )
 
     name = gpu_name()
     if name is None:
-        return Availability(False, version, reason="no NVIDIA GPU is visible", remedy=DRIVER_REMEDY)
+        return Availability(False, version, reason="no NVIDIA GPU is visible", remedy=NO_GPU_REMEDY)
     return Availability(True, version, name)
 
 
 def prepare(request: Request) -> PreparedStep:
     """A bound session on static sizes. Raises `BuildFailed`, `MemoryExhausted`, `RuntimeUnavailable`."""
     availability(request.options.device).require(NAME)
+    if request.options.device == "cuda":
+        _prepare_cuda(request.options)
     with building(NAME, request.label):
         model = static_model(request.onnx_path, request.workload)
         return bound_session(_quantized(model) if request.options.precision == "int8" else model, request)
+
+
+def _prepare_cuda(options: Options) -> None:
+    """Load the CUDA libraries, which needs to be done before the first session, and with TF32 off for float32.
+
+    Its LSTM uses cuDNN's default math, in which TF32 is allowed whatever `use_tf32` says; the variable is read when
+    the libraries are loaded. A worker process has one precision.
+    """
+    if options.precision == "fp32":
+        os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
+    _cuda.spin_while_waiting()
+    import onnxruntime
+
+    with suppress(Exception), redirect_stdout(io.StringIO()):  # it prints what it cannot find; the session reports it
+        onnxruntime.preload_dlls()
 
 
 def bound_session(model: bytes, request: Request) -> PreparedStep:
@@ -81,9 +104,8 @@ def bound_session(model: bytes, request: Request) -> PreparedStep:
     provider_options = {}
     if options.device == "cuda":
         provider_options = {"use_tf32": "1" if options.precision == "tf32" else "0"}
-        if options.graph:
-            provider_options["enable_cuda_graph"] = "1"
-    session = onnxruntime.InferenceSession(model, settings, providers=[(PROVIDERS[options.device], provider_options)])
+    providers = [(PROVIDERS[options.device], provider_options)]
+    session = onnxruntime.InferenceSession(model, settings, providers=providers, enable_fallback=0)
     if session.get_providers()[0] != PROVIDERS[options.device]:
         raise BuildFailed(f"onnxruntime fell back from {PROVIDERS[options.device]} to {session.get_providers()[0]}")
     built = time.perf_counter()
@@ -127,6 +149,7 @@ class _Bound(BufferedStep):
             "intra_op_threads": self._options.threads,
             "denormals": "processor setting (session.set_denormal_as_zero is off)",
             "graph_optimization": "all",
+            **({} if self._options.device == "cpu" else {"host_memory": "pageable", "device_wait": _cuda.scheduling()}),
         }
 
     def close(self) -> None:

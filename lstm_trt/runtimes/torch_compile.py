@@ -15,8 +15,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import sysconfig
 import time
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lstm_trt.config.errors import BuildFailed
@@ -46,9 +48,22 @@ def availability(device: str) -> Availability:
         return Availability(
             False, state.version, reason=f"no C++ compiler ({found})", remedy="apt install g++, or set CXX"
         )
-    if device == "cuda" and importlib.util.find_spec("triton") is None:
-        return Availability(False, state.version, reason="Triton is not installed", remedy="pip install triton")
+    if device == "cuda":
+        lacks = _missing_for_triton()
+        if lacks:
+            return Availability(False, state.version, reason=lacks[0], remedy=lacks[1])
     return state
+
+
+def _missing_for_triton() -> tuple[str, str] | None:
+    """What Triton lacks to compile its launchers, and the remedy."""
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed", "pip install triton"
+    if not any(map(shutil.which, filter(None, (os.environ.get("CC"), "gcc", "clang", "cc")))):
+        return "no C compiler, which Triton needs", "apt install gcc, or set CC"
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        return "no Python.h, which Triton needs", "apt install python3-dev"
+    return None
 
 
 def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:

@@ -36,6 +36,7 @@ class Sample:
     read. `block_causes`: the same for counters that are read between blocks of trials.
     `control_ns`: latencies of the control run (an empty step with the same arrivals), None if
     there was none. `alone`: whether hardly any other program ran meanwhile, None if not known.
+    `graph_captured`: whether a CUDA graph was timed, None on runtimes without one.
     """
 
     latency_ns: np.ndarray = field(repr=False)
@@ -50,6 +51,7 @@ class Sample:
     versions: dict[str, str] = field(default_factory=dict, repr=False)
     floor_us: float | None = None
     alone: bool | None = None
+    graph_captured: bool | None = None
 
     @property
     def timed_ns(self) -> np.ndarray:
@@ -126,14 +128,16 @@ def of_recording(recording: Recording) -> Sample:
         versions=provenance.get("versions", {}),
         floor_us=None if floor_ns is None else floor_ns / 1e3,
         alone=(provenance.get("others") or {}).get("alone"),
+        graph_captured=(provenance.get("runtime") or {}).get("graph_captured"),
     )
 
 
 def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
     """Group recordings by configuration and machine, sorted by shape and runtime; each round is a sample.
 
-    Recordings of different machines are never pooled. A configuration that failed in some rounds
-    only is represented by its recordings. A recording given twice counts once.
+    Recordings of different machines are never pooled, nor those with a CUDA graph and those whose capture was
+    refused. A configuration that failed in some rounds only is represented by its recordings. A recording given
+    twice counts once.
     """
     from lstm_trt.store.schema import Failure
 
@@ -141,7 +145,8 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
     failures: dict[tuple, Failure] = {}
     configurations: dict[tuple, Configuration] = {}
     for item in items:
-        key = (item.configuration.id, item.provenance.get("machine_fingerprint"))
+        refused = (item.provenance.get("runtime") or {}).get("graph_fallback") is not None
+        key = (item.configuration.id, item.provenance.get("machine_fingerprint"), refused)
         configurations[key] = item.configuration
         if isinstance(item, Failure):
             failures.setdefault(key, item)
@@ -165,10 +170,11 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
             "threads": configuration.options.threads,
         }
         fields |= {"machine": key[1]} if len(machines) > 1 else {}
+        fields |= {"graph_captured": False} if key[2] else {}
         failure = failures.get(key)
         groups.append(
             Group(
-                name=f"{configuration.name} on {configuration.runtime}",
+                name=f"{configuration.name} on {configuration.runtime}" + ", graph refused" * key[2],
                 samples=tuple(samples[key][mark] for mark in sorted(samples[key])) if key in samples else (),
                 group=fields,
                 configuration=configuration,

@@ -148,7 +148,7 @@ def test_tensorrt_that_is_not_installed_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
     with pytest.raises(RuntimeUnavailable) as caught:
         trt.load_module(RTX)
-    assert (caught.value.reason, caught.value.remedy) == ("not installed", "pip install tensorrt-rtx")
+    assert (caught.value.reason, caught.value.remedy) == ("not installed", "pip install -e '.[rtx]'")
 
 
 def test_importing_it_loads_nothing_heavy():

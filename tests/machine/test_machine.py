@@ -476,7 +476,8 @@ def test_core_lists():
 # --- GPUs, through a planted pynvml ---
 
 
-def planted_nvml(monkeypatch, **functions):
+def planted_nvml(monkeypatch, bus=1, **functions):
+    """NVML with two GPUs, of which CUDA calls the one on this PCI bus device 0."""
     library = types.SimpleNamespace(
         NVML_CLOCK_SM=1,
         NVML_CLOCK_MEM=2,
@@ -485,11 +486,11 @@ def planted_nvml(monkeypatch, **functions):
         nvmlShutdown=lambda: None,
         nvmlDeviceGetCount=lambda: 2,
         nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetHandleByUUID=lambda uuid: {"GPU-b": 1}[uuid],
+        nvmlDeviceGetHandleByPciBusId=lambda address: {b"0000:01:00.0": 0, b"0000:02:00.0": 1}[address],
         nvmlDeviceGetName=lambda handle: [b"NVIDIA A", "NVIDIA B"][handle],
         nvmlSystemGetDriverVersion=lambda: "580.65.06",
         nvmlSystemGetCudaDriverVersion=lambda: 13010,
-        nvmlDeviceGetMemoryInfo=lambda handle: types.SimpleNamespace(total=1 << 30),
+        nvmlDeviceGetMemoryInfo=lambda handle: types.SimpleNamespace(total=1 << 30, used=0),
         nvmlDeviceGetClockInfo=lambda handle, kind: 1000 * kind + handle,
         nvmlDeviceGetTemperature=lambda handle, kind: 40 + handle,
         nvmlDeviceGetPowerUsage=lambda handle: 123456,
@@ -497,6 +498,8 @@ def planted_nvml(monkeypatch, **functions):
         **functions,
     )
     monkeypatch.setitem(sys.modules, "pynvml", library)
+    device = gpu.CudaDevice(f"NVIDIA {'AB'[bus - 1]}", (9, 0), (13, 1), f"0000:0{bus}:00.0")
+    monkeypatch.setattr(gpu, "cuda_device", lambda: device)
     facts.gpu_name.cache_clear()
     return library
 
@@ -508,7 +511,6 @@ def forget_gpu_name():
 
 
 def test_gpus_are_described_and_read(monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     planted_nvml(monkeypatch)
     description = facts.describe("cuda")
     assert [card["name"] for card in description["gpus"]] == ["NVIDIA A", "NVIDIA B"]
@@ -526,11 +528,21 @@ def test_gpus_are_described_and_read(monkeypatch):
     ]
 
 
-@pytest.mark.parametrize(("visible", "name"), [("1,0", "NVIDIA B"), ("GPU-b", "NVIDIA B"), ("", None), ("7", None)])
-def test_the_gpu_is_the_one_that_cuda_sees(monkeypatch, visible, name):
-    planted_nvml(monkeypatch)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert facts.gpu_name() == name
+@pytest.mark.parametrize("package", ["planted_rt", "planted_rt_cu12", "planted_rt_cu13"])
+def test_a_package_for_a_cuda_version_is_found_by_its_plain_name(tmp_path, monkeypatch, package):
+    folder = tmp_path / f"{package}-11.4.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 11.4.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert facts.versions(["planted-rt", "planted"]).items() >= {"planted-rt": "11.4.0", "planted": None}.items()
+
+
+def test_the_gpu_is_the_one_that_cuda_sees(monkeypatch):
+    """NVML counts by PCI address, CUDA can begin with the fastest."""
+    planted_nvml(monkeypatch, bus=2)
+    assert facts.gpu_name() == "NVIDIA B"
+    with Watcher((0,), "cuda") as watcher:
+        assert watcher.read()["gpu_sm_mhz"] == 1001 and watcher.gpu_state()["name"] == "NVIDIA B"
 
 
 def test_no_driver_no_gpus(monkeypatch):
@@ -538,7 +550,9 @@ def test_no_driver_no_gpus(monkeypatch):
         raise RuntimeError("driver not loaded")
 
     planted_nvml(monkeypatch).nvmlInit = refuse
-    assert facts.gpu_name() is None
+    assert facts.gpu_name() == "NVIDIA A"  # CUDA decides, as on Jetson
+    with Watcher((0,), "cuda") as watcher:
+        assert watcher.read()["gpu_sm_mhz"] is None
     assert facts.describe("cuda").items() >= {"driver": None, "cuda_driver": None}.items()
     monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
     assert facts.describe("cuda")["gpus"] == []

@@ -93,12 +93,13 @@ class MockDriver:
     def pycuda_driver(self):
         stream = lambda flags: (self.call("Stream"), self._stream(flags))[1]  # noqa: E731
         return SimpleNamespace(
+            __name__="pycuda.driver",
             Error=self.Error,
             MemoryError=self.OutOfMemory,
             init=lambda: self.call("init"),
             Device=lambda index: SimpleNamespace(retain_primary_context=self._context),
             Context=SimpleNamespace(
-                pop=self._pop, get_device=lambda: SimpleNamespace(compute_capability=lambda: (9, 0))
+                pop=self._pop, get_device=lambda: SimpleNamespace(compute_capability=lambda: (8, 9))
             ),
             Stream=stream,
             Event=self._event,
@@ -209,8 +210,15 @@ class MockDriver:
         def error_string(status, place):
             place._obj.value = b"no CUDA-capable device is detected"
 
+        def attribute(place, name, device):
+            place._obj.value = {75: 8, 76: 9}[name]
+            return 0
+
         return SimpleNamespace(
             cuInit=lambda flags: self.cu_init,
+            cuDeviceGetPCIBusId=lambda buffer, size, device: setattr(buffer, "value", b"0000:01:00.0") or 0,
+            cuDriverGetVersion=lambda place: setattr(place._obj, "value", 13000) or 0,
+            cuDeviceGetAttribute=attribute,
             cuDeviceGet=lambda place, index: 0,
             cuDeviceGetName=name,
             cuGetErrorString=error_string,

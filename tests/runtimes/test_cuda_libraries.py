@@ -1,0 +1,49 @@
+"""What PyTorch and ONNX Runtime need on CUDA, as far as it can be seen without a GPU."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from lstm_trt.config.configuration import Options
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.recorder.session import describe
+from lstm_trt.runtimes import _cuda, onnxruntime, torch_compile
+
+
+@pytest.mark.parametrize(
+    ("runtime", "options"),
+    [
+        ("onnxruntime", {"graph": True}),  # a captured session would not copy new inputs from host memory
+        ("onnxruntime", {"device_clocks": "compute"}),
+        ("pytorch", {"graph": True}),
+    ],
+)
+def test_graphs_and_clocks_that_a_runtime_lacks_are_refused_at_once(runtime, options):
+    with pytest.raises(UsageError, match=f"{runtime} has no"):
+        describe(LstmShape(1, 8, 4), runtime, options=Options(device="cuda", **options))
+
+
+@pytest.mark.parametrize(("precision", "expected"), [("fp32", "0"), ("tf32", None)])
+def test_float32_switches_tf32_off_before_the_libraries_are_loaded(monkeypatch, precision, expected):
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "x")  # so that it is restored
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE")
+    spun = []
+    monkeypatch.setattr(_cuda, "spin_while_waiting", lambda: spun.append(True))
+    onnxruntime._prepare_cuda(Options(device="cuda", precision=precision))
+    assert os.environ.get("NVIDIA_TF32_OVERRIDE") == expected and spun
+
+
+def test_triton_needs_a_compiler_and_headers(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch_compile.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(torch_compile.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert "C compiler" in torch_compile._missing_for_triton()[0]
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert "Python.h" in torch_compile._missing_for_triton()[0]
+    (tmp_path / "Python.h").touch()
+    assert torch_compile._missing_for_triton() is None

@@ -1,0 +1,20 @@
+"""These tests run in the process that `tests/test_shim.py` starts, with a stand-in for NVIDIA's driver."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from lstm_trt.machine.gpu import SHIM_VARIABLE
+from tests.support import shim
+
+collect_ignore_glob = [] if os.environ.get(SHIM_VARIABLE) else ["test_*.py"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    """What the processes of a test acquired from the driver is freed when they end."""
+    shim.left()
+    yield
+    assert shim.left() == []

@@ -1,0 +1,299 @@
+"""Recordings on TensorRT over the stand-in for the driver."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shlex
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import lstm_trt
+from lstm_trt import runtimes
+from lstm_trt.config.configuration import Options, Protocol
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.machine import checks, gpu, linux
+from lstm_trt.machine.gpu import SHIM_NAME, SHIM_VARIABLE
+from lstm_trt.recorder import session
+from lstm_trt.recorder.pool import WorkerPool
+from lstm_trt.recorder.session import availability, describe, warm_up_device
+from lstm_trt.recorder.sweep import run_sweep
+from lstm_trt.store import folders
+from tests.conftest import ROOT
+from tests.test_readme import blocks
+
+SHAPE = LstmShape(1, 18, 8)
+ARRIVALS = ({}, {"arrival": "periodic", "period_us": 10_000.0}, {"arrival": "paused", "pause_ms": 1.0})
+
+
+def test_graphs_clocks_and_arrivals(tmp_path):
+    """Every combination of graph and clocks, and all arrivals where both are used."""
+    asked = [
+        describe(SHAPE, "tensorrt", Protocol(trials=20, **arrival), Options(graph=graph, device_clocks=clocks))
+        for graph, clocks, arrival in itertools.product((False, True), ("off", "compute", "all"), ARRIVALS)
+        if not arrival or (graph and clocks == "all")
+    ]
+    report = run_sweep(asked, tmp_path, control=True, show_progress=False)
+    assert (report.recorded, report.failures) == (len(asked), [])
+    keys = set()
+    for recording in folders.read_many(tmp_path):
+        options, facts = recording.configuration.options, recording.provenance["runtime"]
+        assert recording.configuration.device_name == SHIM_NAME
+        assert facts["graph_captured"] == options.graph and facts["graph_fallback"] is None
+        assert facts["graph_nodes"] == (1 if options.graph else None)
+        assert facts["driver_layer"] == os.environ["SHIM_LAYER"] and facts["device_wait"].endswith("spins")
+        expected = {"off": set(), "compute": {"compute_ns", "enqueue_ns"}}
+        expected["all"] = expected["compute"] | {"h2d_ns", "d2h_ns"}
+        columns = {name for name in recording.columns if name in expected["all"]}
+        assert columns == expected[options.device_clocks]
+        for name in columns:
+            assert (recording.columns[name] >= 0).all() and len(recording.columns[name]) >= 20
+        if options.device_clocks == "all" and recording.configuration.protocol.arrival != "periodic":
+            inside = sum(recording.columns[name] for name in ("h2d_ns", "compute_ns", "d2h_ns"))
+            assert (inside <= recording.columns["latency_ns"]).all()
+        assert {"gpu_sm_mhz", "gpu_temperature_c"} <= recording.provenance["blocks"][0].keys()
+        keys.add(facts["engine_sha256"])
+        threads = recording.provenance["threads"]
+        assert threads["pinned_to"] == list(options.cores)
+    assert len(keys) == 1  # with and without a graph it is the same engine
+
+
+@pytest.mark.parametrize(
+    ("planted", "stage", "said"),
+    [
+        ({"SHIM_MEMORY": "600"}, "memory", "out of memory"),
+        ({"SHIM_FAIL": "cuDevicePrimaryCtxRetain:2:2"}, "memory", "context"),
+        ({"SHIM_FAIL": "cuStreamSynchronize:30:700:sticky"}, "run", "illegal memory access"),
+        ({"SHIM_TRT_NULL": "1"}, "build", "driver version is insufficient"),
+        ({"SHIM_TRT_BUILD": "fail"}, "build", "any implementation for node"),
+        ({"SHIM_MEMORY": "100"}, "memory", "512 bytes needed"),
+    ],
+)
+def test_a_failure_is_a_row_with_its_reason(tmp_path, monkeypatch, planted, stage, said):
+    for name, value in planted.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    report = run_sweep([describe(SHAPE, "tensorrt", Protocol(trials=50))], tmp_path / "runs", show_progress=False)
+    (failure,) = report.failures
+    assert failure.stage == stage and said in failure.reason
+    if "sticky" in str(planted):  # a dead device frees nothing
+        from tests.support import shim
+
+        shim.left()
+
+
+def test_a_capture_that_is_refused_is_never_published_as_a_graph(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHIM_TRT_SYNCHRONIZES", "1")
+    recording = lstm_trt.record(SHAPE, "tensorrt", Protocol(trials=50), Options(graph=True), out=tmp_path)
+    facts = recording.provenance["runtime"]
+    assert (facts["graph_captured"], facts["graph_nodes"]) == (False, None)
+    assert "not permitted when stream is capturing" in facts["graph_fallback"]
+    assert any(facts["graph_fallback"] in warning for warning in recording.provenance["warnings"])
+    monkeypatch.delenv("SHIM_TRT_SYNCHRONIZES")
+    for graph in (False, True):  # the captured one is the second round of the same configuration
+        lstm_trt.record(SHAPE, "tensorrt", Protocol(trials=50), Options(graph=graph), out=tmp_path)
+    rows = lstm_trt.summarize(tmp_path)
+    assert sorted((row.graph, row.graph_captured) for row in rows) == [(False, False), (True, False), (True, True)]
+    assert len({group.name for group in lstm_trt.load(tmp_path)}) == 3
+    assert {"yes", "no", "refused"} <= set(str(rows).split())
+
+
+def test_a_soak(tmp_path, lab):
+    size = ("--layers", 1, "--hidden", 18, "--sequence", 8, "--runtime", "tensorrt", "--graph")
+    done = lab("record", *size, "--for", "1s", "--out", tmp_path, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    (recording,) = folders.read_many(tmp_path)
+    assert len(recording.timed_ns) == json.loads(done.stdout)["trials"] > 10
+
+
+def test_the_commands_of_the_gpu_page_run_and_a_second_device_is_another_one(tmp_path, monkeypatch, lab, refused):
+    """Its name tells the recordings apart, its number does not."""
+    monkeypatch.setenv("SHIM_DEVICES", "2")
+    shown = "\n".join(block for language, block in blocks(ROOT / "docs/gpu.md") if language == "bash")
+    commands = [shlex.split(line)[1:] for line in shown.splitlines() if line.startswith("lstm-trt ")]
+    answers = [lab(*command, "--format", "json", cwd=tmp_path) for command in commands]
+    assert [answer.returncode for answer in answers] == [0] * 4, answers
+    (row,) = [row for row in json.loads(answers[0].stdout)["runtimes"] if row["runtime"] == "tensorrt"]
+    assert (row["ready"], row["device_name"], row["version"]) == (True, SHIM_NAME, "11.4.0.106")
+    recordings = list(folders.read_many(tmp_path / "gpu"))
+    found = {(item.configuration.device_name, item.configuration.options.device_clocks): item for item in recordings}
+    assert set(found) == {(SHIM_NAME, "off"), (SHIM_NAME, "all"), (f"{SHIM_NAME} 1", "off")}
+    first, second = found[SHIM_NAME, "off"], found[f"{SHIM_NAME} 1", "off"]
+    assert second.provenance["gpu_before"]["name"] == f"{SHIM_NAME} 1"
+    assert second.provenance["machine"]["cuda_settings"] == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert first.configuration.as_dict()["options"] == second.configuration.as_dict()["options"]
+    assert "cuda:2" in refused(*commands[1], "--device", "cuda:2")
+
+
+@pytest.mark.parametrize(("version", "major"), [(12080, 12), (13000, 13), (14000, 13)])
+def test_the_packages_are_those_of_the_drivers_cuda_version(monkeypatch, version, major):
+    monkeypatch.setenv("SHIM_VERSION", str(version))
+    assert gpu.requirements()[0].startswith(f"tensorrt-cu{major}>=")
+    assert gpu.requirements("headers") == gpu.REQUIREMENTS[major]["headers"]
+
+
+def test_a_driver_that_is_too_old_has_no_packages(monkeypatch):
+    monkeypatch.setenv("SHIM_VERSION", "11080")
+    with pytest.raises(gpu.NoCudaDevice, match=r"supports CUDA 11\.8"):
+        gpu.requirements()
+
+
+@pytest.mark.parametrize(
+    ("planted", "name", "verdict", "found"),
+    [
+        ({}, "GPU driver", "good", "CUDA 13.0"),
+        ({"SHIM_VERSION": "12080"}, "GPU driver", "attention", "CUDA 12.8"),
+        ({}, "GPU compute mode", "good", "default"),
+        ({"SHIM_COMPUTE_MODE": "2"}, "GPU compute mode", "attention", "prohibited"),
+        ({}, "GPU persistence mode", "good", "on"),
+        ({}, "GPU clocks", "unknown", "1500 of at most 1980 MHz"),
+        ({"SHIM_NVML": "none"}, "GPU clocks", "unknown", "not visible"),
+        ({}, "MPS", "good", "not in use"),
+        ({"CUDA_MPS_PIPE_DIRECTORY": "/tmp"}, "MPS", "attention", "in use"),
+        ({}, "core near the GPU", "unknown", "not visible"),
+    ],
+)
+def test_the_doctor_checks_the_gpu(monkeypatch, planted, name, verdict, found):
+    for variable, value in planted.items():
+        monkeypatch.setenv(variable, value)
+    (check,) = [check for check in checks.host_checks() if check.name == name]
+    assert check.verdict == verdict and found in check.value
+    assert bool(check.remedy) == (verdict == "attention" or found.startswith("1500"))
+
+
+def test_a_core_far_from_the_gpu_is_named(tmp_path):
+    folder = tmp_path / "sys/bus/pci/devices/0000:01:00.0"
+    folder.mkdir(parents=True)
+    here = linux.allowed_cores()
+    for near, verdict in ((here[-1:], "good"), (here[:1], "attention" if len(here) > 1 else "good")):
+        (folder / "local_cpulist").write_text(linux.list_text(near))
+        check = checks.near_gpu(tmp_path)
+        assert (check.verdict, f"taskset --cpu-list {near[0]} " in check.remedy) == (verdict, verdict == "attention")
+
+
+def test_without_nvml_the_driver_alone_decides(tmp_path, monkeypatch):
+    """As on Jetson, and in containers without the driver's utilities."""
+    monkeypatch.setenv("SHIM_NVML", "none")
+    recording = lstm_trt.record(SHAPE, "tensorrt", Protocol(trials=10), out=tmp_path)
+    assert recording.configuration.device_name == SHIM_NAME
+    assert recording.provenance["blocks"][0]["gpu_sm_mhz"] is None
+
+
+def test_a_clock_that_moves_is_a_warning():
+    blocks = [{"gpu_sm_mhz": clock} for clock in (1500, 1495, None, 1500)]
+    assert gpu.clock_warnings(blocks) == []
+    (warning,) = gpu.clock_warnings([*blocks, {"gpu_sm_mhz": 1200}])
+    assert "1200" in warning and "--lock-gpu-clocks=1500" in warning
+
+
+def test_a_device_is_warmed_up_until_its_clock_is_steady(monkeypatch):
+    monkeypatch.setattr(session, "WARM_UP_PART_S", 0.005)
+    monkeypatch.setattr(session, "LONGEST_WARM_UP_S", 0.2)
+    calls = []
+    step = SimpleNamespace(step=lambda: calls.append(None), device_times=dict)
+
+    def warmed(*clocks):
+        readings = iter(clocks)
+        return warm_up_device(step, lambda: next(readings))
+
+    assert warmed(300, 900, 1500, 1490, 1500)["sm_mhz"] == 1500  # ends with the fifth
+    assert warmed(*[None] * 40)["seconds"] >= 0.05
+    assert warmed(*range(100, 8200, 200))["seconds"] >= 0.2  # never steady
+    assert len(calls) > 3
+
+
+def test_on_a_gpu_for_one_process_the_workers_take_turns(tmp_path, monkeypatch):
+    asked = [
+        describe(SHAPE, "tensorrt", Protocol(trials=10, seed=seed), Options(graph=graph))
+        for seed, graph in itertools.product((0, 1), (False, True))
+    ]
+    alive = []
+    original = WorkerPool._worker
+
+    def worker(pool, configuration):
+        process = original(pool, configuration)
+        alive.append(sum(process.alive for process in pool._workers.values()))
+        return process
+
+    monkeypatch.setattr(WorkerPool, "_worker", worker)
+    monkeypatch.setenv("SHIM_COMPUTE_MODE", "3")
+    assert run_sweep(asked, tmp_path, show_progress=False).recorded == 4
+    assert set(alive) == {1}
+
+
+def test_nobody_records_on_the_stand_in_by_accident(tmp_path, monkeypatch, refused):
+    monkeypatch.delenv(SHIM_VARIABLE)
+    size = ("--layers", 1, "--hidden", 18, "--sequence", 8)
+    assert "stand-in" in refused("record", *size, "--runtime", "tensorrt", "--out", tmp_path, process=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_build_and_check(tmp_path, lab):
+    size = ("--layers", 1, "--hidden", 18, "--sequence", 8)
+    done = lab("build", *size, "--runtime", "tensorrt", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    (engine,) = tmp_path.glob("*.engine")
+    assert lab("build", "--check", engine).returncode == 0
+    plan = bytearray(engine.read_bytes())
+    plan[0] ^= 1
+    engine.write_bytes(plan)
+    damaged = lab("build", "--check", engine)
+    assert damaged.returncode != 0 and "damaged" in damaged.stdout + damaged.stderr
+
+
+def test_outputs_are_those_of_the_reference(tmp_path):
+    """The gate compares them; different inputs give different outputs, so that the copies are made."""
+    recording = lstm_trt.record(SHAPE, "tensorrt", Protocol(trials=10), out=tmp_path)
+    parity = recording.provenance["parity"]
+    assert 0 <= parity["error"] <= parity["bound"] and np.isfinite(parity["error"])
+
+
+def test_a_notebook_records_with_a_graph(tmp_path, lab):
+    sizes = {"layers": "[1]", "hidden": "[16, 18]", "sequence": "[8]", "batch": "[1]", "trials": "30"}
+    chosen = {"runtimes": "[tensorrt]", "device": "cuda", "graph": "true", "record": "true", "out": tmp_path / "runs"}
+    given = [item for name, value in (sizes | chosen).items() for item in ("-y", f"{name}: {value}")]
+    notebook = ROOT / "notebooks/02_sequence_length.ipynb"
+    done = lab("rerun", notebook, "--out", tmp_path / "notebooks", *given)
+    assert done.returncode == 0, done.stderr
+    rows = lstm_trt.summarize(tmp_path / "runs")
+    assert [(row.runtime, row.graph_captured, row.hidden) for row in rows] == [
+        ("tensorrt", True, 16),
+        ("tensorrt", True, 18),
+    ]
+
+
+def test_a_workload_of_the_literature(tmp_path, lab):
+    command = ("literature", "layer", "--hidden", 16, "--batch", 2, "--sequence", 8, "--implementation", "tensorrt")
+    done = lab(*command, "--batches", 10, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    (recording,) = folders.read_many(tmp_path)
+    assert recording.configuration.device_name == SHIM_NAME and len(recording.timed_ns) == 10
+
+
+def test_an_inspector_that_says_something_new_does_not_spoil_the_engine(tmp_path, monkeypatch, lab):
+    """Rows as an engine of a future version may have them: an operand that is not among the inputs, and none at all."""
+    row = {"Name": "add", "LayerType": "add", "Inputs": [], "Outputs": [{"Name": "x"}], "Metadata": ""}
+    for number, layers in enumerate(([row, {**row, "Inputs": None}], "text", [1])):
+        inspector = tmp_path / "inspector.json"
+        inspector.write_text(json.dumps({"Layers": layers, "Bindings": []}))
+        monkeypatch.setenv("SHIM_TRT_INSPECTOR", str(inspector))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache{number}"))
+        shape = LstmShape(1, 18, 8)
+        engine = lstm_trt.build_engine(shape, lstm_trt.EngineOptions("tensorrt", detailed=True))
+        assert engine.information["layers"] is None or engine.information["layers"]["launches"] is None
+        assert engine.plan
+
+
+def test_tensorrt_for_rtx_is_refused_on_a_gpu_that_it_does_not_support(monkeypatch, lab):
+    def row() -> dict:
+        availability.cache_clear()
+        rows = json.loads(lab("doctor", "--format", "json").stdout)["runtimes"]
+        return next(row for row in rows if row["runtime"] == "tensorrt-rtx")
+
+    assert not row()["ready"] and "sm90" in row()["reason"]
+    monkeypatch.setenv("SHIM_CAPABILITY", "75")
+    assert row()["ready"]
+    assert runtimes.load("tensorrt-rtx")._engine_options(Options()).compute_capability == "sm75"
