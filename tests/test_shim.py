@@ -15,8 +15,15 @@ from tests.support import shim
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
-@pytest.mark.parametrize("layer", ["cuda-bindings", pytest.param("pycuda", marks=pytest.mark.heavy)])
-def test_the_cuda_paths_over_a_driver_made_of_host_memory(tmp_path, seed, layer):
+@pytest.mark.parametrize(
+    ("layer", "part"),
+    [
+        ("cuda-bindings", "not heavy"),
+        pytest.param("cuda-bindings", "heavy", marks=pytest.mark.heavy),
+        pytest.param("pycuda", "heavy or not heavy", marks=pytest.mark.heavy),
+    ],
+)
+def test_the_cuda_paths_over_a_driver_made_of_host_memory(tmp_path, seed, layer, part):
     pytest.importorskip("cuda.bindings.driver")
     user = None  # without it PyCUDA cannot be loaded
     if layer == "pycuda":
@@ -24,7 +31,8 @@ def test_the_cuda_paths_over_a_driver_made_of_host_memory(tmp_path, seed, layer)
         user = Path(importlib.util.find_spec("pycuda._driver").origin)
     shim.build(tmp_path, user)
     names = "tests/runtimes/test_tensorrt_runtime.py::test_names_used_on_pycuda_are_there"
-    command = [sys.executable, "-m", "pytest", "tests/shim", names, "-q", "-p", "no:cacheprovider", "--seed", str(seed)]
+    command = [sys.executable, "-m", "pytest", "tests/shim", names, "-q", "-p", "no:cacheprovider", "-m", part]
+    command += ["--seed", str(seed)]
     environment = shim.environment(tmp_path, layer)
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -109,6 +109,7 @@ def test_a_soak(tmp_path, lab):
     assert len(recording.timed_ns) == json.loads(done.stdout)["trials"] > 10
 
 
+@pytest.mark.heavy
 def test_the_commands_of_the_gpu_page_run_and_a_second_device_is_another_one(tmp_path, monkeypatch, lab, refused):
     """Its name tells the recordings apart, its number does not."""
     monkeypatch.setenv("SHIM_DEVICES", "2")
@@ -174,6 +175,7 @@ def test_a_core_far_from_the_gpu_is_named(tmp_path):
         assert (check.verdict, f"taskset --cpu-list {near[0]} " in check.remedy) == (verdict, verdict == "attention")
 
 
+@pytest.mark.heavy
 def test_without_nvml_the_driver_alone_decides(tmp_path, monkeypatch):
     """As on Jetson, and in containers without the driver's utilities."""
     monkeypatch.setenv("SHIM_NVML", "none")
@@ -205,6 +207,7 @@ def test_a_device_is_warmed_up_until_its_clock_is_steady(monkeypatch):
     assert len(calls) > 3
 
 
+@pytest.mark.heavy
 def test_on_a_gpu_for_one_process_the_workers_take_turns(tmp_path, monkeypatch):
     asked = [
         describe(SHAPE, "tensorrt", Protocol(trials=10, seed=seed), Options(graph=graph))
@@ -244,6 +247,7 @@ def test_build_and_check(tmp_path, lab):
     assert damaged.returncode != 0 and "damaged" in damaged.stdout + damaged.stderr
 
 
+@pytest.mark.heavy
 def test_outputs_are_those_of_the_reference(tmp_path):
     """The gate compares them; different inputs give different outputs, so that the copies are made."""
     recording = lstm_trt.record(SHAPE, "tensorrt", Protocol(trials=10), out=tmp_path)
