@@ -65,7 +65,9 @@ def test_the_blocks_of_the_readme_run(tmp_path, lab):
     assert counts["commands"] >= 15 and counts["programs"] == 2 and counts["outputs"] == 1
 
 
-@pytest.mark.parametrize("name", ["measuring", "deadline", "literature", "file-format"])
+@pytest.mark.parametrize(
+    "name", ["deadline", "literature", "file-format", pytest.param("measuring", marks=pytest.mark.heavy)]
+)
 def test_the_blocks_of_the_other_pages_run(name, tmp_path, lab):
     counts = run_page(ROOT / f"docs/{name}.md", tmp_path, lab)
     assert counts["commands"] + counts["programs"] >= 1
