@@ -333,6 +333,7 @@ def test_planted_causes_are_found_and_named_for_their_cluster_alone(rng):
     assert others <= allowed(samples, 0.05)
 
 
+@pytest.mark.heavy
 def test_no_cause_is_named_where_none_was_planted_in_95_of_100(rng):
     samples = 100
     named = sum(

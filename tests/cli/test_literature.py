@@ -225,6 +225,7 @@ def test_an_estimate_grows_with_the_work():
     assert plan.batches_of(ptb, "pytorch-one-call-eager", "forward", 0) == (3, 1)
 
 
+@pytest.mark.heavy
 def test_rows_of_a_plan_record_and_resume(entries, tmp_path, monkeypatch, run):
     """Two cheap rows of the real plan, by the real command."""
     cheap = [e for e in entries if e.workload == VARIANTS["layer"][0] and e.implementation in plan.TWO]

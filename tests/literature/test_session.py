@@ -332,7 +332,10 @@ def test_a_loss_that_does_not_decrease_is_an_error(losses, match):
     ("flaw", "mode", "stage", "reason", "documents_term"),
     [
         ({"factor": "np.float32(1.001)"}, "forward", "parity", "PyTorch", "outputs"),
-        ({"loss": "1.001 * self._real.loss()"}, "training", "parity", "PyTorch", "first loss"),
+        pytest.param(
+            *({"loss": "1.001 * self._real.loss()"}, "training", "parity", "PyTorch", "first loss"),
+            marks=pytest.mark.heavy,
+        ),
         ({"trouble": "raise MemoryError('none left')"}, "forward", "memory", "memory", "out of mem"),
         (
             {"trouble": "raise RecursionError('maximum recursion depth')"},

@@ -165,10 +165,11 @@ def test_what_hangs_is_ended_at_its_time_limit(tmp_path):
     assert orphans(configurations[0].id) == []
 
 
-def test_killed_at_random_moments_loses_at_most_what_was_under_way(tmp_path):
+@pytest.mark.parametrize("kills", [3, pytest.param(12, marks=pytest.mark.heavy)])
+def test_killed_at_random_moments_loses_at_most_what_was_under_way(tmp_path, kills):
     mark = f"mark-{random.getrandbits(64):x}"
     seen: set[str] = set()
-    for _ in range(6):
+    for _ in range(kills):
         sweep = start_sweep(tmp_path, mark)
         time.sleep(random.uniform(0.05, 3.0))
         sweep.kill()

@@ -179,6 +179,7 @@ def test_torch_compile_in_bf16():
     step.close()
 
 
+@pytest.mark.heavy
 def test_torch_compile_refuses_where_compilation_is_disabled():
     code = (
         "import numpy as np; from lstm_trt import runtimes; from lstm_trt.config.configuration import Options\n"
