@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
+import onnxruntime as ort
 import pytest
 
 from lstm_trt.config.configuration import Options
@@ -12,6 +13,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.recorder.session import describe
 from lstm_trt.runtimes import _cuda, onnxruntime, torch_compile
+from lstm_trt.runtimes.base import Request
 
 
 @pytest.mark.parametrize(
@@ -33,8 +35,25 @@ def test_float32_switches_tf32_off_before_the_libraries_are_loaded(monkeypatch, 
     monkeypatch.delenv("NVIDIA_TF32_OVERRIDE")
     spun = []
     monkeypatch.setattr(_cuda, "spin_while_waiting", lambda: spun.append(True))
+    loaded = []
+    monkeypatch.setattr(ort, "preload_dlls", lambda: loaded.append(os.environ.get("NVIDIA_TF32_OVERRIDE")))
     onnxruntime._prepare_cuda(Options(device="cuda", precision=precision))
-    assert os.environ.get("NVIDIA_TF32_OVERRIDE") == expected and spun
+    assert os.environ.get("NVIDIA_TF32_OVERRIDE") == expected and spun and loaded == [expected]
+
+
+def test_a_session_never_falls_back_to_the_cpu(monkeypatch):
+    asked = {}
+
+    def session(model, settings, **how):
+        asked.update(how)
+        raise RuntimeError("CUDA failure 35")
+
+    monkeypatch.setattr(ort, "InferenceSession", session)
+    request = Request(LstmShape(1, 8, 4), Options(device="cuda"), {})
+    with pytest.raises(RuntimeError, match="35"):
+        onnxruntime.bound_session(b"", request)
+    assert asked["enable_fallback"] == 0
+    assert asked["providers"] == [("CUDAExecutionProvider", {"use_tf32": "0"})]
 
 
 def test_triton_needs_a_compiler_and_headers(monkeypatch, tmp_path):

@@ -23,18 +23,21 @@ from lstm_trt.recorder.session import availability, describe, warm_up_device
 from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.store import folders
 from tests.conftest import ROOT
+from tests.support.pictures import text_of
 from tests.test_readme import blocks
 
 SHAPE = LstmShape(1, 18, 8)
 ARRIVALS = ({}, {"arrival": "periodic", "period_us": 10_000.0}, {"arrival": "paused", "pause_ms": 1.0})
 
 
-def test_graphs_clocks_and_arrivals(tmp_path):
-    """Every combination of graph and clocks, and all arrivals where both are used."""
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.heavy)])
+def test_graphs_clocks_and_arrivals(tmp_path, whole):
+    """Every combination of graph and clocks, with all arrivals only where both are used unless `whole`."""
+    shape = LstmShape(1, 22, 8)  # whose engine no other test builds
     asked = [
-        describe(SHAPE, "tensorrt", Protocol(trials=20, **arrival), Options(graph=graph, device_clocks=clocks))
+        describe(shape, "tensorrt", Protocol(trials=20, **arrival), Options(graph=graph, device_clocks=clocks))
         for graph, clocks, arrival in itertools.product((False, True), ("off", "compute", "all"), ARRIVALS)
-        if not arrival or (graph and clocks == "all")
+        if whole or not arrival or (graph and clocks == "all")
     ]
     report = run_sweep(asked, tmp_path, control=True, show_progress=False)
     assert (report.recorded, report.failures) == (len(asked), [])
@@ -56,8 +59,9 @@ def test_graphs_clocks_and_arrivals(tmp_path):
             assert (inside <= recording.columns["latency_ns"]).all()
         assert {"gpu_sm_mhz", "gpu_temperature_c"} <= recording.provenance["blocks"][0].keys()
         keys.add(facts["engine_sha256"])
-        threads = recording.provenance["threads"]
-        assert threads["pinned_to"] == list(options.cores)
+        assert recording.provenance["threads"]["pinned_to"] == list(options.cores)
+        others = sorted(set(linux.allowed_cores()) - set(options.cores)) or list(options.cores)
+        assert facts["engine_warnings"] == [f"built on the cores {others}"]
     assert len(keys) == 1  # with and without a graph it is the same engine
 
 
@@ -99,6 +103,7 @@ def test_a_capture_that_is_refused_is_never_published_as_a_graph(tmp_path, monke
     assert sorted((row.graph, row.graph_captured) for row in rows) == [(False, False), (True, False), (True, True)]
     assert len({group.name for group in lstm_trt.load(tmp_path)}) == 3
     assert {"yes", "no", "refused"} <= set(str(rows).split())
+    assert "tensorrt, graph refused" in text_of(lstm_trt.plots.runtimes(tmp_path))
 
 
 def test_a_soak(tmp_path, lab):
@@ -234,12 +239,16 @@ def test_nobody_records_on_the_stand_in_by_accident(tmp_path, monkeypatch, refus
     assert not list(tmp_path.iterdir())
 
 
-def test_build_and_check(tmp_path, lab):
+def test_build_and_check(tmp_path, lab, monkeypatch):
     size = ("--layers", 1, "--hidden", 18, "--sequence", 8)
     done = lab("build", *size, "--runtime", "tensorrt", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     (engine,) = tmp_path.glob("*.engine")
     assert lab("build", "--check", engine).returncode == 0
+    monkeypatch.setenv("SHIM_CAPABILITY", "86")
+    other = lab("build", "--check", engine)
+    assert other.returncode != 0 and "sm90" in other.stdout + other.stderr and "sm86" in other.stdout + other.stderr
+    monkeypatch.delenv("SHIM_CAPABILITY")
     plan = bytearray(engine.read_bytes())
     plan[0] ^= 1
     engine.write_bytes(plan)

@@ -178,6 +178,7 @@ class Builder:
         if os.environ.get("SHIM_TRT_BUILD") == "fail":
             _log(_Severity.ERROR, "Error Code 10: Internal Error (Could not find any implementation for node LSTM_1)")
             return None
+        _log(_Severity.WARNING, f"built on the cores {sorted(os.sched_getaffinity(0))}")
         return HEAD + network.model.SerializeToString()
 
 
