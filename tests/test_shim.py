@@ -13,13 +13,22 @@ import pytest
 from tests.conftest import ROOT
 from tests.support import shim
 
+#: Tests for a GPU that need neither its numbers nor PyTorch on it.
+GPU = (
+    "test_gpu_outputs_with_and_without_graph_are_equal",
+    "test_gpu_event_times_lie_within_the_host_time",
+    "test_gpu_memory_is_freed_after_100_engines",
+    "test_gpu_buffers_streams_and_events",
+    "test_gpu_capture_and_its_refusal",
+)
+
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 @pytest.mark.parametrize(
     ("layer", "part"),
     [
-        ("cuda-bindings", "not heavy"),
-        pytest.param("cuda-bindings", "heavy", marks=pytest.mark.heavy),
+        ("cuda-bindings", "not heavy and not gpu"),
+        pytest.param("cuda-bindings", "heavy or gpu", marks=pytest.mark.heavy),
         pytest.param("pycuda", "heavy or not heavy", marks=pytest.mark.heavy),
     ],
 )
@@ -30,8 +39,9 @@ def test_the_cuda_paths_over_a_driver_made_of_host_memory(tmp_path, seed, layer,
         pytest.importorskip("pycuda", reason="PyCUDA is not installed; `make test-frameworks` builds it")
         user = Path(importlib.util.find_spec("pycuda._driver").origin)
     shim.build(tmp_path, user)
-    names = "tests/runtimes/test_tensorrt_runtime.py::test_names_used_on_pycuda_are_there"
-    command = [sys.executable, "-m", "pytest", "tests/shim", names, "-q", "-p", "no:cacheprovider", "-m", part]
+    file = "tests/runtimes/test_tensorrt_runtime.py"
+    names = [f"{file}::{name}" for name in ("test_names_used_on_pycuda_are_there", *GPU)]
+    command = [sys.executable, "-m", "pytest", "tests/shim", *names, "-q", "-p", "no:cacheprovider", "-m", part]
     command += ["--seed", str(seed)]
     environment = shim.environment(tmp_path, layer)
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
