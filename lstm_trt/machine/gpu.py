@@ -162,14 +162,19 @@ def visible(index: int) -> str:
     return str(index) if listed is None else listed.split(",")[index].strip()
 
 
-#: A change of the SM clock between blocks of trials that is worth a warning.
+#: SM clocks that differ by at most this share count as one clock.
 CLOCK_CHANGE = 0.02
+
+
+def is_steady(clocks: Sequence[int]) -> bool:
+    """Whether SM clocks in MHz, at least one, are the same to `CLOCK_CHANGE`."""
+    return max(clocks) - min(clocks) <= CLOCK_CHANGE * max(clocks)
 
 
 def clock_warnings(blocks: Sequence[Mapping]) -> list[str]:
     """A warning if the SM clock differed between blocks of trials."""
     clocks = [block["gpu_sm_mhz"] for block in blocks if block.get("gpu_sm_mhz")]
-    if not clocks or max(clocks) - min(clocks) <= CLOCK_CHANGE * max(clocks):
+    if not clocks or is_steady(clocks):
         return []
     return [
         f"the GPU's SM clock changed between {min(clocks)} and {max(clocks)} MHz during the trials: lock it with"

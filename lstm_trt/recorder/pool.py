@@ -135,8 +135,10 @@ class WorkerPool:
     def _leave_device(self, options: Options) -> None:
         """End the other workers on a GPU that allows one process only."""
         others = [key for key in self._workers if key[1].device == options.device]
+        if not others:
+            return
         with gpu.Nvml() as session:
-            if others and session.one_process_only():
+            if session.one_process_only():
                 for key in others:
                     self._workers.pop(key).close()
 

@@ -128,9 +128,9 @@ class PreparedRun:
         **provenance: object,
     ) -> Recording:
         """The trials and the control run (columns, description) as a recording; `provenance` adds further fields."""
-        facts, warnings = self.step.facts(), [*trials.warnings, *gpu.clock_warnings(trials.blocks)]
-        if facts.get("graph_fallback"):
-            warnings.append(f"the CUDA graph was refused, the engine ran without it: {facts['graph_fallback']}")
+        described, warnings = self.step.facts(), [*trials.warnings, *gpu.clock_warnings(trials.blocks)]
+        if described.get("graph_fallback"):
+            warnings.append(f"the CUDA graph was refused, the engine ran without it: {described['graph_fallback']}")
         columns = {"trial": np.arange(len(trials.columns["latency_ns"]), dtype=np.int64), **trials.columns}
         provenance = {
             **self.provenance,
@@ -140,7 +140,7 @@ class PreparedRun:
                 "pinned_to": sorted(os.sched_getaffinity(0)),
                 "process_tasks": len(os.listdir("/proc/self/task")),
             },
-            "runtime": facts,
+            "runtime": described,
             "self_check": trials.self_check,
             "blocks": trials.blocks,
             "others": counters.others(trials.blocks, trials.wall_ns, len(self.configuration.options.cores)),
@@ -244,7 +244,7 @@ def warm_up_device(step: PreparedStep, sm_mhz: Callable[[], int | None]) -> dict
                 step.device_times()  # returns their events to the pool
         clocks.append(sm_mhz())
         seconds, latest = time.perf_counter() - began, clocks[-3:]
-        steady = len(latest) == 3 and None not in latest and max(latest) - min(latest) <= gpu.CLOCK_CHANGE * max(latest)
+        steady = len(latest) == 3 and None not in latest and gpu.is_steady(latest)
         if steady or seconds >= LONGEST_WARM_UP_S / (4 if clocks[-1] is None else 1):
             return {"calls": calls, "seconds": seconds, "sm_mhz": clocks[-1]}
 
