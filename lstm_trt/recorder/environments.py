@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import importlib.util
 import json
 import os
 import re
@@ -31,6 +30,7 @@ from filelock import AcquireReturnProxy, FileLock, Timeout
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import ConfigurationFailed, UsageError
 from lstm_trt.config.format import bytes_text, count
+from lstm_trt.machine import facts
 from lstm_trt.recorder.process import Interpreter, Process
 from lstm_trt.store import cache
 
@@ -105,7 +105,8 @@ def make(path: Path, library: str, version: str) -> dict[str, str]:
 
 
 def _install(path: Path, library: str, version: str) -> None:
-    own_pip = importlib.util.find_spec("pip") is None  # the current environment has no pip
+    # Not find_spec: under Python 3.11, setuptools takes that for a run of pip, and can no longer be imported afterwards.
+    own_pip = facts.installed_version("pip") is None  # the current environment has no pip
     done = _run([sys.executable, "-P", "-m", "venv", *([] if own_pip else ["--without-pip"]), str(path)])
     if done.returncode:
         raise UsageError(

@@ -305,6 +305,14 @@ def test_a_child_has_the_modules_of_its_environment_before_those_here(tmp_path):
         assert done.stdout.strip() == value, done.stderr
 
 
+def test_looking_for_pip_does_not_disable_setuptools(monkeypatch, tmp_path):
+    """Under Python 3.11, `find_spec("pip")` did: torch.compile could then no longer import setuptools in this process."""
+    monkeypatch.setattr(environments, "_run", lambda command: subprocess.CompletedProcess(command, 1))
+    with pytest.raises(UsageError, match="install venv"):
+        environments._install(tmp_path, LIBRARY, OLD)
+    assert not [finder for finder in sys.meta_path if "spec_for_distutils" in getattr(finder, "__dict__", {})]
+
+
 def test_the_cache_command_tells_of_environments_and_clears_them(tmp_path, lab):
     place = tmp_path / "lstm_trt" / "versions" / "onnxruntime-1.2-0"
     place.mkdir(parents=True)
