@@ -105,7 +105,7 @@ def make(path: Path, library: str, version: str) -> dict[str, str]:
 
 
 def _install(path: Path, library: str, version: str) -> None:
-    # Not find_spec: under Python 3.11, setuptools takes that for a run of pip, and can no longer be imported afterwards.
+    # Not find_spec: under Python 3.11, setuptools takes it for a run of pip and can no longer be imported afterwards.
     own_pip = facts.installed_version("pip") is None  # the current environment has no pip
     done = _run([sys.executable, "-P", "-m", "venv", *([] if own_pip else ["--without-pip"]), str(path)])
     if done.returncode:

@@ -306,7 +306,7 @@ def test_a_child_has_the_modules_of_its_environment_before_those_here(tmp_path):
 
 
 def test_looking_for_pip_does_not_disable_setuptools(monkeypatch, tmp_path):
-    """Under Python 3.11, `find_spec("pip")` did: torch.compile could then no longer import setuptools in this process."""
+    """Under Python 3.11, `find_spec("pip")` did: torch.compile could then no longer import setuptools."""
     monkeypatch.setattr(environments, "_run", lambda command: subprocess.CompletedProcess(command, 1))
     with pytest.raises(UsageError, match="install venv"):
         environments._install(tmp_path, LIBRARY, OLD)
