@@ -17,7 +17,7 @@ from lstm_trt.export.network import build_module, make_inputs, make_weights, ref
 from lstm_trt.export.to_onnx import INPUT, OUTPUT, export_network, static_model
 from lstm_trt.store import cache
 from tests.support.network_in_numpy import evaluate, parse
-from tests.support.planted_graphs import REFUSED, lstm, relu, unknown_attribute
+from tests.support.planted_graphs import REFUSED, feeds, lstm, relu, unknown_attribute
 
 RTX = "tensorrt-rtx"
 try:
@@ -106,16 +106,12 @@ def test_bad_graphs_are_rejected_with_the_name_of_their_operator(case):
     assert entries() == before
 
 
-def answers(model, seed: int = 1) -> tuple[dict, dict]:
+def answers(model) -> tuple[dict, dict]:
     """(inputs, outputs of the network that TensorRT's parser creates)."""
-    random = np.random.default_rng(seed)
-    feeds = {}
-    for value in model.graph.input:
-        sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        feeds[value.name] = (2 * random.standard_normal(sizes)).astype(np.float32)
+    given = feeds(model)
     network, keep = parse(trt, export_trt.logger(RTX), model.SerializeToString())
     assert keep
-    return feeds, evaluate(trt, network, feeds)
+    return given, evaluate(trt, network, given)
 
 
 def in_onnxruntime(model, feeds: dict) -> dict:

@@ -2,41 +2,72 @@
 
 from __future__ import annotations
 
+import importlib
+from functools import partial
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+#: Number of gates of each operator.
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
-def lstm(sizes=(5, 3, 6, 4), directions=1, dtype=np.float32, states=True, lengths=None, peepholes=False, **attributes):
-    """One LSTM operator 'my_lstm' with random weights; sizes are sequence, batch, features, hidden."""
+
+def recurrent(
+    kind,
+    sizes=(5, 3, 6, 4),
+    directions=1,
+    dtype=np.float32,
+    states=True,
+    bias=True,
+    lengths=None,
+    peepholes=False,
+    stored=True,
+    **attributes,
+):
+    """One operator 'my_lstm', 'my_gru' or 'my_rnn' with random weights; sizes are sequence, batch, features, hidden.
+
+    `stored`: W, R and B are constants, else inputs.
+    """
     sequence, batch, features, hidden = sizes
     random = np.random.default_rng(0)
-    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    number = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    carried = ["h0", "c0"] if kind == "LSTM" else ["h0"]
 
     def numbers(name: str, *shape: int):
         return numpy_helper.from_array(random.uniform(-0.7, 0.7, shape).astype(dtype), name)
 
-    stored = [numbers("W", directions, 4 * hidden, features), numbers("R", directions, 4 * hidden, hidden)]
-    stored.append(numbers("B", directions, 8 * hidden))
-    x = (sequence, batch, features) if not attributes.get("layout") else (batch, sequence, features)
-    inputs = [helper.make_tensor_value_info("X", kind, x)]
-    names = ["X", "W", "R", "B", "lengths" if lengths is not None else ""]
+    gates = GATES[kind] * hidden
+    constants = [numbers("W", directions, gates, features), numbers("R", directions, gates, hidden)]
+    constants += [numbers("B", directions, 2 * gates)] if bias else []
+    by_batch = bool(attributes.get("layout"))
+    x = (batch, sequence, features) if by_batch else (sequence, batch, features)
+    last = (batch, directions, hidden) if by_batch else (directions, batch, hidden)
+    every = (batch, sequence, directions, hidden) if by_batch else (sequence, directions, batch, hidden)
+    inputs = [helper.make_tensor_value_info("X", number, x)]
+    names = ["X", "W", "R", "B" if bias else "", "lengths" if lengths is not None else ""]
+    if not stored:
+        inputs += [helper.make_tensor_value_info(tensor.name, number, tensor.dims) for tensor in constants]
+        constants = []
     if lengths is not None:
-        stored.append(numpy_helper.from_array(np.array(lengths, np.int32), "lengths"))
+        constants.append(numpy_helper.from_array(np.array(lengths, np.int32), "lengths"))
     if states:
-        inputs += [helper.make_tensor_value_info(name, kind, (directions, batch, hidden)) for name in ("h0", "c0")]
-    names += ["h0", "c0"] if states else ["", ""]
+        inputs += [helper.make_tensor_value_info(name, number, last) for name in carried]
+    names += carried if states else [""] * len(carried)
     if peepholes:
-        stored.append(numbers("P", directions, 3 * hidden))
+        constants.append(numbers("P", directions, 3 * hidden))
         names.append("P")
     if directions == 2:
         attributes["direction"] = "bidirectional"
-    node = helper.make_node("LSTM", names, ["Y", "Y_h", "Y_c"], name="my_lstm", hidden_size=hidden, **attributes)
-    last = (directions, batch, hidden) if not attributes.get("layout") else (batch, directions, hidden)
-    every = (sequence, *last) if not attributes.get("layout") else (batch, sequence, directions, hidden)
-    outputs = [helper.make_tensor_value_info(n, kind, size) for n, size in (("Y", every), ("Y_h", last), ("Y_c", last))]
-    graph = helper.make_graph([node], "one", inputs, outputs, stored)
+    made = ["Y", "Y_h", "Y_c"][: 1 + len(carried)]
+    node = helper.make_node(kind, names, made, name=f"my_{kind.lower()}", hidden_size=hidden, **attributes)
+    shapes = zip(made, (every, last, last), strict=False)
+    outputs = [helper.make_tensor_value_info(name, number, shape) for name, shape in shapes]
+    graph = helper.make_graph([node], "one", inputs, outputs, constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+lstm = partial(recurrent, "LSTM")
 
 
 def changed(model, name: str, array: np.ndarray):
@@ -157,3 +188,26 @@ def relu() -> bytes:
 
 def unknown_attribute() -> bytes:
     return lstm(states=False, nonsense=1).SerializeToString()
+
+
+def feeds(model, seed: int = 1) -> dict[str, np.ndarray]:
+    """Random values of the inputs of a graph with static sizes, by name."""
+    random, found = np.random.default_rng(seed), {}
+    for value in model.graph.input:
+        tensor = value.type.tensor_type
+        values = 2 * random.standard_normal([dim.dim_value for dim in tensor.shape.dim])
+        found[value.name] = values.astype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return found
+
+
+def backend_cases() -> dict[str, tuple[onnx.ModelProto, dict[str, np.ndarray], dict[str, np.ndarray]]]:
+    """The node cases of ONNX for LSTM, GRU and RNN: name -> (model, inputs, expected outputs)."""
+    import onnx.backend.test.case.node as node
+
+    for kind in ("lstm", "gru", "rnn"):
+        importlib.import_module(f"onnx.backend.test.case.node.{kind}")
+    cases = {}
+    for case in node._NodeTestCases:
+        named = zip((case.model.graph.input, case.model.graph.output), case.data_sets[0], strict=True)
+        cases[case.name] = (case.model, *({v.name: array for v, array in zip(*pair, strict=True)} for pair in named))
+    return cases

@@ -1,0 +1,208 @@
+"""Evaluation of ONNX networks in numpy, independent of the runtimes.
+
+ONNX's reference evaluator computes all operators except LSTM, GRU and RNN, of which its own versions ignore clip,
+activations, input_forget and sequence_lens. These three are computed here, in float64, by the definition of the
+operators (https://onnx.ai/onnx/operators): all directions and layouts, initial states, peepholes, lengths, clip,
+activations with their parameters, input_forget, linear_before_reset. A clip is applied to the input of each
+activation, that of h in an LSTM included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lstm_trt.config.errors import LabError, first_line
+
+if TYPE_CHECKING:
+    import onnx
+
+#: Recurrent layers of more operations are not evaluated: a minute or more in numpy.
+LARGEST_FLOPS = 10**11
+
+#: A parameter that has to be given: its default is that of an operator that ONNX no longer has.
+NO_DEFAULT = float("nan")
+
+#: Activation -> function of (x, alpha, beta), and the defaults of both; None: has no such parameter.
+ACTIVATIONS: dict[str, tuple[Callable, float | None, float | None]] = {
+    "Sigmoid": (lambda x, alpha, beta: 0.5 * (1 + np.tanh(0.5 * x)), None, None),
+    "Tanh": (lambda x, alpha, beta: np.tanh(x), None, None),
+    "Relu": (lambda x, alpha, beta: np.maximum(x, 0), None, None),
+    "Softsign": (lambda x, alpha, beta: x / (1 + np.abs(x)), None, None),
+    "Softplus": (lambda x, alpha, beta: np.logaddexp(x, 0), None, None),
+    "LeakyRelu": (lambda x, alpha, beta: np.where(x < 0, alpha * x, x), 0.01, None),
+    "ThresholdedRelu": (lambda x, alpha, beta: np.where(x > alpha, x, 0), 1.0, None),
+    "Elu": (lambda x, alpha, beta: np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x), 1.0, None),
+    "HardSigmoid": (lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1), 0.2, 0.5),
+    "ScaledTanh": (lambda x, alpha, beta: alpha * np.tanh(beta * x), NO_DEFAULT, NO_DEFAULT),
+    "Affine": (lambda x, alpha, beta: alpha * x + beta, NO_DEFAULT, NO_DEFAULT),
+}
+
+#: Operator -> activations of one direction if none are given, and number of gates.
+RECURRENT = {
+    "LSTM": (("Sigmoid", "Tanh", "Tanh"), 4),
+    "GRU": (("Sigmoid", "Tanh"), 3),
+    "RNN": (("Tanh",), 1),
+}
+
+
+class NotEvaluated(LabError):
+    """This network cannot be evaluated in numpy; the text is the reason."""
+
+
+def evaluate(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs of a network by name, for inputs by name.
+
+    Raises `NotEvaluated` if an operator is unknown to the evaluator or fails in it, if ONNX does not define the result,
+    or if a recurrent layer has more than `LARGEST_FLOPS` operations.
+    """
+    import onnx.inliner
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        if model.functions:  # its recurrent operators would not be replaced
+            model = onnx.inliner.inline_local_functions(model)
+        evaluator = ReferenceEvaluator(model, new_ops=list(_operators()))
+        with np.errstate(over="ignore"):
+            outputs = evaluator.run(None, dict(inputs))
+    except NotEvaluated:
+        raise
+    except Exception as error:  # the evaluator raises any class
+        raise NotEvaluated(first_line(error.__cause__ or error)) from error
+    return dict(zip(evaluator.output_names, outputs, strict=True))
+
+
+@lru_cache(maxsize=1)
+def _operators() -> tuple[type, ...]:
+    from onnx.reference.op_run import OpRun
+
+    def run(self, *inputs, **attributes):
+        return recurrent_outputs(self.onnx_node.op_type, inputs, attributes)[: len(self.onnx_node.output)]
+
+    return tuple(type(kind, (OpRun,), {"op_domain": "", "_run": run}) for kind in RECURRENT)
+
+
+def recurrent_outputs(
+    kind: str, inputs: tuple[np.ndarray | None, ...], attributes: Mapping[str, object]
+) -> tuple[np.ndarray, ...]:
+    """Y, Y_h and, of an LSTM, Y_c; of the type of X.
+
+    `kind` is a key of `RECURRENT`; `inputs` in the operator's order: X, W, R, B, sequence_lens, initial_h, initial_c,
+    P, None if left out. Raises `NotEvaluated` for attributes that are not valid and for too many operations.
+    """
+    x, w, r, b, lengths, h, c, p = (*inputs, *(None,) * (8 - len(inputs)))
+    kind_of_number, wide = x.dtype, lambda array: None if array is None else array.astype(np.float64)
+    x, w, r, b, h, c, p = map(wide, (x, w, r, b, h, c, p))
+    layout = attributes.get("layout") or 0
+    if layout:
+        x, h, c = (None if array is None else array.swapaxes(0, 1) for array in (x, h, c))
+    (steps, batch, _), (directions, _, hidden) = x.shape, r.shape
+    if 2 * steps * batch * (w.size + r.size) > LARGEST_FLOPS:
+        raise NotEvaluated(f"{kind} operator with more than {LARGEST_FLOPS:.0e} operations")
+    order = attributes.get("direction") or "forward"
+    if order not in ("forward", "reverse", "bidirectional") or directions != 1 + (order == "bidirectional"):
+        raise NotEvaluated(f"{kind} operator with direction {order!r} and weights of {directions} directions")
+    functions = _functions(kind, attributes, directions)
+    lengths = np.full(batch, steps) if lengths is None else lengths
+    if not lengths.all():
+        raise NotEvaluated(f"ONNX does not define the final state of a {kind} for a sequence of length 0")
+    found = []
+    for index in range(directions):
+        cell = _Cell(
+            kind,
+            functions[index],
+            attributes.get("clip"),
+            bool(attributes.get("input_forget") or attributes.get("linear_before_reset")),
+            w[index].T,
+            r[index].T,
+            np.zeros(2 * len(w[index])) if b is None else b[index],
+            np.zeros(3 * hidden) if p is None else p[index],
+        )
+        state = tuple(np.zeros((batch, hidden)) if array is None else array[index] for array in (h, c))
+        found.append(_scan(cell, x, lengths, state, backward=order == "reverse" or index == 1))
+    y = np.stack([every for every, _ in found], axis=1)
+    states = [np.stack(state) for state in zip(*(last for _, last in found), strict=True)]
+    if layout:
+        y, states = y.transpose(2, 0, 1, 3), [state.swapaxes(0, 1) for state in states]
+    return tuple(array.astype(kind_of_number) for array in (y, *states)[: 3 if kind == "LSTM" else 2])
+
+
+def _functions(kind: str, attributes: Mapping[str, object], directions: int) -> list[list[Callable]]:
+    """The activations of each direction with their parameters, which are consumed in the order of the activations."""
+    names, (default, _) = attributes.get("activations") or (), RECURRENT[kind]
+    if kind == "RNN":  # the attribute's default is for two directions
+        names = names[:directions]
+    names = tuple(names) or default * directions
+    unknown = [name for name in names if name not in ACTIVATIONS]
+    if unknown or len(names) != len(default) * directions:
+        raise NotEvaluated(f"{kind} operator with activations {', '.join(names)}")
+    given = [iter(attributes.get(f"activation_{name}") or ()) for name in ("alpha", "beta")]
+    functions = []
+    for name in names:
+        function, *defaults = ACTIVATIONS[name]
+        alpha, beta = (
+            None if other is None else next(values, other) for values, other in zip(given, defaults, strict=True)
+        )
+        if NO_DEFAULT in (alpha, beta):  # by identity
+            raise NotEvaluated(f"{kind} operator with activation {name}, for which ONNX defines no default parameters")
+        functions.append(lambda x, function=function, alpha=alpha, beta=beta: function(x, alpha, beta))
+    return [functions[place : place + len(default)] for place in range(0, len(functions), len(default))]
+
+
+class _Cell:
+    """One direction of an operator. `flag`: input_forget of an LSTM, linear_before_reset of a GRU.
+
+    `w` (features, gates x hidden), `r` (hidden, gates x hidden), `b` (2 x gates x hidden), `p` (3 x hidden).
+    """
+
+    def __init__(self, kind, functions, clip, flag, w, r, b, p) -> None:
+        bound = lambda function: lambda x: function(np.clip(x, -clip, clip))  # noqa: E731
+        self.functions = functions if clip is None else [bound(function) for function in functions]
+        self.step = {"LSTM": self._lstm, "GRU": self._gru, "RNN": self._rnn}[kind]
+        self.flag, self.w, self.r = flag, w, np.ascontiguousarray(r)
+        self.wb, self.rb = np.split(b, 2)
+        self.p = np.split(p, 3)
+
+    def _lstm(self, xw: np.ndarray, h: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        f, g, last = self.functions
+        i, o, forget, new = np.split(xw + h @ self.r + self.rb, 4, axis=1)
+        i = f(i + self.p[0] * c)
+        forget = 1 - i if self.flag else f(forget + self.p[2] * c)
+        c = forget * c + i * g(new)
+        return f(o + self.p[1] * c) * last(c), c
+
+    def _gru(self, xw: np.ndarray, h: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        (f, g), size = self.functions, h.shape[1]
+        first, last = slice(None, 2 * size), slice(2 * size, None)
+        z, reset = np.split(f(xw[:, first] + h @ self.r[:, first] + self.rb[first]), 2, axis=1)
+        if self.flag:
+            new = reset * (h @ self.r[:, last] + self.rb[last])
+        else:
+            new = (reset * h) @ self.r[:, last] + self.rb[last]
+        return (1 - z) * g(xw[:, last] + new) + z * h, c
+
+    def _rnn(self, xw: np.ndarray, h: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.functions[0](xw + h @ self.r + self.rb), c
+
+
+def _scan(
+    cell: _Cell, x: np.ndarray, lengths: np.ndarray, state: tuple[np.ndarray, ...], backward: bool
+) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    """Y (sequence, batch, hidden), zero after the end of each sequence, and the states after its last step.
+
+    Backward, each sequence is read from its own end.
+    """
+    steps, batch, _ = x.shape
+    time = np.arange(steps)[:, None]
+    order = np.where(time < lengths, lengths - 1 - time, time), np.arange(batch)
+    xw = (x[order] if backward else x) @ cell.w + cell.wb
+    y = np.zeros((steps, *state[0].shape))
+    for step in range(steps):
+        inside = (step < lengths)[:, None]
+        new = cell.step(xw[step], *state)
+        y[step] = np.where(inside, new[0], 0)
+        state = tuple(np.where(inside, after, before) for after, before in zip(new, state, strict=True))
+    return (y[order] if backward else y), state

@@ -1,0 +1,95 @@
+"""The evaluation in numpy, compared with the expected values of ONNX's own cases and with ONNX Runtime."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.export import evaluate as evaluation
+from lstm_trt.export.evaluate import NotEvaluated, evaluate
+from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.export.to_onnx import INPUT, OUTPUT, export_network, static_model
+from tests.support.planted_graphs import backend_cases, feeds, inside_a_function, inside_an_if, lstm, recurrent, relu
+
+CASES = backend_cases()
+
+
+def test_there_are_18_cases():
+    assert len(CASES) == 18
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_cases_of_onnx(case):
+    model, inputs, expected = CASES[case]
+    outputs = evaluate(model, inputs)
+    assert outputs.keys() == expected.keys()
+    for name, right in expected.items():
+        assert outputs[name].dtype == right.dtype
+        np.testing.assert_allclose(outputs[name], right, rtol=1e-5, atol=1e-6)
+
+
+def test_a_network_of_the_grid_computes_what_pytorch_does():
+    shape = LstmShape(2, 24, 9, 2, directions=2)
+    weights, (inputs, _, _) = make_weights(shape, 3), make_inputs(shape, 1)
+    model = onnx.load_from_string(static_model(export_network(shape, 3, weights).path, shape))
+    right = reference_outputs(build_module(shape, weights), inputs)
+    np.testing.assert_allclose(evaluate(model, {INPUT: inputs})[OUTPUT], right, rtol=1e-5, atol=1e-6)
+
+
+def test_operators_inside_functions_and_branches():
+    plain = lstm(layout=1, states=False)
+    given = feeds(plain)
+    expected = evaluate(plain, given)
+    for outputs in (
+        evaluate(inside_a_function(), given),
+        evaluate(inside_an_if(), {**given, "condition": np.array(True)}),
+    ):
+        for found, right in zip(outputs.values(), expected.values(), strict=True):
+            np.testing.assert_array_equal(found, right)
+
+
+def test_clip_bounds_the_input_of_every_activation():
+    """The definition's words: an LSTM's cell state too, before h."""
+    model = lstm((1, 1, 1, 1), bias=False, clip=0.25)
+    zeros = {name: np.zeros_like(value) for name, value in feeds(model).items()}
+    outputs = evaluate(model, {**zeros, "c0": np.full((1, 1, 1), 8, np.float32)})
+    assert outputs["Y_c"].item() == pytest.approx(4)  # sigmoid(0) x 8
+    assert outputs["Y"].item() == pytest.approx(0.5 * np.tanh(0.25))
+
+
+def unknown_operator():
+    sizes = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Mine", ["x"], ["y"], domain="own")], "one", sizes[:1], sizes[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("own", 1)])
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (unknown_operator(), "'Mine'"),
+        (recurrent("GRU", activations=["Sigmoid", "tanh"]), "Sigmoid, tanh"),
+        (recurrent("GRU", activations=["Sigmoid"]), "activations Sigmoid"),
+        (recurrent("RNN", activations=["Affine"]), "Affine"),
+        (recurrent("RNN", lengths=[0, 5, 3]), "length 0"),
+        (lstm(direction="sideways"), "sideways"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_evaluated(model, reason):
+    with pytest.raises(NotEvaluated, match=reason) as refusal:
+        evaluate(model, feeds(model))
+    assert "\n" not in str(refusal.value)
+
+
+def test_too_many_operations(monkeypatch):
+    monkeypatch.setattr(evaluation, "LARGEST_FLOPS", 1000)
+    with pytest.raises(NotEvaluated, match="1e\\+03 operations"):
+        evaluate(lstm(), feeds(lstm()))
+
+
+def test_a_network_without_a_recurrent_operator():
+    (outputs,) = evaluate(onnx.load_from_string(relu()), {"x": np.array([-1, 2], np.float32)}).values()
+    np.testing.assert_array_equal(outputs, [0, 2])
