@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.workload import Workload, check_whole, identity_fields, known_fields, workload_from_dict
+from lstm_trt.config.workload import ADDED, Workload, check_whole, identity_fields, known_fields, workload_from_dict
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8")
 
@@ -49,7 +49,8 @@ class Options:
     runtime offers. `graph`: use a CUDA graph, on runtimes where it is optional. `device_clocks`
     ("off", "compute" or "all"): what is also timed on the device, with "all" also the copies.
     `device` "cuda:1" selects a GPU by CUDA's numbers and is stored as `device_index`, which is not part of the
-    identity: the device's name is.
+    identity: the device's name is. `io_binding`: ONNX Runtime reads and writes the same buffers at every call; without
+    it, `session.run` allocates the outputs at every call.
     """
 
     precision: str = "fp32"
@@ -59,6 +60,7 @@ class Options:
     graph: bool = False
     device_clocks: str = "off"
     device_index: int = field(default=0, compare=False)
+    io_binding: bool = field(default=True, metadata=ADDED)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cores", tuple(self.cores))
@@ -211,7 +213,8 @@ class Configuration:
     @cached_property
     def id(self) -> str:
         """SHA-256 of the canonical JSON, 64 hexadecimal digits."""
-        return hashlib.sha256(canonical_json(self.as_dict()).encode()).hexdigest()
+        identity = {**self.as_dict(), "workload": self.workload.identity}
+        return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
 
     @classmethod
     def from_dict(cls, plain: Mapping) -> Configuration:

@@ -63,9 +63,9 @@ def record_command(configuration: Configuration, out: str | Path, rounds: int | 
     None for a kind of workload that no command records.
     """
     line = configuration.workload.command(configuration, out, rounds)
-    if line is None and not isinstance(configuration.workload, LstmShape):
-        return None
-    return _command("sweep" if rounds else "record", _flags(configuration), out, rounds) if line is None else line
+    if line is not None or configuration.workload.flags is None:
+        return line
+    return _command("sweep" if rounds else "record", _flags(configuration), out, rounds)
 
 
 def record_both_command(a: Configuration, b: Configuration, out: str | Path, rounds: int) -> str | None:
@@ -96,29 +96,31 @@ def versions_command(
 
 def _flags(configuration: Configuration) -> dict[str, tuple[str, ...]]:
     """Flag -> its values; defaults are left out."""
-    defaults = _defaults()
-    flags = {flag: (text,) for flag, text in _flag_texts(configuration).items() if defaults.get(flag) != text}
-    return flags | ({"--graph": ()} if configuration.options.graph else {})
+    defaults, options = _defaults(), configuration.options
+    flags = {flag: texts for flag, texts in _flag_texts(configuration).items() if defaults.get(flag) != texts}
+    switches = {"--graph": options.graph, "--no-io-binding": not options.io_binding}
+    return flags | {flag: () for flag, given in switches.items() if given}
 
 
-def _flag_texts(configuration: Configuration) -> dict[str, str]:
+def _flag_texts(configuration: Configuration) -> dict[str, tuple[str, ...]]:
     options, protocol = configuration.options, configuration.protocol
-    values = {**configuration.workload.axes, "runtime": configuration.runtime}
+    values = {"mode": configuration.mode, "runtime": configuration.runtime}
     values |= {name: getattr(options, name) for name in ("precision", "threads", "device", "device_clocks")}
     names = ("trials", "warmup", "seed", "arrival", "period_us", "pause_ms", "wait")
     values |= {name: getattr(protocol, name) for name in names}
-    return {
-        f"--{name.replace('_', '-')}": f"{value:.15g}" if isinstance(value, float) else str(value)
+    texts = {
+        f"--{name.replace('_', '-')}": (f"{value:.15g}" if isinstance(value, float) else str(value),)
         for name, value in values.items()
         if value is not None
     }
+    return {**(configuration.workload.flags or {}), **texts}
 
 
-def _defaults() -> dict[str, str]:
+def _defaults() -> dict[str, tuple[str, ...]]:
     """Defaults of `record` and `sweep`, except for flags that are always shown: sizes, runtime, device, trials."""
     default = Configuration(LstmShape(1, 1, 1), "", "", "", Options(), Protocol())
     shown = ("--layers", "--hidden", "--sequence", "--batch", "--runtime", "--device", "--trials")
-    return {flag: text for flag, text in _flag_texts(default).items() if flag not in shown}
+    return {flag: texts for flag, texts in _flag_texts(default).items() if flag not in shown}
 
 
 def _command(

@@ -1,7 +1,8 @@
 """The shape of a stacked LSTM, and grids of shapes.
 
 The network has `features` inputs, `layers` LSTM layers of `hidden` units that return
-the output of every step, and a dense layer to one output at each step. Arrays are
+the output of every step, and a dense layer to one output at each step. In the mode "stream",
+`sequence` is the number of samples of one call, and the states h and c are carried from call to call. Arrays are
 time-major: inputs (sequence, batch, features), outputs (sequence, batch, 1), float32.
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from lstm_trt.config.errors import UnknownConfiguration, UsageError
-from lstm_trt.config.workload import AXES, Workload, check_whole, identity_fields
+from lstm_trt.config.workload import AXES, RecurrentLayer, State, Workload, check_whole, identity_fields
 
 FLOAT32_BYTES = 4
 
@@ -23,6 +24,7 @@ class LstmShape(Workload):
     """Sizes of one stacked LSTM with a dense layer to one output; raises `UsageError` for a size below 1."""
 
     KIND = "stacked-lstm"
+    modes = ("forward", "stream")
 
     layers: int
     hidden: int
@@ -61,17 +63,21 @@ class LstmShape(Workload):
         return self.directions * lstm + self.hidden * self.directions + 1
 
     @property
+    def recurrent_layers(self) -> tuple[RecurrentLayer, ...]:
+        direction = "bidirectional" if self.directions == 2 else "forward"
+        sizes = (self.sequence, self.batch, direction)
+        return tuple(RecurrentLayer("LSTM", self.hidden, width, *sizes) for width in self.layer_inputs())
+
+    @property
     def input_flops(self) -> int:
         """Multiplications and additions (2 per weight) that do not depend on an earlier step."""
-        steps = self.sequence * self.batch
-        gates = sum(2 * 4 * self.hidden * width for width in self.layer_inputs())
-        return steps * (self.directions * gates + 2 * self.hidden * self.directions)
+        dense = 2 * self.hidden * self.directions * self.sequence * self.batch
+        return sum(layer.input_flops for layer in self.recurrent_layers) + dense
 
     @property
     def recurrent_flops(self) -> int:
         """Multiplications and additions that depend on the previous step."""
-        steps = self.sequence * self.batch
-        return steps * self.layers * self.directions * 2 * 4 * self.hidden * self.hidden
+        return sum(layer.recurrent_flops for layer in self.recurrent_layers)
 
     @property
     def flops(self) -> int:
@@ -87,6 +93,28 @@ class LstmShape(Workload):
     def output_shapes(self) -> dict[str, tuple[int, ...]]:
         """`outputs`: (sequence, batch, 1), float32."""
         return {"outputs": (self.sequence, self.batch, 1)}
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """`h0` -> `hn` and `c0` -> `cn`: (layers, batch, hidden), float32."""
+        sizes = (self.layers, self.batch, self.hidden)
+        return (State("h0", "hn", sizes), State("c0", "cn", sizes))
+
+    @property
+    def symbols(self) -> dict[str, int]:
+        return {"sequence": self.sequence, "batch": self.batch}
+
+    @property
+    def flags(self) -> dict[str, tuple[str, ...]]:
+        return {f"--{axis}": (str(size),) for axis, size in self.axes.items()}
+
+    def check_mode(self, mode: str) -> None:
+        super().check_mode(mode)
+        if mode == "stream" and self.directions == 2:
+            raise UsageError(
+                f"{self.label} cannot be used in the mode stream: a bidirectional network reads the whole sequence"
+                " before its first output"
+            )
 
     def as_dict(self) -> dict:
         return {"kind": self.KIND, **identity_fields(self)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
 from lstm_trt import registry
@@ -60,6 +60,50 @@ def check_whole(name: str, value: object, least: int, most: int | None = None) -
         raise UsageError(f"{name} must be at most {most}, not {value}")
 
 
+@dataclass(frozen=True)
+class State:
+    """A tensor that the mode "stream" carries: the output `output` of a call is the input `input` of the next.
+
+    It has the same shape and type on both sides, and is zero before the first call.
+    """
+
+    input: str
+    output: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RecurrentLayer:
+    """One recurrent operator at known sizes; `operator` is "LSTM", "GRU" or "RNN", `direction` as in ONNX."""
+
+    operator: str
+    hidden: int
+    features: int
+    sequence: int
+    batch: int
+    direction: str = "forward"
+    name: str = ""
+
+    @property
+    def directions(self) -> int:
+        return 2 if self.direction == "bidirectional" else 1
+
+    @property
+    def gates(self) -> int:
+        """Rows of the weights of one direction: gates times hidden units."""
+        return {"LSTM": 4, "GRU": 3, "RNN": 1}[self.operator] * self.hidden
+
+    @property
+    def input_flops(self) -> int:
+        """Multiplications and additions (2 per weight) that do not depend on an earlier step."""
+        return 2 * self.directions * self.gates * self.features * self.sequence * self.batch
+
+    @property
+    def recurrent_flops(self) -> int:
+        """Multiplications and additions that depend on the previous step."""
+        return 2 * self.directions * self.gates * self.hidden * self.sequence * self.batch
+
+
 class Workload(ABC):
     """What is computed, independently of the runtime."""
 
@@ -83,6 +127,11 @@ class Workload(ABC):
         recordings keep their ids (`identity_fields`).
         """
 
+    @property
+    def identity(self) -> dict:
+        """The part of `as_dict` from which the id is computed; a kind can leave out what follows from the rest."""
+        return self.as_dict()
+
     @classmethod
     @abstractmethod
     def from_dict(cls, plain: Mapping) -> Workload:
@@ -91,12 +140,32 @@ class Workload(ABC):
     @property
     @abstractmethod
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name -> shape of the inputs of a forward step."""
+        """Name -> shape of the inputs of a forward step, or of a call in "stream" without the states."""
 
     @property
     @abstractmethod
     def output_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name -> shape of the outputs of a forward step."""
+        """Name -> shape of the outputs of a forward step, or of a call in "stream" without the states."""
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """What the mode "stream" carries from call to call."""
+        return ()
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Name -> numpy type of the inputs, outputs and states that are not float32."""
+        return {}
+
+    @property
+    def symbols(self) -> dict[str, int]:
+        """Symbolic size of the ONNX file -> its value."""
+        return {}
+
+    @property
+    def recurrent_layers(self) -> tuple[RecurrentLayer, ...]:
+        """The recurrent operators in the order of the graph; empty if not known."""
+        return ()
 
     @property
     def axes(self) -> dict[str, int | None]:
@@ -121,8 +190,13 @@ class Workload(ABC):
         """The label, with the mode if it is not "forward"."""
         return self.label if mode == "forward" else f"{self.label} {mode}"
 
+    @property
+    def flags(self) -> dict[str, tuple[str, ...]] | None:
+        """Flags of `lstm-trt record` that select it, with their values; None if another command records it."""
+        return None
+
     def command(self, configuration: Configuration, out: str | Path, rounds: int | str | None = None) -> str | None:
-        """The shell command that records it; None if that is `lstm-trt record` with the flags of a shape."""
+        """The shell command that records it, if that is not `lstm-trt record` with `flags`."""
         return None
 
     def check_mode(self, mode: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,11 +21,13 @@ from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import ExportFailed, UsageError, first_line
 from lstm_trt.config.format import bytes_text, number
 from lstm_trt.config.shape import LstmShape
+from lstm_trt.config.workload import Workload
 from lstm_trt.export.network import build_module, make_weights
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.store import cache, files
 
 if TYPE_CHECKING:
+    import onnx
     import torch
 
 OPSET = 18
@@ -170,59 +173,81 @@ def export_module(
     return buffer.getvalue()
 
 
-def static_model(path: Path, shape: LstmShape) -> bytes:
-    """The exported network with the sizes of `shape` written into the graph, checked.
+def static_model(path: Path, workload: Workload) -> bytes:
+    """The network in an ONNX file with the sizes of `workload` written into the graph, checked.
 
-    Strict shape inference must derive (sequence, batch, 1) for the outputs, which detects a size that the exporter
+    Strict shape inference must not derive other outputs than those of `workload`, which detects a size that an exporter
     fixed inside the graph. Raises `ExportFailed`.
     """
     import onnx
 
     try:
         model = onnx.load(str(path))
-        inferred = _inferred_output(model, (shape.sequence, shape.batch, shape.features))
-        expected = (shape.sequence, shape.batch, 1)
-        if inferred != expected:
-            raise ExportFailed(f"{path.name} at {shape.label} gives outputs of {inferred}, not {expected}")
+        inferred = infer_sizes(model, workload.symbols)
+        shapes = {**workload.input_shapes, **workload.output_shapes}
+        shapes |= {name: state.shape for state in workload.states for name in (state.input, state.output)}
+        for name, found in inferred.items():
+            expected = shapes.get(name, found)
+            if len(found) != len(expected) or any(a not in (None, b) for a, b in zip(found, expected, strict=True)):
+                raise ExportFailed(f"{path.name} at {workload.label} gives outputs of {found}, not {expected}")
         del model.graph.value_info[:]
-        _write_sizes(model.graph.input[0], (shape.sequence, shape.batch, shape.features))
-        _write_sizes(model.graph.output[0], expected)
+        for value in (*model.graph.input, *model.graph.output):
+            if value.name in shapes:
+                _write_sizes(value, shapes[value.name])
         return model.SerializeToString()
     except ExportFailed:
         raise
     except Exception as error:  # DecodeError, InferenceError, ValidationError, OSError: all mean an unusable file
-        raise ExportFailed(f"{path} cannot be made static at {shape.label}: {first_line(error)}") from error
+        raise ExportFailed(f"{path} cannot be made static at {workload.label}: {first_line(error)}") from error
 
 
-def _inferred_output(model, input_sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Check the graph at these input sizes and derive the sizes of its output by strict shape inference.
+def infer_sizes(model: onnx.ModelProto, symbols: Mapping[str, int]) -> dict[str, tuple[int | None, ...]]:
+    """Check the graph with these values of its symbolic sizes; output -> its sizes by strict shape inference.
 
-    Weights are replaced by inputs, so that this takes about 2 ms for any size of network.
+    A size that cannot be derived is None. Large weights are replaced by inputs, so that this takes milliseconds for any
+    size of network. Raises onnx's errors.
     """
+    inferred = with_symbols(model, symbols)
+    return {value.name: sizes_of(value) for value in inferred.graph.output}
+
+
+def with_symbols(model: onnx.ModelProto, symbols: Mapping[str, int]) -> onnx.ModelProto:
+    """The graph without its large weights and with values for its symbolic sizes, checked, with all sizes inferred."""
     import onnx
 
     bare = onnx.ModelProto()
     bare.ir_version = model.ir_version
     bare.opset_import.extend(model.opset_import)
+    bare.functions.extend(model.functions)
     graph = bare.graph
     graph.name = model.graph.name
     graph.node.extend(model.graph.node)
     graph.input.extend(model.graph.input)
     graph.output.extend(model.graph.output)
+    known = {value.name for value in graph.input}
     for tensor in model.graph.initializer:
-        if math.prod(tensor.dims) > SMALL_ELEMENTS:
-            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-        else:  # sizes and indices, which shape inference reads
+        if math.prod(tensor.dims) <= SMALL_ELEMENTS:  # sizes and indices, which shape inference reads
             graph.initializer.append(tensor)
-    _write_sizes(graph.input[0], input_sizes)
-    for dim in graph.output[0].type.tensor_type.shape.dim:
-        dim.Clear()  # must be derived by the inference
+        elif tensor.name not in known:
+            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    for value in graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in symbols:
+                dim.dim_value = symbols[dim.dim_param]
+    for value in graph.output:
+        for dim in value.type.tensor_type.shape.dim:
+            if not dim.dim_value or dim.dim_param:
+                dim.Clear()  # must be derived by the inference
     onnx.checker.check_model(bare)
-    proven = onnx.shape_inference.infer_shapes(bare, check_type=True, strict_mode=True, data_prop=True)
-    return tuple(dim.dim_value for dim in proven.graph.output[0].type.tensor_type.shape.dim)
+    return onnx.shape_inference.infer_shapes(bare, check_type=True, strict_mode=True, data_prop=True)
 
 
-def _write_sizes(value, sizes: tuple[int, ...]) -> None:
+def sizes_of(value: onnx.ValueInfoProto) -> tuple[int | None, ...]:
+    """Sizes of a tensor of a graph; None for those that are symbolic or not known."""
+    return tuple(dim.dim_value or None for dim in value.type.tensor_type.shape.dim)
+
+
+def _write_sizes(value: onnx.ValueInfoProto, sizes: tuple[int, ...]) -> None:
     for dim, size in zip(value.type.tensor_type.shape.dim, sizes, strict=True):
         dim.Clear()
         dim.dim_value = size

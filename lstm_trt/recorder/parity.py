@@ -21,14 +21,25 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
     """Run the prepared step on the gate's inputs and compare its last outputs with the reference's.
 
     Compared is the relative error of the outputs, by norm; in training that of the first step's loss, and
-    that step has then updated the weights. Returns `{"of", "error", "bound", "inputs_seed"}`; raises `ParityFailed`.
+    that step has then updated the weights. Returns `{"of", "error", "bound", "inputs_seed", "reference",
+    "reference_checked_by"}`; `error` is None if there is nothing to compare with. Raises `ParityFailed`.
     """
     training, precision = configuration.mode == "training", configuration.options.precision
+    of, bound = ("first loss", LOSS_BOUND) if training else ("outputs", PARITY_BOUNDS[precision])
+    result = {"of": of, "error": None, "bound": bound, "inputs_seed": gate.seed}
+    result |= {"reference": gate.reference, "reference_checked_by": gate.checked_by}
     step.reset()
+    every: list[dict[str, np.ndarray]] = []
     for inputs in gate.questions:
         step.load_inputs(inputs)
         step.step()
+        if gate.every:
+            every.append(step.outputs())
+    if gate.expected is None:
+        return result
     outputs = {"loss": np.array([step.loss()])} if training else step.outputs()
+    if gate.every:
+        outputs = {name: np.stack([outputs[name] for outputs in every]) for name in outputs}
     found = {name: array.shape for name, array in outputs.items()}
     wanted = {name: array.shape for name, array in gate.expected.items()}
     if found != wanted:
@@ -36,13 +47,12 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
     errors = [relative_error(outputs[name], expected) for name, expected in gate.expected.items()]
     # The largest; NaN if any error is NaN, which fails the comparison below.
     error = float("nan") if any(error != error for error in errors) else max(errors)
-    of, bound = ("first loss", LOSS_BOUND) if training else ("outputs", PARITY_BOUNDS[precision])
     if not error <= bound:
         differ = "differs" if training else "differ"
         raise ParityFailed(
             f"{of} {differ} from {gate.reference} by {error:.2g} (relative, by norm); limit for {precision}: {bound:g}"
         )
-    return {"of": of, "error": error, "bound": bound, "inputs_seed": gate.seed}
+    return {**result, "error": error}
 
 
 def _shapes(shapes: dict[str, tuple[int, ...]], others: dict[str, tuple[int, ...]]) -> str:

@@ -61,6 +61,8 @@ def describe(
     options = replace(options, device=device, cores=options.cores or choose_cores(options.threads))
     name = device_name(options)
     check_options(runtime, module, options)
+    if mode == "stream" and mode not in getattr(module, "MODES", ()):
+        raise UsageError(f"{runtime} has no mode stream")
     state = availability(preparer.RUNTIMES, runtime, device).require(runtime)
     return Configuration(
         workload=workload,

@@ -49,7 +49,8 @@ class ShapePreparer(Preparer):
         inputs, _, _ = make_inputs(shape, seed)
         onnx_path = reference["onnx_path"]
         weights = {} if onnx_path else cached_weights(shape.network, seed)
-        return Request(shape, configuration.options, {INPUT: inputs}, weights, Path(onnx_path) if onnx_path else None)
+        onnx_path = Path(onnx_path) if onnx_path else None
+        return Request(shape, configuration.options, {INPUT: inputs}, weights, onnx_path, configuration.mode)
 
     def gate(self, configuration: Configuration, reference: Mapping) -> Gate:
         """Two sets of inputs, so that a step that ignores its inputs or repeats its last outputs fails as well."""

@@ -11,7 +11,8 @@ A runtime is a module, or an object in a module, with these attributes:
 
 Optional attributes:
 
-    NEEDS_ONNX   True if it needs the exported ONNX file
+    NEEDS_ONNX   True if it reads ONNX files: it needs the exported network, and can run own networks
+    MODES        ("forward", "stream") if it can carry state from call to call
     supports(workload, mode, device) -> str | None     reason why this is not supported, or None if it is
 
 Importing the module must not import the runtime's libraries. Built-in runtimes are listed in

@@ -39,7 +39,7 @@ from lstm_trt.config.errors import (
 from lstm_trt.export import build
 from lstm_trt.export import engine as export_engine
 from lstm_trt.export import trt as export_trt
-from lstm_trt.export.to_onnx import INPUT, OUTPUT, static_model
+from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.machine import gpu
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.runtimes import _cuda
@@ -145,7 +145,7 @@ class TensorRtRuntime:
             raise BuildFailed("tf32 is disabled by the environment variable NVIDIA_TF32_OVERRIDE=0: unset it")
         with building(self.NAME, request.label):
             _cuda.spin_while_waiting()
-            onnx = static_model(request.onnx_path, request.workload)
+            onnx = request.model()
             began = time.perf_counter()
             # Detailed, to count the launches per inference; the NVTX markers that this adds are disabled later.
             wanted = self._engine_options(options)
@@ -179,7 +179,7 @@ class TensorRtStep(BufferedStep):
         try:
             self._load(built, open_context)
             self._bind()
-            super().__init__(self._arrays[INPUT])
+            super().__init__({INPUT: self._arrays[INPUT]})
             self.load_inputs(request.inputs)
             self._first_run()
             if self._options.device_clocks != "off":

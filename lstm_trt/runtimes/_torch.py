@@ -312,7 +312,7 @@ class _TorchStep(BufferedStep):
     """Common to both devices: buffers, inputs and closing."""
 
     def __init__(self, request: Request, host_inputs: torch.Tensor) -> None:
-        super().__init__(host_inputs.numpy())
+        super().__init__({INPUT: host_inputs.numpy()})
         self._options = request.options
         self._output_shape = request.workload.output_shapes[OUTPUT]
         self._host_inputs = host_inputs

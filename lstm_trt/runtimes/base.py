@@ -17,8 +17,8 @@ import numpy as np
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Configuration, Options
 from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UsageError
-from lstm_trt.config.workload import Workload
-from lstm_trt.export.to_onnx import INPUT
+from lstm_trt.config.workload import State, Workload
+from lstm_trt.export.to_onnx import static_model
 from lstm_trt.runtimes._cuda import EventClocks
 
 #: Keys that `PreparedStep.costs` may have, all in seconds.
@@ -48,7 +48,7 @@ class Request:
 
     `inputs`: name -> array with the shapes of `workload.input_shapes` (in training also targets); used to
     build, compile or capture, while the parity gate uses other inputs. `weights` maps PyTorch's parameter
-    names to float32 arrays; `onnx_path` is the exported network with symbolic sizes, for runtimes with NEEDS_ONNX.
+    names to float32 arrays; `onnx_path` is the network's file, with symbolic sizes, for runtimes with NEEDS_ONNX.
     Options without a device mean the CPU, as in a `Configuration`.
     """
 
@@ -67,6 +67,31 @@ class Request:
     def label(self) -> str:
         """Description of what is built: "2x64-s32-b1 in fp32 on cpu"."""
         return f"{self.workload.title(self.mode)} in {self.options.precision} on {self.options.device}"
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """What is carried from call to call: none, unless the mode is "stream"."""
+        return self.workload.states if self.mode == "stream" else ()
+
+    @property
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name -> shape of the inputs that are given at each call, without states that are carried."""
+        carried = {state.input for state in self.states}
+        return {name: shape for name, shape in self.workload.input_shapes.items() if name not in carried}
+
+    @property
+    def output_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name -> shape of the outputs that are copied to the host at each call, without states that are carried."""
+        carried = {state.output for state in self.states}
+        return {name: shape for name, shape in self.workload.output_shapes.items() if name not in carried}
+
+    def type(self, name: str) -> np.dtype:
+        """Type of an input, output or state."""
+        return np.dtype(self.workload.types.get(name, "float32"))
+
+    def model(self) -> bytes:
+        """The ONNX model with static sizes, checked; raises `ExportFailed`."""
+        return static_model(self.onnx_path, self.workload)
 
 
 class PreparedStep(ABC):
@@ -94,7 +119,7 @@ class PreparedStep(ABC):
         """Copy other inputs of the same shapes, by name, into the buffers that `step` reads; never timed."""
 
     def outputs(self) -> dict[str, np.ndarray]:
-        """The last outputs by name: float32 copies with the shapes of `workload.output_shapes`."""
+        """Copies of the last outputs by name, with the shapes of `Request.output_shapes`; no half precision."""
         raise UsageError(f"{type(self).__name__} is not prepared for the mode forward")
 
     def reset(self) -> None:  # noqa: B027
@@ -121,15 +146,15 @@ class PreparedStep(ABC):
 
 
 class BufferedStep(PreparedStep):
-    """A step with its inputs in one host array, and an instance attribute `step` until it is closed.
+    """A step with its inputs in host arrays, by name, and an instance attribute `step` until it is closed.
 
     `device_times` are those of `_clocks`, if a constructor sets it.
     """
 
     _clocks: EventClocks | None = None
 
-    def __init__(self, inputs: np.ndarray) -> None:
-        self._inputs: np.ndarray | None = inputs
+    def __init__(self, inputs: Mapping[str, np.ndarray]) -> None:
+        self._inputs: Mapping[str, np.ndarray] | None = inputs
 
     def step(self) -> None:
         raise RunFailed("the step is closed")
@@ -137,10 +162,11 @@ class BufferedStep(PreparedStep):
     def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
         if self._inputs is None:
             raise RunFailed("the step is closed")
-        array = inputs[INPUT]
-        if array.shape != self._inputs.shape:
-            raise UsageError(f"inputs must be {self._inputs.shape}, not {array.shape}")
-        np.copyto(self._inputs, array, casting="same_kind")
+        for name, buffer in self._inputs.items():
+            if inputs[name].shape != buffer.shape:
+                raise UsageError(f"{name} must be {buffer.shape}, not {inputs[name].shape}")
+        for name, buffer in self._inputs.items():
+            np.copyto(buffer, inputs[name], casting="same_kind")
         if self._clocks:
             self._clocks.restart()  # the parity gate's steps are not trials
 
@@ -156,7 +182,7 @@ def check_options(name: str, runtime: Any, options: Options) -> None:
     """Raises `UsageError` for options that the runtime `name` does not support on their device.
 
     Runtimes that can capture a CUDA graph on request have the attribute `GRAPHS`, those with device clocks
-    `DEVICE_CLOCKS`.
+    `DEVICE_CLOCKS`, those that can do without I/O binding `IO_BINDING`.
     """
     device = options.device
     if device not in runtime.DEVICES:
@@ -168,6 +194,8 @@ def check_options(name: str, runtime: Any, options: Options) -> None:
         raise UsageError(f"{name} runs on the CPU, where CUDA graphs do not exist: omit --graph")
     if options.device_clocks != "off" and device == "cpu":
         raise UsageError(f"{name} runs on the CPU, which has no device clocks: omit --device-clocks")
+    if not options.io_binding and not getattr(runtime, "IO_BINDING", False):
+        raise UsageError(f"{name} has no I/O binding that could be switched off: omit --no-io-binding")
     if options.graph and not getattr(runtime, "GRAPHS", False):
         raise UsageError(f"{name} has no optional CUDA graph: omit --graph, or use pytorch-cudagraph or tensorrt")
     if options.device_clocks != "off" and not getattr(runtime, "DEVICE_CLOCKS", False):
@@ -180,14 +208,17 @@ class Gate:
 
     Carried state is reset before the first set, and not between them.
 
-    `expected` is by name, as `outputs()`; in training `loss`, (1,) float64, of the first step. `reference` is the
-    name of the reference implementation, for messages.
+    `expected` is by name, as `outputs()`, with `every` for all sets, stacked on a new first axis; in training `loss`,
+    (1,) float64, of the first step. `expected` is None if there is nothing to compare with. `reference` is the name of
+    the reference implementation, and `checked_by` what has confirmed the reference itself; None if nothing has.
     """
 
     questions: tuple[Mapping[str, np.ndarray], ...]
-    expected: Mapping[str, np.ndarray]
+    expected: Mapping[str, np.ndarray] | None
     seed: int
     reference: str = "PyTorch in float32"
+    every: bool = False
+    checked_by: str | None = None
 
 
 class Preparer(ABC):

@@ -1,9 +1,11 @@
 """ONNX Runtime: the CPU provider, and CUDA if the installed package has its provider.
 
-A trial is one `run_with_iobinding` with a host input and a host output that stay bound:
-on the CPU there is no copy; on CUDA it is copy in, run, copy out, wait, with pageable host
-memory. There is no CUDA graph: a captured session only replays, so that new inputs in host
-memory would not be copied.
+A trial is one `run_with_iobinding` with host inputs and outputs that stay bound: on the CPU
+there is no copy; on CUDA it is copy in, run, copy out, wait, with pageable host memory.
+Carried states are on the device in two sets of buffers, read and written in turn. With the
+option `io_binding` off, a trial is one `session.run`, which allocates its outputs. There is no
+CUDA graph: a captured session only replays, so that new inputs in host memory would not be
+copied.
 """
 
 from __future__ import annotations
@@ -12,15 +14,16 @@ import io
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
 
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, building
-from lstm_trt.export.to_onnx import INPUT, OUTPUT, static_model
 from lstm_trt.machine.facts import cpu_name, gpu_name, installed_version
 from lstm_trt.machine.gpu import NO_GPU_REMEDY
 from lstm_trt.runtimes import _cuda
@@ -35,6 +38,10 @@ DEVICES = ("cpu", "cuda")
 PRECISIONS = {"cpu": ("fp32", "int8"), "cuda": ("fp32", "tf32")}
 
 NEEDS_ONNX = True
+
+MODES = ("forward", "stream")
+
+IO_BINDING = True
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
@@ -68,7 +75,7 @@ def prepare(request: Request) -> PreparedStep:
     if request.options.device == "cuda":
         _prepare_cuda(request.options)
     with building(NAME, request.label):
-        model = static_model(request.onnx_path, request.workload)
+        model = request.model()
         return bound_session(_quantized(model) if request.options.precision == "int8" else model, request)
 
 
@@ -88,9 +95,9 @@ def _prepare_cuda(options: Options) -> None:
 
 
 def bound_session(model: bytes, request: Request) -> PreparedStep:
-    """A session for an ONNX model with static sizes, bound to a host input and output, after a first call.
+    """A session for an ONNX model with static sizes, bound to host inputs and outputs, after a first call.
 
-    The input has the type of the request's input. `costs` has `build_s` (creating the session, with graph
+    The inputs have the types of the request's inputs. `costs` has `build_s` (creating the session, with graph
     optimizations) and `first_call_s`. Raises `BuildFailed` and the package's errors: call it within `building`.
     """
     import onnxruntime
@@ -109,39 +116,94 @@ def bound_session(model: bytes, request: Request) -> PreparedStep:
     if session.get_providers()[0] != PROVIDERS[options.device]:
         raise BuildFailed(f"onnxruntime fell back from {PROVIDERS[options.device]} to {session.get_providers()[0]}")
     built = time.perf_counter()
-    step = _Bound(session, request)
+    step = _SessionStep(session, request)
     step.costs = {"build_s": built - began, "first_call_s": time.perf_counter() - built}
     return step
 
 
-class _Bound(BufferedStep):
+class _SessionStep(BufferedStep):
     def __init__(self, session, request: Request) -> None:
-        super().__init__(np.array(request.inputs[INPUT], order="C"))
+        super().__init__({name: np.array(request.inputs[name], order="C") for name in request.input_shapes})
         self._session = session
         self._options = request.options
-        self._outputs = np.empty(request.workload.output_shapes[OUTPUT], dtype=np.float32)
-        self._binding = session.io_binding()
-        # By address: bind_cpu_input would make a copy that load_inputs cannot change.
-        for bind, name, array in (
-            (self._binding.bind_input, INPUT, self._inputs),
-            (self._binding.bind_output, OUTPUT, self._outputs),
-        ):
-            bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-        run = partial(session.run_with_iobinding, self._binding)
-        if self._options.device == "cpu":
-            self.step = run
-        else:
-            wait = self._binding.synchronize_outputs
-
-            def step() -> None:
-                run()
-                wait()
-
-            self.step = step
+        self._states = [(state, request.type(state.input)) for state in request.states]
+        self._outputs = {name: np.empty(size, request.type(name)) for name, size in request.output_shapes.items()}
+        self._carried: list[dict] = []
+        self.step = self._bound() if self._options.io_binding else self._unbound()
+        self.reset()
         self.step()
+        self.reset()
+
+    def _bound(self) -> Callable[[], None]:
+        """The call with bound buffers; with states, two calls in turn: each reads the states that the other wrote."""
+        import onnxruntime
+
+        device = self._options.device
+        self._carried = [
+            {
+                state.input: onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(state.shape, kind), device)
+                for state, kind in self._states
+            }
+            for _ in range(2 if self._states else 0)
+        ]
+        if not self._carried:
+            return self._call_with(self._binding())
+        even, odd = self._carried
+        calls = cycle([self._call_with(self._binding(even, odd)), self._call_with(self._binding(odd, even))])
+
+        def step() -> None:
+            next(calls)()
+
+        return step
+
+    def _binding(self, read: dict | None = None, written: dict | None = None):
+        """A binding to the host buffers, and to the states that are read and written."""
+        binding = self._session.io_binding()
+        # By address: bind_cpu_input would make a copy that load_inputs cannot change.
+        for bind, arrays in ((binding.bind_input, self._inputs), (binding.bind_output, self._outputs)):
+            for name, array in arrays.items():
+                bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        for state, _ in self._states:
+            binding.bind_ortvalue_input(state.input, read[state.input])
+            binding.bind_ortvalue_output(state.output, written[state.input])
+        return binding
+
+    def _call_with(self, binding) -> Callable[[], None]:
+        run = partial(self._session.run_with_iobinding, binding)
+        if self._options.device == "cpu":
+            return run
+
+        def call() -> None:
+            run()
+            binding.synchronize_outputs()
+
+        return call
+
+    def _unbound(self) -> Callable[[], None]:
+        """The call with arrays, which returns new ones; states are passed on."""
+        run, names = self._session.run, [*self._outputs, *(state.output for state, _ in self._states)]
+        feed, outputs, returned = {**self._inputs}, self._outputs, len(self._outputs)
+        self._carried = [feed]
+        carried = [state.input for state, _ in self._states]
+
+        def step() -> None:
+            results = run(names, feed)
+            outputs.update(zip(outputs, results, strict=False))
+            feed.update(zip(carried, results[returned:], strict=True))
+
+        return step
+
+    def reset(self) -> None:
+        for state, kind in self._states:
+            zeros = np.zeros(state.shape, kind)
+            for buffers in self._carried:
+                if self._options.io_binding:
+                    buffers[state.input].update_inplace(zeros)
+                else:
+                    buffers[state.input] = zeros
 
     def outputs(self) -> dict[str, np.ndarray]:
-        return {OUTPUT: self._outputs.copy()}
+        return {name: array.copy() for name, array in self._outputs.items()}
 
     def facts(self) -> dict:
         return {
@@ -154,7 +216,8 @@ class _Bound(BufferedStep):
 
     def close(self) -> None:
         super().close()
-        self._binding = self._session = None
+        self._session = None
+        self._carried = []
 
 
 def _quantized(model: bytes) -> bytes:

@@ -146,7 +146,7 @@ def test_unknown_modes_and_what_a_runtime_does_not_do(installed, tmp_path):
     with pytest.raises(UsageError, match="forward, stream"):
         describe(GRU, NAME, mode="training")
     with pytest.raises(UsageError):
-        describe(LstmShape(1, 8, 4), mode="stream")
+        describe(LstmShape(1, 8, 4, directions=2), mode="stream")
     with pytest.raises(ConfigurationFailed, match="it is too wide") as caught:
         record(GruWorkload(2000), NAME, SHORT, out=tmp_path)
     assert caught.value.stage == "build"

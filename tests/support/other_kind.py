@@ -154,6 +154,7 @@ def _runtime(name: str, step: type[GruStep]) -> SimpleNamespace:
         NAME=name,
         DISTRIBUTION="numpy",
         DEVICES=("cpu",),
+        MODES=("forward", "stream"),
         PRECISIONS={"cpu": ("fp32",)},
         availability=lambda device: Availability(True, np.__version__, "a planted device"),
         prepare=step,
