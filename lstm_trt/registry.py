@@ -27,13 +27,18 @@ RUNTIMES = {
 WORKLOADS = {
     "stacked-lstm": "lstm_trt.config.shape:LstmShape",
     "literature": "lstm_trt.literature.workloads:LiteratureWorkload",
+    "step": "lstm_trt.config.step:Step",
 }
 
 #: Workload kind -> object that prepares it (`runtimes.base.Preparer`).
 PREPARERS = {
     "stacked-lstm": "lstm_trt.recorder.shapes:PREPARER",
     "literature": "lstm_trt.literature.session:PREPARER",
+    "step": "lstm_trt.recorder.step:PREPARER",
 }
+
+#: What records steps of the user's own.
+STEP_RUNTIMES = {"python": "lstm_trt.recorder.step"}
 
 _IMPLEMENTATIONS = "lstm_trt.literature.implementations"
 
@@ -104,6 +109,7 @@ API = {
     "UsageError": "lstm_trt.config.errors:UsageError",
     "LstmShape": "lstm_trt.config.shape:LstmShape",
     "Grid": "lstm_trt.config.shape:Grid",
+    "Step": "lstm_trt.config.step:Step",
     "Configuration": "lstm_trt.config.configuration:Configuration",
     "Options": "lstm_trt.config.configuration:Options",
     "Protocol": "lstm_trt.config.configuration:Protocol",

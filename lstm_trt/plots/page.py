@@ -260,7 +260,7 @@ def draw_outliers(
 def draw_verdicts(
     runs: Runs, verdicts: Sequence[Verdict], folder: str | Path, *, formats: Iterable[str] = ("png",)
 ) -> list[Path]:
-    """Write one page per configuration as `verdict-*.png` (or svg, pdf), and for several a map of margins.
+    """Write one page per configuration as `verdict-*.png` (or svg, pdf), and for several sizes a map of margins.
 
     Returns the paths. Of more than 12 configurations, the worst get a page; the map shows all. It is drawn for the
     percentile of the verdicts, and for the highest percentile that the trials can prove if that is a different one.
@@ -274,9 +274,10 @@ def draw_verdicts(
     pairs = sorted(zip(runs, verdicts, strict=True), key=lambda pair: _urgency(pair[1]))[:PAGES]
     pages = [(group.name, partial(page, group, verdict)) for group, verdict in pairs]
     recorded = replace(runs, groups=tuple(group for group in runs if group.configuration is not None))
-    if len({group.configuration.workload for group in recorded}) < 2:
+    workloads = {group.configuration.workload for group in recorded}
+    first, axes = verdicts[0], map_axes(recorded) if workloads else ()
+    if len([workload for workload in workloads if None not in map(workload.axes.get, axes)]) < 2:
         return _write_pages("verdict", pages, folder, formats)
-    first, axes = verdicts[0], map_axes(recorded)
     question = {"deadline_us": first.deadline_us, "confidence": first.confidence}
     margins, requested = partial(heat_map, recorded, *axes, value=BOUND, **question), short_number(first.percentile)
     pages.append((f"margin-p{requested}", partial(margins, percentile=requested)))

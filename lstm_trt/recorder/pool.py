@@ -204,7 +204,7 @@ class WorkerPool:
                 began += time.monotonic() - asked
                 message = worker.call(job, **limits)
             if not preparer.SHARED_REFERENCE:
-                Path(job["reference"]["answers_path"]).unlink()
+                Path(job["reference"]["answers_path"]).unlink(missing_ok=True)
         except ConfigurationFailed as error:
             detail = _without_paths(getattr(error, "detail", ""))
             failure = Failure(configuration, round, error.stage, str(error), {"detail": detail} if detail else {})
@@ -313,7 +313,7 @@ def next_round(configuration: Configuration, folder: Path) -> int:
 
 def record(
     workload: Workload,
-    runtime: str = "onnxruntime",
+    runtime: str | None = None,
     protocol: Protocol | None = None,
     options: Options | None = None,
     *,

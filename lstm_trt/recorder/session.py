@@ -40,21 +40,22 @@ LOOP_BOUND, BETWEEN_NS, SWITCH_NS = 0.01, 20_000, 5_000_000
 
 def describe(
     workload: Workload,
-    runtime: str = "onnxruntime",
+    runtime: str | None = None,
     protocol: Protocol | None = None,
     options: Options | None = None,
     mode: str | None = None,
 ) -> Configuration:
     """The configuration given by these arguments on this machine; nothing is run.
 
-    Defaults: for `options` without device or cores, the runtime's first device and free cores; for `mode`, the
-    workload's first. Raises `UsageError` for unknown names, unsupported precision, device or mode, or more
-    threads than cores; `RuntimeUnavailable` if the runtime cannot run. A workload that the runtime does not
-    support is not detected here; recording it gives a failure row.
+    Defaults: for `runtime`, that of the workload's kind, "onnxruntime" for networks; for `options` without device or
+    cores, the runtime's first device and free cores; for `mode`, the workload's first. Raises `UsageError` for unknown
+    names, unsupported precision, device or mode, or more threads than cores; `RuntimeUnavailable` if the runtime cannot
+    run. A workload that the runtime does not support is not detected here; recording it gives a failure row.
     """
     preparer = preparer_of(workload)
     mode = mode or workload.modes[0]
     workload.check_mode(mode)
+    runtime = runtime or preparer.DEFAULT_RUNTIME
     module = preparer.runtime(runtime)
     options = options or Options()
     device = options.device or module.DEVICES[0]
@@ -67,7 +68,7 @@ def describe(
     return Configuration(
         workload=workload,
         runtime=runtime,
-        runtime_version=state.version or "unknown",
+        runtime_version=preparer.version(workload) or state.version or "unknown",
         device_name=name or state.device_name or (facts.cpu_name() if device == "cpu" else device),
         options=options,
         protocol=protocol or Protocol(),

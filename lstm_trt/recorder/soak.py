@@ -210,7 +210,7 @@ def rest_of(configuration: Configuration, folder: Path) -> Rest:
 def soak(
     workload: Workload,
     for_s: float,
-    runtime: str = "onnxruntime",
+    runtime: str | None = None,
     protocol: Protocol | None = None,
     options: Options | None = None,
     *,

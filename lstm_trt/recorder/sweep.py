@@ -361,7 +361,7 @@ def run_sweep(
 
 def sweep(
     workloads: Iterable[Workload],
-    runtimes: Sequence[str] = ("onnxruntime",),
+    runtimes: Sequence[str | None] = (None,),
     protocol: Protocol | None = None,
     options: Options | None = None,
     *,
@@ -369,8 +369,9 @@ def sweep(
     mode: str | None = None,
     **how: object,
 ) -> Report:
-    """Record every workload (a `Grid`, or any shapes) on every runtime into `out`; resumes if interrupted.
+    """Record every workload (a `Grid`, or any workloads) on every runtime into `out`; resumes if interrupted.
 
+    A runtime None is the default of the workload's kind, as in `describe`.
     `how` is passed to `run_sweep`: `rounds`, `control`, `time_limit_s`, `memory_limit` (bytes), `retry_failed`,
     `wait`, `show_progress` and `seed` (of the order). Raises what `describe` and `run_sweep` raise.
     """

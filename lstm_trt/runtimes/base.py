@@ -216,7 +216,7 @@ class Gate:
     questions: tuple[Mapping[str, np.ndarray], ...]
     expected: Mapping[str, np.ndarray] | None
     seed: int
-    reference: str = "PyTorch in float32"
+    reference: str | None = "PyTorch in float32"
     every: bool = False
     checked_by: str | None = None
 
@@ -226,6 +226,8 @@ class Preparer(ABC):
 
     #: The table of `registry` with the kind's runtimes.
     RUNTIMES = "RUNTIMES"
+    #: The runtime if none is given.
+    DEFAULT_RUNTIME = "onnxruntime"
     #: Whether each configuration gets its own process, because leftovers of an earlier one would affect the times.
     FRESH_PROCESS = False
     #: Whether all runtimes of a workload share one reference, because it is expensive to compute.
@@ -234,6 +236,10 @@ class Preparer(ABC):
     def runtime(self, name: str):
         """A runtime of this kind; raises `UsageError` for an unknown one."""
         return runtimes.load(name, self.RUNTIMES)
+
+    def version(self, workload: Workload) -> str | None:
+        """Version of the code that the workload itself brings; None if only the runtime's matters."""
+        return None
 
     def check(self, configuration: Configuration) -> None:
         """Raises `BuildFailed` with the runtime's reason if it does not support the workload or mode."""

@@ -11,6 +11,7 @@ import pytest
 from lstm_trt.config.configuration import Configuration, Options, Protocol, canonical_json
 from lstm_trt.config.errors import UnknownConfiguration
 from lstm_trt.config.shape import LstmShape
+from lstm_trt.config.step import Step
 from lstm_trt.config.workload import ADDED, known_fields
 from lstm_trt.literature.workloads import WORKLOADS
 from tests.conftest import ROOT
@@ -43,6 +44,7 @@ PARTS = {
     "protocol": Protocol(trials=7, arrival="periodic", period_us=50),
     "shape": LstmShape(2, 8, 4),
     "literature": WORKLOADS["speech-ctc-long"],
+    "step": Step("package.module:make_step"),
 }
 
 

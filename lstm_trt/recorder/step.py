@@ -1,0 +1,145 @@
+"""How a step of the user's own is prepared: the worker imports its function, calls it, and times what it returns.
+
+This module is also the only runtime of such steps, "python", with the contract of `runtimes/__init__.py`. Nothing
+independent of the step exists, so its outputs are compared with nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.metadata
+import inspect
+import json
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import numpy as np
+
+from lstm_trt.config import configuration
+from lstm_trt.config.configuration import Configuration
+from lstm_trt.config.errors import BuildFailed, RunFailed, UsageError
+from lstm_trt.config.step import Step
+from lstm_trt.machine.facts import cpu_name, gpu_name
+from lstm_trt.machine.gpu import NO_GPU_REMEDY
+from lstm_trt.runtimes.base import Availability, Gate, PreparedStep, Preparer, Request
+
+NAME = "python"
+
+DISTRIBUTION = "lstm_trt"
+
+DEVICES = ("cpu", "cuda")
+
+#: The step decides what it computes in: here the precision is a label.
+PRECISIONS = dict.fromkeys(DEVICES, configuration.PRECISIONS)
+
+
+def availability(device: str = "cpu") -> Availability:
+    """Ready if there is such a device."""
+    name = cpu_name() if device == "cpu" else gpu_name()
+    if name is None:
+        return Availability(False, reason="no NVIDIA GPU is visible", remedy=NO_GPU_REMEDY)
+    return Availability(True, platform.python_version(), name)
+
+
+def prepare(request: Request) -> PreparedStep:
+    """Import the function and call it; raises `BuildFailed` if it returns nothing to time, and what it raises."""
+    function = request.workload.function
+    module, _, name = function.partition(":")
+    return UserStep(function, getattr(importlib.import_module(module), name)())
+
+
+class UserStep(PreparedStep):
+    """What the function returned; its `step` is called directly."""
+
+    def __init__(self, function: str, made: object) -> None:
+        step = next(filter(callable, (getattr(made, "step", None), made)), None)
+        if step is None:
+            found = "None" if made is None else f"an object of type {type(made).__name__}"
+            raise BuildFailed(f"{function}() returns {found}, not a callable or an object with a method `step`")
+        if inspect.iscoroutinefunction(step) or inspect.isgeneratorfunction(step):
+            raise BuildFailed(f"{function}() returns a coroutine or generator function: a call of it computes nothing")
+        self.step = step
+        for name in ("reset", "outputs", "close"):
+            if hasattr(made, name):
+                setattr(self, name, getattr(made, name))
+        self._facts = getattr(made, "facts", dict)
+        self.facts()  # an error in it would lose the trials
+
+    def step(self) -> None:
+        raise RunFailed("the step is not prepared")
+
+    def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Does nothing: the step has its own inputs."""
+
+    def facts(self) -> dict:
+        """`step`: the user's facts; values that JSON lacks are stored as text."""
+        text = json.dumps(self._facts(), default=str, skipkeys=True)
+        return {"step": json.loads(text, parse_constant=str)}
+
+
+class StepPreparer(Preparer):
+    """No reference and no inputs; a process of its own for each configuration."""
+
+    RUNTIMES = "STEP_RUNTIMES"
+    DEFAULT_RUNTIME = NAME
+    FRESH_PROCESS = True  # what an earlier function left in the process would affect the times
+
+    def runtime(self, name: str):
+        if name != NAME:
+            raise UsageError(f"a step brings its own code: it cannot be recorded on {name}, omit the runtime")
+        return super().runtime(name)
+
+    def version(self, workload: Step) -> str:
+        return code_version(workload.module)
+
+    def reference(
+        self, configuration: Configuration, gate_seed: int, answers_path: Path, send: Callable[..., None]
+    ) -> dict:
+        return {}
+
+    def request(self, configuration: Configuration, reference: Mapping) -> Request:
+        return Request(configuration.workload, configuration.options, {}, mode=configuration.mode)
+
+    def gate(self, configuration: Configuration, reference: Mapping) -> Gate:
+        return Gate((), None, reference["gate_seed"], reference=None)
+
+
+PREPARER = StepPreparer()
+
+
+def code_version(module: str) -> str:
+    """Distinguishes versions of a module that is not imported for it.
+
+    The version of the installed distribution that contains its file; without one, as in a checkout, "source" and 12
+    digits of the file's SHA-256. Raises `UsageError` if there is no such module.
+    """
+    spec = find_module(module)
+    if spec is None or spec.origin is None:
+        where = "install it, put its folder on PYTHONPATH, or run the command in its folder"
+        raise UsageError(f"there is no module {module!r}: {where}")
+    if not spec.has_location:  # built into Python
+        return platform.python_version()
+    path = Path(spec.origin)
+    for name in importlib.metadata.packages_distributions().get(module.partition(".")[0], ()):
+        distribution = importlib.metadata.distribution(name)
+        same = [file for file in distribution.files or () if file.name == path.name]
+        if any(Path(file.locate()).resolve() == path.resolve() for file in same):
+            return distribution.version
+    return f"source {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
+
+
+def find_module(name: str) -> ModuleSpec | None:
+    """As `importlib.util.find_spec`, without importing the packages that contain the module."""
+    parts, spec, path = name.split("."), None, None
+    for depth in range(len(parts)):
+        whole = ".".join(parts[: depth + 1])
+        found = (finder.find_spec(whole, path) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+        spec = next(filter(None, found), None)
+        path = spec and spec.submodule_search_locations
+        if path is None and depth + 1 < len(parts):
+            return None
+    return spec

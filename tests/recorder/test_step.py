@@ -1,0 +1,201 @@
+"""Steps of the user's own: named, imported and called in the worker, recorded and judged like networks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import lstm_trt as lab
+from lstm_trt.cli.main import main
+from lstm_trt.config.configuration import Configuration, Options, Protocol
+from lstm_trt.config.errors import RuntimeUnavailable, UsageError
+from lstm_trt.config.step import Step
+from lstm_trt.machine import gpu
+from lstm_trt.recorder.session import availability, describe
+from lstm_trt.recorder.step import UserStep, code_version, find_module
+from lstm_trt.recorder.sweep import run_sweep
+from lstm_trt.store import folders
+from tests.support import own_steps
+
+MODULE = "tests.support.own_steps"
+NUMPY, PIPELINE = Step(f"{MODULE}:make_numpy"), Step(f"{MODULE}:Pipeline")
+SHORT = Protocol(trials=60, warmup=5)
+
+#: Function -> stage and reason of its failure.
+FAILING = {
+    "absent": ("build", "AttributeError: module 'tests.support.own_steps' has no attribute 'absent'"),
+    "raises_at_once": ("build", "ValueError: no such accelerator"),
+    "needs_an_argument": ("build", "missing 1 required positional argument: 'name'"),
+    "returns_nothing": ("build", "returns None, not a callable or an object with a method `step`"),
+    "returns_a_coroutine": ("build", "returns a coroutine"),
+    "FactsAreWrong": ("build", "RuntimeError: no facts"),
+    "raises_later": ("run", "StopIteration"),
+    "leaves": ("build", "the licence has ended"),
+}
+
+
+# Names and versions
+
+
+@pytest.mark.parametrize("name", ["make", "a.py", ":f", "a:", "a b:f", "a:b.c", "a::f", "/tmp/a.py:f", 7, None])
+def test_other_names_are_refused(name):
+    with pytest.raises(UsageError, match="MODULE:FUNCTION"):
+        Step(name)
+
+
+def test_a_step_is_its_name_and_has_no_sizes():
+    configuration = describe(NUMPY, protocol=SHORT)
+    assert (configuration.name, configuration.runtime, configuration.mode) == (NUMPY.function, "python", "forward")
+    assert set(NUMPY.axes.values()) == {None} and lab.Step(NUMPY.function) == NUMPY
+    assert Configuration.from_dict(configuration.as_dict()) == configuration
+    assert describe(NUMPY, "python", SHORT) == configuration
+    with pytest.raises(UsageError, match="onnxruntime"):
+        describe(NUMPY, "onnxruntime")
+    assert describe(NUMPY, options=Options("bf16")).options.precision == "bf16"
+
+
+def test_changed_code_is_another_configuration(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    module, step = tmp_path / "own_changing.py", Step("own_changing:make")
+    module.write_text("def make():\n    return int\n")
+    first = describe(step)
+    module.write_text("def make():\n    return str\n")
+    second = describe(step)
+    assert first.runtime_version.startswith("source ") and first.id != second.id
+    module.write_text("def make():\n    return int\n")
+    assert describe(step) == first
+    # An installed distribution that has this very file states the version; one of the same name elsewhere does not.
+    information = tmp_path / "own_changing-2.5.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: own-changing\nVersion: 2.5\n")
+    (information / "top_level.txt").write_text("own_changing\n")
+    (information / "RECORD").write_text("elsewhere/own_changing.py,,\n")
+    assert code_version("own_changing") == first.runtime_version
+    (information / "RECORD").write_text("own_changing.py,,\n")
+    assert code_version("own_changing") == "2.5"
+
+
+def test_neither_the_module_nor_its_packages_are_imported_here(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "own_package" / "inner"
+    package.mkdir(parents=True)
+    for path in (package.parent / "__init__.py", package / "__init__.py", package / "module.py"):
+        path.write_text("raise SystemExit('imported')\n")
+    assert find_module("own_package.inner.module").origin == str(package / "module.py")
+    assert code_version("own_package.inner.module") == code_version("own_package.inner")  # the files are equal
+    assert code_version("time")
+    assert not [name for name in sys.modules if name.startswith("own_package")]
+    for name in ("own_package.other", "own_package.inner.module.deeper", "own_absent", "own_absent.inner", "__main__"):
+        with pytest.raises(UsageError, match="there is no module"):
+            describe(Step(f"{name}:make"))
+
+
+def test_a_gpu_is_needed_for_cuda(monkeypatch):
+    def none(place=0):
+        raise gpu.NoCudaDevice("no GPU driver", False)
+
+    monkeypatch.setattr(gpu, "cuda_device", none)
+    availability.cache_clear()
+    with pytest.raises(RuntimeUnavailable, match="NVIDIA GPU"):
+        describe(NUMPY, options=Options(device="cuda"))
+    availability.cache_clear()
+
+
+# What the function returns
+
+
+def test_methods_that_the_object_lacks_do_nothing():
+    step = UserStep("f", lambda: 1)
+    step.reset()
+    step.close()
+    assert step.facts() == {"step": {}} and step.step() == 1
+    pipeline = own_steps.Pipeline()
+    step = UserStep("f", pipeline)
+    assert step.step == pipeline.step  # no frame in between
+    step.step()
+    step.load_inputs({})
+    assert pipeline.calls == 1 and not step.outputs()["alarm"]
+    step.reset()
+    assert (pipeline.calls, pipeline.resets) == (0, 1)
+    facts = step.facts()["step"]
+    assert facts["nan"] == "NaN" and facts["array"] == "[0 1]" and json.dumps(facts, allow_nan=False)
+
+
+# Recorded in real workers
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A function in a closed loop and an object with a period in one folder, with control runs."""
+    folder = tmp_path_factory.mktemp("steps")
+    periodic = Protocol(trials=60, warmup=5, arrival="periodic", period_us=2000.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TESTS_OWN_STEPS_PARENT", str(os.getpid()))
+        configurations = [describe(NUMPY, protocol=SHORT), describe(PIPELINE, protocol=periodic)]
+        report = run_sweep(configurations, folder, control=True, show_progress=False)
+    assert (report.recorded, report.failures) == (2, [])
+    return folder
+
+
+def test_it_is_called_in_the_pinned_worker_and_reset_before_the_trials(recorded):
+    function, pipeline = sorted(folders.read_many(recorded), key=lambda item: item.configuration.name)[::-1]
+    for item in (function, pipeline):
+        assert len(item.timed_ns) == 60 and item.control is not None and item.provenance["floor_ns"] is None
+        assert item.provenance["parity"]["error"] is None
+    facts = pipeline.provenance["runtime"]["step"]
+    assert facts["calls"] == len(pipeline.columns["trial"]) and facts["resets"] >= 1 and not facts["in_parent"]
+    assert facts["cores"] == list(pipeline.configuration.options.cores) and pipeline.provenance["pilot"]
+
+
+def test_the_commands_take_steps(recorded, capsys):
+    for status, command in (
+        (0, ("summarize", recorded)),
+        (0, ("verdict", recorded, "--deadline-us", 1e6, "--percentile", 90)),
+        (0, ("outliers", recorded)),
+    ):
+        assert main([str(word) for word in command]) == status, command
+        text = capsys.readouterr().out
+        assert "own_steps:make_numpy" in text and "own_steps:Pipeline" in text, command
+    assert main(["compare", str(recorded), str(recorded)]) == 3  # one process per side
+
+
+@pytest.mark.heavy
+def test_figures_take_steps(recorded, tmp_path):
+    assert main(["summarize", str(recorded), "--figures", str(tmp_path), "--deadline-us", "1e6"]) == 0
+    assert main(["verdict", str(recorded), "--figures", str(tmp_path), "--deadline-us", "1e6"]) == 3
+    assert len(list(tmp_path.glob("*.png"))) > 1
+
+
+@pytest.mark.heavy
+def test_what_fails_in_the_worker_is_a_row_with_its_reason(tmp_path):
+    steps = [Step(f"{MODULE}:{name}") for name in FAILING]
+    report = lab.sweep([*steps, NUMPY], protocol=Protocol(trials=1000), out=tmp_path, show_progress=False)
+    assert report.recorded == 1 and len(report.failures) == len(FAILING)
+    for failure in report.failures:
+        stage, reason = FAILING[failure.configuration.workload.function.partition(":")[2]]
+        assert failure.stage == stage and reason in failure.reason, failure
+        assert "\n" not in failure.reason
+
+
+@pytest.mark.heavy
+def test_a_soak_takes_steps(tmp_path):
+    done = lab.soak(PIPELINE, 1.0, protocol=Protocol(arrival="periodic", period_us=1000.0), out=tmp_path)
+    (whole,) = folders.read_many(tmp_path)
+    assert done.trials == len(whole.timed_ns) > 100 and done.control["calls"]
+    assert whole.provenance["runtime"]["step"]["calls"] == len(whole.columns["trial"])
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_a_binding_of_a_c_function(tmp_path, monkeypatch):
+    source, library = tmp_path / "energy.c", tmp_path / "energy.so"
+    source.write_text("double energy(double *x, long n) { double s = 0; while (n--) s += x[n] * x[n]; return s; }")
+    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", library, source], check=True)
+    monkeypatch.setenv("TESTS_OWN_STEPS_LIBRARY", str(library))
+    recording = lab.record(Step(f"{MODULE}:make_c"), protocol=SHORT, out=tmp_path / "out")
+    assert len(recording.timed_ns) == 60 and lab.verdict(recording, 1e6)[0].n == 60
