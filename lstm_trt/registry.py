@@ -15,6 +15,7 @@ from functools import lru_cache
 #: Name for `--runtime` -> module or object that implements the contract of `runtimes/__init__.py`.
 RUNTIMES = {
     "onnxruntime": "lstm_trt.runtimes.onnxruntime",
+    "openvino": "lstm_trt.runtimes.openvino",
     "pytorch": "lstm_trt.runtimes.pytorch:RUNTIME",
     "pytorch-cudagraph": "lstm_trt.runtimes.pytorch_cudagraph:RUNTIME",
     "tensorrt": "lstm_trt.runtimes.tensorrt:RUNTIME",

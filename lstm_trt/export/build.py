@@ -115,7 +115,7 @@ def _build(onnx: bytes, options: EngineOptions, name: str, card: dict | None) ->
             "bytes": len(onnx),
             "ir_version": model.ir_version,
             "opset": next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), None),
-            "lstms": [onnx_checks.label(node) for node in onnx_checks.lstms(model)],
+            "lstms": [onnx_checks.label(node) for node in onnx_checks.recurrent_nodes(model) if node.op_type == "LSTM"],
         },
         "engine": {"sha256": cache.sha256(plan), "bytes": len(plan), "version": version},
         "options": options.as_dict(),

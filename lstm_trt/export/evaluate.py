@@ -41,12 +41,8 @@ ACTIVATIONS: dict[str, tuple[Callable, float | None, float | None]] = {
     "Affine": (lambda x, alpha, beta: alpha * x + beta, NO_DEFAULT, NO_DEFAULT),
 }
 
-#: Operator -> activations of one direction if none are given, and number of gates.
-RECURRENT = {
-    "LSTM": (("Sigmoid", "Tanh", "Tanh"), 4),
-    "GRU": (("Sigmoid", "Tanh"), 3),
-    "RNN": (("Tanh",), 1),
-}
+#: Recurrent operator -> activations of one direction if none are given.
+RECURRENT = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 
 
 class NotEvaluated(LabError):
@@ -132,7 +128,7 @@ def recurrent_outputs(
 
 def _functions(kind: str, attributes: Mapping[str, object], directions: int) -> list[list[Callable]]:
     """The activations of each direction with their parameters, which are consumed in the order of the activations."""
-    names, (default, _) = attributes.get("activations") or (), RECURRENT[kind]
+    names, default = attributes.get("activations") or (), RECURRENT[kind]
     if kind == "RNN":  # the attribute's default is for two directions
         names = names[:directions]
     names = tuple(names) or default * directions

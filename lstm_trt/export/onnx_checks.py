@@ -1,17 +1,21 @@
-"""Checks of ONNX graphs for TensorRT: rejects those that it cannot build or misreads.
+"""Checks of ONNX graphs: recurrent operators that a runtime refuses, or reads wrongly without an error.
 
-TensorRT's parser silently misreads some LSTM operators. These were found by evaluating the parsed network in numpy
-(tests/support/network_in_numpy.py) and comparing it with ONNX Runtime and the definition of the operator; peepholes and
-sequence lengths are read correctly and accepted. Errors name the operator and a remedy.
+Several runtimes silently misread some LSTM, GRU and RNN operators. For TensorRT these were found by evaluating the
+parsed network in numpy (tests/support/network_in_numpy.py), for the others by running them, and comparing with the
+definition of the operators (`evaluate`). What `Rules` do not refuse is read correctly. Errors name the operator and a
+remedy.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from lstm_trt.config.errors import BuildFailed, ExportFailed
+from lstm_trt.config.workload import RecurrentLayer
+from lstm_trt.export.evaluate import ACTIVATIONS, RECURRENT
 from lstm_trt.export.trt import one_line
 
 if TYPE_CHECKING:
@@ -20,9 +24,63 @@ if TYPE_CHECKING:
 
 INPUT_NAMES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
-#: Read correctly, with ONNX's default parameters. Softplus is always read as 0; Affine is unknown; the builder fails on
-#: Elu in a gate; ThresholdedRelu and ScaledTanh have different defaults in ONNX Runtime.
-ACTIVATIONS = ("Sigmoid", "Tanh", "Relu", "HardSigmoid", "LeakyRelu", "Softsign")
+
+@dataclass(frozen=True)
+class Rules:
+    """What a runtime reads of LSTM, GRU and RNN operators; a text is the reason to refuse an attribute or input.
+
+    `activations`: read correctly; `without_defaults`: those of them whose default parameters differ from ONNX's.
+    """
+
+    title: str
+    activations: tuple[str, ...]
+    layout: str
+    cell_clip: str
+    without_defaults: tuple[str, ...] = ()
+    input_forget: str = ""
+    peepholes: str = ""
+    float64: str = ""
+    different_directions: bool = False
+    checks_precision: bool = False
+
+
+_READ_AS_0 = "(batch first) would silently be read as layout=0"
+
+#: Softplus is always read as 0; Affine is unknown; the builder fails on Elu in a gate; ThresholdedRelu and ScaledTanh
+#: have different defaults in ONNX Runtime.
+TENSORRT = Rules(
+    "TensorRT",
+    ("Sigmoid", "Tanh", "Relu", "HardSigmoid", "LeakyRelu", "Softsign"),
+    layout=_READ_AS_0,
+    cell_clip=(
+        "TensorRT, but not ONNX Runtime, also clips the cell state before the last activation; remove clip,"
+        " outputs would differ"
+    ),
+    input_forget="couples two gates, which TensorRT does not support: use an LSTM with a forget gate",
+    float64="would silently be read as float32",
+    checks_precision=True,
+)
+
+_CELL_STATE = "does not clip the cell state before the last activation, as ONNX defines; remove clip"
+
+ONNXRUNTIME = Rules(
+    "ONNX Runtime",
+    tuple(ACTIVATIONS),
+    layout="(batch first) is not supported",
+    cell_clip=f"ONNX Runtime {_CELL_STATE}",
+    without_defaults=("ThresholdedRelu", "ScaledTanh", "Affine"),
+    float64="is not supported",
+    different_directions=True,
+)
+
+OPENVINO = Rules(
+    "OpenVINO",
+    ("Sigmoid", "Tanh", "Relu"),
+    layout=_READ_AS_0,
+    cell_clip=f"OpenVINO {_CELL_STATE}",
+    input_forget="would silently be ignored: use an LSTM with a forget gate",
+    peepholes="would silently be ignored: use an LSTM without them",
+)
 
 
 class Value(NamedTuple):
@@ -80,8 +138,9 @@ def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
                 yield from tensors(inner)
 
 
-def lstms(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    return [node for node in nodes(model.graph) if node.op_type == "LSTM" and node.domain in ("", "ai.onnx")]
+def recurrent_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """The LSTM, GRU and RNN operators."""
+    return [node for node in nodes(model.graph) if node.op_type in RECURRENT and node.domain in ("", "ai.onnx")]
 
 
 def label(node: onnx.NodeProto) -> str:
@@ -90,28 +149,40 @@ def label(node: onnx.NodeProto) -> str:
     return f"{node.op_type} operator {node.name!r}" if node.name else f"{node.op_type} operator with output {output!r}"
 
 
-def check(model: onnx.ModelProto, precision: str = "fp32", name: str = "network") -> None:
-    """Reject a graph that TensorRT cannot build or would misread.
+def check(model: onnx.ModelProto, precision: str = "fp32", name: str = "network", rules: Rules = TENSORRT) -> None:
+    """Reject a graph that a runtime cannot build or would misread.
 
-    `precision` is that of the engine: "fp32" and "tf32" reject operators in float16. Raises `BuildFailed`, and
-    `ExportFailed` if ONNX's own checker rejects the file.
+    Raises `BuildFailed` with the reason of `refusal`, and `ExportFailed` if ONNX's own checker rejects the file.
     """
     import onnx
 
     _refuse_external_data(model, name)
-    found = lstms(model)
-    if not found:
-        kinds = ", ".join(sorted({node.op_type for node in nodes(model.graph)}))
-        raise BuildFailed(f"{name} has no LSTM operator, only {one_line(kinds, 80)}: nothing to measure")
-    values = _values(model)
-    for node in found:
-        fault = _fault(node, values, precision)
-        if fault:
-            raise BuildFailed(f"{label(node)}: {fault}")
+    reason = refusal(model, rules, precision)
+    if reason:
+        raise BuildFailed(reason)
     try:
         onnx.checker.check_model(model, full_check=True)
     except Exception as error:  # ValidationError, InferenceError: the text names the operator
         raise ExportFailed(f"{name} is not valid ONNX: {one_line(error)}") from None
+
+
+def checked(content: bytes, rules: Rules) -> bytes:
+    """The same ONNX file; raises `BuildFailed` with the reason of `refusal`."""
+    reason = refusal(read(content), rules)
+    if reason:
+        raise BuildFailed(reason)
+    return content
+
+
+def refusal(model: onnx.ModelProto, rules: Rules, precision: str = "fp32") -> str | None:
+    """Why a runtime refuses or would misread a recurrent operator, with the operator's name and a remedy, else None.
+
+    `precision` is that of an engine of TensorRT: "fp32" and "tf32" reject operators in float16.
+    """
+    found = recurrent_nodes(model)
+    values = _values(model) if found else {}
+    faults = ((node, _fault(node, values, precision, rules)) for node in found)
+    return next((f"{label(node)}: {fault}" for node, fault in faults if fault), None)
 
 
 def _refuse_external_data(model: onnx.ModelProto, name: str) -> None:
@@ -143,8 +214,8 @@ def _values(model: onnx.ModelProto) -> dict[str, Value]:
     return found
 
 
-def _fault(node: onnx.NodeProto, values: dict[str, Value], precision: str) -> str:
-    """The fault of one LSTM operator and its remedy, or ""."""
+def _fault(node: onnx.NodeProto, values: dict[str, Value], precision: str, rules: Rules) -> str:
+    """The fault of one operator and its remedy, or ""."""
     import onnx
 
     has = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
@@ -153,37 +224,50 @@ def _fault(node: onnx.NodeProto, values: dict[str, Value], precision: str) -> st
         return f"unknown direction {direction!r}: forward, reverse or bidirectional"
     if has.get("layout", 0) != 0:
         return (
-            f"layout={has['layout']} (batch first) would silently be read as layout=0: export it time-major"
+            f"layout={has['layout']} {rules.layout}: export it time-major"
             " (PyTorch adds Transpose operators), or transpose X and Y yourself"
         )
-    if has.get("input_forget", 0) != 0:
-        return "input_forget couples two gates, which TensorRT does not support: use an LSTM with a forget gate"
-    if "clip" in has:
-        return (
-            "clip: TensorRT, but not ONNX Runtime, also clips the cell state before the last activation; remove clip,"
-            " outputs would differ"
-        )
+    if has.get("input_forget", 0) != 0 and rules.input_forget:
+        return f"input_forget {rules.input_forget}"
+    if "clip" in has and node.op_type == "LSTM":
+        return f"clip: {rules.cell_clip}"
+    if rules.peepholes and any(node.input[INPUT_NAMES.index("P") :]):
+        return f"peepholes (input P) {rules.peepholes}"
     directions = 2 if direction == "bidirectional" else 1
     return (
-        _fault_in_activations(has, directions)
-        or _fault_in_types(node, values, precision)
+        _fault_in_activations(node.op_type, has, directions, rules)
+        or _fault_in_types(node, values, precision, rules)
         or _fault_in_sizes(node, values, has.get("hidden_size"), directions)
     )
 
 
-def _fault_in_activations(has: dict, directions: int) -> str:
+def _fault_in_activations(kind: str, has: dict, directions: int, rules: Rules) -> str:
     names = [name.decode(errors="replace") for name in has.get("activations", ())]
-    if names and len(names) != 3 * directions:
-        return f"{len(names)} activations where {3 * directions} are needed: {', '.join(names)}"
+    needed = len(RECURRENT[kind]) * directions
+    if names and len(names) != needed:
+        return f"{len(names)} activations where {needed} are needed: {', '.join(names)}"
     for name in names:
-        if name not in ACTIVATIONS:
-            return f"TensorRT misreads or does not support activation {name}: use {', '.join(ACTIVATIONS)}"
-    if directions == 2 and names[:3] != names[3:]:
-        return "the two directions have different activations, which TensorRT does not support: use the same for both"
+        if name not in rules.activations:
+            return f"{rules.title} misreads or does not support activation {name}: use {', '.join(rules.activations)}"
+    for place, parameter in enumerate(("activation_alpha", "activation_beta"), start=1):
+        users = [name for name in names if ACTIVATIONS[name][place] is not None]
+        different = next((name for name in users if name in rules.without_defaults), None)
+        if different and len(has.get(parameter, ())) < len(users):
+            return f"{rules.title} has another default of {parameter} for {different}: add {parameter} to the operator"
+    values = (names, *(list(has.get(f"activation_{parameter}", ())) for parameter in ("alpha", "beta")))
+    if directions == 2 and not rules.different_directions and any(_halves_differ(given) for given in values):
+        return (
+            f"the two directions have different activations, which {rules.title} does not support: use the same for"
+            " both"
+        )
     return ""
 
 
-def _fault_in_types(node: onnx.NodeProto, values: dict[str, Value], precision: str) -> str:
+def _halves_differ(values: list) -> bool:
+    return values[: len(values) // 2] != values[len(values) // 2 :]
+
+
+def _fault_in_types(node: onnx.NodeProto, values: dict[str, Value], precision: str, rules: Rules) -> str:
     from onnx import TensorProto
 
     types = {
@@ -192,27 +276,28 @@ def _fault_in_types(node: onnx.NodeProto, values: dict[str, Value], precision: s
         if tensor in values and values[tensor].type and name != "sequence_lens"
     }
     if TensorProto.BFLOAT16 in types.values():
-        return "ONNX's LSTM does not support bfloat16: convert it to float32 or float16 (--precision fp16)"
-    if TensorProto.DOUBLE in types.values():
-        return "float64 would silently be read as float32: convert it to float32"
+        return f"ONNX's {node.op_type} does not support bfloat16: convert it to float32 or float16 (--precision fp16)"
+    if TensorProto.DOUBLE in types.values() and rules.float64:
+        return f"float64 {rules.float64}: convert it to float32"
     if len(set(types.values())) > 1:
         listed = ", ".join(f"{name} {TensorProto.DataType.Name(number).lower()}" for name, number in types.items())
         return f"its inputs have different types ({listed}): use one type for all of them, including initial states"
-    if TensorProto.FLOAT16 in types.values() and precision != "fp16":
+    if TensorProto.FLOAT16 in types.values() and precision != "fp16" and rules.checks_precision:
         return f"the graph computes in float16, but {precision} was requested: use --precision fp16"
     return ""
 
 
 def _fault_in_sizes(node: onnx.NodeProto, values: dict[str, Value], hidden: int | None, directions: int) -> str:
     if not hidden:
-        return "hidden_size is missing, which TensorRT needs: add it to the operator"
+        return "hidden_size is missing, which every runtime needs: add it to the operator"
+    gates = RecurrentLayer(node.op_type, hidden, features=0, sequence=0, batch=0).gates
     inputs = dict(zip(INPUT_NAMES, node.input, strict=False))
     x = values.get(inputs.get("X", ""), Value(0, None)).sizes
     _, batch, features = x if x is not None and len(x) == 3 else (None, None, None)
     expected = {
-        "W": (directions, 4 * hidden, features),
-        "R": (directions, 4 * hidden, hidden),
-        "B": (directions, 8 * hidden),
+        "W": (directions, gates, features),
+        "R": (directions, gates, hidden),
+        "B": (directions, 2 * gates),
         "sequence_lens": (batch,),
         "initial_h": (directions, batch, hidden),
         "initial_c": (directions, batch, hidden),
@@ -226,6 +311,6 @@ def _fault_in_sizes(node: onnx.NodeProto, values: dict[str, Value], hidden: int 
         if not same or any(a != b for a, b in zip(sizes, needed, strict=True) if a is not None and b is not None):
             fault = f"{name} has shape {list(sizes)}, expected {[size or '?' for size in needed]}"
             if name == "R" and same and sizes[2] is not None and sizes[2] < hidden:
-                fault += "; ONNX's LSTM has no projection (PyTorch's proj_size): multiply its output instead"
+                fault += f"; ONNX's {node.op_type} has no projection (PyTorch's proj_size): multiply its output instead"
             return fault + ": export it again"
     return ""

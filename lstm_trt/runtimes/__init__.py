@@ -12,6 +12,7 @@ A runtime is a module, or an object in a module, with these attributes:
 Optional attributes:
 
     NEEDS_ONNX   True if it reads ONNX files: it needs the exported network, and can run own networks
+    ONNX_RULES   what it reads of ONNX's recurrent operators (`export.onnx_checks.Rules`), if it needs ONNX files
     MODES        ("forward", "stream") if it can carry state from call to call
     supports(workload, mode, device) -> str | None     reason why this is not supported, or None if it is
 

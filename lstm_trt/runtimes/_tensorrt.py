@@ -36,7 +36,7 @@ from lstm_trt.config.errors import (
     building,
     is_memory_message,
 )
-from lstm_trt.export import build
+from lstm_trt.export import build, onnx_checks
 from lstm_trt.export import engine as export_engine
 from lstm_trt.export import trt as export_trt
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
@@ -75,6 +75,7 @@ class TensorRtRuntime:
     DEVICES: ClassVar[tuple[str, ...]] = ("cuda",)
     PRECISIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("fp32", "tf32", "fp16")}
     NEEDS_ONNX: ClassVar[bool] = True
+    ONNX_RULES: ClassVar[onnx_checks.Rules] = onnx_checks.TENSORRT
     GRAPHS: ClassVar[bool] = True
     DEVICE_CLOCKS: ClassVar[bool] = True
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, building
+from lstm_trt.export import onnx_checks
 from lstm_trt.machine.facts import cpu_name, gpu_name, installed_version
 from lstm_trt.machine.gpu import NO_GPU_REMEDY
 from lstm_trt.runtimes import _cuda
@@ -38,6 +39,8 @@ DEVICES = ("cpu", "cuda")
 PRECISIONS = {"cpu": ("fp32", "int8"), "cuda": ("fp32", "tf32")}
 
 NEEDS_ONNX = True
+
+ONNX_RULES = onnx_checks.ONNXRUNTIME
 
 MODES = ("forward", "stream")
 
@@ -75,7 +78,7 @@ def prepare(request: Request) -> PreparedStep:
     if request.options.device == "cuda":
         _prepare_cuda(request.options)
     with building(NAME, request.label):
-        model = request.model()
+        model = onnx_checks.checked(request.model(), ONNX_RULES)
         return bound_session(_quantized(model) if request.options.precision == "int8" else model, request)
 
 

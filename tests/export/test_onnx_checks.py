@@ -134,8 +134,8 @@ def in_onnxruntime(model, feeds: dict) -> dict:
         {"lengths": [2, 5, 3], "direction": "reverse"},
         {"lengths": [2, 5, 3], "directions": 2},
         {"lengths": [2, 5, 3], "peepholes": True},
-        *({"activations": [name, "Tanh", "Tanh"]} for name in onnx_checks.ACTIVATIONS if name != "Sigmoid"),
-        *({"activations": ["Sigmoid", name, name]} for name in onnx_checks.ACTIVATIONS if name != "Tanh"),
+        *({"activations": [name, "Tanh", "Tanh"]} for name in onnx_checks.TENSORRT.activations if name != "Sigmoid"),
+        *({"activations": ["Sigmoid", name, name]} for name in onnx_checks.TENSORRT.activations if name != "Tanh"),
         {"activations": ["Sigmoid", "LeakyRelu", "Tanh"], "activation_alpha": [0.3]},
         {
             "activations": ["HardSigmoid", "LeakyRelu", "Tanh"],
@@ -192,16 +192,19 @@ def builds_without_checks(content: bytes, level: int | None = None) -> bool:
         (b"", "no operators"),
         (b"no protobuf at all", "not an ONNX file"),
         (lstm().SerializeToString()[:-9], "truncated"),
-        (relu(), "only Relu"),
         (unknown_attribute(), "nonsense for operator LSTM"),
     ],
 )
-def test_files_without_an_lstm_are_rejected(content, message):
+def test_files_that_are_not_valid_are_rejected(content, message):
     before = entries()
     with pytest.raises(LabError, match="my file") as refusal:
         build_engine(content, options(), name="my file")
     assert message in str(refusal.value) and isinstance(refusal.value, ExportFailed | BuildFailed)
     assert entries() == before
+
+
+def test_a_network_without_a_recurrent_operator_builds():
+    assert build_engine(relu(), options()).information["onnx"]["lstms"] == []
 
 
 def test_the_builder_silently_treats_level_9_as_5():

@@ -498,7 +498,7 @@ def test_tensorrt_gets_the_workloads_sizes(name, monkeypatch):
             asked["steps"] = asked.get("steps", 0) + 1
 
     def build_engine(onnx, options, *, name):
-        asked.update(options=options, inputs_of_onnx=len(onnx_checks.lstms(onnx_checks.read(onnx))))
+        asked.update(options=options, inputs_of_onnx=len(onnx_checks.recurrent_nodes(onnx_checks.read(onnx))))
         return SimpleNamespace(information={"build_seconds": 2.5})
 
     monkeypatch.setattr(TensorRtRuntime, "availability", lambda runtime, device: Availability(True))

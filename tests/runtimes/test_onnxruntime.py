@@ -29,19 +29,20 @@ SHAPES = [
 ]
 
 
-def prepared(shape: LstmShape, **options):
+def prepared(shape: LstmShape, runtime="onnxruntime", **options):
     inputs, _, _ = make_inputs(shape, 0)
     network = to_onnx.export_network(shape)
-    return load("onnxruntime").prepare(Request(shape, Options(**options), {INPUT: inputs}, {}, network.path))
+    return load(runtime).prepare(Request(shape, Options(**options), {INPUT: inputs}, {}, network.path))
 
 
 def reference(shape: LstmShape, inputs: np.ndarray) -> np.ndarray:
     return reference_outputs(build_module(shape, make_weights(shape, 0)), inputs)
 
 
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.label)
-def test_outputs_follow_the_inputs_and_agree_with_pytorch(shape):
-    step = prepared(shape)
+def test_outputs_follow_the_inputs_and_agree_with_pytorch(shape, runtime):
+    step = prepared(shape, runtime)
     for seed in (1, 2):
         inputs, _, _ = make_inputs(shape, seed)
         step.load_inputs({INPUT: inputs})
@@ -108,7 +109,8 @@ def test_every_registered_runtime_has_the_required_attributes(name):
 def test_loading_the_runtimes_does_not_import_their_libraries():
     code = (
         "import sys; from lstm_trt import registry, runtimes; [runtimes.load(name) for name in registry.RUNTIMES];"
-        "print([name for name in ('torch', 'onnxruntime', 'onnx', 'pandas', 'matplotlib') if name in sys.modules])"
+        "heavy = ('torch', 'onnxruntime', 'openvino', 'onnx', 'pandas', 'matplotlib');"
+        "print([name for name in heavy if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=os.environ)
     assert result.stdout.strip() == "[]", result.stderr

@@ -9,8 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-#: Number of gates of each operator.
-GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+from lstm_trt.config.workload import RecurrentLayer
 
 
 def recurrent(
@@ -37,7 +36,7 @@ def recurrent(
     def numbers(name: str, *shape: int):
         return numpy_helper.from_array(random.uniform(-0.7, 0.7, shape).astype(dtype), name)
 
-    gates = GATES[kind] * hidden
+    gates = RecurrentLayer(kind, hidden, features, sequence, batch).gates
     constants = [numbers("W", directions, gates, features), numbers("R", directions, gates, hidden)]
     constants += [numbers("B", directions, 2 * gates)] if bias else []
     by_batch = bool(attributes.get("layout"))

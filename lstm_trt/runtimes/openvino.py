@@ -1,0 +1,172 @@
+"""OpenVINO on the CPU.
+
+A trial is one `infer` of a request whose inputs and outputs are host arrays that it reads and writes in place. The
+latency hint is set, with one stream of `options.threads` threads, and OpenVINO's own pinning is off. The precision is
+always stated: by itself OpenVINO computes in bfloat16 on processors that have it. In the mode "stream" two requests
+alternate: each reads the states that the other wrote.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import cycle
+
+import numpy as np
+
+from lstm_trt.config.errors import BuildFailed, building, is_memory_error
+from lstm_trt.export import onnx_checks
+from lstm_trt.machine.facts import cpu_name, installed_version
+from lstm_trt.machine.linux import cpuinfo_flags
+from lstm_trt.runtimes.base import Availability, BufferedStep, PreparedStep, Request
+
+NAME = "openvino"
+
+DISTRIBUTION = "openvino"
+
+DEVICES = ("cpu",)
+
+PRECISIONS = {"cpu": ("fp32", "bf16", "fp16")}
+
+NEEDS_ONNX = True
+
+MODES = ("forward", "stream")
+
+ONNX_RULES = onnx_checks.OPENVINO
+
+#: Precision -> its name in OpenVINO, and the flags of x86 and Arm processors that compute in it. On others OpenVINO
+#: accepts the hint, but emulates bfloat16 and computes in float32 instead of float16.
+HINTS = {
+    "fp32": ("f32", set()),
+    "bf16": ("bf16", {"avx512_bf16", "amx_bf16", "bf16"}),
+    "fp16": ("f16", {"avx512_fp16", "amx_fp16", "fphp"}),
+}
+
+
+def availability(device: str = "cpu") -> Availability:
+    """Ready if the package is installed."""
+    version = installed_version(DISTRIBUTION)
+    if version is None:
+        return Availability(False, reason="not installed", remedy="pip install -e '.[openvino]'")
+    return Availability(True, version, cpu_name())
+
+
+def prepare(request: Request) -> PreparedStep:
+    """A compiled network with its requests, after a first call.
+
+    Raises `BuildFailed`, also if the processor does not have the precision or OpenVINO would compute a recurrent layer
+    in another one, `MemoryExhausted` and `RuntimeUnavailable`.
+    """
+    availability().require(NAME)
+    hint, flags = HINTS[request.options.precision]
+    if flags and not flags & cpuinfo_flags():
+        raise BuildFailed(f"{cpu_name()} does not compute in {request.options.precision}")
+    with building(NAME, request.label):
+        content = onnx_checks.checked(request.model(), ONNX_RULES)
+        began = time.perf_counter()
+        compiled = _compiled(content, hint, request.options.threads)
+        built = time.perf_counter()
+        step = _RequestStep(compiled, request)
+        step.costs = {"build_s": built - began, "first_call_s": time.perf_counter() - built}
+        return step
+
+
+def _compiled(content: bytes, hint: str, threads: int):
+    """The compiled model; raises `BuildFailed` with OpenVINO's reason."""
+    import openvino
+
+    core = openvino.Core()
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": hint,
+        "INFERENCE_NUM_THREADS": threads,
+        "NUM_STREAMS": 1,
+        "ENABLE_CPU_PINNING": False,
+    }
+    try:
+        compiled = core.compile_model(core.read_model(content), "CPU", settings)
+    except RuntimeError as error:
+        if is_memory_error(error):
+            raise
+        raise BuildFailed(f"{NAME} cannot build it: {_reason(error)}") from error
+    different = [precision for precision in _recurrent_precisions(compiled) if precision != hint]
+    if different:
+        raise BuildFailed(f"{NAME} would compute the recurrent layers in {different[0]} instead of {hint}")
+    return compiled
+
+
+def _reason(error: RuntimeError) -> str:
+    """The summary of OpenVINO's message, or its last line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    summary = [line[3:] for line in lines if line.startswith("-- ") and not line.endswith(":")]
+    return "; ".join(summary) or lines[-1].rpartition("CALLBACK HAS THROWN: ")[2]
+
+
+def _recurrent_precisions(compiled) -> list[str]:
+    """The precisions in which the recurrent layers are computed; those that OpenVINO unrolls are not listed."""
+    layers = (layer.get_rt_info() for layer in compiled.get_runtime_model().get_ordered_ops())
+    return [info["runtimePrecision"].astype(str) for info in layers if info["layerType"].astype(str).startswith("RNN")]
+
+
+class _RequestStep(BufferedStep):
+    def __init__(self, compiled, request: Request) -> None:
+        super().__init__({name: np.array(request.inputs[name], order="C") for name in request.input_shapes})
+        self._compiled = compiled
+        self._outputs = {name: np.empty(size, request.type(name)) for name, size in request.output_shapes.items()}
+        self._carried = [
+            {state: np.zeros(state.shape, request.type(state.input)) for state in request.states}
+            for _ in range(2 if request.states else 1)
+        ]
+        calls = [self._call(self._carried[0], self._carried[-1])]
+        if request.states:
+            calls.append(self._call(self._carried[1], self._carried[0]))
+            turns = cycle(calls)
+
+            def step() -> None:
+                next(turns)()
+
+            self.step = step
+        else:
+            (self.step,) = calls
+        self.step()
+        self.reset()
+
+    def _call(self, read: dict, written: dict) -> Callable[[], object]:
+        """The inference of a new request on the host buffers and these states."""
+        import openvino
+
+        request = self._compiled.create_infer_request()
+        states = {state.input: array for state, array in read.items()}
+        states |= {state.output: array for state, array in written.items()}
+        for name, array in {**self._inputs, **self._outputs, **states}.items():
+            request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
+        infer = super(type(request), request).infer  # the bound C function, without the Python wrapper
+        return partial(infer, {}, share_outputs=True, decode_strings=False)
+
+    def reset(self) -> None:
+        for states in self._carried:
+            for array in states.values():
+                array.fill(0)
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        return {name: array.copy() for name, array in self._outputs.items()}
+
+    def facts(self) -> dict:
+        if self._compiled is None:
+            return {}
+        get = self._compiled.get_property
+        flush = "on" if get("CPU_DENORMALS_OPTIMIZATION") else "off"
+        return {
+            "inference_precision": get("INFERENCE_PRECISION_HINT").to_string(),
+            "recurrent_precisions": _recurrent_precisions(self._compiled),
+            "inference_threads": get("INFERENCE_NUM_THREADS"),
+            "streams": get("NUM_STREAMS"),
+            "performance_hint": str(get("PERFORMANCE_HINT")),
+            "own_pinning": get("ENABLE_CPU_PINNING"),
+            "denormals": f"processor setting (CPU_DENORMALS_OPTIMIZATION is {flush})",
+        }
+
+    def close(self) -> None:
+        super().close()
+        self._compiled = None

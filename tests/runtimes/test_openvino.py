@@ -1,0 +1,58 @@
+"""What is particular to OpenVINO: precisions, threads, and requests that alternate."""
+
+from __future__ import annotations
+
+import pytest
+
+from lstm_trt.config.errors import BuildFailed
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.export.network import make_inputs
+from lstm_trt.export.to_onnx import INPUT, OUTPUT
+from lstm_trt.machine import linux
+from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
+from lstm_trt.runtimes import openvino
+from tests.runtimes.test_onnxruntime import prepared, reference
+
+SHAPE = LstmShape(2, 64, 20)
+
+
+def error_of(step) -> float:
+    inputs, _, _ = make_inputs(SHAPE, 1)
+    step.load_inputs({INPUT: inputs})
+    step.step()
+    return relative_error(step.outputs()[OUTPUT], reference(SHAPE, inputs))
+
+
+def test_the_facts_are_what_it_uses():
+    step = prepared(SHAPE, "openvino", threads=2)
+    facts = step.facts()
+    assert (facts["inference_precision"], facts["recurrent_precisions"]) == ("f32", ["f32", "f32"])
+    assert (facts["inference_threads"], facts["streams"], facts["own_pinning"]) == (2, 1, False)
+    assert step.costs.keys() == {"build_s", "first_call_s"}
+    step.close()
+    assert step.facts() == {}
+
+
+def test_float32_is_float32_on_processors_with_bfloat16():
+    assert error_of(prepared(SHAPE, "openvino")) < PARITY_BOUNDS["fp32"]
+
+
+def test_bfloat16_is_bfloat16_or_refused():
+    if openvino.HINTS["bf16"][1] & linux.cpuinfo_flags():
+        assert PARITY_BOUNDS["fp32"] < error_of(prepared(SHAPE, "openvino", precision="bf16")) < PARITY_BOUNDS["bf16"]
+    else:
+        with pytest.raises(BuildFailed, match="does not compute in bf16"):
+            prepared(SHAPE, "openvino", precision="bf16")
+
+
+def test_a_processor_without_bfloat16_is_refused(monkeypatch):
+    monkeypatch.setattr(openvino, "cpuinfo_flags", lambda: frozenset({"avx512f"}))
+    with pytest.raises(BuildFailed, match="does not compute in bf16"):
+        prepared(SHAPE, "openvino", precision="bf16")
+
+
+def test_recurrent_layers_in_another_precision_are_refused(monkeypatch):
+    """As float16 on many processors, of which only the other layers make use."""
+    monkeypatch.setattr(openvino, "_recurrent_precisions", lambda compiled: ["f16", "f32"])
+    with pytest.raises(BuildFailed, match="f16 instead of f32"):
+        prepared(SHAPE, "openvino")
