@@ -14,11 +14,13 @@ import pytest
 import lstm_trt
 from lstm_trt import runtimes
 from lstm_trt.config.configuration import Options, Protocol
+from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
+from lstm_trt.config.step import Step
 from lstm_trt.machine import checks, gpu, linux
 from lstm_trt.machine.gpu import SHIM_NAME, SHIM_VARIABLE
 from lstm_trt.recorder import session
-from lstm_trt.recorder.pool import WorkerPool
+from lstm_trt.recorder.pool import WorkerPool, record
 from lstm_trt.recorder.session import availability, describe, warm_up_device
 from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.store import folders
@@ -28,6 +30,17 @@ from tests.test_readme import blocks
 
 SHAPE = LstmShape(1, 18, 8)
 ARRIVALS = ({}, {"arrival": "periodic", "period_us": 10_000.0}, {"arrival": "paused", "pause_ms": 1.0})
+
+
+@pytest.mark.heavy
+def test_a_step_of_ones_own_on_the_gpu(tmp_path):
+    step = Step("tests.support.own_steps:make_numpy")
+    recording = record(step, protocol=Protocol(trials=20), options=Options(device="cuda"), out=tmp_path)
+    assert recording.configuration.device_name == SHIM_NAME
+    assert recording.provenance["device_warm_up"]["calls"] and recording.provenance["gpu_before"]
+    assert "gpu_sm_mhz" in recording.provenance["blocks"][0]
+    with pytest.raises(UsageError, match="--graph"):
+        describe(step, options=Options(device="cuda", graph=True))
 
 
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.heavy)])
