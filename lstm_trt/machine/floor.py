@@ -1,4 +1,4 @@
-"""The roofline bound: the time that an LSTM's arithmetic and weight traffic need at the measured rates of the cores.
+"""The roofline bound: the time that a network's arithmetic and weight traffic need at the measured rates of the cores.
 
 No float32 implementation on these cores is faster than the bound. It is printed before a recording and drawn in
 figures. Other precisions move fewer bytes and use other units, so their latencies may lie below it. The rates are
@@ -24,7 +24,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from lstm_trt.config.shape import FLOAT32_BYTES, LstmShape
+from lstm_trt.config.shape import FLOAT32_BYTES
+from lstm_trt.config.workload import Workload
 from lstm_trt.machine import facts, linux
 from lstm_trt.machine.linux import ROOT
 from lstm_trt.store import cache
@@ -99,7 +100,7 @@ class MachineRates:
 class RooflineBound:
     """A lower bound on one inference in ns, and its parts.
 
-    `total_ns` = `input_ns` (products that need no earlier step, and the dense layer)
+    `total_ns` = `input_ns` (products that need no earlier step, and those of other operators)
     + `recurrence_ns`. The latter is a sum over layers and steps of the larger of
     arithmetic and weight traffic; `arithmetic_ns` and `traffic_ns` are the sums of each.
     """
@@ -116,15 +117,16 @@ class RooflineBound:
         return "arithmetic" if self.arithmetic_ns >= self.traffic_ns else "weight traffic"
 
 
-def roofline_bound(shape: LstmShape, rates: MachineRates) -> RooflineBound:
-    """The roofline bound of one forward pass of `shape` in float32 (Williams, Waterman and Patterson, CACM 52, 2009).
+def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
+    """The roofline bound of one forward pass in float32 (Williams, Waterman and Patterson, CACM 52, 2009).
 
     With P = cores x peak rate, R(w) = cores x rate of reading w / cores bytes repeatedly
-    on each core, and for each layer and direction 4H gates, I inputs, batch B, S steps:
+    on each core, and for each of `workload.recurrent_layers` and each direction G gates
+    (4H for an LSTM, 3H for a GRU, H for an RNN), I inputs, batch B, S steps:
 
-        inputs      max(2 * 4H * I * B * S / P,  4 * 4H * I / R)      all steps at once
-        recurrence  S * max(2 * 4H * H * B / P,  4 * 4H * H / R)      step by step
-        dense       2 * H * directions * B * S / P
+        inputs      max(2 * G * I * B * S / P,  4 * G * I / R)      all steps at once
+        recurrence  S * max(2 * G * H * B / P,  4 * G * H / R)      step by step
+        others      (`workload.flops` - those of the recurrent layers) / P
 
     The weights of each layer and direction are a separate working set, since a runtime
     can work layer by layer. Gate functions, activations and calls are left out. The
@@ -138,17 +140,19 @@ def roofline_bound(shape: LstmShape, rates: MachineRates) -> RooflineBound:
         share = size / rates.cores
         return share / rates.read_rate(share)
 
-    gates, steps = 4 * shape.hidden, shape.sequence
-    rows = shape.batch * steps
-    inputs = 2 * shape.hidden * shape.directions * rows / peak
-    for width in shape.layer_inputs():
-        once = max(2 * gates * width * rows / peak, traffic_ns(FLOAT32_BYTES * gates * width))
-        inputs += shape.directions * once
-    arithmetic = 2 * gates * shape.hidden * shape.batch / peak
-    weights = traffic_ns(FLOAT32_BYTES * gates * shape.hidden)
-    passes = steps * shape.layers * shape.directions
-    recurrence = passes * max(arithmetic, weights)
-    return RooflineBound(inputs + recurrence, inputs, recurrence, passes * arithmetic, passes * weights)
+    layers = workload.recurrent_layers
+    counted = sum(layer.input_flops + layer.recurrent_flops for layer in layers)
+    inputs = max(0, (workload.flops or 0) - counted) / peak
+    recurrence = arithmetic = traffic = 0.0
+    for layer in layers:
+        once = traffic_ns(FLOAT32_BYTES * layer.gates * layer.features)
+        inputs += max(layer.input_flops / peak, layer.directions * once)
+        multiplied = layer.recurrent_flops / peak
+        read = layer.directions * layer.sequence * traffic_ns(FLOAT32_BYTES * layer.gates * layer.hidden)
+        recurrence += max(multiplied, read)
+        arithmetic += multiplied
+        traffic += read
+    return RooflineBound(inputs + recurrence, inputs, recurrence, arithmetic, traffic)
 
 
 # Measurement with machine code

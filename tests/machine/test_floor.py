@@ -14,10 +14,12 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
 from lstm_trt.config.shape import LstmShape
+from lstm_trt.config.workload import RecurrentLayer
 from lstm_trt.machine import floor as machine_floor
 from lstm_trt.machine.floor import MachineRates, roofline_bound
 
@@ -44,6 +46,14 @@ def test_floor_by_hand():
     # all arithmetic of the shape is in it
     assert floor.total_ns == replace(shape, layers=2, directions=2).flops
     assert roofline_bound(shape, replace(UNIT, cores=2)).total_ns == 1110
+
+
+def test_the_bound_of_a_network_with_other_layers():
+    gru = RecurrentLayer("GRU", hidden=2, features=7, sequence=3, batch=5, direction="bidirectional")
+    products = 2 * 6 * 7 * 3 * 5 * 2 + 2 * 6 * 2 * 3 * 5 * 2  # inputs, recurrence
+    found = roofline_bound(SimpleNamespace(recurrent_layers=(gru,), flops=products + 1000), UNIT)
+    assert (found.total_ns, found.recurrence_ns) == (products + 1000, 2 * 6 * 2 * 3 * 5 * 2)
+    assert roofline_bound(SimpleNamespace(recurrent_layers=(), flops=1000), UNIT).total_ns == 1000
 
 
 def test_floor_against_the_table_of_the_project():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from functools import partial
 
 import numpy as np
@@ -10,6 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from lstm_trt.config.workload import RecurrentLayer
+from lstm_trt.export.evaluate import ACTIVATIONS, RECURRENT
 
 
 def recurrent(
@@ -210,3 +212,35 @@ def backend_cases() -> dict[str, tuple[onnx.ModelProto, dict[str, np.ndarray], d
         named = zip((case.model.graph.input, case.model.graph.output), case.data_sets[0], strict=True)
         cases[case.name] = (case.model, *({v.name: array for v, array in zip(*pair, strict=True)} for pair in named))
     return cases
+
+
+def own_cases() -> dict[str, onnx.ModelProto]:
+    """One operator each: every attribute, input and activation that the definitions of LSTM, GRU and RNN have."""
+    given = []
+    for kind, usual in RECURRENT.items():
+        both = {"directions": 2}
+        plain = [{}, {"states": False}, {"bias": False}, {"stored": False}, both, {"direction": "reverse"}]
+        plain += [{"lengths": [2, 5, 3], **more} for more in ({}, both, {"direction": "reverse"})]
+        plain += [{"clip": 0.5}, {"clip": 0.5, "lengths": [2, 3, 3]}, {"layout": 1}, {"layout": 1, "states": False}]
+        plain += [{"dtype": np.float64}, {"dtype": np.float16}]
+        for place, name in itertools.product(range(len(usual)), ACTIVATIONS):
+            names = [*usual[:place], name, *usual[place + 1 :]]
+            alpha, beta = ([0.3] if default is not None else [] for default in ACTIVATIONS[name][1:])
+            parameters = {"activation_alpha": alpha, "activation_beta": beta}
+            chosen = {"activations": names, **{key: value for key, value in parameters.items() if value}}
+            plain += [chosen] if name in ("Affine", "ScaledTanh") else [{"activations": names}, chosen]
+        plain += [
+            {**both, "activations": [*usual, *["Sigmoid"] * len(usual)]},
+            {**both, "activations": ["LeakyRelu", *usual[1:]] * 2, "activation_alpha": [0.3, 0.1]},
+            {"activations": ["HardSigmoid", *["LeakyRelu"] * (len(usual) - 1)], "activation_alpha": [0.3, 0.1, 0.2]},
+        ]
+        given += [(kind, case) for case in plain]
+    more = ({}, {"directions": 2}, {"lengths": [2, 5, 3]}, {"bias": False})
+    for kind, flag in (
+        ("LSTM", {"input_forget": 1}),
+        ("LSTM", {"peepholes": True}),
+        ("GRU", {"linear_before_reset": 1}),
+    ):
+        given += [(kind, {**flag, **case}) for case in (*more, {"clip": 0.5})]
+    given.append(("LSTM", {"input_forget": 1, "peepholes": True}))
+    return {f"{kind} {case}": recurrent(kind, **case) for kind, case in given}

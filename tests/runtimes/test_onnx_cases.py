@@ -1,0 +1,105 @@
+"""LSTM, GRU and RNN operators under every runtime that reads ONNX: computed as defined, or refused with a reason.
+
+The cases are those of ONNX, and one for each attribute, input and activation of the definitions. The reason is the one
+that `lstm-trt inspect` prints. For TensorRT the parsed network is computed in numpy.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+
+from lstm_trt import registry, runtimes
+from lstm_trt.config.configuration import Options
+from lstm_trt.config.errors import BuildFailed
+from lstm_trt.export import onnx_checks
+from lstm_trt.export import trt as export_trt
+from lstm_trt.export.evaluate import evaluate
+from lstm_trt.recorder.parity import relative_error
+from lstm_trt.runtimes.base import Request
+from tests.support import network_in_numpy
+from tests.support.planted_graphs import backend_cases, feeds, own_cases
+
+CASES = {
+    **backend_cases(),
+    **{name: (model, feeds(model), None) for name, model in own_cases().items()},
+}
+
+#: One for each activation in each gate takes long.
+PARAMETERS = [pytest.param(case, marks=pytest.mark.heavy if "activation" in case else ()) for case in CASES]
+
+READERS = ("onnxruntime", "openvino", "tensorrt-rtx")
+
+
+def test_every_runtime_that_reads_onnx_has_rules():
+    readers = {name for name in registry.RUNTIMES if getattr(runtimes.load(name), "NEEDS_ONNX", False)}
+    assert readers == {*READERS, "tensorrt"}
+    assert all(isinstance(runtimes.load(name).ONNX_RULES, onnx_checks.Rules) for name in readers)
+
+
+def run(runtime: str, model: onnx.ModelProto, inputs: dict, folder) -> dict[str, np.ndarray]:
+    """The outputs; raises `BuildFailed` if the runtime refuses the model."""
+    if runtime == "tensorrt-rtx":
+        onnx_checks.check(model)
+        trt = pytest.importorskip("tensorrt_rtx")
+        network, keep = network_in_numpy.parse(trt, export_trt.logger(runtime), model.SerializeToString())
+        assert keep
+        return network_in_numpy.evaluate(trt, network, inputs)
+    onnx.save(model, folder / "one.onnx")
+    sizes = {
+        value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        for value in (*model.graph.input, *model.graph.output)
+    }
+    workload = SimpleNamespace(
+        label="one",
+        title=lambda mode: "one",
+        states=(),
+        symbols={},
+        types={name: str(array.dtype) for name, array in inputs.items()},
+        input_shapes={name: sizes[name] for name in inputs},
+        output_shapes={value.name: sizes[value.name] for value in model.graph.output},
+    )
+    workload.types |= dict.fromkeys(workload.output_shapes, workload.types["X"])
+    step = runtimes.load(runtime).prepare(Request(workload, Options(), inputs, onnx_path=folder / "one.onnx"))
+    step.load_inputs(inputs)
+    step.step()
+    outputs = step.outputs()
+    step.close()
+    return outputs
+
+
+@pytest.mark.parametrize("runtime", READERS)
+@pytest.mark.parametrize("case", PARAMETERS)
+def test_computed_as_defined_or_refused(case, runtime, tmp_path):
+    model, inputs, expected = CASES[case]
+    reason = onnx_checks.refusal(model, runtimes.load(runtime).ONNX_RULES)
+    if reason:
+        with pytest.raises(BuildFailed) as refusal:
+            run(runtime, model, inputs, tmp_path)
+        assert str(refusal.value) == reason
+        return
+    outputs = run(runtime, model, inputs, tmp_path)
+    for name, right in (expected or evaluate(model, inputs)).items():
+        assert outputs[name].shape == right.shape
+        assert relative_error(outputs[name], right) < (1e-5 if right.dtype != np.float16 else 1e-3)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_nothing_is_refused_that_would_be_computed_as_defined(runtime, tmp_path, monkeypatch):
+    module, spared = runtimes.load(runtime), []
+    refused = {case: CASES[case] for case in CASES if onnx_checks.refusal(CASES[case][0], module.ONNX_RULES)}
+    monkeypatch.setattr(onnx_checks, "refusal", lambda model, rules: None)
+    for case, (model, inputs, expected) in refused.items():
+        try:
+            outputs = run(runtime, model, inputs, tmp_path)
+        except BuildFailed:
+            continue
+        right = expected or evaluate(model, inputs)
+        shapes_agree = all(outputs[name].shape == right[name].shape for name in right)
+        if shapes_agree and max(relative_error(outputs[name], right[name]) for name in right) < 1e-4:
+            spared.append(case)
+    assert len(refused) > 10 and not spared
