@@ -33,7 +33,7 @@ from lstm_trt.literature.session import availability, describe_benchmark, reason
 from lstm_trt.literature.workloads import VARIANTS, LiteratureWorkload, find
 from lstm_trt.recorder import pool
 from lstm_trt.recorder.session import describe
-from lstm_trt.recorder.sweep import run_sweep
+from lstm_trt.recorder.sweep import plan, run_sweep
 from lstm_trt.runtimes import load as load_runtime
 from lstm_trt.store import folders
 from lstm_trt.store.folders import find_folder, project_folder
@@ -181,7 +181,7 @@ def load_or_record(
     grids: Sequence[Mapping[str, Sequence[int]]],
     runtimes: Sequence[str] = ("onnxruntime",),
     protocols: Sequence[Protocol] = (),
-    options: Options | None = None,
+    options: Options | Sequence[Options] | None = None,
     record: bool = False,
     out: str | Path = "data/local/notebooks",
     rounds: int = 1,
@@ -192,23 +192,20 @@ def load_or_record(
     """The runs of `grids` (each: axis -> values, as `Grid` has them) on `runtimes`.
 
     `data` is a folder or file of recordings, or several of them. Recordings must match the trials and arrivals of one
-    of `protocols`, and the precision, graph and device of `options`, if any are given. With `record` the grids are
-    recorded here first, into `out`, which resumes if interrupted; `control` adds a control run of an empty step to
-    each. If `data` is a table, all of it is loaded; `table` has the arguments of `load` for it. Raises `UsageError`
-    for unknown names, invalid sizes, and if there are no such recordings.
+    of `protocols`, and the precision, graph and device of one of `options` (`Options.each`), if any are given. With
+    `record` the grids are recorded here first, into `out`, which resumes if interrupted; `control` adds a control run
+    of an empty step to each. If `data` is a table, all of it is loaded; `table` has the arguments of `load` for it.
+    Raises `UsageError` for unknown names, invalid sizes, and if there are no such recordings.
     """
     sources = [data] if isinstance(data, str | Path) else list(data)
     if not sources:
         raise UsageError("data is empty: give a folder of recordings")
     shapes = list(dict.fromkeys(shape for grid in grids for shape in Grid(**{k: tuple(v) for k, v in grid.items()})))
+    wanted = [options] if isinstance(options, Options) else list(options or ())
     if record:
-        wanted = [
-            describe(shape, runtime, protocol, options)
-            for shape in shapes
-            for runtime in runtimes
-            for protocol in protocols or [Protocol()]
-        ]
-        return _record_missing(wanted, out, rounds=rounds, control=control, show_progress=show_progress)
+        configurations, skipped = plan(shapes, runtimes, protocols or [Protocol()], wanted or [Options()])
+        how = {"rounds": rounds, "control": control, "show_progress": show_progress}
+        return _record_missing(configurations, out, **how, warnings=skipped)
     runs = load([find_folder(path) for path in sources], **{name: value for name, value in table.items() if value})
     if not runs.own:
         return runs
@@ -218,7 +215,7 @@ def load_or_record(
         if item.configuration.workload in shapes
         and item.configuration.runtime in runtimes
         and (not protocols or any(_matches(item.configuration.protocol, protocol) for protocol in protocols))
-        and (options is None or _chosen(item.configuration.options, options))
+        and (not wanted or any(_chosen(item.configuration.options, each) for each in wanted))
     ]
     for runtime in set(runtimes) - {item.configuration.runtime for item in items}:
         load_runtime(runtime)  # raises UsageError for an unknown name
@@ -226,9 +223,10 @@ def load_or_record(
         asked = " or ".join(
             f"{count(protocol.trials, 'trial')}, arrival {protocol.arrival_text}" for protocol in protocols
         )
+        precisions = dict.fromkeys(each.precision for each in wanted)
         raise UsageError(
             f"{runs.source} has none of these shapes on {listed(runtimes)}{f' with {asked}' if asked else ''}"
-            f"{f' in {options.precision}' + ' with a graph' * options.graph if options else ''}:"
+            f"{f' in {listed(precisions)}' + ' with a graph' * wanted[0].graph if wanted else ''}:"
             " set record = True to record them here"
         )
     return replace(as_runs(items), source=runs.source, warnings=runs.warnings)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lstm_trt.campaign import describe_runs, load_literature, load_or_record
-from lstm_trt.config.configuration import Protocol
+from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store import files, schema
 from lstm_trt.store.folders import find_folder, project_folder
@@ -40,6 +40,15 @@ def test_only_the_requested_runs_are_loaded(folder):
     assert hidden_of(runs) == [8, 10, 11] and [group.n for group in runs] == [17, 17, 0]
     assert "2 recordings of 17 trials, 1 failure;" in describe_runs(runs)
     assert hidden_of(runs.where(hidden=[8])) == [8]
+
+
+def test_several_precisions_are_loaded_on_request(folder):
+    int8 = replace(planted(8).configuration, options=Options(precision="int8", cores=(0,)))
+    files.write(replace(planted(8), configuration=int8), folder)
+    runs = [load_or_record(folder, grids=grid(8), options=Options.each(names)) for names in ("int8", ["fp32", "int8"])]
+    assert [[group.configuration.options.precision for group in each] for each in runs] == [["int8"], ["fp32", "int8"]]
+    with pytest.raises(UsageError, match="in bf16, tf32:"):
+        load_or_record(folder, grids=grid(8), options=Options.each(["bf16", "tf32"]))
 
 
 @pytest.mark.parametrize(

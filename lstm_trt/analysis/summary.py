@@ -21,6 +21,7 @@ from lstm_trt.analysis.outcomes import SteadyState
 from lstm_trt.analysis.outliers import Cluster, quick
 from lstm_trt.analysis.quantiles import PERCENTILES, count_outliers, interval, median, percentile
 from lstm_trt.analysis.text import summary_table
+from lstm_trt.config.configuration import PRECISIONS
 from lstm_trt.config.labels import configuration_fields
 from lstm_trt.store.runs import as_runs
 from lstm_trt.store.samples import Group, NoTrials, Sample, groups_of
@@ -52,6 +53,9 @@ class SummaryRow(JsonFields):
     distribution, independent trials); None for a bound that does not exist at this n. *Other
     processes* differ by more than this interval; only several rounds show by how much.
 
+    `parity_error`: relative difference of the outputs from those in float32 for the same inputs, by norm, before
+    timing (in training: of the first loss); the largest of all rounds. None in a recording: not checked.
+
     `graph_captured`: whether a CUDA graph was timed; False with `graph` if it was refused. `not_alone`: number of the
     rounds during which other programs used the CPU. Both are None if not known.
     `clusters` and `steady_state` (the worst of the rounds) are None if they were not searched.
@@ -82,19 +86,20 @@ class SummaryRow(JsonFields):
     p90_us: float | None = _column("p90", 4, drop=5)
     p90_us_low: float | None = None
     p90_us_high: float | None = None
-    p99_us: float | None = _column("p99", 3, drop=8)
+    p99_us: float | None = _column("p99", 3, drop=9)
     p99_us_low: float | None = None
     p99_us_high: float | None = None
-    p999_us: float | None = _column("p99.9", 2, drop=9)
+    p999_us: float | None = _column("p99.9", 2, drop=10)
     p999_us_low: float | None = None
     p999_us_high: float | None = None
     max_us: float | None = _column("max", 1)
-    outliers: int | None = _column("outliers", 10, drop=6)
-    not_alone: int | None = _column("not alone", 11)
-    clusters: tuple[Cluster, ...] | None = _column("clusters", 12, drop=7, default=())
+    outliers: int | None = _column("outliers", 11, drop=6)
+    not_alone: int | None = _column("not alone", 12)
+    clusters: tuple[Cluster, ...] | None = _column("clusters", 13, drop=7, default=())
     steady_state: SteadyState | None = None
     max_with_warmup_us: float | None = None
-    floor_us: float | None = _column("roofline", 9, drop=4)
+    parity_error: float | None = _column("parity error", 9, drop=8)
+    floor_us: float | None = _column("roofline", 10, drop=4)
     graph: bool | None = None
     graph_captured: bool | None = None
     device_clocks: str | None = None
@@ -216,7 +221,8 @@ def statistics(latency_ns: np.ndarray) -> dict:
 
 def _place(row: SummaryRow) -> tuple:
     """Sort key of rows: shape, then runtime, version and so on; None comes first."""
-    values = (getattr(row, name) for name in FIELDS[: FIELDS.index("mode")])
+    shown = {**vars(row), "precision": row.precision and PRECISIONS.index(row.precision)}
+    values = (shown[name] for name in FIELDS[: FIELDS.index("mode")])
     return (*((value is not None, value) for value in values), row.config_id, row.round or 0)
 
 
@@ -233,6 +239,7 @@ def _recorded(group: Group, samples: Sequence[Sample], number: int | None, clust
     floors = [sample.floor_us for sample in samples if sample.floor_us is not None]
     outliers = quick(samples) if clusters else None
     alone = [sample.alone for sample in samples if sample.alone is not None]
+    errors = [sample.parity_error for sample in samples]
     found = _configured(group.configuration) | statistics(np.concatenate(timed))
     return SummaryRow(
         **found,
@@ -241,6 +248,7 @@ def _recorded(group: Group, samples: Sequence[Sample], number: int | None, clust
         steady_state=outliers and outliers.steady_state,
         max_with_warmup_us=max(float(sample.latency_ns.max()) for sample in samples) / 1e3,
         floor_us=min(floors) if floors else None,
+        parity_error=None if None in errors else max(errors),
         not_alone=alone.count(False) if alone else None,
         graph_captured=samples[0].graph_captured,
         rounds=len(samples),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lstm_trt.analysis.outcomes import Change, CountedBy, Outcome, SteadyState, TimesBy
 from lstm_trt.analysis.quantiles import ROUNDS
+from lstm_trt.config.configuration import Options
 from lstm_trt.config.format import (
     count,
     microseconds,
@@ -471,8 +472,11 @@ def summary_table(rows: Sequence[SummaryRow]) -> str:
     """
     named = _name_columns(rows)
     shown = sorted((column for column in fields(rows[0]) if column.metadata), key=lambda c: c.metadata["place"])
-    # `not_alone` is shown if it is above 0 anywhere
+    # `not_alone` is shown if it is above 0 anywhere, the error if a precision is not float32 or a row was not checked
     empty = [name for name in ("floor_us", "not_alone") if not any(getattr(row, name) for row in rows)]
+    recorded = [row for row in rows if row.status == "ok" and row.config_id is not None]
+    plain = all(row.precision == Options.precision and row.parity_error is not None for row in recorded)
+    empty += ["parity_error"] if plain else []
     shown = [column for column in shown if column.name not in empty]
     lines = []
     for row in rows:
@@ -487,6 +491,7 @@ def summary_table(rows: Sequence[SummaryRow]) -> str:
     caption = "latencies in us after warm-up"
     caption += "; network: layers x hidden" if "network" in header else ""
     caption += "; n: number of trials"
+    caption += "; parity error: relative to float32" if "parity error" in header else ""
     caption += "; roofline: lower bound for this machine" if "roofline" in header else ""
     legend = "outliers: outside 1.5 x IQR (box plot);"
     legend += " clusters: the largest (multiple of local median, share), others"
@@ -541,6 +546,8 @@ def _cell(row: SummaryRow, name: str) -> str:
     value = getattr(row, name)
     if name == "clusters" and value is not None:
         return clusters_cell(value)
+    if name == "parity_error":
+        return "not checked" if value is None else f"{value:.1e}" if value else "0"
     if not name.endswith("_us"):
         return "-" if value is None else str(value)
     return microseconds(value) + "*" * (getattr(row, f"{name}_high", row.max_us) is None)

@@ -73,11 +73,14 @@ def shape_of(arguments: argparse.Namespace) -> LstmShape:
     return LstmShape(**sizes_of(arguments))
 
 
-def runtime_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the fields of `Options` and `Protocol`."""
+def runtime_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """Add the fields of `Options` and `Protocol`; with `several` a list of precisions."""
     options = parser.add_argument_group("runtime options")
     add = options.add_argument
-    add("--precision", choices=PRECISIONS, default=Options.precision, help="precision (default %(default)s)")
+    precision = "precision (default %(default)s; int8: ONNX Runtime's dynamic quantization)"
+    if several:
+        precision = f"precisions (default {Options.precision}; int8: ONNX Runtime's dynamic quantization)"
+    add("--precision", choices=PRECISIONS, nargs="+" if several else None, default=Options.precision, help=precision)
     add(
         "--threads", type=int, default=Options.threads, metavar="K", help="threads, one core each (default %(default)s)"
     )
@@ -136,6 +139,11 @@ def protocol_of(arguments: argparse.Namespace) -> Protocol:
 def options_of(arguments: argparse.Namespace) -> Options:
     """The given options."""
     return Options(**_given(arguments, Options))
+
+
+def each_options_of(arguments: argparse.Namespace) -> list[Options]:
+    """The given options with each of the precisions."""
+    return Options.each(**_given(arguments, Options))
 
 
 def _given(arguments: argparse.Namespace, kind: type) -> dict:

@@ -10,9 +10,9 @@ from lstm_trt.cli.common import (
     CONTROL_HELP,
     RUNTIME_HELP,
     deadline_argument,
+    each_options_of,
     exit_status,
     figure_arguments,
-    options_of,
     print_answer,
     print_files,
     protocol_of,
@@ -26,8 +26,7 @@ from lstm_trt.cli.common import (
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count
 from lstm_trt.config.shape import AXES, GRIDS, Grid
-from lstm_trt.recorder.session import describe
-from lstm_trt.recorder.sweep import run_sweep
+from lstm_trt.recorder.sweep import sweep
 from lstm_trt.store.runs import load
 
 EXAMPLE = (
@@ -43,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--grid", metavar="NAME", help=f"predefined grid: {grids}; given sizes replace those of the grid")
     shape_arguments(parser, several=True, required=False)
     add("--runtime", nargs="+", default=["onnxruntime"], metavar="NAME", help=f"{RUNTIME_HELP} (default onnxruntime)")
-    runtime_arguments(parser)
+    runtime_arguments(parser, several=True)
     rounds = "rounds, each in new processes (default 3 from 10000 trials on, else 1)"
     add("--rounds", type=int, metavar="N", help=rounds)
     add("--control", action="store_true", help=CONTROL_HELP)
@@ -59,14 +58,12 @@ def run(arguments: argparse.Namespace) -> int:
     limit = arguments.memory_limit_gb
     if limit is not None and not limit > 0:
         raise UsageError(f"--memory-limit-gb must be above 0, not {limit:g}")
-    protocol, options = protocol_of(arguments), options_of(arguments)
-    report = run_sweep(
-        [
-            describe(shape, runtime, protocol, options)
-            for shape in _grid(arguments)
-            for runtime in dict.fromkeys(arguments.runtime)
-        ],
-        arguments.out,
+    report = sweep(
+        _grid(arguments),
+        arguments.runtime,
+        protocol_of(arguments),
+        each_options_of(arguments),
+        out=arguments.out,
         **sweep_options(arguments),
         seed=arguments.seed,
         control=arguments.control,

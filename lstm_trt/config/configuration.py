@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -75,6 +75,12 @@ class Options:
             raise UsageError(f"unknown device {self.device!r}: choose cpu, cuda, or cuda:1 and so on")
         if self.device_clocks not in DEVICE_CLOCKS:
             raise UsageError(f"unknown device clocks {self.device_clocks!r}: choose from {', '.join(DEVICE_CLOCKS)}")
+
+    @classmethod
+    def each(cls, precision: str | Sequence[str], **others: object) -> list[Options]:
+        """Options with one precision, or with each of several, and otherwise the same."""
+        names = [precision] if isinstance(precision, str) else dict.fromkeys(precision)
+        return [cls(precision=name, **others) for name in names]
 
     def as_dict(self) -> dict:
         """JSON values; fields that were added later are left out if they have their default (`identity_fields`)."""
@@ -197,6 +203,12 @@ class Configuration:
     def name(self) -> str:
         """Name of the workload: `2x200-s128-b1`, `ptb-lm@1/8 training`."""
         return self.workload.title(self.mode)
+
+    @property
+    def title(self) -> str:
+        """Workload and runtime, and the precision if it is not the default: `2x200-s128-b1 on onnxruntime in int8`."""
+        precision = self.options.precision
+        return f"{self.name} on {self.runtime}" + f" in {precision}" * (precision != Options.precision)
 
     def as_dict(self) -> dict:
         """JSON values; `from_dict` is the inverse."""

@@ -6,7 +6,7 @@ Any other exception is a bug: its traceback is printed and the exit status is 70
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 STAGES = ("export", "build", "parity", "run", "memory", "time")
@@ -31,6 +31,14 @@ class LabError(Exception):
 
 class UsageError(LabError):
     """An argument, such as a name, size or path, is invalid."""
+
+
+class UnsupportedPrecision(UsageError):
+    """A runtime does not support a precision on a device; `offered` are those that it supports."""
+
+    def __init__(self, runtime: str, device: str, precision: str, offered: Sequence[str]):
+        super().__init__(f"{runtime} on {device} does not support {precision}: choose from {', '.join(offered)}")
+        self.runtime, self.device, self.precision, self.offered = runtime, device, precision, tuple(offered)
 
 
 class NotATable(UsageError):

@@ -294,7 +294,7 @@ def choose_tails(runs: Runs) -> Runs:
 
 def _network(group: Group) -> str:
     configuration = group.configuration
-    return group.name if configuration is None else f"{configuration.name} on {configuration.runtime}"
+    return group.name if configuration is None else configuration.title
 
 
 def control_us(group: Group) -> np.ndarray | None:

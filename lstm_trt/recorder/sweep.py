@@ -21,7 +21,8 @@ from pathlib import Path
 from tqdm import tqdm
 
 from lstm_trt.config.configuration import TIERS, Configuration, Options, Protocol
-from lstm_trt.config.format import count, duration
+from lstm_trt.config.errors import UnsupportedPrecision, UsageError
+from lstm_trt.config.format import count, duration, listed
 from lstm_trt.config.workload import Workload
 from lstm_trt.recorder.pool import Outcome, Seconds, WorkerPool, check_limits, waiting_text
 from lstm_trt.recorder.process import Interpreter
@@ -39,6 +40,7 @@ class _Load:
     spent_s: float = 0.0
     work_done: int = 0
     versions: set[str] = field(default_factory=set)
+    precisions: set[str] = field(default_factory=set)
 
 
 def _in_notebook() -> bool:
@@ -82,6 +84,7 @@ class Progress:
             load.left += 1
             load.work_left += _work(configuration)
             load.versions.add(configuration.runtime_version)
+            load.precisions.add(configuration.options.precision)
             self._scheduled_left += configuration.protocol.scheduled_s
         self._report = report
         self._show = show and report.left > 0
@@ -106,9 +109,10 @@ class Progress:
             self._bar.close()
 
     def begin(self, configuration: Configuration, number: int) -> None:
-        several = len(self._loads[configuration.runtime].versions) > 1
-        version = f" {configuration.runtime_version}" if several else ""
-        self._running = f"{configuration.name} {configuration.runtime}{version}" + (f" r{number}" if number else "")
+        load, precision = self._loads[configuration.runtime], configuration.options.precision
+        version = f" {configuration.runtime_version}" if len(load.versions) > 1 else ""
+        system = f"{configuration.runtime}{version}" + f" {precision}" * (len(load.precisions) > 1)
+        self._running = f"{configuration.name} {system}" + (f" r{number}" if number else "")
         self._show_line(self._running)
 
     def listen(self, message: dict) -> None:
@@ -242,6 +246,7 @@ class Report:
                 {
                     "shape": f.configuration.name,
                     "runtime": f.configuration.runtime,
+                    "precision": f.configuration.options.precision,
                     "stage": f.stage,
                     "reason": f.reason,
                 }
@@ -268,10 +273,7 @@ class Report:
                 + f"storing {self.seconds.storing:.1f} s"
             )
         for failure in self.failures[:FAILURES_LISTED]:
-            lines.append(
-                f"failed: {failure.configuration.name} on {failure.configuration.runtime}"
-                f" at {failure.stage}: {failure.reason}"
-            )
+            lines.append(f"failed: {failure.configuration.title} at {failure.stage}: {failure.reason}")
         more = len(self.failures) - FAILURES_LISTED
         if more > 0:
             lines.append(f"and {count(more, 'more failure')}; lstm-trt summarize lists all of them")
@@ -309,16 +311,17 @@ def run_sweep(
     wait: bool = True,
     show_progress: bool = True,
     interpreters: Mapping[str, Interpreter] | None = None,
+    warnings: Iterable[str] = (),
 ) -> Report:
     """Record the configurations that `out` does not contain yet; Ctrl-C ends it cleanly with `report.stopped`.
 
     `rounds`: how often each configuration is recorded (None: `default_rounds` of the largest
     number of trials). `control`: add a control run after each, which doubles the run time.
     `wait`: whether to wait while another recording uses the same cores. `interpreters`:
-    configuration id -> Python that records it, if it is not the current one. If a
-    configuration fails, a failure row is written and the sweep continues. Raises `UsageError` if
-    the folder is unusable or in use, or without `wait` the cores are in use; `Refused` if the
-    disk is full. Completed recordings are kept.
+    configuration id -> Python that records it, if it is not the current one. `warnings`: lines
+    for the report. If a configuration fails, a failure row is written and the sweep continues.
+    Raises `UsageError` if the folder is unusable or in use, or without `wait` the cores are in
+    use; `Refused` if the disk is full. Completed recordings are kept.
     """
     if rounds is None:
         rounds = default_rounds(max((item.protocol.trials for item in configurations), default=1))
@@ -327,7 +330,7 @@ def run_sweep(
     folder = files.make_folder(Path(out))
     began = time.monotonic()
     with folder_lock(folder):
-        report = Report(total=rounds * len(configurations))
+        report = Report(total=rounds * len(configurations), warnings=list(warnings))
         for path in folders.tidy(folder):
             report.warnings.append(f"{path.name} was damaged; it has been moved aside and is recorded again")
         recorded, failed = folders.finished(folder)
@@ -362,8 +365,8 @@ def run_sweep(
 def sweep(
     workloads: Iterable[Workload],
     runtimes: Sequence[str | None] = (None,),
-    protocol: Protocol | None = None,
-    options: Options | None = None,
+    protocol: Protocol | Sequence[Protocol] | None = None,
+    options: Options | Sequence[Options] | None = None,
     *,
     out: str | os.PathLike,
     mode: str | None = None,
@@ -371,9 +374,40 @@ def sweep(
 ) -> Report:
     """Record every workload (a `Grid`, or any workloads) on every runtime into `out`; resumes if interrupted.
 
-    A runtime None is the default of the workload's kind, as in `describe`.
+    With several protocols or options, each is recorded; `Options.each(precision=["fp32", "bf16"])` makes options
+    with several precisions. A runtime is skipped for the precisions that it does not support on its device, with a
+    warning in the report. A runtime None is the default of the workload's kind, as in `describe`.
+
     `how` is passed to `run_sweep`: `rounds`, `control`, `time_limit_s`, `memory_limit` (bytes), `retry_failed`,
-    `wait`, `show_progress` and `seed` (of the order). Raises what `describe` and `run_sweep` raise.
+    `wait`, `show_progress` and `seed` (of the order). Raises what `plan` and `run_sweep` raise.
     """
-    wanted = [describe(workload, runtime, protocol, options, mode) for workload in workloads for runtime in runtimes]
-    return run_sweep(wanted, out, **how)
+    wanted, skipped = plan(workloads, runtimes, protocol, options, mode)
+    return run_sweep(wanted, out, warnings=skipped, **how)
+
+
+def plan(
+    workloads: Iterable[Workload],
+    runtimes: Iterable[str | None],
+    protocol: Protocol | Sequence[Protocol] | None = None,
+    options: Options | Sequence[Options] | None = None,
+    mode: str | None = None,
+) -> tuple[list[Configuration], list[str]]:
+    """The configurations that `sweep` records, and a line for each runtime that is skipped for some precisions.
+
+    Raises what `describe` raises; an unsupported precision is an error only if no configuration is left.
+    """
+    wanted: list[Configuration] = []
+    lacking: dict[tuple, dict[str, UnsupportedPrecision]] = {}
+    sides = [dict.fromkeys(runtimes), *(each if isinstance(each, Sequence) else [each] for each in (protocol, options))]
+    for workload, runtime, protocol_of_it, options_of_it in itertools.product(workloads, *sides):
+        try:
+            wanted.append(describe(workload, runtime, protocol_of_it, options_of_it, mode))
+        except UnsupportedPrecision as error:
+            lacking.setdefault((error.runtime, error.device), {})[error.precision] = error
+    lines = []
+    for (runtime, device), errors in lacking.items():
+        *_, last = errors.values()
+        lines.append(f"{runtime} on {device} does not support {listed(errors)}: choose from {listed(last.offered)}")
+    if lines and not wanted:
+        raise UsageError("; ".join(lines))
+    return wanted, [f"skipped: {line}" for line in lines]

@@ -157,7 +157,7 @@ def snapshot_of(
     """A snapshot of one configuration's latencies."""
     return Snapshot(
         state=state,
-        name=f"{configuration.name} on {configuration.runtime}" if configuration else None,
+        name=configuration.title if configuration else None,
         config_id=configuration.id if configuration else None,
         files=files,
         configurations=configurations,

@@ -16,7 +16,7 @@ import numpy as np
 
 from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Configuration, Options
-from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UsageError
+from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UnsupportedPrecision, UsageError
 from lstm_trt.config.workload import State, Workload
 from lstm_trt.export.to_onnx import static_model
 from lstm_trt.runtimes._cuda import EventClocks
@@ -181,6 +181,8 @@ class BufferedStep(PreparedStep):
 def check_options(name: str, runtime: Any, options: Options) -> None:
     """Raises `UsageError` for options that the runtime `name` does not support on their device.
 
+    For the precision this is `UnsupportedPrecision`.
+
     Runtimes that can capture a CUDA graph on request have the attribute `GRAPHS`, those with device clocks
     `DEVICE_CLOCKS`, those that can do without I/O binding `IO_BINDING`.
     """
@@ -188,8 +190,7 @@ def check_options(name: str, runtime: Any, options: Options) -> None:
     if device not in runtime.DEVICES:
         raise UsageError(f"{name} does not support the device {device!r}: choose from {', '.join(runtime.DEVICES)}")
     if options.precision not in runtime.PRECISIONS[device]:
-        offered = ", ".join(runtime.PRECISIONS[device])
-        raise UsageError(f"{name} on {device} does not support {options.precision}: choose from {offered}")
+        raise UnsupportedPrecision(name, device, options.precision, runtime.PRECISIONS[device])
     if options.graph and device == "cpu":
         raise UsageError(f"{name} runs on the CPU, where CUDA graphs do not exist: omit --graph")
     if options.device_clocks != "off" and device == "cpu":

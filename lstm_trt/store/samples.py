@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lstm_trt.config.configuration import PRECISIONS
 from lstm_trt.config.labels import configuration_fields, labels
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ class Sample:
     read. `block_causes`: the same for counters that are read between blocks of trials.
     `control_ns`: latencies of the control run (an empty step with the same arrivals), None if
     there was none. `alone`: whether hardly any other program ran meanwhile, None if not known.
-    `graph_captured`: whether a CUDA graph was timed, None on runtimes without one.
+    `graph_captured`: whether a CUDA graph was timed, None on runtimes without one. `parity_error`:
+    relative difference of the outputs from those in float32, None if not checked or not known.
     """
 
     latency_ns: np.ndarray = field(repr=False)
@@ -52,6 +54,7 @@ class Sample:
     floor_us: float | None = None
     alone: bool | None = None
     graph_captured: bool | None = None
+    parity_error: float | None = None
 
     @property
     def timed_ns(self) -> np.ndarray:
@@ -127,6 +130,7 @@ def of_recording(recording: Recording) -> Sample:
         machine=provenance.get("machine_fingerprint"),
         versions=provenance.get("versions", {}),
         floor_us=None if floor_ns is None else floor_ns / 1e3,
+        parity_error=(provenance.get("parity") or {}).get("error"),
         alone=(provenance.get("others") or {}).get("alone"),
         graph_captured=(provenance.get("runtime") or {}).get("graph_captured"),
     )
@@ -155,6 +159,7 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
             samples.setdefault(key, {})[sample.round, sample.started_unix_ns or 0] = sample
     measured = {key[0] for key in samples}
     machines = {key[1] for key in samples}
+    fp32_only = {each.options.precision for each in configurations.values()} <= {PRECISIONS[0]}
     groups = []
     for key, configuration in configurations.items():
         if key not in samples and key[0] in measured:
@@ -172,9 +177,11 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
         fields |= {"machine": key[1]} if len(machines) > 1 else {}
         fields |= {"graph_captured": False} if key[2] else {}
         failure = failures.get(key)
+        name = f"{configuration.name} on {configuration.runtime}"
+        name += "" if fp32_only else f" in {configuration.options.precision}"
         groups.append(
             Group(
-                name=f"{configuration.name} on {configuration.runtime}" + ", graph refused" * key[2],
+                name=name + ", graph refused" * key[2],
                 samples=tuple(samples[key][mark] for mark in sorted(samples[key])) if key in samples else (),
                 group=fields,
                 configuration=configuration,
@@ -186,7 +193,8 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
         configuration = group.configuration
         named = " ".join(map(str, configuration.workload.group_fields(configuration.mode).values()))
         sizes = (-1 if size is None else size for size in configuration.workload.axes.values())
-        return (named, *sizes, configuration.runtime, configuration.id)
+        precision = PRECISIONS.index(configuration.options.precision)
+        return (named, *sizes, configuration.runtime, precision, configuration.id)
 
     return with_distinct_names(sorted(groups, key=place))
 

@@ -7,18 +7,23 @@ import io
 import json
 import math
 import re
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from lstm_trt.analysis.compare import compare
+from lstm_trt.analysis.deadline import verdict
 from lstm_trt.analysis.outliers import Cluster
 from lstm_trt.analysis.quantiles import count_outliers, percentile
 from lstm_trt.analysis.summary import FIELDS as ROW_FIELDS
 from lstm_trt.analysis.summary import statistics, summarize, summarize_groups
 from lstm_trt.analysis.text import clusters_cell, clusters_line, summary_table
+from lstm_trt.config.configuration import Options
 from lstm_trt.store import files, folders, schema
+from lstm_trt.store.runs import as_runs
 from lstm_trt.store.samples import Group, NoTrials, Sample
 from tests.store.test_store import planted
 
@@ -81,6 +86,40 @@ def test_recordings_that_were_not_alone_are_marked():
     assert summarize(recordings[:2])[0].not_alone == 0 and "not alone" not in str(summarize(recordings[:2]))
     assert summarize(recordings)[0].not_alone == 1 and "not alone" in str(summarize(recordings))
     assert [row.not_alone for row in summarize(recordings, by_round=True)] == [0, 0, 1, None]
+
+
+def in_precision(precision: str, error: float | None, **more) -> schema.Recording:
+    recording = planted(**more)
+    options = Options(precision=precision, cores=(0,))
+    provenance = {**recording.provenance, "parity": {"error": error}}
+    return replace(recording, configuration=replace(recording.configuration, options=options), provenance=provenance)
+
+
+def test_the_error_against_float32_is_beside_the_times():
+    """The largest of all rounds; a table in which everything is in float32 leaves it out."""
+    fp32 = [in_precision("fp32", error, round=number) for number, error in enumerate((1e-7, 0.0))]
+    half = [in_precision("fp16", error, round=number) for number, error in enumerate((2e-4, 3e-4))]
+    found = summarize([*half, *fp32, in_precision("int8", 0.02)])
+    assert [(row.precision, row.parity_error) for row in found] == [("fp32", 1e-7), ("fp16", 3e-4), ("int8", 0.02)]
+    assert [row.parity_error for row in summarize(fp32, by_round=True)] == [1e-7, 0.0]
+    assert list(found.frame["parity_error"]) == [1e-7, 3e-4, 0.02] and "parity_error" in found.csv_text()
+    shown = str(found).splitlines()
+    place = shown[2].index("parity error") + len("parity error")
+    assert [line[:place].split()[-1] for line in shown[3:]] == ["1.0e-07", "3.0e-04", "2.0e-02"]
+    assert "parity error" not in str(summarize(fp32))
+    (row,) = unchecked = summarize([fp32[0], in_precision("fp32", None, round=1)])
+    assert row.parity_error is None and "not checked" in str(unchecked)
+
+
+def test_precisions_are_never_pooled_and_named():
+    runs = as_runs([in_precision("bf16", 1e-3), in_precision("fp32", 1e-7), in_precision("fp16", 1e-4)])
+    names = [f"1x8-s4-b1 on onnxruntime in {precision}" for precision in ("fp32", "fp16", "bf16")]
+    assert [group.name for group in runs] == names
+    assert [group.name for group in as_runs([in_precision("fp32", 0.0)])] == ["1x8-s4-b1 on onnxruntime"]
+    assert [group.name for group in as_runs([in_precision("bf16", 0.0)])] == names[2:]
+    assert [group.name for group, _ in verdict(runs, deadline_us=1000).items()] == names
+    sides = compare(runs, as_runs([in_precision(name, 0.0, round=1) for name in ("fp32", "bf16")]))
+    assert [[side.name for side in sides_of[1:]] for sides_of in sides.pairs.pairs] == [names[:1] * 2, names[2:] * 2]
 
 
 def folder_with_a_failure(folder):
@@ -231,7 +270,7 @@ def test_the_table_names_groups_from_elsewhere():
 
 def test_a_recording_with_everything_stays_narrow():
     recording = planted(rows=1003, latency_ns=np.random.default_rng(0).integers(10**9, 2 * 10**9, 1003))
-    recording.provenance["floor_ns"] = 123456789
+    recording.provenance.update(floor_ns=123456789, parity={"error": 1e-7})
     (row,) = summarize([recording])
     clusters = tuple(cluster_at(1.25 * k, 0.02) for k in range(1, 9))
     row = type(row)(**{name: getattr(row, name) for name in ROW_FIELDS} | {"clusters": clusters, "directions": 2})

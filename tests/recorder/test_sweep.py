@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from lstm_trt.config.configuration import Protocol
+from lstm_trt.config.configuration import Options, Protocol
+from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid
 from lstm_trt.recorder.pool import record_configuration
 from lstm_trt.recorder.process import Process
 from lstm_trt.recorder.session import describe
 from lstm_trt.recorder.sweep import order, run_sweep
+from lstm_trt.recorder.sweep import plan as plan_sweep
 from lstm_trt.store import files as store_files
 from lstm_trt.store import folders, schema
 from lstm_trt.store.locks import LOCK_FILE, folder_lock
@@ -280,10 +282,30 @@ def test_failures_and_recordings_survive_consolidation(tmp_path, lab):
     assert report.recorded == 0 and (report.done_before, report.failed_before) == (1, 1)
 
 
+def test_a_runtime_is_skipped_for_the_precisions_that_it_lacks():
+    options = Options.each(["fp32", "tf32", "bf16", "int8", "fp32"], threads=1)
+    wanted, skipped = plan_sweep(SMALL, ["onnxruntime", "pytorch"], options=options)
+    found = {(each.runtime, each.options.precision) for each in wanted}
+    assert found == {("onnxruntime", "fp32"), ("onnxruntime", "int8"), ("pytorch", "fp32"), ("pytorch", "bf16")}
+    assert len(wanted) == len(SMALL) * len(found)
+    assert ["onnxruntime on cpu does not support tf32, bf16:" in line for line in skipped] == [True, False]
+    assert "pytorch on cpu does not support tf32, int8:" in skipped[1]
+    assert plan_sweep(SMALL, ["pytorch"], options=Options(precision="bf16"))[1] == []
+    for runtimes in (["onnxruntime"], ["onnxruntime", "pytorch"]):
+        with pytest.raises(UsageError) as raised:
+            plan_sweep(SMALL, runtimes, options=Options.each("tf32"))
+        assert all(f"{name} on cpu does not support tf32: choose from fp32" in str(raised.value) for name in runtimes)
+
+
 def test_the_report_in_json_adds_up(tmp_path, lab):
-    arguments = ("sweep", "--layers", 1, "--hidden", 8, "--sequence", 16, 32, "--trials", 500, "--out", tmp_path)
-    answer = json.loads(lab(*arguments, "--format", "json").stdout)
+    arguments = ("sweep", "--layers", 1, "--hidden", 8, "--sequence", 16, "--trials", 500, "--out", tmp_path)
+    answer = json.loads(lab(*arguments, "--precision", "int8", "bf16", "fp32", "--format", "json").stdout)
     assert (answer["total"], answer["recorded"], answer["left"]) == (2, 2, 0)
+    (skipped,) = answer["warnings"]
+    assert "does not support bf16" in skipped
+    fp32, int8 = json.loads(lab("summarize", tmp_path, "--format", "json").stdout)
+    assert (fp32["precision"], int8["precision"]) == ("fp32", "int8")
+    assert 0 < fp32["parity_error"] < 1e-5 and 1e-4 < int8["parity_error"] < 5e-2
     assert 0 < answer["inside_trials_s"] <= answer["timing_s"]
     accounted = answer["preparing_s"] + answer["timing_s"] + answer["storing_s"]
     assert accounted <= answer["wall_s"]
