@@ -22,7 +22,7 @@ def configuration_fields(configuration: Configuration) -> dict[str, object]:
     plain = configuration.as_dict()
     names = ("mode", "runtime", "runtime_version", "device_name")
     return {
-        **plain["workload"],
+        **configuration.workload.label_fields,
         **{name: plain[name] for name in names},
         **plain["options"],
         **asdict(configuration.protocol),

@@ -101,10 +101,6 @@ class LstmShape(Workload):
         return (State("h0", "hn", sizes), State("c0", "cn", sizes))
 
     @property
-    def symbols(self) -> dict[str, int]:
-        return {"sequence": self.sequence, "batch": self.batch}
-
-    @property
     def flags(self) -> dict[str, tuple[str, ...]]:
         return {f"--{axis}": (str(size),) for axis, size in self.axes.items()}
 

@@ -158,11 +158,6 @@ class Workload(ABC):
         return {}
 
     @property
-    def symbols(self) -> dict[str, int]:
-        """Symbolic size of the ONNX file -> its value."""
-        return {}
-
-    @property
     def recurrent_layers(self) -> tuple[RecurrentLayer, ...]:
         """The recurrent operators in the order of the graph; empty if not known."""
         return ()
@@ -181,6 +176,11 @@ class Workload(ABC):
     def flops(self) -> int | None:
         """Operations of one forward pass, matrix products only (2 per weight); None if not known."""
         return None
+
+    @property
+    def label_fields(self) -> dict[str, object]:
+        """Fields that labels can show to tell it from other workloads: name -> value."""
+        return self.as_dict()
 
     def group_fields(self, mode: str) -> dict[str, object]:
         """Fields that distinguish it from other workloads, besides its axes: name -> JSON value."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -121,7 +121,7 @@ def _export(shape: LstmShape, weights: dict[str, np.ndarray]) -> bytes:
     symbolic = {0: "sequence", 1: "batch"}
     content = export_module(
         build_module(shape, weights),
-        torch.zeros(3, 2, shape.features),
+        (torch.zeros(3, 2, shape.features),),
         shape.label,
         shape.layers,
         dynamic_axes={INPUT: symbolic, OUTPUT: symbolic},
@@ -136,15 +136,17 @@ def _export(shape: LstmShape, weights: dict[str, np.ndarray]) -> bytes:
 
 def export_module(
     module: torch.nn.Module,
-    example: torch.Tensor,
+    example: tuple[torch.Tensor, ...],
     label: str,
-    lstm_operators: int,
-    dynamic_axes: dict[str, dict[int, str]] | None = None,
+    lstm_operators: int | None = None,
+    dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
+    input_names: Sequence[str] = (INPUT,),
+    output_names: Sequence[str] = (OUTPUT,),
 ) -> bytes:
-    """A module with one input and one output as ONNX, checked to have `lstm_operators` LSTM operators.
+    """A module as ONNX, checked; if given, to have `lstm_operators` LSTM operators.
 
-    Sizes are those of `example` except for `dynamic_axes` (input or output -> axis -> symbol). `label` names the
-    network in messages. Raises `ExportFailed` if the exporter or the ONNX checker fails.
+    Sizes are those of the `example` inputs except for `dynamic_axes` (input or output -> axis -> symbol). `label` names
+    the network in messages. Raises `ExportFailed` if the exporter or the ONNX checker fails.
     """
     import onnx
     import torch
@@ -155,10 +157,10 @@ def export_module(
             warnings.simplefilter("ignore")  # about its deprecation and about fixed batch sizes
             torch.onnx.export(
                 module,
-                (example,),
+                example,
                 buffer,
-                input_names=[INPUT],
-                output_names=[OUTPUT],
+                input_names=list(input_names),
+                output_names=list(output_names),
                 dynamic_axes=dynamic_axes,
                 opset_version=OPSET,
                 dynamo=False,
@@ -168,7 +170,7 @@ def export_module(
     except Exception as error:  # no error of exporter or checker may stop a sweep
         raise ExportFailed(f"PyTorch {torch.__version__} cannot export {label}: {first_line(error)}") from error
     found = [node.op_type for node in model.graph.node].count("LSTM")
-    if found != lstm_operators:
+    if lstm_operators not in (None, found):
         raise ExportFailed(f"the export of {label} has {found} LSTM operators, not {lstm_operators}")
     return buffer.getvalue()
 
@@ -183,13 +185,12 @@ def static_model(path: Path, workload: Workload) -> bytes:
 
     try:
         model = onnx.load(str(path))
-        inferred = infer_sizes(model, workload.symbols)
         shapes = {**workload.input_shapes, **workload.output_shapes}
         shapes |= {name: state.shape for state in workload.states for name in (state.input, state.output)}
-        for name, found in inferred.items():
-            expected = shapes.get(name, found)
+        for value in with_sizes(model, shapes).graph.output:
+            found, expected = sizes_of(value), shapes[value.name]
             if len(found) != len(expected) or any(a not in (None, b) for a, b in zip(found, expected, strict=True)):
-                raise ExportFailed(f"{path.name} at {workload.label} gives outputs of {found}, not {expected}")
+                raise ExportFailed(f"{path.name} at {workload.label} gives {value.name} of {found}, not {expected}")
         del model.graph.value_info[:]
         for value in (*model.graph.input, *model.graph.output):
             if value.name in shapes:
@@ -201,18 +202,11 @@ def static_model(path: Path, workload: Workload) -> bytes:
         raise ExportFailed(f"{path} cannot be made static at {workload.label}: {first_line(error)}") from error
 
 
-def infer_sizes(model: onnx.ModelProto, symbols: Mapping[str, int]) -> dict[str, tuple[int | None, ...]]:
-    """Check the graph with these values of its symbolic sizes; output -> its sizes by strict shape inference.
+def with_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
+    """The graph with inputs of these shapes, checked, with the sizes of all tensors as far as they can be derived.
 
-    A size that cannot be derived is None. Large weights are replaced by inputs, so that this takes milliseconds for any
-    size of network. Raises onnx's errors.
+    Weights are replaced by inputs, so that this takes milliseconds for any size of network. Raises onnx's errors.
     """
-    inferred = with_symbols(model, symbols)
-    return {value.name: sizes_of(value) for value in inferred.graph.output}
-
-
-def with_symbols(model: onnx.ModelProto, symbols: Mapping[str, int]) -> onnx.ModelProto:
-    """The graph without its large weights and with values for its symbolic sizes, checked, with all sizes inferred."""
     import onnx
 
     bare = onnx.ModelProto()
@@ -231,13 +225,11 @@ def with_symbols(model: onnx.ModelProto, symbols: Mapping[str, int]) -> onnx.Mod
         elif tensor.name not in known:
             graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     for value in graph.input:
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param in symbols:
-                dim.dim_value = symbols[dim.dim_param]
+        if value.name in shapes:
+            _write_sizes(value, shapes[value.name])
     for value in graph.output:
         for dim in value.type.tensor_type.shape.dim:
-            if not dim.dim_value or dim.dim_param:
-                dim.Clear()  # must be derived by the inference
+            dim.Clear()  # must be derived by the inference
     onnx.checker.check_model(bare)
     return onnx.shape_inference.infer_shapes(bare, check_type=True, strict_mode=True, data_prop=True)
 

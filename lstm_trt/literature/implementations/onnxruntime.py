@@ -78,7 +78,7 @@ def export_workload(workload: LiteratureWorkload, weights: dict[str, np.ndarray]
     network = build_network(workload, "one-call")
     load_weights(network.canonical(), weights)
     module = OfInputs(network).eval().requires_grad_(False)
-    content = export_module(module, torch.from_numpy(np.array(inputs)), workload.label, workload.layers)
+    content = export_module(module, (torch.from_numpy(np.array(inputs)),), workload.label, workload.layers)
     graph = onnx.load_from_string(content).graph
     for value, sizes in ((graph.input[0], workload.input_shape), (graph.output[0], workload.output_shape)):
         found = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
