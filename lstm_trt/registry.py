@@ -27,6 +27,7 @@ RUNTIMES = {
 #: Workload kind, as recordings store it -> the class (`config.workload.Workload`).
 WORKLOADS = {
     "stacked-lstm": "lstm_trt.config.shape:LstmShape",
+    "onnx-network": "lstm_trt.export.own_network:OnnxNetwork",
     "literature": "lstm_trt.literature.workloads:LiteratureWorkload",
     "step": "lstm_trt.config.step:Step",
 }
@@ -34,6 +35,7 @@ WORKLOADS = {
 #: Workload kind -> object that prepares it (`runtimes.base.Preparer`).
 PREPARERS = {
     "stacked-lstm": "lstm_trt.recorder.shapes:PREPARER",
+    "onnx-network": "lstm_trt.recorder.own:PREPARER",
     "literature": "lstm_trt.literature.session:PREPARER",
     "step": "lstm_trt.recorder.step:PREPARER",
 }
@@ -110,6 +112,8 @@ API = {
     "UsageError": "lstm_trt.config.errors:UsageError",
     "LstmShape": "lstm_trt.config.shape:LstmShape",
     "Grid": "lstm_trt.config.shape:Grid",
+    "OnnxNetwork": "lstm_trt.export.own_network:OnnxNetwork",
+    "TorchNetwork": "lstm_trt.export.own_network:TorchNetwork",
     "Step": "lstm_trt.config.step:Step",
     "Configuration": "lstm_trt.config.configuration:Configuration",
     "Options": "lstm_trt.config.configuration:Options",

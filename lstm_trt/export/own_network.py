@@ -10,7 +10,7 @@ import inspect
 import io
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -138,7 +138,7 @@ class OnnxNetwork(Workload):
         inputs: str | Path | None,
     ) -> None:
         model = checked(content, name)
-        symbols, shapes = _symbols(model), {}
+        symbols, shapes = symbolic_shapes(model), {}
         _check_sizes(name, symbols, sizes)
         for value in symbols:
             shapes[value] = tuple(sizes[size] if isinstance(size, str) else size for size in symbols[value])
@@ -427,7 +427,7 @@ def checked(content: bytes, name: str) -> onnx.ModelProto:
     return model
 
 
-def _symbols(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
+def symbolic_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
     """Input -> its sizes, a number or a symbol each; sizes without a symbol are `INPUT.AXIS`."""
     constants = {tensor.name for tensor in model.graph.initializer}
     found = {}
@@ -626,17 +626,37 @@ def _measured_outputs(
     content: bytes, name: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]
 ) -> list[Tensor]:
     """The outputs with the sizes that ONNX Runtime returns, for a graph whose sizes cannot be derived."""
+    generator = np.random.default_rng(0)
+    try:
+        (results,) = run_onnxruntime(content, [{tensor.name: _random(tensor, generator) for tensor in inputs}])
+    except Exception as error:
+        raise UsageError(f"the sizes of the outputs of {name} cannot be determined: {first_line(error)}") from None
+    return [replace(tensor, shape=results[tensor.name].shape) for tensor in outputs]
+
+
+def run_onnxruntime(
+    content: bytes, sets: Iterable[Mapping[str, np.ndarray]], states: Sequence[State] = ()
+) -> list[dict[str, np.ndarray]]:
+    """The outputs of ONNX Runtime on the CPU for sets of inputs, one after another; `states` are carried by hand.
+
+    Raises the package's errors.
+    """
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 4
-    generator = np.random.default_rng(0)
-    try:
-        session = onnxruntime.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
-        results = session.run(None, {tensor.name: _random(tensor, generator) for tensor in inputs})
-    except Exception as error:
-        raise UsageError(f"the sizes of the outputs of {name} cannot be determined: {first_line(error)}") from None
-    return [replace(tensor, shape=result.shape) for tensor, result in zip(outputs, results, strict=True)]
+    settings.intra_op_num_threads = 1
+    settings.log_severity_level = 4  # errors are also raised as exceptions
+    session = onnxruntime.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
+    types = {value.name: value.type for value in session.get_inputs()}
+    names = [value.name for value in session.get_outputs()]
+    half = {"tensor(float16)": "float16", "tensor(double)": "float64"}
+    carried = {state.input: np.zeros(state.shape, half.get(types[state.input], "float32")) for state in states}
+    found = []
+    for inputs in sets:
+        outputs = dict(zip(names, session.run(names, {**inputs, **carried}), strict=True))
+        carried = {state.input: outputs.pop(state.output) for state in states}
+        found.append(outputs)
+    return found
 
 
 # Inputs

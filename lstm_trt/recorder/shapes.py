@@ -11,6 +11,7 @@ import numpy as np
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import LabError
 from lstm_trt.config.shape import LstmShape
+from lstm_trt.config.workload import Workload
 from lstm_trt.export import to_onnx
 from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
@@ -30,7 +31,7 @@ class ShapePreparer(Preparer):
         torch.set_num_threads(1)
         shape, options, seed = configuration.workload, configuration.options, configuration.protocol.seed
         # The measured rates are those of the CPU in float32.
-        bound = _bound(shape, options.threads) if (options.device, options.precision) == ("cpu", "fp32") else None
+        bound = roofline_of(shape, options.threads) if (options.device, options.precision) == ("cpu", "fp32") else None
         if bound:
             send("floor", **bound)
         send("stage", stage="export")
@@ -92,10 +93,10 @@ def _exported(network: tuple[int, int, int, int], seed: int) -> to_onnx.Exported
     return to_onnx.export_network(_shape(network), seed, cached_weights(network, seed))
 
 
-def _bound(shape: LstmShape, threads: int) -> dict | None:
-    """The roofline bound of a shape on this machine's cores; None if it cannot be measured."""
+def roofline_of(workload: Workload, threads: int) -> dict | None:
+    """The roofline bound of a workload on this machine's cores; None if it cannot be measured."""
     try:
-        found = roofline.roofline_bound(shape, roofline.load_rates(threads))
+        found = roofline.roofline_bound(workload, roofline.load_rates(threads))
     except (LabError, OSError):
         return None  # if the cache cannot be written, the export reports it
     return {"floor_ns": found.total_ns, "limited_by": found.limited_by}

@@ -1,0 +1,193 @@
+"""How networks of users are prepared: the file in the cache, inputs, and reference outputs.
+
+The reference is ONNX Runtime on the CPU in float32, and it is itself compared with something independent: PyTorch's
+outputs of a network that began as a module, or else the evaluation of the graph in numpy (`export.evaluate`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from lstm_trt import registry, runtimes
+from lstm_trt.config.configuration import Configuration
+from lstm_trt.config.errors import LabError, ParityFailed, UsageError
+from lstm_trt.config.workload import State
+from lstm_trt.export import evaluate
+from lstm_trt.export.own_network import OnnxNetwork, checked, run_onnxruntime, symbolic_shapes, torch_answers
+from lstm_trt.export.to_onnx import static_model
+from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
+from lstm_trt.recorder.shapes import roofline_of
+from lstm_trt.runtimes.base import Gate, Preparer, Request
+
+#: Samples that the parity gate of a stream compares, at least.
+STREAM_SAMPLES = 1000
+
+#: Calls of a stream that are evaluated in numpy; each is a function of its inputs and states only.
+EVALUATED_CALLS = 10
+
+ONNX_RUNTIME, NUMPY, PYTORCH = "ONNX Runtime in float32", "an evaluation in numpy", "PyTorch"
+
+Outputs = dict[str, np.ndarray]
+
+
+class OwnPreparer(Preparer):
+    """ONNX files: recorded on every runtime that reads them."""
+
+    def runtime(self, name: str):
+        """Raises `UsageError` also for a runtime that reads no ONNX files."""
+        runtime = super().runtime(name)
+        if not getattr(runtime, "NEEDS_ONNX", False):
+            every = {other: runtimes.load(other) for other in registry.table("RUNTIMES")}
+            able = [other for other, module in every.items() if getattr(module, "NEEDS_ONNX", False)]
+            raise UsageError(f"{name} does not read ONNX files: choose from {', '.join(able)}")
+        return runtime
+
+    def reference(
+        self, configuration: Configuration, gate_seed: int, answers_path: Path, send: Callable[..., None]
+    ) -> dict:
+        network, options = configuration.workload, configuration.options
+        # The measured rates are those of the CPU in float32.
+        bound = roofline_of(network, options.threads) if (options.device, options.precision) == ("cpu", "fp32") else None
+        if bound:
+            send("floor", **bound)
+        send("stage", stage="export")
+        sets = gate_inputs(network, configuration.mode, gate_seed)
+        states = network.states if configuration.mode == "stream" else ()
+        model = static_model(network.path, network)
+        name, every, checked_by = reference_outputs(network, model, sets, states)
+        if states and every:
+            _check_against_one_run(network, sets, every)
+        with answers_path.open("wb") as file:
+            np.savez(file, **(_stacked(every) if states else every[-1]) if every else {})
+        same = (configuration.runtime, options.device, options.precision) == ("onnxruntime", "cpu", "fp32")
+        return {
+            "onnx_path": str(network.path),
+            "floor": bound,
+            "reference": name,
+            "checked_by": checked_by,
+            # Compared with itself, ONNX Runtime would be right by definition.
+            "compared": bool(every) and not (same and checked_by is None),
+        }
+
+    def request(self, configuration: Configuration, reference: Mapping) -> Request:
+        network, mode = configuration.workload, configuration.mode
+        inputs = network.make_inputs(configuration.protocol.seed, mode)
+        return Request(network, configuration.options, inputs, {}, Path(reference["onnx_path"]), mode)
+
+    def gate(self, configuration: Configuration, reference: Mapping) -> Gate:
+        """Several sets of inputs, so that a step that ignores its inputs or repeats its last outputs fails as well."""
+        seed, expected = reference["gate_seed"], None
+        if reference["compared"]:
+            with np.load(reference["answers_path"], allow_pickle=False) as arrays:
+                expected = {name: arrays[name] for name in arrays.files}
+        sets = gate_inputs(configuration.workload, configuration.mode, seed)
+        stream = configuration.mode == "stream"
+        return Gate(tuple(sets), expected, seed, reference["reference"], stream, reference["checked_by"])
+
+    def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
+        bound = reference["floor"] or {}
+        return {
+            "network_sha256": configuration.workload.sha256,
+            "floor_ns": bound.get("floor_ns"),
+            "floor_limited_by": bound.get("limited_by"),
+        }
+
+
+PREPARER = OwnPreparer()
+
+
+def gate_inputs(network: OnnxNetwork, mode: str, seed: int) -> list[Outputs]:
+    """Two sets of inputs; for a stream those of as many calls as `STREAM_SAMPLES` need."""
+    calls = math.ceil(STREAM_SAMPLES / (network.axes["sequence"] or 1)) if mode == "stream" else 2
+    return [network.make_inputs([seed, call], mode) for call in range(calls)]
+
+
+def reference_outputs(
+    network: OnnxNetwork, model: bytes, sets: Sequence[Mapping[str, np.ndarray]], states: Sequence[State] = ()
+) -> tuple[str | None, list[Outputs], str | None]:
+    """The name of the reference, its outputs for each set of inputs, and what has confirmed it.
+
+    The reference is the evaluation in numpy if ONNX Runtime does not run the network; without either there are no
+    outputs. Raises `ParityFailed` if ONNX Runtime disagrees with PyTorch or with the evaluation.
+    """
+    try:
+        found = run_onnxruntime(model, sets, states)
+    except Exception:  # the package's own classes; a network that it does not run can still be run by others
+        try:
+            return NUMPY, _evaluated(model, sets, states), None
+        except LabError:
+            return None, [], None
+    answers = torch_answers(network)
+    if answers:
+        inputs, expected = answers
+        (outputs,) = run_onnxruntime(network.path.read_bytes(), [inputs])
+        _compare([outputs], [expected], PYTORCH)
+        return ONNX_RUNTIME, found, PYTORCH
+    try:
+        evaluated = _evaluated(model, sets[:EVALUATED_CALLS], states)
+    except LabError:
+        return ONNX_RUNTIME, found, None
+    _compare(found[:EVALUATED_CALLS], evaluated, NUMPY)
+    return ONNX_RUNTIME, found, NUMPY
+
+
+def _evaluated(model: bytes, sets: Iterable[Mapping[str, np.ndarray]], states: Sequence[State]) -> list[Outputs]:
+    """`run_onnxruntime`, in numpy."""
+    import onnx
+
+    graph = onnx.load_from_string(model)
+    carried = {state.input: np.zeros(state.shape, np.float32) for state in states}
+    found = []
+    for inputs in sets:
+        outputs = evaluate.evaluate(graph, {**inputs, **carried})
+        carried = {state.input: outputs.pop(state.output) for state in states}
+        found.append(outputs)
+    return found
+
+
+def _compare(found: Sequence[Outputs], expected: Sequence[Outputs], name: str) -> None:
+    pairs = [(outputs[key], array) for outputs, other in zip(found, expected, strict=True) for key, array in other.items()]
+    worst = max(relative_error(output, array) for output, array in pairs)
+    if not worst <= PARITY_BOUNDS["fp32"]:
+        raise ParityFailed(
+            f"outputs of ONNX Runtime differ from {name} by {worst:.2g} (relative, by norm); limit:"
+            f" {PARITY_BOUNDS['fp32']:g}: nothing can be compared with them"
+        )
+
+
+def _stacked(every: Sequence[Outputs]) -> Outputs:
+    return {name: np.stack([outputs[name] for outputs in every]) for name in every[0]}
+
+
+def _check_against_one_run(network: OnnxNetwork, sets: Sequence[Outputs], every: Sequence[Outputs]) -> None:
+    """Raises `ParityFailed` unless the calls of a stream give what one run over all samples gives.
+
+    Nothing is compared if the number of samples is fixed in the file.
+    """
+    symbol = network.facts.time_symbol
+    if symbol is None:
+        return
+    content = network.path.read_bytes()
+    whole = {}
+    for name, shape in symbolic_shapes(checked(content, network.name)).items():
+        if name in sets[0]:
+            parts = [inputs[name] for inputs in sets]
+            whole[name] = np.concatenate(parts, shape.index(symbol)) if symbol in shape else parts[0]
+        else:
+            state = next(state for state in network.states if state.input == name)
+            whole[name] = np.zeros(state.shape, network.types.get(name, "float32"))
+    (outputs,) = run_onnxruntime(content, [whole])
+    for name, array in every[-1].items():
+        grown = [axis for axis, (one, all_) in enumerate(zip(array.shape, outputs[name].shape, strict=True)) if one != all_]
+        joined = np.concatenate([call[name] for call in every], grown[0]) if grown else array
+        error = relative_error(joined, outputs[name]) if joined.shape == outputs[name].shape else math.inf
+        if not error <= PARITY_BOUNDS["fp32"]:
+            raise ParityFailed(
+                f"called with {network.axes['sequence']} samples at a time, {name} differs by {error:.2g} from one run over"
+                f" all {STREAM_SAMPLES} samples: the network depends on earlier samples in other ways than through its"
+                " states (a convolution over time, for example)"
+            )
