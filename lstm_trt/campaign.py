@@ -165,14 +165,14 @@ def _record(configuration: Configuration, folder: Path) -> None:
         raise UsageError(f"{configuration.name} is recorded with another command: {own}")
     workload, runtime, protocol = configuration.workload, configuration.runtime, configuration.protocol
     options = replace(configuration.options, cores=())
-    here = describe(workload, runtime, protocol, options)
+    here = describe(workload, runtime, protocol, options, configuration.mode)
     if _question(here) != _question(configuration):
         raise UsageError(
             f"{configuration.name} was recorded on {configuration.device_name} with {configuration.runtime}"
             f" {configuration.runtime_version}, but this machine has {here.device_name} with {here.runtime_version}"
             f" on cores {list(here.options.cores)}: record the sweep here first"
         )
-    pool.record(workload, runtime, protocol, options, out=folder)
+    pool.record(workload, runtime, protocol, options, mode=configuration.mode, out=folder)
 
 
 def load_or_record(

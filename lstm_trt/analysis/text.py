@@ -520,12 +520,17 @@ def _name_columns(rows: Sequence[SummaryRow]) -> dict[str, Callable[[SummaryRow]
 
     named = {"network": network, "seq": lambda row: row.sequence, "batch": lambda row: row.batch}
     workloads = [name for name in ("workload", "mode") if any("workload" in row.group for row in rows)]
-    if workloads:  # the name of a workload includes its sizes
-        named = {} if all("workload" in row.group for row in rows) else named
+    if workloads:  # the name of a workload includes its sizes, except those that vary
+        sizes = {(row.group.get("workload"), row.sequence, row.batch) for row in rows}
+        if all("workload" in row.group for row in rows):
+            del named["network"]
+            named = named if len(sizes) > len({name for name, _, _ in sizes}) else {}
         named = {name: lambda row, name=name: row.group.get(name, "-") for name in workloads} | named
     named |= {"runtime": lambda row: row.runtime}
     named |= {"precision": lambda row: row.precision, "threads": lambda row: row.threads} if options else {}
     named |= {"graph": _graph} if any(row.graph for row in rows) else {}
+    unbound = any(row.group.get("io_binding") is False for row in rows)
+    named |= {"I/O binding": lambda row: "no" if row.group.get("io_binding") is False else "yes"} if unbound else {}
     clocks = any(row.device_clocks not in (None, "off") for row in rows)
     named |= {"device clocks": lambda row: row.device_clocks} if clocks else {}
     named |= {"arrival": _arrival} if any(row.arrival != "closed" for row in rows) else {}

@@ -6,6 +6,7 @@ Defaults and choices come from the dataclasses and constants of the package.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shlex
 import sys
@@ -19,12 +20,16 @@ from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT
 from lstm_trt.cli.main import EXIT_FAILED, EXIT_STOPPED, show
 from lstm_trt.config.configuration import ARRIVALS, DEVICE_CLOCKS, PRECISIONS, TIERS, WAITS, Options, Protocol
 from lstm_trt.config.errors import NotATable, UsageError
+from lstm_trt.config.format import count, listed
 from lstm_trt.config.shape import AXES, LstmShape
+from lstm_trt.config.step import Step
+from lstm_trt.export.own_network import OnnxNetwork, read_symbols
 from lstm_trt.plots import FORMATS
 from lstm_trt.store.runs import Runs, load
 from lstm_trt.store.tables import UNIT_NS
 
 if TYPE_CHECKING:
+    from lstm_trt.config.workload import Workload
     from lstm_trt.recorder.sweep import Report
 
 PATH_HELP = (
@@ -63,6 +68,101 @@ def shape_arguments(parser: argparse.ArgumentParser, *, several: bool = False, r
         )
 
 
+def workload_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """Add what is recorded: the sizes of a stacked LSTM, or ONNX files, or a step; of lists if `several`."""
+    shape_arguments(parser, several=several, required=False)
+    many = {"nargs": "+"} if several else {}
+    own = parser.add_argument_group("your own network or step")
+    add = own.add_argument
+    add("--onnx", type=Path, metavar="FILE", help=f"ONNX file{'s' * several} instead of a stacked LSTM", **many)
+    example = "--size time=16,64" if several else "--size time=64"
+    values = "value or values" if several else "value"
+    size = f"{values} of a symbolic size of the ONNX file, for example {example}"
+    add("--size", action="append", default=[], metavar="NAME=N", help=size)
+    state = "input and output that a stream carries (default: those that are recognized by their names)"
+    add("--state", action="append", default=[], metavar="INPUT=OUTPUT", help=state)
+    inputs = "file of inputs by name, as numpy.savez writes it (default: random numbers)"
+    add("--inputs", type=Path, metavar="FILE.npz", help=inputs)
+    step = "function without arguments that returns what is timed: a callable, or an object with a method step"
+    add("--step", metavar="MODULE:FUNCTION", help=step, **many)
+    mode = (
+        "forward: each call is a whole sequence; stream: each call is the next samples, with the state of the last call"
+    )
+    parser.add_argument("--mode", choices=("forward", "stream"), help=f"{mode} (default forward)")
+
+
+def own_workloads(arguments: argparse.Namespace) -> list[Workload]:
+    """The networks of `--onnx`, one for each combination of the values of `--size`, or the steps of `--step`.
+
+    Raises `UsageError` if they are invalid, or contradict each other or the sizes of a stacked LSTM.
+    """
+    files, steps = ([] if given is None else _as_list(given) for given in (arguments.onnx, arguments.step))
+    given = {
+        "--onnx": files,
+        "--step": steps,
+        "--grid": getattr(arguments, "grid", None),
+        **{f"--{axis}": sizes for axis, sizes in sizes_of(arguments).items()},
+    }
+    given = [flag for flag, value in given.items() if value]
+    if (files or steps) and len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]} exclude each other: give one of them")
+    if not files:
+        for flag in ("size", "state", "inputs"):
+            if getattr(arguments, flag):
+                raise UsageError(f"--{flag} is for ONNX files: give one with --onnx")
+        return [Step(function) for function in steps]
+    sizes, states = (
+        _size_values(arguments.size),
+        dict(_pair("--state", "INPUT=OUTPUT", text) for text in arguments.state),
+    )
+    known = {path: read_symbols(path) for path in files}
+    for name in sizes:
+        if not any(name in symbols for symbols in known.values()):
+            every = listed(dict.fromkeys(symbol for symbols in known.values() for symbol in symbols))
+            raise UsageError(f"no symbolic size is called {name!r}: there are {every}")
+    return [
+        OnnxNetwork(path, sizes=dict(zip(used, values, strict=True)), states=states or None, inputs=arguments.inputs)
+        for path, symbols in known.items()
+        for used in [[name for name in sizes if name in symbols]]
+        for values in itertools.product(*(sizes[name] for name in used))
+    ]
+
+
+def one_workload(arguments: argparse.Namespace) -> Workload:
+    """The workload of a command that records one; raises `UsageError` for none or several."""
+    own = own_workloads(arguments)
+    if len(own) > 1:
+        raise UsageError(
+            f"--size gives {count(len(own), 'network')}, but one is recorded: lstm-trt sweep records several"
+        )
+    for axis in () if own else ("layers", "hidden", "sequence"):
+        if getattr(arguments, axis) is None:
+            raise UsageError(f"--{axis} is missing: give the sizes of a stacked LSTM, or --onnx FILE, or --step")
+    return own[0] if own else shape_of(arguments)
+
+
+def _as_list(value: object) -> list:
+    return value if isinstance(value, list) else [value]
+
+
+def _size_values(given: Iterable[str]) -> dict[str, list[int]]:
+    """`["time=16,64", "batch=1"]` -> `{"time": [16, 64], "batch": [1]}`."""
+    found: dict[str, list[int]] = {}
+    for text in given:
+        name, values = _pair("--size", "NAME=N", text)
+        if not all(value.strip().isdecimal() for value in values.split(",")):
+            raise UsageError(f"--size {name} needs whole numbers, not {values!r}")
+        found[name] = list(dict.fromkeys([*found.get(name, []), *map(int, values.split(","))]))
+    return found
+
+
+def _pair(flag: str, form: str, text: str) -> tuple[str, str]:
+    name, equals, value = text.rpartition("=")
+    if not equals or not name.strip() or not value.strip():
+        raise UsageError(f"{flag} takes {form}, not {text!r}")
+    return name.strip(), value.strip()
+
+
 def sizes_of(arguments: argparse.Namespace) -> dict:
     """The given sizes by axis: a number each, or a list."""
     return {axis: getattr(arguments, axis) for axis in AXES if getattr(arguments, axis) is not None}
@@ -87,6 +187,10 @@ def runtime_arguments(parser: argparse.ArgumentParser, *, several: bool = False)
     device = "cpu, cuda, or cuda:1 and so on (default: the first that the runtime supports)"
     add("--device", metavar="NAME", help=device)
     add("--graph", action="store_true", help="use a CUDA graph, on runtimes where it is optional")
+    binding = (
+        "ONNX Runtime: call session.run, which allocates the outputs, instead of using the same buffers at every call"
+    )
+    add("--no-io-binding", dest="io_binding", action="store_false", help=binding)
     clocks = "also measure on the device: only the computation, or all including copies (default %(default)s)"
     add("--device-clocks", choices=DEVICE_CLOCKS, default=Options.device_clocks, help=clocks)
     protocol = parser.add_argument_group("protocol")

@@ -9,37 +9,39 @@ from pathlib import Path
 from lstm_trt.analysis.summary import summarize
 from lstm_trt.cli.common import (
     RUNTIME_HELP,
+    one_workload,
     options_of,
     print_answer,
     print_json,
     print_progress,
     protocol_of,
     runtime_arguments,
-    shape_arguments,
-    shape_of,
     stopped,
     wait_argument,
     warn,
+    workload_arguments,
 )
 from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count, duration, latency
 from lstm_trt.recorder import pool, soak
+from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store import files
 from lstm_trt.store.schema import Recording
 
 EXAMPLE = (
     "lstm-trt record --layers 2 --hidden 200 --sequence 128 --runtime onnxruntime --trials 1000 --out recordings\n"
     "  lstm-trt record --layers 2 --hidden 64 --sequence 64 --arrival periodic --period-us 1000 --out recordings\n"
-    "  lstm-trt record --layers 2 --hidden 64 --sequence 64 --for 3h --out soak"
+    "  lstm-trt record --layers 2 --hidden 64 --sequence 64 --for 3h --out soak\n"
+    "  lstm-trt record --onnx model.onnx --size batch=1 --size time=64 --runtime openvino --out recordings"
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `record`."""
-    shape_arguments(parser)
+    workload_arguments(parser)
     add = parser.add_argument
-    add("--runtime", default="onnxruntime", metavar="NAME", help=f"{RUNTIME_HELP} (default %(default)s)")
+    add("--runtime", metavar="NAME", help=f"{RUNTIME_HELP} (default onnxruntime)")
     runtime_arguments(parser)
     length = "recording time (90s, 10m, 3h, 1h30m) instead of a number of trials; resumes if interrupted"
     add("--for", dest="for_time", metavar="TIME", help=length)
@@ -51,26 +53,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `record`; returns the exit status."""
-    shape = shape_of(arguments)
+    workload = one_workload(arguments)
     settings = {
         "runtime": arguments.runtime,
         "protocol": protocol_of(arguments),
         "options": options_of(arguments),
+        "mode": arguments.mode,
         "control": arguments.control,
         "wait": not arguments.no_wait,
         "out": arguments.out,
     }
-    progress = _Progress(f"{shape.label} on {arguments.runtime}")
+    progress = _Progress(f"{workload.label} on {arguments.runtime or preparer_of(workload).DEFAULT_RUNTIME}")
     if arguments.format != "json":
         settings["listener"] = progress
     if arguments.for_time is None:
-        return _record(arguments, pool.record(shape, time_limit_s=arguments.time_limit, **settings))
+        return _record(arguments, pool.record(workload, time_limit_s=arguments.time_limit, **settings))
     for name in ("trials", "tier", "time_limit"):
         if getattr(arguments, name) is not None:
             flag = name.replace("_", "-")
             raise UsageError(f"--for and --{flag} exclude each other: give one of them")
     try:
-        done = soak.soak(shape, soak.seconds_of(arguments.for_time), **settings)
+        done = soak.soak(workload, soak.seconds_of(arguments.for_time), **settings)
     except KeyboardInterrupt:
         progress.end_line()
         return stopped(arguments.given, "parts already written are kept; ")

@@ -13,15 +13,16 @@ from lstm_trt.cli.common import (
     each_options_of,
     exit_status,
     figure_arguments,
+    own_workloads,
     print_answer,
     print_files,
     protocol_of,
     runtime_arguments,
-    shape_arguments,
     sizes_of,
     stopped,
     sweep_arguments,
     sweep_options,
+    workload_arguments,
 )
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count
@@ -40,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     grids = ", ".join(f"{name} ({count(len(grid), 'network')})" for name, grid in GRIDS.items())
     add("--grid", metavar="NAME", help=f"predefined grid: {grids}; given sizes replace those of the grid")
-    shape_arguments(parser, several=True, required=False)
-    add("--runtime", nargs="+", default=["onnxruntime"], metavar="NAME", help=f"{RUNTIME_HELP} (default onnxruntime)")
+    workload_arguments(parser, several=True)
+    add("--runtime", nargs="+", default=[None], metavar="NAME", help=f"{RUNTIME_HELP} (default onnxruntime)")
     runtime_arguments(parser, several=True)
     rounds = "rounds, each in new processes (default 3 from 10000 trials on, else 1)"
     add("--rounds", type=int, metavar="N", help=rounds)
@@ -59,11 +60,12 @@ def run(arguments: argparse.Namespace) -> int:
     if limit is not None and not limit > 0:
         raise UsageError(f"--memory-limit-gb must be above 0, not {limit:g}")
     report = sweep(
-        _grid(arguments),
+        own_workloads(arguments) or _grid(arguments),
         arguments.runtime,
         protocol_of(arguments),
         each_options_of(arguments),
         out=arguments.out,
+        mode=arguments.mode,
         **sweep_options(arguments),
         seed=arguments.seed,
         control=arguments.control,
@@ -88,5 +90,5 @@ def _grid(arguments: argparse.Namespace) -> Grid:
         sizes = {axis: getattr(GRIDS[arguments.grid], axis) for axis in AXES} | sizes
     for axis in ("layers", "hidden", "sequence"):
         if axis not in sizes:
-            raise UsageError(f"--{axis} is missing: give its values, or --grid {next(iter(GRIDS))}")
+            raise UsageError(f"--{axis} is missing: give its values, or --grid {next(iter(GRIDS))}, or --onnx FILE")
     return Grid(**sizes)

@@ -104,7 +104,8 @@ class OnnxNetwork(Workload):
     sizes; a size without a symbol is "INPUT.AXIS", as `x.0`. `states`: input -> output of the states that the mode
     "stream" carries (default: those that are recognized by their names). `inputs`: an .npz file with inputs by name;
     others are random numbers of their type (standard normal, or whole numbers in the range that the graph allows,
-    where an input for sequence lengths is the full length). Raises `UsageError` for an invalid file, size, state or input.
+    where an input for sequence lengths is the full length). Raises `UsageError` for an invalid file, size, state or
+    input.
     """
 
     KIND = "onnx-network"
@@ -144,7 +145,9 @@ class OnnxNetwork(Workload):
             shapes[value] = tuple(sizes[size] if isinstance(size, str) else size for size in symbols[value])
         facts = _facts(model, content, name, shapes)
         facts = replace(facts, **_symbols_of_layers(model, symbols, sizes, facts.layers))
-        carried = tuple(sorted((_found_states(facts) if states is None else _checked_states(name, facts, states)).items()))
+        carried = tuple(
+            sorted((_found_states(facts) if states is None else _checked_states(name, facts, states)).items())
+        )
         self._set(name, sha256, tuple(sorted(sizes.items())), carried, None, facts)
         if inputs is not None:
             object.__setattr__(self, "inputs_sha256", _keep_inputs(self, Path(inputs)))
@@ -267,7 +270,11 @@ class OnnxNetwork(Workload):
         found = {"--onnx": (f"{self.name}.onnx",)}
         found |= {"--size": tuple(f"{name}={size}" for name, size in self.sizes)} if self.sizes else {}
         states = tuple(f"{before}={after}" for before, after in self.carried)
-        found |= {"--state": states} if self.carried and self.carried != tuple(sorted(_found_states(self.facts).items())) else {}
+        found |= (
+            {"--state": states}
+            if self.carried and self.carried != tuple(sorted(_found_states(self.facts).items()))
+            else {}
+        )
         return found | ({"--inputs": (f"{self.inputs_sha256[:8]}.npz",)} if self.inputs_sha256 else {})
 
     def check_mode(self, mode: str) -> None:
@@ -292,7 +299,9 @@ class OnnxNetwork(Workload):
         if self.inputs_sha256:
             stored = cache.stored("inputs", self.inputs_sha256, ".npz")
             if stored is None:
-                raise UsageError(f"the inputs of {self.name} are no longer in the cache: give the file again, with --inputs")
+                raise UsageError(
+                    f"the inputs of {self.name} are no longer in the cache: give the file again, with --inputs"
+                )
             with np.load(stored[0], allow_pickle=False) as arrays:
                 given = {name: arrays[name] for name in arrays.files}
         carried = {state.input for state in self.states} if mode == "stream" else ()
@@ -300,7 +309,7 @@ class OnnxNetwork(Workload):
         return {tensor.name: given.get(tensor.name, _random(tensor, generator)) for tensor in wanted}
 
 
-def TorchNetwork(  # noqa: N802 - it stands for a class in the public interface, beside OnnxNetwork
+def TorchNetwork(
     module: torch.nn.Module,
     example_inputs: torch.Tensor | Sequence[torch.Tensor],
     *,
@@ -324,7 +333,9 @@ def TorchNetwork(  # noqa: N802 - it stands for a class in the public interface,
 
     example = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
     if not all(isinstance(tensor, torch.Tensor) for tensor in example):
-        raise UsageError("example_inputs must be a tensor or a sequence of tensors, in the order of the module's parameters")
+        raise UsageError(
+            "example_inputs must be a tensor or a sequence of tensors, in the order of the module's parameters"
+        )
     name = name or type(module).__name__
     parameters = [text for text in inspect.signature(module.forward).parameters][: len(example)]
     named = list(input_names or parameters)
@@ -382,7 +393,6 @@ def read_file(path: Path) -> tuple[bytes, str]:
 
     Raises `UsageError` if it cannot be read, or if external data is missing or outside the folder of the file.
     """
-    import onnx
     from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_model, uses_external_data
 
     try:
@@ -434,17 +444,25 @@ def symbolic_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
     for value in model.graph.input:
         if value.name not in constants:
             if not value.type.HasField("tensor_type"):
-                raise UsageError(f"the input {value.name} is not a tensor: sequences, maps and optionals are not supported")
+                raise UsageError(
+                    f"the input {value.name} is not a tensor: sequences, maps and optionals are not supported"
+                )
             dims = enumerate(value.type.tensor_type.shape.dim)
             found[value.name] = tuple(dim.dim_value or dim.dim_param or f"{value.name}.{axis}" for axis, dim in dims)
     return found
 
 
+def read_symbols(path: Path) -> list[str]:
+    """The symbolic sizes of an ONNX file; raises `UsageError` if it cannot be read."""
+    shapes = symbolic_shapes(checked(read_file(path)[0], path.name)).values()
+    return list(dict.fromkeys(size for shape in shapes for size in shape if isinstance(size, str)))
+
+
 def _check_sizes(name: str, symbols: Mapping[str, Sequence[int | str]], sizes: Mapping[str, int]) -> None:
-    known = dict.fromkeys(size for shape in symbols.values() for size in shape if isinstance(size, str))
+    known = list(dict.fromkeys(size for shape in symbols.values() for size in shape if isinstance(size, str)))
     for symbol, size in sizes.items():
         if symbol not in known:
-            has = f"its symbolic sizes are {listed(list(known))}" if known else "all its sizes are fixed"
+            has = f"its symbolic sizes are {listed(known)}" if known else "all its sizes are fixed"
             raise UsageError(f"{name} has no symbolic size {symbol!r}: {has}")
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 2**31 - 1:
             raise UsageError(f"the size {symbol} must be a whole number of at least 1, not {size!r}")
@@ -459,7 +477,9 @@ def _found_states(facts: NetworkFacts) -> dict[str, str]:
     outputs = {tensor.name: tensor for tensor in facts.outputs}
     found: dict[str, str] = {}
     for tensor in facts.inputs:
-        names = [re.sub(old, new, tensor.name) for old, news in STATE_NAMES for new in news if re.search(old, tensor.name)]
+        names = [
+            re.sub(old, new, tensor.name) for old, news in STATE_NAMES for new in news if re.search(old, tensor.name)
+        ]
         for name in names:
             other = outputs.get(name)
             if other and name not in found.values() and (other.shape, other.type) == (tensor.shape, tensor.type):
@@ -496,13 +516,19 @@ def _facts(model: onnx.ModelProto, content: bytes, name: str, shapes: Mapping[st
         if value.name in shapes:
             kind = _numpy_type(value, name, "input")
             inputs.append(Tensor(value.name, kind, shapes[value.name], _range_of(model, value.name, kind, known)))
-    outputs = [Tensor(value.name, _numpy_type(value, name, "output"), known[value.name]) for value in inferred.graph.output]
+    outputs = [
+        Tensor(value.name, _numpy_type(value, name, "output"), known[value.name]) for value in inferred.graph.output
+    ]
     if any(None in tensor.shape for tensor in outputs):
         outputs = _measured_outputs(content, name, tuple(inputs), tuple(outputs))
-    size = sum(math.prod(tensor.shape) * np.dtype(tensor.type).itemsize for tensor in (*inputs, *outputs)) + 3 * len(content)
+    size = sum(math.prod(tensor.shape) * np.dtype(tensor.type).itemsize for tensor in (*inputs, *outputs)) + 3 * len(
+        content
+    )
     if size > available_memory_bytes():
         needs = f"at these sizes it needs at least {bytes_text(size)}"
-        raise UsageError(f"{name} does not fit into the memory: {needs}, {bytes_text(available_memory_bytes())} are available")
+        raise UsageError(
+            f"{name} does not fit into the memory: {needs}, {bytes_text(available_memory_bytes())} are available"
+        )
     stored = [tensor for tensor in onnx_checks.tensors(model.graph) if _is_float(tensor.data_type)]
     parameters = sum(math.prod(tensor.dims) for tensor in stored)
     every = list(onnx_checks.nodes(model.graph))
@@ -678,11 +704,15 @@ def _keep_inputs(network: OnnxNetwork, path: Path) -> str:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
     except Exception as error:  # BadZipFile, ValueError (pickled objects are not loaded), TypeError for a single array
-        raise UsageError(f"{path} is not an .npz file of arrays, as numpy.savez writes it: {first_line(error)}") from None
+        raise UsageError(
+            f"{path} is not an .npz file of arrays, as numpy.savez writes it: {first_line(error)}"
+        ) from None
     tensors = {tensor.name: tensor for tensor in network.facts.inputs}
     for name, array in given.items():
         if name not in tensors:
-            raise UsageError(f"{path} has an array {name!r}, but the inputs of {network.name} are {listed(list(tensors))}")
+            raise UsageError(
+                f"{path} has an array {name!r}, but the inputs of {network.name} are {listed(list(tensors))}"
+            )
         tensor = tensors[name]
         if array.shape != tensor.shape or array.dtype.name != tensor.type:
             raise UsageError(

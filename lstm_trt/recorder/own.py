@@ -51,7 +51,9 @@ class OwnPreparer(Preparer):
     ) -> dict:
         network, options = configuration.workload, configuration.options
         # The measured rates are those of the CPU in float32.
-        bound = roofline_of(network, options.threads) if (options.device, options.precision) == ("cpu", "fp32") else None
+        bound = (
+            roofline_of(network, options.threads) if (options.device, options.precision) == ("cpu", "fp32") else None
+        )
         if bound:
             send("floor", **bound)
         send("stage", stage="export")
@@ -150,7 +152,9 @@ def _evaluated(model: bytes, sets: Iterable[Mapping[str, np.ndarray]], states: S
 
 
 def _compare(found: Sequence[Outputs], expected: Sequence[Outputs], name: str) -> None:
-    pairs = [(outputs[key], array) for outputs, other in zip(found, expected, strict=True) for key, array in other.items()]
+    pairs = [
+        (outputs[key], array) for outputs, other in zip(found, expected, strict=True) for key, array in other.items()
+    ]
     worst = max(relative_error(output, array) for output, array in pairs)
     if not worst <= PARITY_BOUNDS["fp32"]:
         raise ParityFailed(
@@ -182,12 +186,14 @@ def _check_against_one_run(network: OnnxNetwork, sets: Sequence[Outputs], every:
             whole[name] = np.zeros(state.shape, network.types.get(name, "float32"))
     (outputs,) = run_onnxruntime(content, [whole])
     for name, array in every[-1].items():
-        grown = [axis for axis, (one, all_) in enumerate(zip(array.shape, outputs[name].shape, strict=True)) if one != all_]
+        grown = [
+            axis for axis, (one, all_) in enumerate(zip(array.shape, outputs[name].shape, strict=True)) if one != all_
+        ]
         joined = np.concatenate([call[name] for call in every], grown[0]) if grown else array
         error = relative_error(joined, outputs[name]) if joined.shape == outputs[name].shape else math.inf
         if not error <= PARITY_BOUNDS["fp32"]:
             raise ParityFailed(
-                f"called with {network.axes['sequence']} samples at a time, {name} differs by {error:.2g} from one run over"
-                f" all {STREAM_SAMPLES} samples: the network depends on earlier samples in other ways than through its"
+                f"called with {network.axes['sequence']} samples at a time, {name} differs by {error:.2g} from one run"
+                f" over all {STREAM_SAMPLES} samples: the network depends on earlier samples in other ways than through its"
                 " states (a convolution over time, for example)"
             )

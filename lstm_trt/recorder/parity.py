@@ -64,4 +64,6 @@ def _shapes(shapes: dict[str, tuple[int, ...]], others: dict[str, tuple[int, ...
 def relative_error(outputs: np.ndarray, expected: np.ndarray) -> float:
     """Euclidean norm of the difference divided by that of `expected`, in float64."""
     expected = expected.astype(np.float64)
-    return float(np.linalg.norm(outputs.astype(np.float64) - expected) / max(np.linalg.norm(expected), np.finfo(np.float64).tiny))
+    return float(
+        np.linalg.norm(outputs.astype(np.float64) - expected) / max(np.linalg.norm(expected), np.finfo(np.float64).tiny)
+    )

@@ -176,6 +176,7 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
         }
         fields |= {"machine": key[1]} if len(machines) > 1 else {}
         fields |= {"graph_captured": False} if key[2] else {}
+        fields |= {} if configuration.options.io_binding else {"io_binding": False}
         failure = failures.get(key)
         name = f"{configuration.name} on {configuration.runtime}"
         name += "" if fp32_only else f" in {configuration.options.precision}"
