@@ -194,6 +194,6 @@ def _check_against_one_run(network: OnnxNetwork, sets: Sequence[Outputs], every:
         if not error <= PARITY_BOUNDS["fp32"]:
             raise ParityFailed(
                 f"called with {network.axes['sequence']} samples at a time, {name} differs by {error:.2g} from one run"
-                f" over all {STREAM_SAMPLES} samples: the network depends on earlier samples in other ways than through its"
-                " states (a convolution over time, for example)"
+                f" over all {STREAM_SAMPLES} samples: the network depends on earlier samples in other ways than through"
+                " its states (a convolution over time, for example)"
             )

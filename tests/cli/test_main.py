@@ -31,7 +31,10 @@ SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
     [
         ((), "required: COMMAND; see lstm-trt --help"),
         (("recrod",), "invalid choice: 'recrod'"),
-        (("record", "--layers", 1, "--hidden", 8, "--out", "x"), "--sequence; see lstm-trt record --help"),
+        (
+            ("record", "--layers", 1, "--hidden", 8, "--out", "x"),
+            "--sequence is missing: give the sizes of a stacked LSTM",
+        ),
         (("doctor", "--colour"), "unrecognized arguments: --colour; see lstm-trt doctor --help"),
         (("record", "--foo=1"), "unrecognized arguments: --foo=1; see lstm-trt record --help"),
         (("doctor", "extra"), "unrecognized arguments: extra; see lstm-trt doctor --help"),

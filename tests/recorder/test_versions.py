@@ -231,7 +231,7 @@ def test_what_fails_under_every_version_is_told_and_compared_with_nothing(record
         ("onnxruntime", ["1.20.1", "1.20.1"], {}, "at least two"),
         ("onnxruntime", ["1.20.1", "latest"], {}, "not a version"),
         ("onnxruntime", ["1.20.1", "1.2 --pre"], {}, "not a version"),
-        ("numpy", ["2.0", "2.1"], {}, "choose from onnxruntime, tensorrt"),
+        ("numpy", ["2.0", "2.1"], {}, "choose from onnxruntime, openvino, tensorrt"),
         ("onnxruntime", ["1.20.1", "1.21.0"], {"runtime": "pytorch"}, "torch, not onnxruntime"),
         ("onnxruntime", ["1.20.1", "1.21.0"], {"rounds": 0}, "rounds"),
         ("onnxruntime", ["1.20.1", "1.21.0"], {"effect": 1.5}, "effect"),
