@@ -54,24 +54,25 @@ def uniform_weights(
     return {name: generator.uniform(-bound, bound, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def make_inputs(shape: LstmShape, seed: int | list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Standard normal inputs with few distinct sequences.
+def make_inputs(shape: LstmShape, seed: int | list[int], calls: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Standard normal inputs of `calls` successive calls, with few distinct sequences.
 
-    Returns `(inputs, distinct, which)`: inputs (sequence, batch, features), the
-    distinct sequences (sequence, d, features) with d <= DISTINCT_SEQUENCES, and for
+    Returns `(inputs, distinct, which)`: inputs (calls * sequence, batch, features), the
+    distinct sequences (calls * sequence, d, features) with d <= DISTINCT_SEQUENCES, and for
     each position in the batch the index of its sequence: `inputs[:, b] == distinct[:, which[b]]`.
     """
     generator = np.random.default_rng(seed)
     count = min(shape.batch, DISTINCT_SEQUENCES)
-    distinct = generator.standard_normal((shape.sequence, count, shape.features), dtype=np.float32)
+    distinct = generator.standard_normal((calls * shape.sequence, count, shape.features), dtype=np.float32)
     which = generator.permutation(np.arange(shape.batch) % count)
     return np.ascontiguousarray(distinct[:, which]), distinct, which
 
 
-def build_module(shape: LstmShape, weights: dict[str, np.ndarray]) -> torch.nn.Module:
+def build_module(shape: LstmShape, weights: dict[str, np.ndarray], mode: str = "forward") -> torch.nn.Module:
     """The stacked LSTM with a dense layer to one output at every step, in evaluation mode.
 
-    Input (sequence, batch, features), output (sequence, batch, 1), float32, on the CPU.
+    Input (sequence, batch, features), output (sequence, batch, 1), float32, on the CPU. In mode "stream" it also takes
+    and returns the state, (layers, batch, hidden) each: `outputs, hn, cn = module(inputs, h0, c0)`.
     """
     import torch
 
@@ -85,7 +86,12 @@ def build_module(shape: LstmShape, weights: dict[str, np.ndarray]) -> torch.nn.M
             every_step, _ = self.lstm(inputs)
             return self.dense(every_step)
 
-    module = StackedLstm()
+    class StreamingLstm(StackedLstm):
+        def forward(self, inputs: torch.Tensor, h0: torch.Tensor, c0: torch.Tensor):
+            every_step, (hn, cn) = self.lstm(inputs, (h0, c0))
+            return self.dense(every_step), hn, cn
+
+    module = (StreamingLstm if mode == "stream" else StackedLstm)()
     module.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()}, strict=True)
     return module.eval().requires_grad_(False)
 

@@ -11,7 +11,7 @@ import io
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,10 +50,13 @@ class ExportedNetwork:
     cached: bool
 
 
-def export_network(shape: LstmShape, seed: int = 0, weights: dict[str, np.ndarray] | None = None) -> ExportedNetwork:
+def export_network(
+    shape: LstmShape, seed: int = 0, weights: dict[str, np.ndarray] | None = None, mode: str = "forward"
+) -> ExportedNetwork:
     """The network of a shape (its sequence and batch do not matter), from the cache or exported now.
 
-    `weights` are those of `make_weights(shape, seed)`, if they already exist. Raises `ExportFailed` if the exporter or
+    In mode "stream" its states are inputs and outputs. `weights` are those of `make_weights(shape, seed)`, if they
+    already exist. Raises `ExportFailed` if the exporter or
     the ONNX checker fails, `UsageError` for a negative seed.
     """
     if seed < 0:
@@ -65,10 +68,11 @@ def export_network(shape: LstmShape, seed: int = 0, weights: dict[str, np.ndarra
         "recipe": RECIPE,
         "torch": installed_version("torch"),
         "onnx": installed_version("onnx"),
+        **({} if mode == "forward" else {"mode": mode}),
     }
     key = cache.sha256(canonical_json(identity).encode())
     path, digest, cached = cache.fetch(
-        "onnx", key, ".onnx", lambda: _export(shape, weights or make_weights(shape, seed))
+        "onnx", key, ".onnx", lambda: _export(shape, weights or make_weights(shape, seed), mode)
     )
     return ExportedNetwork(path, digest, cached)
 
@@ -82,6 +86,7 @@ class OnnxFile:
     symbolic: bool
     sha256: str
     size_bytes: int
+    mode: str = "forward"
 
     def as_dict(self) -> dict:
         """JSON values."""
@@ -91,6 +96,7 @@ class OnnxFile:
             "bytes": self.size_bytes,
             "shape": self.shape.axes,
             "symbolic": self.symbolic,
+            "mode": self.mode,
             "opset": OPSET,
             "parameters": self.shape.parameters,
             "flops": self.shape.flops,
@@ -98,38 +104,51 @@ class OnnxFile:
 
     def __str__(self) -> str:
         size, flops = bytes_text(self.size_bytes), f"{number(self.shape.flops / 1e6)} MFLOP per call"
-        return f"{self.path}: {size}, {self.shape.parameters} parameters, {flops}"
+        carried = ", ".join(f"{state.input} -> {state.output}" for state in self.shape.states)
+        states = f", carried state {carried}" if self.mode == "stream" else ""
+        return f"{self.path}: {size}, {self.shape.parameters} parameters, {flops}{states}"
 
 
-def export_onnx(shape: LstmShape, folder: str | Path = ".", *, symbolic: bool = False, seed: int = 0) -> OnnxFile:
+def export_onnx(
+    shape: LstmShape, folder: str | Path = ".", *, symbolic: bool = False, seed: int = 0, mode: str = "forward"
+) -> OnnxFile:
     """Write the network of a shape into `folder`, with static sizes unless `symbolic`.
 
-    Raises `UsageError` if the folder cannot be written, and the errors of `export_network`.
+    In mode "stream" the states h and c are the inputs `h0`, `c0` and the outputs `hn`, `cn`, (layers, batch, hidden).
+    Raises `UsageError` if the folder cannot be written or the shape does not have the mode, and the errors of
+    `export_network`.
     """
+    shape.check_mode(mode)
     folder = files.make_folder(Path(folder))
-    network = export_network(shape, seed)
+    network = export_network(shape, seed, mode=mode)
     content = network.path.read_bytes() if symbolic else static_model(network.path, shape)
     name = f"{shape.layers}x{shape.hidden}-symbolic{'-bi' * (shape.directions == 2)}" if symbolic else shape.label
-    path = files.put(folder / f"{name}.onnx", content)
-    return OnnxFile(path, shape, symbolic, cache.sha256(content), len(content))
+    path = files.put(folder / f"{name}{'' if mode == 'forward' else f'-{mode}'}.onnx", content)
+    return OnnxFile(path, shape, symbolic, cache.sha256(content), len(content), mode)
 
 
-def _export(shape: LstmShape, weights: dict[str, np.ndarray]) -> bytes:
+def _export(shape: LstmShape, weights: dict[str, np.ndarray], mode: str) -> bytes:
     import onnx
     import torch
 
-    symbolic = {0: "sequence", 1: "batch"}
+    example = replace(shape, sequence=3, batch=2)
+    inputs, axes = {INPUT: torch.zeros(example.input_shapes[INPUT])}, {INPUT: (0, 1), OUTPUT: (0, 1)}
+    for state in example.states if mode == "stream" else ():
+        inputs[state.input] = torch.zeros(state.shape)
+        axes |= {state.input: (1,), state.output: (1,)}
     content = export_module(
-        build_module(shape, weights),
-        (torch.zeros(3, 2, shape.features),),
+        build_module(shape, weights, mode),
+        tuple(inputs.values()),
         shape.label,
         shape.layers,
-        dynamic_axes={INPUT: symbolic, OUTPUT: symbolic},
+        dynamic_axes={name: {axis: ("sequence", "batch")[axis] for axis in found} for name, found in axes.items()},
+        input_names=list(inputs),
+        output_names=[name for name in axes if name not in inputs],
     )
     graph = onnx.load_from_string(content).graph
-    for value in (graph.input[0], graph.output[0]):
+    for value in (*graph.input, *graph.output):
         dims = value.type.tensor_type.shape.dim
-        if not (dims[0].dim_param and dims[1].dim_param):
+        if not all(dims[axis].dim_param for axis in axes[value.name]):
             raise ExportFailed(f"the exporter fixed a symbolic size of {value.name} of {shape.label}")
     return content
 

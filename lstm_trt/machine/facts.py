@@ -162,16 +162,26 @@ def fingerprint(description: Mapping[str, object]) -> str:
 def clock_cost(samples: int = 20_000) -> dict[str, int]:
     """Cost and resolution of the clock that times trials, in ns.
 
-    `overhead_ns` is the median difference of two successive calls of `perf_counter_ns`, which is the latency of an
-    empty trial; `step_ns` the smallest difference above zero; `resolution_ns` the result of clock_getres.
+    `overhead_ns` is the median difference of two successive calls of `perf_counter_ns`; `call_ns` that with a call of
+    an empty Python function in between, which is the latency of an empty step; `step_ns` the smallest difference above
+    zero; `resolution_ns` the result of clock_getres.
     """
-    clock, costs = time.perf_counter_ns, []
+
+    def step() -> None:
+        pass
+
+    clock, costs, calls = time.perf_counter_ns, [], []
     for _ in range(samples):
         before = clock()
         costs.append(clock() - before)
+        before = clock()
+        step()
+        calls.append(clock() - before)
     costs.sort()
+    calls.sort()
     return {
         "overhead_ns": costs[len(costs) // 2],
+        "call_ns": calls[len(calls) // 2],
         "step_ns": next((cost for cost in costs if cost > 0), 0),
         "resolution_ns": round(time.clock_getres(time.CLOCK_MONOTONIC) * 1e9),
     }

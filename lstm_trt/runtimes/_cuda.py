@@ -155,6 +155,14 @@ class Session:
             partial(self._driver.memcpy_dtoh_async, array, address, self.stream),
         )
 
+    def copy_on_device(self, to: int, source: int, size_bytes: int) -> Callable[[], None]:
+        """An asynchronous copy between device buffers on the stream."""
+        return partial(self._driver.memcpy_dtod_async, to, source, size_bytes, self.stream)
+
+    def set_to_zero(self, address: int, size_bytes: int) -> Callable[[], None]:
+        """Asynchronously sets a device buffer to zero, on the stream."""
+        return partial(self._driver.memset_d8_async, address, 0, size_bytes, self.stream)
+
     def new_event(self) -> object:
         """An event with timing; waiting for it spins, since it is created without BLOCKING_SYNC."""
         with self._memory("an event"):

@@ -163,3 +163,13 @@ def memcpy_dtoh_async(array: _Array, address: int, stream: Stream) -> None:
     status = cu.cuMemcpyDtoHAsync(array.address, address, array.nbytes, stream._stream)
     if status[0]:
         _checked("cuMemcpyDtoHAsync", status)
+
+
+def memcpy_dtod_async(to: int, source: int, size: int, stream: Stream) -> None:
+    status = cu.cuMemcpyDtoDAsync(to, source, size, stream._stream)
+    if status[0]:
+        _checked("cuMemcpyDtoDAsync", status)
+
+
+def memset_d8_async(address: int, value: int, count: int, stream: Stream) -> None:
+    _checked("cuMemsetD8Async", cu.cuMemsetD8Async(address, value, count, stream._stream))

@@ -6,6 +6,10 @@ the stream, in which the host spins. The copies are outside the graph, as in
 `pytorch-cudagraph`. Sizes and addresses are set before the first trial; the stream is not
 the default stream.
 
+In mode "stream" the state stays in device memory: one block has the states before a call, another those
+after it, and one copy between them follows the engine, in the graph if there is one. So the state costs
+the same with and without a graph, and the addresses stay those of the capture.
+
 If a graph was requested but its capture fails, the engine is enqueued instead, and
 `graph_fallback` in the facts has the reason; `graph_captured` records what was timed.
 
@@ -39,12 +43,14 @@ from lstm_trt.config.errors import (
 from lstm_trt.export import build, onnx_checks
 from lstm_trt.export import engine as export_engine
 from lstm_trt.export import trt as export_trt
-from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.machine import gpu
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.runtimes import _cuda
 from lstm_trt.runtimes._cuda import EventClocks
 from lstm_trt.runtimes.base import Availability, BufferedStep, PreparedStep, Request, check_options
+
+#: Device buffers are aligned to this many bytes (as those of cuMemAlloc).
+ALIGNMENT = 256
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,7 @@ class TensorRtRuntime:
     PRECISIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("fp32", "tf32", "fp16")}
     NEEDS_ONNX: ClassVar[bool] = True
     ONNX_RULES: ClassVar[onnx_checks.Rules] = onnx_checks.TENSORRT
+    MODES: ClassVar[tuple[str, ...]] = ("forward", "stream")
     GRAPHS: ClassVar[bool] = True
     DEVICE_CLOCKS: ClassVar[bool] = True
 
@@ -170,17 +177,18 @@ class TensorRtStep(BufferedStep):
         built: export_engine.Engine,
         open_context: OpenContext,
     ) -> None:
-        self._name, self._options = name, request.options
-        self._sizes = {**request.workload.input_shapes, **request.workload.output_shapes}
+        self._name, self._options, self._request = name, request.options, request
         self._runtime = self._engine = self._opened = self._enqueue = self._graph = None
         self._arrays: dict[str, np.ndarray] = {}
+        self._types: dict[str, str] = {}
         self._copies: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {}
+        self._zero_state: Callable[[], None] = lambda: None
         self.described: dict = {"graph_fallback": None}
         self._session: _cuda.Session | None = _cuda.Session()
         try:
             self._load(built, open_context)
             self._bind()
-            super().__init__({INPUT: self._arrays[INPUT]})
+            super().__init__({name: self._arrays[name] for name in request.input_shapes})
             self.load_inputs(request.inputs)
             self._first_run()
             if self._options.device_clocks != "off":
@@ -204,7 +212,16 @@ class TensorRtStep(BufferedStep):
     def outputs(self) -> dict[str, np.ndarray]:
         if not self._arrays:
             raise RunFailed("the step is closed")
-        return {OUTPUT: self._arrays[OUTPUT].astype(np.float32)}
+        arrays = {name: self._arrays[name] for name in self._request.output_shapes}
+        return {
+            name: array.astype(np.float32 if array.dtype == np.float16 else array.dtype)
+            for name, array in arrays.items()
+        }
+
+    def reset(self) -> None:
+        self._zero_state()
+        if self._session is not None:
+            self._session.stream.synchronize()
 
     def facts(self) -> dict:
         return {**self.described, **({"event_pool": self._clocks.size} if self._clocks else {})}
@@ -212,6 +229,7 @@ class TensorRtStep(BufferedStep):
     def close(self) -> None:
         super().close()
         self._graph = self._clocks = None
+        self._zero_state = lambda: None
         self._copies.clear()
         self._arrays.clear()  # their memory is freed with the session
         session, self._session = self._session, None
@@ -262,29 +280,53 @@ class TensorRtStep(BufferedStep):
         raise BuildFailed(f"{self._name}: {what}: {reason or 'TensorRT gives no reason'}")
 
     def _bind(self) -> None:
-        """Set sizes, buffers and addresses; of the input first, so that the output's sizes are known."""
+        """Set sizes, buffers and addresses; of the inputs first, so that the outputs' sizes are known."""
         trt, engine, context = export_trt.load_module(self._name), self._engine, self._opened.context
+        request, states = self._request, self._request.states
+        inputs = {**request.input_shapes, **{state.input: state.shape for state in states}}
+        sizes_of = {**inputs, **request.output_shapes, **{state.output: state.shape for state in states}}
         tensors = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
-        if tensors != set(self._sizes):
-            raise BuildFailed(f"the engine's tensors are {sorted(tensors)}, expected {sorted(self._sizes)}")
-        for tensor, sizes in self._sizes.items():
-            if tensor == INPUT and not context.set_input_shape(INPUT, sizes):
-                raise BuildFailed(f"the engine does not accept inputs of shape {sizes}")
+        if tensors != set(sizes_of):
+            raise BuildFailed(f"the engine's tensors are {sorted(tensors)}, expected {sorted(sizes_of)}")
+        types = {tensor: np.dtype(trt.nptype(engine.get_tensor_dtype(tensor))) for tensor in sizes_of}
+        self._types = {tensor: str(found) for tensor, found in types.items()}
+        enqueue = _enqueuer(context.execute_async_v3, self._session.stream.handle, self._name)
+        places, carry = self._place_states(types)
+        self._enqueue = _all_of([enqueue, *carry])
+        for tensor, sizes in sizes_of.items():
+            if tensor in inputs and not context.set_input_shape(tensor, sizes):
+                raise BuildFailed(f"the engine does not accept {tensor} of shape {sizes}")
             found = tuple(context.get_tensor_shape(tensor))
             if found != sizes:
                 raise BuildFailed(f"the engine's tensor {tensor} has shape {found}, expected {sizes}")
-            data_type = np.dtype(trt.nptype(engine.get_tensor_dtype(tensor)))
-            array = self._session.pinned(sizes, data_type)
-            address = self._session.device(math.prod(sizes) * data_type.itemsize)
-            if not context.set_tensor_address(tensor, address):
+            if tensor not in places:
+                array = self._arrays[tensor] = self._session.pinned(sizes, types[tensor])
+                places[tensor] = self._session.device(math.prod(sizes) * types[tensor].itemsize)
+                self._copies[tensor] = self._session.copies(places[tensor], array)
+            if not context.set_tensor_address(tensor, places[tensor]):
                 raise BuildFailed(f"the engine does not accept the buffer of its tensor {tensor}")
-            self._arrays[tensor] = array
-            self._copies[tensor] = self._session.copies(address, array)
-        self._enqueue = _enqueuer(context.execute_async_v3, self._session.stream.handle, self._name)
+
+    def _place_states(self, types: Mapping[str, np.dtype]) -> tuple[dict[str, int], list[Callable[[], None]]]:
+        """Device buffers of the states, set to zero: address of each tensor, and the copy that carries all, if any."""
+        offsets, size = {}, 0
+        for state in self._request.states:
+            if types[state.input] != types[state.output]:
+                kinds = f"{types[state.input]} and {types[state.output]}"
+                raise BuildFailed(f"the engine's tensors {state.input} and {state.output} have the types {kinds}")
+            offsets[state] = size
+            size += -(-math.prod(state.shape) * types[state.input].itemsize // ALIGNMENT) * ALIGNMENT
+        if not offsets:
+            return {}, []
+        before, after = self._session.device(size), self._session.device(size)
+        places = {state.input: before + offset for state, offset in offsets.items()}
+        places |= {state.output: after + offset for state, offset in offsets.items()}
+        self._zero_state = self._session.set_to_zero(before, size)
+        self._zero_state()
+        return places, [self._session.copy_on_device(before, after, size)]
 
     def _first_run(self) -> None:
         """Run once before a capture: this loads the kernels and, for RTX, compiles them."""
-        self._copies[INPUT][0]()
+        self._copy_in()()
         self._enqueue()
         self._session.stream.synchronize()
         self._opened.after_first_run()
@@ -305,8 +347,14 @@ class TensorRtStep(BufferedStep):
         self._session.stream.synchronize()
         return self._enqueue
 
+    def _copy_in(self) -> Callable[[], None]:
+        return _all_of([self._copies[name][0] for name in self._request.input_shapes])
+
+    def _copy_out(self) -> Callable[[], None]:
+        return _all_of([self._copies[name][1] for name in self._request.output_shapes])
+
     def _plain_step(self, run: Callable[[], None]) -> Callable[[], None]:
-        copy_in, copy_out, wait = self._copies[INPUT][0], self._copies[OUTPUT][1], self._session.stream.synchronize
+        copy_in, copy_out, wait = self._copy_in(), self._copy_out(), self._session.stream.synchronize
 
         def step() -> None:
             copy_in()
@@ -317,7 +365,7 @@ class TensorRtStep(BufferedStep):
         return step
 
     def _clocked_step(self, run: Callable[[], None]) -> Callable[[], None]:
-        copy_in, copy_out, stream = self._copies[INPUT][0], self._copies[OUTPUT][1], self._session.stream
+        copy_in, copy_out, stream = self._copy_in(), self._copy_out(), self._session.stream
         wait, take, enqueued = stream.synchronize, self._clocks.take, self._clocks.enqueue_ns.append
         every, clock = self._options.device_clocks == "all", time.perf_counter_ns
 
@@ -359,7 +407,7 @@ class TensorRtStep(BufferedStep):
             "activation_bytes": self._engine.device_memory_size_v2,
             "gpu_free_bytes": free_bytes,
             "gpu_total_bytes": total_bytes,
-            "tensor_types": {tensor: str(array.dtype) for tensor, array in self._arrays.items()},
+            "tensor_types": self._types,
             "graph_captured": self._graph is not None,
             "graph_nodes": self._graph.nodes if self._graph else None,
             "host_memory": "pinned",
@@ -367,6 +415,18 @@ class TensorRtStep(BufferedStep):
             "device_clocks": self._options.device_clocks,
             **self._opened.facts(),
         }
+
+
+def _all_of(calls: list[Callable[[], None]]) -> Callable[[], None]:
+    """A function that makes these calls in order; with a single one that call itself, which saves a Python frame."""
+    if len(calls) == 1:
+        return calls[0]
+
+    def call_all() -> None:
+        for call in calls:
+            call()
+
+    return call_all
 
 
 def _enqueuer(execute: Callable[[int], bool], handle: int, name: str) -> Callable[[], None]:

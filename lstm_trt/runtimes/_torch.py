@@ -7,8 +7,11 @@ All work goes to the thread's current stream, which is set to a stream created b
 module, never the default stream, so a step belongs to the thread that called `prepare` or
 `load_inputs` last.
 
-A runtime of this family is a `TorchRuntime`: its `bind(module, inputs)` binds the network to
-its input tensor; `prepare` does the rest. `facts` and `operators` record in the provenance
+In mode "stream" the state stays in tensors of the network's type on its device: what a call
+returns is passed to the next one, or copied within the graph (`pytorch_cudagraph.py`).
+
+A runtime of this family is a `TorchRuntime`: its `bind(module, inputs, *state)` binds the network to
+its arguments; `prepare` does the rest. `facts` and `operators` record in the provenance
 what was actually used. Precision switches, thread counts and Dynamo's caches are settings of
 the process, so there may be only one prepared step at a time: with two, the settings of the
 one prepared last apply to both.
@@ -53,13 +56,15 @@ CUDA_WHEEL = (
 
 @dataclass(frozen=True)
 class Bound:
-    """A network bound to one input tensor.
+    """A network bound to its input tensor, and in mode "stream" to its state.
 
     `run()` returns the outputs as a float32 tensor (sequence, batch, 1) on the device of
-    the inputs; `facts()` describes what was actually built; `release()` frees its resources.
+    the inputs, and carries the state; `reset()` sets the state to zero; `facts()` describes
+    what was actually built; `release()` frees its resources.
     """
 
     run: Callable[[], torch.Tensor]
+    reset: Callable[[], None]
     facts: Callable[[], dict] = dict
     release: Callable[[], None] = lambda: None
 
@@ -90,14 +95,15 @@ def availability(device: str, devices: tuple[str, ...] = ("cpu", "cuda")) -> Ava
 
 @dataclass(frozen=True)
 class TorchRuntime:
-    """A runtime of this family; `bind(module, inputs)` binds the network to its input tensor."""
+    """A runtime of this family; `bind(module, inputs, *state)` binds the network to its arguments."""
 
     NAME: str
     DEVICES: tuple[str, ...]
     PRECISIONS: Mapping[str, tuple[str, ...]]
-    bind: Callable[[torch.nn.Module, torch.Tensor], Bound]
+    bind: Callable[..., Bound]
 
     DISTRIBUTION: ClassVar[str] = DISTRIBUTION
+    MODES: ClassVar[tuple[str, ...]] = ("forward", "stream")
     DEVICE_CLOCKS: ClassVar[bool] = True
 
     @property
@@ -142,11 +148,12 @@ def configure(options: Options) -> None:
 def load_module(request: Request) -> torch.nn.Module:
     """The network on its device and in its data type; inputs and outputs are always float32.
 
-    For fp16 and bf16 the conversions of inputs and outputs are part of the module and so of the step.
+    For fp16 and bf16 the conversions of inputs and outputs are part of the module and so of the step; carried state
+    has the data type of the network.
     """
     import torch
 
-    module = build_module(request.workload, request.weights)
+    module = build_module(request.workload, request.weights, request.mode)
     half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(request.options.precision)
     module = module.to(request.options.device, half or torch.float32)
     if request.options.device == "cuda":
@@ -162,7 +169,12 @@ def load_module(request: Request) -> torch.nn.Module:
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             return self.network(inputs.to(self.half_type)).float()
 
-    return Converting().eval()
+    class ConvertingStream(Converting):
+        def forward(self, inputs: torch.Tensor, h0: torch.Tensor, c0: torch.Tensor):
+            outputs, hn, cn = self.network(inputs.to(self.half_type), h0, c0)
+            return outputs.float(), hn, cn
+
+    return (ConvertingStream if request.mode == "stream" else Converting)().eval()
 
 
 def _flatten(lstm: torch.nn.LSTM) -> None:
@@ -178,8 +190,10 @@ def _flatten(lstm: torch.nn.LSTM) -> None:
         lstm.flatten_parameters()
 
 
-def guarded(forward: Callable, inputs: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """`forward(inputs)` in inference mode, with the least overhead.
+def guarded(
+    forward: Callable, inputs: torch.Tensor, *state: torch.Tensor
+) -> tuple[Callable[[], torch.Tensor], Callable[[], None]]:
+    """`run` and `reset` of a `Bound`: `forward(inputs, *state)` in inference mode, with the least overhead.
 
     A 1 x 16 network of 4 steps took 60.8 us this way (one `torch.inference_mode()` object,
     entered again for each call, and `forward` instead of the module, since calling the module
@@ -190,12 +204,28 @@ def guarded(forward: Callable, inputs: torch.Tensor) -> Callable[[], torch.Tenso
     import torch
 
     guard = torch.inference_mode()
+    if not state:
 
-    def run() -> torch.Tensor:
+        def run() -> torch.Tensor:
+            with guard:
+                return forward(inputs)
+
+        return run, lambda: None
+
+    with guard:  # otherwise they would differ from the carried ones, and torch.compile would compile for both
+        zeros = h, c = tuple(torch.zeros_like(tensor) for tensor in state)
+
+    def run_and_carry() -> torch.Tensor:
+        nonlocal h, c
         with guard:
-            return forward(inputs)
+            outputs, h, c = forward(inputs, h, c)
+        return outputs
 
-    return run
+    def reset() -> None:
+        nonlocal h, c
+        h, c = zeros
+
+    return run_and_carry, reset
 
 
 # Settings of a PyTorch process
@@ -252,7 +282,7 @@ def precision_switches(device: str) -> dict[str, str]:
     }
 
 
-def operators(forward: Callable, inputs: torch.Tensor) -> dict[str, int]:
+def operators(forward: Callable, *arguments: torch.Tensor) -> dict[str, int]:
     """Number of calls per operator in one forward pass.
 
     `aten.mkldnn_rnn_layer` or `aten._cudnn_rnn` if a library's LSTM is used, else many small operators.
@@ -267,7 +297,7 @@ def operators(forward: Callable, inputs: torch.Tensor) -> dict[str, int]:
 
     counted: Counter[str] = Counter()
     with torch.no_grad(), Counting():  # inference mode would hide the operators within `aten.lstm`
-        forward(inputs)
+        forward(*arguments)
     return dict(counted)
 
 
@@ -309,15 +339,19 @@ def own_stream() -> torch.cuda.Stream:
 
 
 class _TorchStep(BufferedStep):
-    """Common to both devices: buffers, inputs and closing."""
+    """Common to both devices: buffers, inputs, carried state and closing."""
 
     def __init__(self, request: Request, host_inputs: torch.Tensor) -> None:
         super().__init__({INPUT: host_inputs.numpy()})
-        self._options = request.options
+        self._options, self._states = request.options, request.states
         self._output_shape = request.workload.output_shapes[OUTPUT]
         self._host_inputs = host_inputs
         self._bound: Bound | None = None
         self.load_inputs(request.inputs)
+
+    def reset(self) -> None:
+        if self._bound is not None:
+            self._bound.reset()
 
     def facts(self) -> dict:
         bound = self._bound.facts() if self._bound else {}
@@ -329,9 +363,16 @@ class _TorchStep(BufferedStep):
             self._bound.release()
             self._bound = None
 
-    def _check(self, outputs: torch.Tensor) -> None:
+    def _bind(self, bind: Callable[..., Bound], module: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+        """Bind the network to its inputs and to a state of zeros; returns the outputs of a first call."""
+        import torch
+
+        kind = {"dtype": next(module.parameters()).dtype, "device": inputs.device}
+        self._bound = bind(module, inputs, *(torch.zeros(state.shape, **kind) for state in self._states))
+        outputs = self._bound.run()
         if tuple(outputs.shape) != self._output_shape:
             raise RunFailed(f"the outputs have shape {tuple(outputs.shape)}, expected {self._output_shape}")
+        return outputs
 
 
 class CpuStep(_TorchStep):
@@ -341,10 +382,8 @@ class CpuStep(_TorchStep):
         import torch
 
         super().__init__(request, torch.empty(request.workload.input_shapes[INPUT]))
-        self._bound = bind(module, self._host_inputs)
+        self._latest = latest = [self._bind(bind, module, self._host_inputs)]
         run = self._bound.run
-        self._latest = latest = [run()]
-        self._check(latest[0])
 
         def step() -> None:
             latest[0] = run()
@@ -371,8 +410,7 @@ class CudaStep(_TorchStep):
         self._device_inputs = self._host_inputs.to("cuda")
         torch.cuda.synchronize()  # the weights were converted on the default stream
         self._host_outputs = torch.empty(self._output_shape, pin_memory=True)
-        self._bound = bind(module, self._device_inputs)
-        self._check(self._bound.run())
+        self._bind(bind, module, self._device_inputs)
         if self._options.device_clocks == "off":
             self.step = self._plain_step()
         else:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import torch
 
 
-def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
-    found = {"operators": operators(module, inputs)}
-    return _torch.Bound(_torch.guarded(module.forward, inputs), lambda: found)
+def _bind(module: torch.nn.Module, *arguments: torch.Tensor) -> _torch.Bound:
+    found = {"operators": operators(module, *arguments)}
+    return _torch.Bound(*_torch.guarded(module.forward, *arguments), lambda: found)
 
 
 RUNTIME = _torch.TorchRuntime("pytorch", ("cpu", "cuda"), _torch.PRECISIONS, _bind)

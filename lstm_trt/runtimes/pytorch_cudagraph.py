@@ -1,8 +1,8 @@
 """PyTorch with a CUDA graph: the eager network's kernels, launched together.
 
 A trial is copy in, one replay, copy out, wait (`_torch.py`); the copies are outside the
-graph. Buffers are static. If the capture fails, there is no fallback to eager mode, since
-the runtime's name stands for a graph.
+graph. Buffers are static; carried state is copied back into them within the graph. If the
+capture fails, there is no fallback to eager mode, since the runtime's name stands for a graph.
 """
 
 from __future__ import annotations
@@ -21,21 +21,24 @@ if TYPE_CHECKING:
 WARMUPS = 3
 
 
-def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
+def _bind(module: torch.nn.Module, inputs: torch.Tensor, *state: torch.Tensor) -> _torch.Bound:
     import torch
 
     stream = torch.cuda.current_stream()  # not the default stream, see `_torch.py`
-    found = {"operators": operators(module, inputs), "graph_captured": True}
+    found = {"operators": operators(module, inputs, *state), "graph_captured": True}
     graph = torch.cuda.CUDAGraph()
     # No inference mode: if the first graph is captured under it, later captures in this process
     # can fail (pytorch issue 166792), and a replay calls no operator anyway.
     with torch.no_grad():
         for _ in range(WARMUPS):
-            module(inputs)
+            module(inputs, *state)
         torch.cuda.synchronize()
         try:
             with torch.cuda.graph(graph, stream=stream):
-                outputs = module(inputs)
+                returned = module(inputs, *state)
+                outputs, *carried = returned if state else (returned,)
+                for tensor, latest in zip(state, carried, strict=True):
+                    tensor.copy_(latest)
         except RuntimeError as error:
             if is_memory_error(error):
                 raise
@@ -49,7 +52,11 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
         replay()
         return outputs
 
-    return _torch.Bound(run, lambda: found, graph.reset)
+    def reset() -> None:
+        for tensor in state:
+            tensor.zero_()
+
+    return _torch.Bound(run, reset, lambda: found, graph.reset)
 
 
 RUNTIME = _torch.TorchRuntime("pytorch-cudagraph", ("cuda",), {"cuda": _torch.PRECISIONS["cuda"]}, _bind)

@@ -66,7 +66,7 @@ def _missing_for_triton() -> tuple[str, str] | None:
     return None
 
 
-def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
+def _bind(module: torch.nn.Module, inputs: torch.Tensor, *state: torch.Tensor) -> _torch.Bound:
     """Raises `BuildFailed` unless the network was compiled.
 
     Discards what was compiled earlier in this process: Dynamo keeps at most 8 networks
@@ -77,7 +77,7 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
     import torch._inductor.config
 
     lstm = getattr(module, "network", module).lstm
-    unrolled = "aten.mkldnn_rnn_layer" not in operators(module, inputs)
+    unrolled = "aten.mkldnn_rnn_layer" not in operators(module, inputs, *state)
     if unrolled:
         _check_limits(inputs.shape[0], lstm.num_layers * (2 if lstm.bidirectional else 1), inputs.device.type)
     torch._dynamo.reset()
@@ -85,7 +85,7 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
     torch._inductor.config.compile_threads = 1  # otherwise a process pool would remain after compiling
     before = compiled_so_far()
     module.compile(fullgraph=True, dynamic=False, options={"freezing": True})
-    run = _torch.guarded(module, inputs)
+    run, reset = _torch.guarded(module, inputs, *state)
     began = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # raised within PyTorch
@@ -102,7 +102,7 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
         again = compiled_so_far()["graphs"] - after["graphs"]
         return {"compile_s": compile_s, "unrolled": unrolled, "compiled": made, "recompiled_later": again}
 
-    return _torch.Bound(run, facts, torch._dynamo.reset)
+    return _torch.Bound(run, reset, facts, torch._dynamo.reset)
 
 
 def compiled_so_far() -> dict[str, int]:

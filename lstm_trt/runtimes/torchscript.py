@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 WARMUPS = 3
 
 
-def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
+def _bind(module: torch.nn.Module, *arguments: torch.Tensor) -> _torch.Bound:
     import torch
 
     with warnings.catch_warnings():
@@ -30,15 +30,15 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor) -> _torch.Bound:
         frozen = torch.jit.freeze(torch.jit.script(module))
     if not isinstance(frozen, torch.jit.ScriptModule) or not callable(getattr(frozen, "forward", None)):
         raise BuildFailed("torchscript: the frozen module has no callable forward")
-    run = _torch.guarded(frozen.forward, inputs)
+    run, reset = _torch.guarded(frozen.forward, *arguments)
     for _ in range(WARMUPS):
         run()
     found = {
         "scripted": type(frozen).__name__,
         "frozen": not list(frozen.parameters()),
-        "operators": operators(frozen.forward, inputs),
+        "operators": operators(frozen.forward, *arguments),
     }
-    return _torch.Bound(run, lambda: found)
+    return _torch.Bound(run, reset, lambda: found)
 
 
 RUNTIME = _torch.TorchRuntime("torchscript", ("cpu", "cuda"), _torch.PRECISIONS, _bind)

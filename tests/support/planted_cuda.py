@@ -39,8 +39,8 @@ class MockDriver:
 
     PYCUDA = (
         "init", "Device.retain_primary_context", "Context.pop", "Stream", "Event", "pagelocked_empty", "mem_alloc",
-        "mem_get_info", "memcpy_htod_async", "memcpy_dtoh_async", "Stream.synchronize", "Event.record",
-        "Event.time_till",
+        "mem_get_info", "memcpy_htod_async", "memcpy_dtoh_async", "memcpy_dtod_async", "memset_d8_async",
+        "Stream.synchronize", "Event.record", "Event.time_till",
     )  # fmt: skip
     BINDINGS = (
         "CUstream", "CUstreamCaptureMode", "cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate",

@@ -27,7 +27,7 @@ enum { BUFFER, PINNED, STREAM, EVENT, GRAPH, EXECUTABLE, KINDS };
 static const char *kind_names[KINDS] = {"buffers", "pinned", "streams", "events", "graphs", "executables"};
 
 typedef struct { int device; unsigned flags; int references; } Context;
-typedef struct Node { void *target; const void *source; size_t size; void (*call)(void *); void *data; struct Node *next; } Node;
+typedef struct Node { void *target; const void *source; size_t size; int value; void (*call)(void *); void *data; struct Node *next; } Node;
 typedef struct { Node *first, *last; size_t count; } Graph;
 typedef struct { unsigned magic; int capturing, invalid; Graph *graph; } Stream;
 typedef struct { unsigned magic, flags; int recorded; struct timespec at; } Event;
@@ -103,7 +103,8 @@ static int unsafe(void) {
 
 static void execute(const Node *node) {
   if (node->call) node->call(node->data);
-  else memcpy(node->target, node->source, node->size);
+  else if (node->source) memcpy(node->target, node->source, node->size);
+  else memset(node->target, node->value, node->size);
 }
 
 static int put(void *handle, Node node) {
@@ -301,6 +302,17 @@ int cuMemcpyDtoHAsync(void *to, uint64_t from, size_t size, void *stream) {
   return put(stream, (Node){.target = to, .source = (void *)from, .size = size});
 }
 V2(cuMemcpyDtoHAsync);
+
+int cuMemcpyDtoDAsync(uint64_t to, uint64_t from, size_t size, void *stream) {
+  CURRENT;
+  return put(stream, (Node){.target = (void *)to, .source = (void *)from, .size = size});
+}
+V2(cuMemcpyDtoDAsync);
+
+int cuMemsetD8Async(uint64_t to, unsigned char value, size_t size, void *stream) {
+  CURRENT;
+  return put(stream, (Node){.target = (void *)to, .size = size, .value = value});
+}
 
 int cuLaunchHostFunc(void *stream, void (*call)(void *), void *data) {
   CURRENT;

@@ -35,15 +35,17 @@ BuilderFlag = enum.Enum("BuilderFlag", {"TF32": 1, "DEBUG": 2})
 ProfilingVerbosity = enum.Enum("ProfilingVerbosity", {"LAYER_NAMES_ONLY": 0, "NONE": 1, "DETAILED": 2})
 MemoryPoolType = enum.Enum("MemoryPoolType", {"WORKSPACE": 0})
 LayerInformationFormat = enum.Enum("LayerInformationFormat", {"ONELINE": 0, "JSON": 1})
-DataType = enum.Enum("DataType", {"FLOAT": 0, "HALF": 1})
+DataType = enum.Enum("DataType", {"FLOAT": 0, "HALF": 1, "INT32": 3, "BOOL": 4, "INT64": 8})
 _LayerType = enum.Enum("LayerType", {"TRIP_LIMIT": 0, "RECURRENCE": 1, "MATRIX_MULTIPLY": 2, "CONSTANT": 3})
 _Severity = enum.Enum("Severity", {"INTERNAL_ERROR": 0, "ERROR": 1, "WARNING": 2, "INFO": 3, "VERBOSE": 4})
+
+KINDS = ("FLOAT", "INT32", "INT64", "BOOL")
 
 float32, float16 = DataType.FLOAT, DataType.HALF
 
 
 def nptype(kind):
-    return {float32: np.float32, float16: np.float16}[kind]
+    return np.dtype({"FLOAT": "f4", "HALF": "f2", "INT32": "i4", "BOOL": "?", "INT64": "i8"}[kind.name]).type
 
 
 class ILogger:
@@ -211,6 +213,10 @@ class ICudaEngine:
             value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
             for value in (*graph.input, *graph.output)
         }
+        names = {onnx.TensorProto.FLOAT16: "HALF", **{getattr(onnx.TensorProto, kind): kind for kind in KINDS}}
+        self.kinds = {
+            value.name: DataType[names[value.type.tensor_type.elem_type]] for value in (*graph.input, *graph.output)
+        }
         self.inputs, self.outputs = [value.name for value in graph.input], [value.name for value in graph.output]
 
     num_io_tensors = property(lambda self: len(self.shapes))
@@ -219,7 +225,7 @@ class ICudaEngine:
         return list(self.shapes)[place]
 
     def get_tensor_dtype(self, name):
-        return float32
+        return self.kinds[name]
 
     def create_engine_inspector(self):
         return _Inspector()
@@ -261,9 +267,9 @@ class IExecutionContext:
         return True
 
     def _view(self, name):
-        shape = self._engine.shapes[name]
-        memory = (ctypes.c_float * int(np.prod(shape))).from_address(self._addresses[name])
-        return np.frombuffer(memory, np.float32).reshape(shape)
+        shape, kind = self._engine.shapes[name], np.dtype(nptype(self._engine.kinds[name]))
+        memory = (ctypes.c_char * (int(np.prod(shape)) * kind.itemsize)).from_address(self._addresses[name])
+        return np.frombuffer(memory, kind).reshape(shape)
 
     def _compute(self):
         names = self._engine.outputs
