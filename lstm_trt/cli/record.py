@@ -25,6 +25,7 @@ from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count, duration, latency
 from lstm_trt.recorder import pool, soak
+from lstm_trt.recorder.loop import clock_text
 from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store import files
 from lstm_trt.store.schema import Recording
@@ -35,6 +36,9 @@ EXAMPLE = (
     "  lstm-trt record --layers 2 --hidden 64 --sequence 64 --for 3h --out soak\n"
     "  lstm-trt record --onnx model.onnx --size batch=1 --size time=64 --runtime openvino --out recordings"
 )
+
+#: The cost of an empty step is printed if it is at least this share of the median.
+SHOWN_SHARE = 0.005
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,14 +89,17 @@ def _record(arguments: argparse.Namespace, recording: Recording) -> int:
     """Print the summary of one recording, its control run and its path."""
     warn(recording.provenance["warnings"])
     path = files.make_folder(arguments.out) / recording.file_name
-    answers, control = summarize([recording]), recording.provenance["control"]
+    answers, control, clock = summarize([recording]), recording.provenance["control"], recording.provenance["clock"]
     if arguments.format == "json":
         warnings = recording.provenance["warnings"]
-        print_json({"path": str(path), "summary": answers[0].as_dict(), "control": control, "warnings": warnings})
+        described = {"control": control, "clock": clock, "warnings": warnings}
+        print_json({"path": str(path), "summary": answers[0].as_dict(), **described})
         return 0
     show(answers)
     if control:
         show(soak.control_text(control))
+    if clock["median_share"] >= SHOWN_SHARE:
+        show(clock_text(clock))
     print(path)
     return 0
 

@@ -32,6 +32,7 @@ import numpy as np
 
 from lstm_trt.config.configuration import Protocol, warnings_of
 from lstm_trt.config.errors import RunFailed
+from lstm_trt.config.format import latency, percent
 
 #: The wait `sleep` sleeps until this long before the call is due, then spins.
 SPIN_NS = 200_000
@@ -40,6 +41,9 @@ SPIN_NS = 200_000
 CLOCK_TOLERANCE = 1e-3
 
 CLOCK_TOLERANCE_NS = 5_000
+
+#: A call is too short to be resolved if an empty step would take a larger share of its time.
+RESOLVED_SHARE = 0.1
 
 #: A block of calls with gaps between them lasts for 50 gaps, at most this long.
 LONGEST_BLOCK_S = 10.0
@@ -278,6 +282,29 @@ class Trials:
     wall_ns: int
     inside_ns: int
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def median_ns(self) -> float:
+        """Median time of the timed calls, from start to end."""
+        return float(np.median((ends(self.columns) - self.columns["start_ns"])[~self.columns["warmup"]]))
+
+
+def against_clock(median_ns: float, clock: Mapping[str, int]) -> dict[str, float]:
+    """How well calls of this median time are resolved, by the costs that `facts.clock_cost` found.
+
+    `median_share`: the share of the median that an empty step, which is a call of a Python function, takes.
+    `shortest_us`: the shortest call that is resolved, of which an empty step and a step of the clock are at most
+    `RESOLVED_SHARE`.
+    """
+    shortest_us = max(clock["call_ns"], clock["step_ns"]) / RESOLVED_SHARE / 1e3
+    return {"median_share": clock["call_ns"] / median_ns, "shortest_us": shortest_us}
+
+
+def clock_text(clock: Mapping[str, float]) -> str:
+    """The result of `against_clock` and `facts.clock_cost` in one line."""
+    empty, shortest = latency(clock["call_ns"] / 1e3, 2), latency(clock["shortest_us"], 2)
+    share = percent(clock["median_share"])
+    return f"an empty step takes {empty}, {share} of the median; calls from {shortest} are resolved"
 
 
 @contextmanager

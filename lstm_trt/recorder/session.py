@@ -22,11 +22,12 @@ import numpy as np
 from lstm_trt import runtimes
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import RunFailed, UsageError
+from lstm_trt.config.format import latency
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine import counters, facts, gpu
 from lstm_trt.machine.linux import choose_cores
 from lstm_trt.recorder.control import run_control
-from lstm_trt.recorder.loop import Trials, ends, pilot, quiet_collector, run_trials
+from lstm_trt.recorder.loop import Trials, against_clock, ends, pilot, quiet_collector, run_trials
 from lstm_trt.recorder.parity import check_parity
 from lstm_trt.recorder.process import THREAD_ENVIRONMENT
 from lstm_trt.runtimes.base import Availability, PreparedStep, check_options, preparer_of
@@ -134,6 +135,13 @@ class PreparedRun:
         described, warnings = self.step.facts(), [*trials.warnings, *gpu.clock_warnings(trials.blocks)]
         if described.get("graph_fallback"):
             warnings.append(f"the CUDA graph was refused, the engine ran without it: {described['graph_fallback']}")
+        clock = self.provenance["clock"]
+        clock = {**clock, **against_clock(trials.median_ns, clock)}
+        if trials.median_ns < 1e3 * clock["shortest_us"]:
+            empty, shortest = latency(clock["call_ns"] / 1e3, 2), latency(clock["shortest_us"], 2)
+            warnings.append(
+                f"most calls take less than the {shortest} that can be resolved: an empty step takes {empty}"
+            )
         columns = {"trial": np.arange(len(trials.columns["latency_ns"]), dtype=np.int64), **trials.columns}
         provenance = {
             **self.provenance,
@@ -144,6 +152,7 @@ class PreparedRun:
                 "process_tasks": len(os.listdir("/proc/self/task")),
             },
             "runtime": described,
+            "clock": clock,
             "self_check": trials.self_check,
             "blocks": trials.blocks,
             "others": counters.others(trials.blocks, trials.wall_ns, len(self.configuration.options.cores)),
@@ -192,7 +201,7 @@ def prepare(
         # is done now, as part of preparing, and the loop's own collection finds all objects frozen.
         with quiet_collector(), counters.Watcher(options.cores, options.device) as watcher:
             device_warm_up = None
-            if options.device != "cpu" and configuration.mode == "forward":
+            if options.device != "cpu" and configuration.mode != "training":
                 stage("warm-up")
                 device_warm_up = warm_up_device(step, lambda: watcher.read()["gpu_sm_mhz"])
             piloted = pilot(step.step, protocol) if protocol.period_us else None
@@ -342,6 +351,4 @@ def check_between_batches(trials: Trials) -> list[str]:
 
 def control_of(trials: Trials, protocol: Protocol) -> tuple[dict[str, np.ndarray], dict]:
     """The control run for these trials (`run_control`)."""
-    timed = ~trials.columns["warmup"]
-    median_ns = float(np.median((ends(trials.columns) - trials.columns["start_ns"])[timed]))
-    return run_control(protocol, int(np.count_nonzero(timed)), median_ns)
+    return run_control(protocol, int(np.count_nonzero(~trials.columns["warmup"])), trials.median_ns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,9 @@ from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.machine import floor as roofline
 from lstm_trt.runtimes.base import Gate, Preparer, Request
 
+#: Number of samples that the parity gate of a stream has at least.
+STREAM_SAMPLES = 1000
+
 
 class ShapePreparer(Preparer):
     """A stacked LSTM with a dense layer; the reference is PyTorch on the CPU in float32."""
@@ -30,14 +34,15 @@ class ShapePreparer(Preparer):
 
         torch.set_num_threads(1)
         shape, options, seed = configuration.workload, configuration.options, configuration.protocol.seed
+        mode = configuration.mode
         # The measured rates are those of the CPU in float32.
         bound = roofline_of(shape, options.threads) if (options.device, options.precision) == ("cpu", "fp32") else None
         if bound:
             send("floor", **bound)
         send("stage", stage="export")
         needs_onnx = getattr(self.runtime(configuration.runtime), "NEEDS_ONNX", False)
-        exported = _exported(shape.network, seed) if needs_onnx else None
-        _, distinct, _ = make_inputs(shape, gate_seed)
+        exported = _exported(shape.network, seed, mode) if needs_onnx else None
+        _, distinct, _ = make_inputs(shape, gate_seed, _calls(shape, mode))
         np.save(answers_path, reference_outputs(_module(shape.network, seed), distinct))
         return {
             "onnx_path": str(exported.path) if exported else None,
@@ -54,9 +59,17 @@ class ShapePreparer(Preparer):
         return Request(shape, configuration.options, {INPUT: inputs}, weights, onnx_path, configuration.mode)
 
     def gate(self, configuration: Configuration, reference: Mapping) -> Gate:
-        """Two sets of inputs, so that a step that ignores its inputs or repeats its last outputs fails as well."""
-        inputs, _, which = make_inputs(configuration.workload, reference["gate_seed"])
+        """Two sets of inputs, so that a step that ignores its inputs or repeats its last outputs fails as well.
+
+        In mode "stream" one long sequence, call by call: all outputs must be those of a single pass over it.
+        """
+        shape, calls = configuration.workload, _calls(configuration.workload, configuration.mode)
+        inputs, _, which = make_inputs(shape, reference["gate_seed"], calls)
         expected = np.load(reference["answers_path"])[:, which]
+        if configuration.mode == "stream":
+            questions = tuple({INPUT: one_call} for one_call in np.split(inputs, calls))
+            every_call = np.stack(np.split(expected, calls))
+            return Gate(questions, {OUTPUT: every_call}, reference["gate_seed"], every=True)
         questions = ({INPUT: np.zeros_like(inputs)}, {INPUT: inputs})
         return Gate(questions, {OUTPUT: expected}, reference["gate_seed"])
 
@@ -70,6 +83,11 @@ class ShapePreparer(Preparer):
 
 
 PREPARER = ShapePreparer()
+
+
+def _calls(shape: LstmShape, mode: str) -> int:
+    """How many calls the reference's sequence is long; at least two in mode "stream", where state is carried."""
+    return max(2, math.ceil(STREAM_SAMPLES / shape.sequence)) if mode == "stream" else 1
 
 
 def _shape(network: tuple[int, int, int, int]) -> LstmShape:
@@ -89,8 +107,8 @@ def _module(network: tuple[int, int, int, int], seed: int):
 
 
 @lru_cache(maxsize=256)
-def _exported(network: tuple[int, int, int, int], seed: int) -> to_onnx.ExportedNetwork:
-    return to_onnx.export_network(_shape(network), seed, cached_weights(network, seed))
+def _exported(network: tuple[int, int, int, int], seed: int, mode: str) -> to_onnx.ExportedNetwork:
+    return to_onnx.export_network(_shape(network), seed, cached_weights(network, seed), mode)
 
 
 def roofline_of(workload: Workload, threads: int) -> dict | None:
