@@ -52,6 +52,32 @@ def test_the_static_graph_is_valid_and_computes_what_pytorch_does(shape):
     np.testing.assert_allclose(outputs, reference_outputs(build_module(shape, weights), inputs), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_step_version_computes_a_long_sequence_call_by_call(tmp_path, layers, symbolic):
+    shape = LstmShape(layers, 10, 4, 3)
+    written = to_onnx.export_onnx(shape, tmp_path, symbolic=symbolic, seed=5, mode="stream")
+    assert written.path.stem == (f"{layers}x10-symbolic-stream" if symbolic else f"{shape.label}-stream")
+    assert written.as_dict()["mode"] == "stream" and "h0 -> hn, c0 -> cn" in str(written)
+    model = onnx.load(written.path)
+    assert [value.name for value in model.graph.input] == ["inputs", "h0", "c0"]
+    assert [value.name for value in model.graph.output] == ["outputs", "hn", "cn"]
+    state = [layers, "batch" if symbolic else 3, 10]
+    assert [sizes(value) for value in model.graph.input[1:]] == [state, state]
+    inputs, _, _ = make_inputs(shape, 1, calls=3)
+    expected = reference_outputs(build_module(shape, make_weights(shape, 5)), inputs)
+    evaluator, carried = onnx.reference.ReferenceEvaluator(model), 2 * [np.zeros((layers, 3, 10), np.float32)]
+    for one_call, outputs in zip(np.split(inputs, 3), np.split(expected, 3), strict=True):
+        found, *carried = evaluator.run(None, dict(zip(("inputs", "h0", "c0"), (one_call, *carried), strict=True)))
+        np.testing.assert_allclose(found, outputs, rtol=0, atol=1e-6)
+
+
+def test_a_bidirectional_network_has_no_step_version(tmp_path):
+    with pytest.raises(UsageError, match="bidirectional"):
+        to_onnx.export_onnx(LstmShape(1, 8, 3, directions=2), tmp_path, mode="stream")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_size_fixed_inside_the_graph_is_detected(tmp_path):
     """What the dynamo exporter of PyTorch 2.13 does: symbolic outside, a constant in a Reshape."""
     shape = LstmShape(1, 8, 3, 2)

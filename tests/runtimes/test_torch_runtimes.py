@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -339,6 +340,36 @@ def test_dry_run_of_the_cuda_step(name, device_clocks, pretended_gpu):
     step.close()
     step.close()
     assert pretended_gpu.count("reset") == (name == "pytorch-cudagraph")
+
+
+@pytest.mark.parametrize("name", ("pytorch", "pytorch-cudagraph"))
+def test_dry_run_of_a_stream_on_cuda(name, pretended_gpu):
+    """Outside a graph the state is passed on; in a graph it is copied back into the buffers that the network reads."""
+    import torch
+
+    shape = LstmShape(2, 16, 5, 3)
+    request = replace(request_of(shape, device="cuda"), mode="stream")
+    module = build_module(shape, request.weights, "stream")
+    inputs = make_inputs(shape, 7, calls=2)[0]
+    expected = reference_outputs(build_module(shape, request.weights), inputs)
+    if name == "pytorch":
+        step = _torch.CudaStep(request, module, runtimes.load(name).bind)
+        for _ in range(2):
+            step.reset()
+            for one_call, outputs in zip(np.split(inputs, 2), np.split(expected, 2), strict=True):
+                step.load_inputs({INPUT: one_call})
+                step.step()
+                np.testing.assert_allclose(step.outputs()[OUTPUT], outputs, rtol=0, atol=1e-6)
+        step.close()
+        return
+    first, second = (torch.from_numpy(one_call.copy()) for one_call in np.split(inputs, 2))
+    state = [torch.zeros(2, 3, 16) for _ in range(2)]
+    bound = runtimes.load(name).bind(module, first, *state)  # the mock capture computes once
+    _, *carried = module(first, torch.zeros(2, 3, 16), torch.zeros(2, 3, 16))
+    np.testing.assert_allclose(*(torch.stack(tensors).numpy() for tensors in (state, carried)), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(module(second, *state)[0].numpy(), expected[5:], rtol=0, atol=1e-6)
+    bound.reset()
+    assert not any(tensor.any() for tensor in state)
 
 
 def test_a_failed_capture_is_an_error(pretended_gpu, monkeypatch):

@@ -78,6 +78,25 @@ def test_graphs_clocks_and_arrivals(tmp_path, whole):
     assert len(keys) == 1  # with and without a graph it is the same engine
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize("shape", [LstmShape(1, 18, 1), LstmShape(2, 20, 7, 3)], ids=lambda shape: shape.label)
+def test_a_stream_carries_its_state_in_device_memory(tmp_path, shape):
+    """With and without a graph, where one copy follows the engine; the parity gate compares a thousand samples."""
+    asked = [
+        describe(shape, "tensorrt", Protocol(trials=20), Options(graph=graph, device_clocks=clocks), "stream")
+        for graph, clocks in itertools.product((False, True), ("off", "all"))
+    ]
+    report = run_sweep(asked, tmp_path, control=True, show_progress=False)
+    assert (report.recorded, report.failures) == (len(asked), [])
+    for recording in folders.read_many(tmp_path):
+        options, provenance = recording.configuration.options, recording.provenance
+        assert 0 <= provenance["parity"]["error"] < 1e-6
+        facts = provenance["runtime"]
+        assert facts["tensor_types"] == dict.fromkeys(("inputs", "outputs", "h0", "c0", "hn", "cn"), "float32")
+        assert (facts["graph_captured"], facts["graph_nodes"]) == ((True, 2) if options.graph else (False, None))
+        assert ("compute_ns" in recording.columns) == (options.device_clocks == "all")
+
+
 @pytest.mark.parametrize(
     ("planted", "stage", "said"),
     [

@@ -1,0 +1,145 @@
+"""Streams: state that is carried from call to call, in every runtime that has the mode."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import lstm_trt
+from lstm_trt import registry
+from lstm_trt.config.configuration import Options, Protocol
+from lstm_trt.config.errors import ParityFailed, UsageError
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.export.to_onnx import OUTPUT
+from lstm_trt.recorder.loop import against_clock
+from lstm_trt.recorder.parity import PARITY_BOUNDS, check_parity
+from lstm_trt.recorder.session import describe
+from lstm_trt.recorder.shapes import PREPARER, STREAM_SAMPLES
+from lstm_trt.recorder.sweep import run_sweep
+from lstm_trt.runtimes import load
+from lstm_trt.runtimes.base import Request
+from tests.conftest import rest_is_heavy
+from tests.support.faulty import RightStep, lstm
+
+SHAPES = [LstmShape(*sizes) for sizes in itertools.product((1, 2, 3), (16,), (1, 7, 64), (1, 3))]
+RUNTIMES = [name for name in registry.RUNTIMES if "stream" in getattr(load(name), "MODES", ())]
+QUICK = [LstmShape(2, 16, 7, 3)]
+
+
+def prepared(shape, runtime, tmp_path, options=None):
+    """Configuration, request and gate of a stream, as a worker gets them."""
+    configuration = describe(shape, runtime, Protocol(trials=10), options, "stream")
+    reference = PREPARER.reference(configuration, 99, tmp_path / "answers.npy", lambda *event, **values: None)
+    reference |= {"gate_seed": 99, "answers_path": tmp_path / "answers.npy"}
+    return configuration, PREPARER.request(configuration, reference), PREPARER.gate(configuration, reference)
+
+
+def cases():
+    return [
+        (name, shape, precision)
+        for name in RUNTIMES
+        if "cpu" in load(name).DEVICES and load(name).availability("cpu").ready
+        for precision in load(name).PRECISIONS["cpu"]
+        for shape in (SHAPES if precision == "fp32" else [*QUICK, LstmShape(3, 24, 64, 1)])
+    ]
+
+
+def is_quick(name, shape, precision):
+    return name != "torch-compile" and shape in QUICK and precision == "fp32"
+
+
+def test_the_runtimes_that_carry_state():
+    assert {"onnxruntime", "pytorch", "torchscript", "torch-compile", "pytorch-cudagraph"} <= set(RUNTIMES)
+    assert {"tensorrt", "tensorrt-rtx"} <= set(RUNTIMES)
+
+
+@pytest.mark.parametrize(("name", "shape", "precision"), rest_is_heavy(cases(), is_quick))
+def test_calls_of_a_few_samples_equal_one_pass(tmp_path, name, shape, precision):
+    configuration, request, gate = prepared(shape, name, tmp_path, Options(precision=precision))
+    assert gate.every and len(gate.questions) * shape.sequence >= STREAM_SAMPLES and len(gate.questions) > 1
+    step = load(name).prepare(request)
+    assert 0 <= check_parity(step, configuration, gate)["error"] <= PARITY_BOUNDS[precision]
+    after = step.outputs()[OUTPUT]
+    assert check_parity(step, configuration, gate)["error"] <= PARITY_BOUNDS[precision]  # it begins with a reset
+    step.reset()
+    step.load_inputs(gate.questions[-1])
+    step.step()
+    assert relative(step.outputs()[OUTPUT], after) > PARITY_BOUNDS[precision]  # the state is part of the outputs
+    if name == "torch-compile":
+        assert step.facts()["recompiled_later"] == 0
+    step.close()
+    step.reset()
+
+
+def relative(found, expected):
+    return np.linalg.norm(found - expected) / np.linalg.norm(expected)
+
+
+class NumpyStream(RightStep):
+    """Carries the states in `keeps`, and sets the others to zero before each call."""
+
+    keeps: tuple[int, ...] = (0, 1)
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        self.zeros = np.zeros((request.workload.batch, request.workload.hidden), np.float32)
+        self.reset()
+
+    def reset(self) -> None:
+        self.state = [(self.zeros, self.zeros)] * self.layers
+
+    def step(self) -> None:
+        self.state = [
+            tuple(values if place in self.keeps else self.zeros for place, values in enumerate(pair))
+            for pair in self.state
+        ]
+        self.latest = lstm(self.weights, self.layers, self.inputs, self.state)
+
+
+@pytest.mark.parametrize("keeps", [(0, 1), (0,), (1,), ()])
+@pytest.mark.parametrize("sequence", [1, 64])
+def test_a_runtime_that_loses_state_fails_the_gate(tmp_path, monkeypatch, sequence, keeps):
+    """Both states are right; only h, only c, and a reset at each call are not."""
+    monkeypatch.setattr(NumpyStream, "keeps", keeps)
+    configuration, request, gate = prepared(LstmShape(2, 16, sequence, 2), "pytorch", tmp_path)
+    if keeps == (0, 1):
+        assert check_parity(NumpyStream(request), configuration, gate)["error"] < 1e-6
+        return
+    with pytest.raises(ParityFailed):
+        check_parity(NumpyStream(request), configuration, gate)
+
+
+def test_a_runtime_whose_reset_does_nothing_fails_the_gate(tmp_path, monkeypatch):
+    configuration, request, gate = prepared(LstmShape(2, 16, 64), "pytorch", tmp_path)
+    step = NumpyStream(request)
+    monkeypatch.setattr(step, "reset", lambda: None)
+    step.step()
+    with pytest.raises(ParityFailed):
+        check_parity(step, configuration, gate)
+
+
+def test_what_cannot_stream_is_refused_with_the_reason():
+    with pytest.raises(UsageError, match="bidirectional"):
+        describe(LstmShape(1, 8, 4, directions=2), "pytorch", mode="stream")
+    with pytest.raises(UsageError, match="stream"):
+        describe(LstmShape(1, 8, 4), "tests.support.faulty.wrong", mode="stream")
+
+
+@pytest.mark.heavy
+def test_recordings_of_one_stream_are_rounds_and_apart_from_the_window(tmp_path):
+    shape, protocol = LstmShape(1, 8, 4), Protocol(trials=60, warmup=5)
+    asked = [describe(shape, "onnxruntime", protocol, mode=mode) for mode in ("stream", "forward")]
+    assert asked[0].id == describe(shape, "onnxruntime", protocol, mode="stream").id != asked[1].id
+    assert run_sweep(asked, tmp_path, rounds=2, show_progress=False).recorded == 4
+    groups = lstm_trt.load(tmp_path)
+    assert sorted((group.configuration.mode, len(group.samples)) for group in groups) == [("forward", 2), ("stream", 2)]
+    assert len({group.name for group in groups}) == 2
+    assert sorted(row.mode for row in lstm_trt.summarize(tmp_path)) == ["forward", "stream"]
+
+
+def test_what_an_empty_step_takes_of_a_short_call():
+    clock = {"overhead_ns": 40, "call_ns": 80, "step_ns": 10, "resolution_ns": 1}
+    assert against_clock(4_000, clock) == {"median_share": 0.02, "shortest_us": pytest.approx(0.8)}
+    assert against_clock(4_000, {**clock, "step_ns": 250})["shortest_us"] == pytest.approx(2.5)
