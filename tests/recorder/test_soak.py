@@ -97,7 +97,7 @@ def record_parts(monkeypatch, tmp_path):
 
         @contextmanager
         def prepare(configuration, reference, stage, **prepared):
-            told = {"machine_fingerprint": "m", "pilot": None, "versions": {}}
+            told = {"machine_fingerprint": "m", "pilot": None, "versions": {}, "clock": {"call_ns": 80, "step_ns": 10}}
             seconds = {"build": 1.0, "parity": 2.0}
             step = PlantedStep(lambda: clock.advance(step_ns))
             yield PreparedRun(configuration, step, {}, told, seconds, lambda: None)
