@@ -139,9 +139,7 @@ class PreparedRun:
         clock = {**clock, **against_clock(trials.median_ns, clock)}
         if trials.median_ns < 1e3 * clock["shortest_us"]:
             empty, shortest = latency(clock["call_ns"] / 1e3, 2), latency(clock["shortest_us"], 2)
-            warnings.append(
-                f"most calls take less than the {shortest} that can be resolved: an empty step takes {empty}"
-            )
+            warnings.append(f"most calls take less than {shortest} and are not resolved: an empty step takes {empty}")
         columns = {"trial": np.arange(len(trials.columns["latency_ns"]), dtype=np.int64), **trials.columns}
         provenance = {
             **self.provenance,
