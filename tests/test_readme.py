@@ -44,6 +44,9 @@ def run_page(page: Path, folder: Path, lab) -> dict[str, int]:
     counts = {"commands": 0, "programs": 0, "outputs": 0}
     for language, block in blocks(page):
         if language == "python":
+            named = re.match(r"# (\w+\.py)\n", block)
+            if named:  # a module for the following commands
+                (folder / named[1]).write_text(block)
             run_program(block, folder)
             counts["programs"] += 1
         elif language == "console":
