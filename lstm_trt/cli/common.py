@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
@@ -110,7 +111,7 @@ def own_workloads(arguments: argparse.Namespace) -> list[Workload]:
         for flag in ("size", "state", "inputs"):
             if getattr(arguments, flag):
                 raise UsageError(f"--{flag} is for ONNX files: give one with --onnx")
-        return [Step(function) for function in steps]
+        return own_steps(steps)
     sizes, states = (
         _size_values(arguments.size),
         dict(_pair("--state", "INPUT=OUTPUT", text) for text in arguments.state),
@@ -126,6 +127,14 @@ def own_workloads(arguments: argparse.Namespace) -> list[Workload]:
         for used in [[name for name in sizes if name in symbols]]
         for values in itertools.product(*(sizes[name] for name in used))
     ]
+
+
+def own_steps(functions: Sequence[str]) -> list[Step]:
+    """The steps with these names; modules of the current folder can be imported, as with `python -m`."""
+    here = os.getcwd()
+    if functions and not {"", here} & set(sys.path):
+        sys.path.insert(0, here)
+    return [Step(function) for function in functions]
 
 
 def one_workload(arguments: argparse.Namespace) -> Workload:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,9 +12,11 @@ import sys
 import pytest
 
 import lstm_trt as lab
-from lstm_trt.cli.main import main
+from lstm_trt.cli import common
+from lstm_trt.cli.main import main, parse
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import RuntimeUnavailable, UsageError
+from lstm_trt.config.labels import record_command
 from lstm_trt.config.step import Step
 from lstm_trt.machine import gpu
 from lstm_trt.recorder.session import availability, describe
@@ -155,13 +158,59 @@ def test_it_is_called_in_the_pinned_worker_and_reset_before_the_trials(recorded)
 def test_the_commands_take_steps(recorded, capsys):
     for status, command in (
         (0, ("summarize", recorded)),
-        (0, ("verdict", recorded, "--deadline-us", 1e6, "--percentile", 90)),
+        (3, ("verdict", recorded, "--deadline-us", 1e6)),  # too few trials for p99.9
         (0, ("outliers", recorded)),
     ):
         assert main([str(word) for word in command]) == status, command
         text = capsys.readouterr().out
         assert "own_steps:make_numpy" in text and "own_steps:Pipeline" in text, command
+        assert ("not checked" in text) == (command[0] == "summarize")
     assert main(["compare", str(recorded), str(recorded)]) == 3  # one process per side
+
+
+def test_what_is_known_beforehand_is_refused_in_one_line(tmp_path, refused):
+    for words, arguments in {
+        "MODULE:FUNCTION": ("--step", "make_step"),
+        "there is no module 'own_absent'": ("--step", "own_absent:make"),
+        "cannot be recorded on pytorch": ("--step", NUMPY.function, "--runtime", "pytorch"),
+        "no mode 'stream'": ("--step", NUMPY.function, "--mode", "stream"),
+        "exclude each other": ("--step", NUMPY.function, "--layers", 2),
+        "--size is for ONNX files": ("--step", NUMPY.function, "--size", "time=3"),
+        "omit --graph": ("--step", NUMPY.function, "--graph"),
+    }.items():
+        assert words in refused("record", *arguments, "--out", tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_command_that_records_a_step(recorded):
+    """Its arguments give the same configuration."""
+    for item in folders.read_many(recorded):
+        line = shlex.split(record_command(item.configuration, "a folder"))
+        assert line[:4] == ["lstm-trt", "record", "--step", item.configuration.name] and line[-1] == "a folder"
+        arguments = parse(line[1:])
+        again = describe(
+            common.one_workload(arguments),
+            arguments.runtime,
+            common.protocol_of(arguments),
+            common.options_of(arguments),
+            arguments.mode,
+        )
+        assert again.id == item.configuration.id
+
+
+@pytest.mark.heavy
+def test_a_sweep_of_modules_in_the_current_folder_resumes(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    (tmp_path / "own_local.py").write_text("def a():\n    return int\n\n\ndef b():\n    return float\n")
+    words = ["sweep", "--step", "own_local:a", "own_local:b", "--trials", "30", "--out", "out", "--quiet"]
+    assert main(words) == 0 and "2 recorded" in capsys.readouterr().out
+    assert main(words) == 0 and "2 already recorded" in capsys.readouterr().out
+    with (tmp_path / "own_local.py").open("a") as file:
+        file.write("# changed\n")
+    assert main(words) == 0 and "2 recorded" in capsys.readouterr().out
+    assert len(lab.load("out")) == 4  # changed code is not pooled with the old
+    assert "own_local" not in sys.modules
 
 
 @pytest.mark.heavy
