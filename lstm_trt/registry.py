@@ -169,6 +169,7 @@ PICTURES = {
     "heat_map": "lstm_trt.plots.heatmap:heat_map",
     "inversions": "lstm_trt.plots.scaling:inversions",
     "outliers_page": "lstm_trt.plots.page:outliers_page",
+    "precisions": "lstm_trt.plots.precision:precisions",
     "replay_tails": "lstm_trt.plots.tail:replay_tails",
     "runtimes": "lstm_trt.plots.runtime:runtimes",
     "tails": "lstm_trt.plots.tail:tails",

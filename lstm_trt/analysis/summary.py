@@ -24,7 +24,7 @@ from lstm_trt.analysis.text import summary_table
 from lstm_trt.config.configuration import PRECISIONS
 from lstm_trt.config.labels import configuration_fields
 from lstm_trt.store.runs import as_runs
-from lstm_trt.store.samples import Group, NoTrials, Sample, groups_of
+from lstm_trt.store.samples import Group, NoTrials, Sample, groups_of, largest_error
 from lstm_trt.store.schema import Failure
 
 if TYPE_CHECKING:
@@ -239,7 +239,6 @@ def _recorded(group: Group, samples: Sequence[Sample], number: int | None, clust
     floors = [sample.floor_us for sample in samples if sample.floor_us is not None]
     outliers = quick(samples) if clusters else None
     alone = [sample.alone for sample in samples if sample.alone is not None]
-    errors = [sample.parity_error for sample in samples]
     found = _configured(group.configuration) | statistics(np.concatenate(timed))
     return SummaryRow(
         **found,
@@ -248,7 +247,7 @@ def _recorded(group: Group, samples: Sequence[Sample], number: int | None, clust
         steady_state=outliers and outliers.steady_state,
         max_with_warmup_us=max(float(sample.latency_ns.max()) for sample in samples) / 1e3,
         floor_us=min(floors) if floors else None,
-        parity_error=None if None in errors else max(errors),
+        parity_error=largest_error(samples),
         not_alone=alone.count(False) if alone else None,
         graph_captured=samples[0].graph_captured,
         rounds=len(samples),

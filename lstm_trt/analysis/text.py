@@ -23,6 +23,7 @@ from lstm_trt.config.format import (
     percent_certified,
     percent_number,
     rate,
+    scientific,
     short_number,
     signed_percent,
     table,
@@ -552,7 +553,7 @@ def _cell(row: SummaryRow, name: str) -> str:
     if name == "clusters" and value is not None:
         return clusters_cell(value)
     if name == "parity_error":
-        return "not checked" if value is None else f"{value:.1e}" if value else "0"
+        return "not checked" if value is None else scientific(value)
     if not name.endswith("_us"):
         return "-" if value is None else str(value)
     return microseconds(value) + "*" * (getattr(row, f"{name}_high", row.max_us) is None)

@@ -157,6 +157,11 @@ def bytes_text(size: int) -> str:
     return f"{size} B"
 
 
+def scientific(value: float) -> str:
+    """Two digits and a power of ten: 2.5e-03; 0 is written as such."""
+    return f"{value:.1e}" if value else "0"
+
+
 def listed(items: Iterable[object], most: int = MOST_LISTED) -> str:
     """`a, b, c`; beyond `most` items the others are counted; `none` if empty."""
     items = [str(item) for item in items]

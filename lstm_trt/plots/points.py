@@ -8,6 +8,7 @@ other statistic that of the middle round. The sizes that a figure holds fixed ar
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -135,6 +136,15 @@ class Point:
         return self.group.configuration.name
 
     @property
+    def precision(self) -> str:
+        return self.group.configuration.options.precision
+
+    @property
+    def parity_error(self) -> float | None:
+        """The largest of all rounds; None if it was not checked."""
+        return self.group.parity_error if self.ok else None
+
+    @property
     def floor_us(self) -> float | None:
         return next((each.floor_us for each in self.rounds if each.floor_us is not None), None)
 
@@ -199,12 +209,12 @@ def machine_of(group: Group) -> str | None:
     return next((sample.machine for sample in group.samples if sample.machine), None)
 
 
-def system_labels(groups: Sequence[Group]) -> list[str]:
+def system_labels(groups: Sequence[Group], without: Sequence[str] = ()) -> list[str]:
     """A label for the system of each group: its runtime, and the properties that differ among the groups.
 
-    The version is included only if a runtime has several.
+    The version is included only if a runtime has several. Properties in `without` are left out.
     """
-    fields = [_system(group) for group in groups]
+    fields = [{**_system(group), **dict.fromkeys(without)} for group in groups]
     shown = [name for name in fields[0] if name != "runtime" and len({system[name] for system in fields} - {None}) > 1]
     versions = {(system["runtime"], system["version"]) for system in fields}
     if "version" in shown and len(versions) == len({system["runtime"] for system in fields}):
@@ -258,6 +268,24 @@ def values(points: Iterable[Point], axis: str) -> list[int]:
 def varied(points: Sequence[Point]) -> list[str]:
     """Axes with more than one value."""
     return [axis for axis in AXES if len(values(points, axis)) > 1]
+
+
+def choose_networks(points: Sequence[Point], most: int) -> tuple[list[str], int]:
+    """Networks in the order of their fastest median, failures last; and the total number of networks."""
+    fastest: dict[str, float] = {}
+    measured_on: dict[str, set[str]] = {}
+    for point in points:
+        if point.ok:
+            fastest[point.network] = min(point.statistic("median_us"), fastest.get(point.network, math.inf))
+            measured_on.setdefault(point.network, set()).add(point.system)
+    every = {point.network for point in points}
+    ordered = sorted(fastest, key=fastest.get)
+    if len(every) <= most or not ordered:
+        return [*ordered, *sorted(every - fastest.keys())][:most], len(every)
+    widest = max(map(len, measured_on.values()))
+    candidates = [network for network in ordered if len(measured_on[network]) == widest]
+    places = np.unique(np.linspace(0, len(candidates) - 1, most).round().astype(int))
+    return [candidates[place] for place in places], len(every)
 
 
 def middle(numbers: Iterable[float]) -> float:
@@ -314,14 +342,14 @@ def hold_fixed(points: Sequence[Point], free: Sequence[str], fixed: Mapping[str,
     return [point for point in points if at(point.sizes, held)]
 
 
-def describe_systems(points: Iterable[Point]) -> str:
-    """Runtimes with version and options, grouped by device and by equal options."""
+def describe_systems(points: Iterable[Point], without: Sequence[str] = ()) -> str:
+    """Runtimes with version and options, grouped by device and by equal options; `without` as in `system_labels`."""
     fields = list({point.system: _system(point.group) for point in points}.values())
     differing = [name for name in fields[0] if len({each[name] for each in fields} - {None}) > 1]
     options: dict[tuple[str, str], list[str]] = {}
     for each in fields:
         names = dict.fromkeys(("precision", "threads", *differing))
-        shown = [each[name] for name in names if name not in ("runtime", "version", "device_name")]
+        shown = [each[name] for name in names if name not in ("runtime", "version", "device_name", *without)]
         system = each["device_name"], f"{each['runtime']} {each['version']}"
         options.setdefault(system, []).append(", ".join(filter(None, shown)))
     devices: dict[str, dict[str, list[str]]] = {}
@@ -340,6 +368,16 @@ def describe_extremes(points: Iterable[Point], statistic: str) -> str:
         return "No configuration succeeded."
     ends = [f"{number(point.statistic(statistic))} µs ({point.group.name})" for point in (good[0], good[-1])]
     return f"The {STATISTIC_NAMES[statistic]} is {' to '.join(dict.fromkeys(ends))}."
+
+
+def describe_fastest(points: Sequence[Point]) -> str:
+    """In how many networks each system has the smallest median, in one sentence."""
+    best: dict[str, Point] = {}
+    for point in sorted((point for point in points if point.ok), key=lambda point: point.statistic("median_us")):
+        best.setdefault(point.network, point)
+    wins = Counter(point.system for point in best.values()).most_common()
+    counted = " and ".join(f"{system} in {total} of {len(best)} networks" for system, total in wins)
+    return f"The smallest median is that of {counted}." if wins else "No configuration succeeded."
 
 
 def describe_counts(points: Iterable[Point]) -> str:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
@@ -44,7 +41,7 @@ def runtimes(runs: Runs, *, shapes: int | None = None, deadline_us: float | None
     points = data.points_of(runs)
     looks = system_looks(systems(points))
     most = shapes or max(3, min(10, MOST_LANES // len(looks)))
-    chosen, total = _choose_networks(points, most)
+    chosen, total = data.choose_networks(points, most)
     points = [point for point in points if point.network in chosen]
     names = systems(points)
     lanes = len(names) + 0.8
@@ -62,7 +59,7 @@ def runtimes(runs: Runs, *, shapes: int | None = None, deadline_us: float | None
             "Median and maximum latency of each runtime, by network",
             notes,
             0.75 + ROW_IN * lanes * len(chosen) + legend_in,
-            summary=_fastest(points),
+            summary=data.describe_fastest(points),
         )
         ax = body.subplots()
         drawn = [deadline_us] if deadline_us else []
@@ -90,34 +87,6 @@ def runtimes(runs: Runs, *, shapes: int | None = None, deadline_us: float | None
             handles.append(Line2D([], [], label=f"deadline {number(deadline_us)} µs", **DEADLINE))
         body.legend(handles=handles, loc="outside lower center", ncols=columns)
     return picture
-
-
-def _fastest(points: Sequence[Point]) -> str:
-    """In how many networks each system has the smallest median, in one sentence."""
-    best: dict[str, Point] = {}
-    for point in sorted((point for point in points if point.ok), key=lambda point: point.statistic("median_us")):
-        best.setdefault(point.network, point)
-    wins = Counter(point.system for point in best.values()).most_common()
-    counted = " and ".join(f"{system} in {total} of {len(best)} networks" for system, total in wins)
-    return f"The smallest median is that of {counted}." if wins else "No configuration succeeded."
-
-
-def _choose_networks(points: Sequence[Point], most: int) -> tuple[list[str], int]:
-    """Networks in the order of their fastest median, failures last; and the total number of networks."""
-    fastest: dict[str, float] = {}
-    measured_on: dict[str, set[str]] = {}
-    for point in points:
-        if point.ok:
-            fastest[point.network] = min(point.statistic("median_us"), fastest.get(point.network, math.inf))
-            measured_on.setdefault(point.network, set()).add(point.system)
-    every = {point.network for point in points}
-    ordered = sorted(fastest, key=fastest.get)
-    if len(every) <= most or not ordered:
-        return [*ordered, *sorted(every - fastest.keys())][:most], len(every)
-    widest = max(map(len, measured_on.values()))
-    candidates = [network for network in ordered if len(measured_on[network]) == widest]
-    places = np.unique(np.linspace(0, len(candidates) - 1, most).round().astype(int))
-    return [candidates[place] for place in places], len(every)
 
 
 def _block(ax: Axes, points: dict[str, Point], looks: dict[str, dict], top: float) -> list[float]:

@@ -12,6 +12,7 @@ from lstm_trt.plots import points as data
 from lstm_trt.plots.box import box_plots
 from lstm_trt.plots.curve import curves
 from lstm_trt.plots.heatmap import heat_map, map_axes
+from lstm_trt.plots.precision import precisions
 from lstm_trt.plots.runtime import runtimes
 from lstm_trt.plots.style import Picture, count, sheet, style, write_pictures
 from lstm_trt.plots.tail import choose_tails, tails
@@ -27,9 +28,10 @@ def draw_sweep(
     """Draw all figures that the runs allow into `folder` as `sweep-*.png` (or svg, pdf); returns their paths.
 
     These are curves and box plots for every axis with more than one value, a heat map if there are two such axes,
-    runtimes if there are several systems, tails of up to 6 configurations, and the trials in order of the one with
-    the largest maximum / median; the failures if nothing succeeded. Files are written atomically; other files in the
-    folder are not touched. Raises `UsageError` if there is nothing to draw or the folder cannot be written.
+    runtimes if there are several systems, latency against error if there are several precisions, tails of up to 6
+    configurations, and the trials in order of the one with the largest maximum / median; the failures if nothing
+    succeeded. Files are written atomically; other files in the folder are not touched. Raises `UsageError` if there is
+    nothing to draw or the folder cannot be written.
     """
     data.check_deadline(deadline_us)
     plan = _plan(as_runs(runs), deadline_us)
@@ -49,6 +51,8 @@ def _plan(runs: Runs, deadline_us: float | None) -> dict[str, Callable[[], Pictu
         plan["heat-map"] = partial(heat_map, runs, *map_axes(runs), deadline_us=deadline_us)
     if len(data.systems(points)) > 1:
         plan["runtimes"] = partial(runtimes, runs, deadline_us=deadline_us)
+    if len({point.precision for point in points if point.parity_error is not None}) > 1:
+        plan["precisions"] = partial(precisions, runs, deadline_us=deadline_us)
     for axis in axes:
         if any(point.ok for point in data.hold_fixed(points, (axis,))):
             plan[f"boxes-by-{axis}"] = partial(box_plots, runs, axis)

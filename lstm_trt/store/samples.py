@@ -103,6 +103,17 @@ class Group:
         """Trials after warm-up, over all rounds."""
         return sum(int(np.count_nonzero(~sample.warmup)) for sample in self.samples)
 
+    @property
+    def parity_error(self) -> float | None:
+        """The largest of all rounds, see `largest_error`."""
+        return largest_error(self.samples)
+
+
+def largest_error(samples: Iterable[Sample]) -> float | None:
+    """The largest `parity_error`; None if one of the samples was not checked."""
+    errors = [sample.parity_error for sample in samples]
+    return None if None in errors else max(errors, default=None)
+
 
 def of_recording(recording: Recording) -> Sample:
     """Convert a recording to a sample."""

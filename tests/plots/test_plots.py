@@ -16,11 +16,13 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 from matplotlib import pyplot
 from matplotlib.colors import to_rgba
+from matplotlib.lines import Line2D
 from nbconvert import HTMLExporter
 from nbformat import v4
 from PIL import Image
 
 from lstm_trt import plots
+from lstm_trt.analysis.quantiles import interval
 from lstm_trt.analysis.scaling import scaling
 from lstm_trt.analysis.summary import summarize
 from lstm_trt.config.configuration import Configuration, Options, Protocol
@@ -30,6 +32,7 @@ from lstm_trt.plots import heatmap, style
 from lstm_trt.plots.curve import EACH_ROUND, FLOOR, THICK, THIN
 from lstm_trt.plots.points import Round, points_of
 from lstm_trt.plots.style import image_bytes
+from lstm_trt.plots.sweep import _plan
 from lstm_trt.store.runs import Runs, load
 from lstm_trt.store.samples import Group, NoTrials, Sample
 from lstm_trt.store.schema import Failure
@@ -355,6 +358,62 @@ def test_runtimes_write_the_ratio_to_the_fastest():
     assert len(plots.runtimes(many, shapes=4).axes[0].get_yticks()) == 4
 
 
+ERRORS = {"fp32": 0.0, "tf32": 2e-4, "fp16": 3e-4, "bf16": 2e-3, "int8": 9e-3}
+
+
+def in_precisions(runs: Runs, *names: str, errors=ERRORS) -> Runs:
+    """Each group in each precision with its error; lower ones are faster."""
+    groups = []
+    for group in runs:
+        for order, name in enumerate(names):
+            options = replace(group.configuration.options, precision=name)
+            samples = [
+                replace(each, latency_ns=each.latency_ns / (1 + order), parity_error=errors[name] * (1 + each.round))
+                if errors[name] is not None
+                else each
+                for each in group.samples
+            ]
+            configuration = replace(group.configuration, options=options)
+            groups.append(replace(group, samples=tuple(samples), configuration=configuration))
+    return Runs(tuple(groups))
+
+
+def test_latency_against_error_has_a_dot_for_each_precision():
+    runs = in_precisions(make_runs(Grid((1,), (64,), (32, 64)), (EPYC, TORCH), rounds=2), *ERRORS)
+    figure = plots.precisions(runs, deadline_us=50)
+    assert len(figure.axes) == 2 and "2 of 2" not in text_of(figure)
+    place_of_0 = 4e-4 / 4
+    for ax, sequence in zip(figure.axes, (32, 64), strict=True):
+        here = runs.where(sequence=sequence)
+        dots = [line for line in ax.lines if line.get_marker() in ("o", "s")]
+        assert points_drawn(dots) == sorted((group.parity_error or place_of_0, middle_us(group)) for group in here)
+        assert sorted(text.get_text() for text in ax.texts) == sorted([*ERRORS] * 2)
+        bars = [
+            tuple(line.get_ydata()) for line in ax.lines if len(line.get_ydata()) == 2 and line not in deadlines(ax)
+        ]
+        intervals = [interval(np.sort(sample.timed_ns) / 1000, 0.5) for group in here for sample in group.samples]
+        assert np.allclose(sorted(bars), sorted(intervals))
+    ticks = figure.axes[-1].xaxis
+    assert ticks.get_major_formatter()(ticks.get_majorticklocs()[0]) == "0"
+    assert {line.get_label() for line in figure.findobj(Line2D)} >= {"onnxruntime", "pytorch"}
+    assert "onnxruntime, int8 in 2 of 2 networks" in figure.alt and "0 to 1.8e-02" in figure.alt
+
+
+def middle_us(group: Group) -> float:
+    """The lower middle of the rounds' medians."""
+    return float(np.sort([np.quantile(each.timed_ns / 1000, 0.5, method="inverted_cdf") for each in group.samples])[0])
+
+
+def test_latency_against_error_leaves_out_what_was_not_checked():
+    runs = make_runs(ONE, (EPYC, TORCH))
+    with pytest.raises(UsageError, match="nothing to draw"):
+        plots.precisions(runs)
+    partly = in_precisions(runs, "fp32", "bf16", errors={"fp32": None, "bf16": 1e-3})
+    assert "2 configurations not checked" in text_of(plots.precisions(partly))
+    assert "precisions" not in _plan(partly, None) and "precisions" not in _plan(runs, None)
+    assert "precisions" in _plan(in_precisions(runs, "fp32", "bf16"), None)
+
+
 def test_machines_and_versions_are_lines_of_their_own():
     runs = make_runs(Grid((1,), (64,), (32, 64)), (EPYC, XEON, OLDER))
     figure = plots.curves(runs, "sequence")
@@ -606,6 +665,9 @@ def findings(**grid):
         lambda: plots.curves(dense(layers=steps(32), hidden=(32,), sequence=(2, 4)), "sequence"),
         lambda: plots.curves(dense(batch=tuple(2**k for k in range(10)), systems=(EPYC, TORCH)), "batch"),
         lambda: plots.runtimes(dense(hidden=steps(32), systems=(EPYC, TORCH))),
+        lambda: plots.precisions(in_precisions(dense(sequence=(64,)), "fp32"), deadline_us=40),
+        lambda: plots.precisions(in_precisions(dense(systems=(EPYC, TORCH, XEON)), "fp32", "bf16", "int8")),
+        lambda: plots.precisions(in_precisions(dense(hidden=steps(8), systems=(EPYC, TORCH, OLDER)), *ERRORS)),
         lambda: plots.tails(dense(hidden=steps(8), sequence=(32,)), deadline_us=40),
         lambda: plots.trials_in_order(dense(hidden=(32,), sequence=(32,), rounds=80), deadline_us=80),
         lambda: plots.fits(findings(sequence=steps(80), hidden=(32,)), "sequence"),

@@ -1,0 +1,151 @@
+"""Latency against the error relative to float32: a panel per network, a dot per runtime and precision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.transforms import Bbox
+
+from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, PERCENTILES, interval
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import scientific
+from lstm_trt.plots import points as data
+from lstm_trt.plots.points import Point
+from lstm_trt.plots.style import (
+    BACKGROUND,
+    DEADLINE,
+    Picture,
+    columns_of,
+    latency_axis,
+    legend_below,
+    name_axes,
+    number,
+    panels,
+    set_ticks,
+    sheet,
+    style,
+    system_looks,
+    text_size,
+)
+from lstm_trt.store.runs import Runs
+
+#: Most dots in a figure with several panels, most panels, and most dots in a panel that has others beside it.
+MOST_DOTS, MOST_PANELS, MOST_BESIDE = 40, 6, 9
+
+#: Places of a label around its dot, in order of preference: offset in points, horizontal and vertical alignment.
+PLACES = (
+    (6, 0, "left", "center"),
+    (-6, 0, "right", "center"),
+    (0, 5, "center", "bottom"),
+    (0, -5, "center", "top"),
+    (5, 5, "left", "bottom"),
+    (5, -5, "left", "top"),
+    (-5, 5, "right", "bottom"),
+    (-5, -5, "right", "top"),
+)
+
+
+def precisions(runs: Runs, *, shapes: int | None = None, deadline_us: float | None = None) -> Picture:
+    """Median latency in µs against the relative error of the outputs, a panel per network and a dot per configuration.
+
+    `runs` is the result of `load`, or a path, recordings or groups. Colour and marker are those of the runtime, labels
+    name the precision. Lines are the exact 95 % interval of the median, one per round. The error is that of the parity
+    gate, the largest of all rounds; configurations that were not checked are not drawn. At most `shapes` networks are
+    shown (default 6, fewer with many configurations), see `runtimes`. Raises `UsageError` if there is nothing to draw.
+    """
+    data.check_deadline(deadline_us)
+    every = [point for point in data.points_of(runs) if point.ok]
+    checked = [point for point in every if point.parity_error is not None]
+    if not checked:
+        raise UsageError("nothing to draw: no recording states its error relative to float32")
+    networks = {point.network for point in checked}
+    most = shapes or max(1, min(MOST_PANELS, MOST_DOTS * len(networks) // len(checked)))
+    chosen, total = data.choose_networks(checked, most)
+    drawn = [point for point in checked if point.network in chosen]
+    labels = data.system_labels([point.group for point in drawn], without=("precision",))
+    dots = [replace(point, system=label) for point, label in zip(drawn, labels, strict=True)]
+    looks = system_looks(data.systems(dots))
+    errors = [point.parity_error for point in drawn]
+    unchecked = len(every) - len(checked)
+    notes = [
+        f"{data.describe_counts(drawn)}."
+        + (f" {len(chosen)} of {total} networks, spread evenly over their medians." if len(chosen) < total else "")
+        + (f" {data.count(unchecked, 'configuration')} not checked and not drawn." if unchecked else ""),
+        f"Vertical lines: exact {100 * DEFAULT_CONFIDENCE:g} % interval of the median, one per round.",
+        data.describe_systems(dots, without=("precision",)),
+    ]
+    columns = columns_of(len(chosen)) if len(drawn) <= MOST_BESIDE * len(chosen) else 1
+    with style():
+        picture, body = sheet(
+            "Median latency against error relative to float32, by precision",
+            notes,
+            0.5 + (3.6 if columns == 1 else 2.8) * math.ceil(len(chosen) / columns),
+            summary=f"{data.describe_fastest(drawn)} Errors: {scientific(min(errors))} to {scientific(max(errors))}.",
+        )
+        axes = panels(body, len(chosen), columns)
+        latencies = [deadline_us] if deadline_us else []
+        left = min(filter(None, errors), default=1e-7) / (4 if 0 in errors else 1)  # the place of 0, if there is one
+        for ax, network in zip(axes, chosen, strict=True):
+            ax.set_title(network, loc="left")
+            for point in (point for point in dots if point.network == network):
+                latencies += _draw(ax, point, max(point.parity_error, left), looks[point.system])
+            if deadline_us:
+                ax.axhline(deadline_us, **DEADLINE)
+        logarithmic = latency_axis(axes, latencies)
+        _error_axis(axes, left, max(left, *errors), 0 in errors)
+        name_axes(axes, "error relative to float32 (log)", "latency [µs]" + " (log)" * logarithmic)
+        dot = {"linestyle": "none", "markersize": 6}
+        handles = [Line2D([], [], label=label, **look, **dot) for label, look in looks.items()]
+        handles += [Line2D([], [], label=f"deadline {number(deadline_us)} µs", **DEADLINE)] if deadline_us else []
+        legend_below(body, handles, 5)
+        picture.draw_without_rendering()  # the places of labels depend on the layout
+        for ax, network in zip(axes, chosen, strict=True):
+            _label(ax, [point for point in dots if point.network == network], looks, left)
+    return picture
+
+
+def _draw(ax: Axes, point: Point, error: float, look: dict) -> list[float]:
+    """The median and its interval in each round; returns the latencies drawn."""
+    ends = []
+    for each in point.rounds:
+        low, high = interval(each.ordered_us, PERCENTILES["median_us"])
+        ends += [each.median_us if low is None else low, each.median_us if high is None else high]
+        ax.plot([error, error], ends[-2:], color=look["color"], linewidth=1.3, zorder=2)
+    ax.plot([error], [point.statistic("median_us")], **look, linestyle="none", markersize=6, zorder=3)
+    return ends
+
+
+def _error_axis(axes: Sequence[Axes], low: float, high: float, zero: bool) -> None:
+    """Logarithmic, with a tick at each power of ten and room for labels; with `zero` an error of 0 is at `low`."""
+    margin = max((high / low) ** 0.12, 12)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 2)
+    ticks = [low] * zero + [10.0**power for power in powers if not zero or 10.0**power > low]
+    for ax in axes:
+        ax.set_xscale("log")
+        ax.set_xlim(low / margin, high * margin)
+        set_ticks(ax.xaxis, ticks, *ax.get_xlim(), lambda value: "0" if zero and value == low else f"{value:.0e}")
+
+
+def _label(ax: Axes, points: Sequence[Point], looks: dict, left: float) -> None:
+    """Name the precision of each dot beside it where that covers no other dot or label; left out if it fits nowhere."""
+    scale = ax.get_figure(root=True).dpi / 72
+    places = [(max(point.parity_error, left), point.statistic("median_us")) for point in points]
+    dots = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in ax.transData.transform(places) / scale]
+    inside = Bbox(ax.bbox.get_points() / scale)
+    taken = list(dots)
+    for point, place, dot in zip(points, places, dots, strict=True):
+        look = {"size": 9, "color": looks[point.system]["color"], "textcoords": "offset points", "bbox": BACKGROUND}
+        width, height = text_size(point.precision)
+        for dx, dy, across, along in PLACES:
+            x = dot.x0 + 4 + dx - {"left": 0, "center": width / 2, "right": width}[across]
+            y = dot.y0 + 4 + dy - {"bottom": 0, "center": height / 2, "top": height}[along]
+            box = Bbox.from_bounds(x, y, width, height)
+            within = inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1
+            if within and not any(box.overlaps(other) for other in taken if other is not dot):
+                ax.annotate(point.precision, place, (dx, dy), ha=across, va=along, **look)
+                taken.append(box)
+                break
