@@ -1,0 +1,219 @@
+"""Own networks in the recorder: the reference and what confirms it, streams, the gate, and the commands."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+import lstm_trt as lab
+from lstm_trt import runtimes
+from lstm_trt.config.errors import BuildFailed, ParityFailed, UsageError
+from lstm_trt.export.own_network import OnnxNetwork
+from lstm_trt.export.to_onnx import static_model
+from lstm_trt.recorder import own
+from lstm_trt.recorder.parity import check_parity
+from lstm_trt.recorder.session import describe
+from tests.conftest import rest_is_heavy
+from tests.support import own_networks
+from tests.support.own_networks import saved, stream
+
+SHORT = lab.Protocol(trials=40, warmup=2)
+READERS = ("onnxruntime", "openvino")
+
+
+def reference_of(configuration, folder, seed=5):
+    path = folder / "answers.npy"
+    reference = own.PREPARER.reference(configuration, seed, path, lambda event, **values: None)
+    return {**reference, "gate_seed": seed, "answers_path": str(path)}
+
+
+def gated(configuration, folder):
+    """Prepare in this process and pass the gate; returns its result."""
+    reference = reference_of(configuration, folder)
+    module = own.PREPARER.runtime(configuration.runtime)
+    step = module.prepare(own.PREPARER.request(configuration, reference))
+    try:
+        return check_parity(step, configuration, own.PREPARER.gate(configuration, reference))
+    finally:
+        step.close()
+
+
+@pytest.mark.parametrize("runtime", READERS)
+@pytest.mark.parametrize("make", [own_networks.smoothing_then_gru, own_networks.words, own_networks.dense, stream])
+def test_networks_agree_with_an_evaluation_in_numpy(tmp_path, runtime, make):
+    pytest.importorskip(runtime)
+    model = make()
+    sizes = {"time": 12, "batch": 2}
+    known = str(model)
+    network = OnnxNetwork(saved(model, tmp_path), sizes={name: size for name, size in sizes.items() if name in known})
+    found = gated(describe(network, runtime, SHORT), tmp_path)
+    assert found["error"] <= 1e-5 and found["reference_checked_by"] == own.NUMPY
+
+
+STREAMS = [
+    (runtime, io_binding, kind, *sizes)
+    for runtime, io_binding in [("onnxruntime", True), ("onnxruntime", False), ("openvino", True)]
+    for kind in ("LSTM", "GRU", "RNN")
+    for sizes in [(1, 1), (7, 3), (64, 1)]
+]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "io_binding", "kind", "time", "batch"),
+    rest_is_heavy(STREAMS, lambda runtime, io_binding, kind, time, batch: kind == "LSTM" and time == 7),
+)
+def test_streams_equal_one_run_over_all_samples(tmp_path, runtime, io_binding, kind, time, batch):
+    pytest.importorskip(runtime)
+    network = OnnxNetwork(saved(stream(kind), tmp_path), sizes={"time": time, "batch": batch})
+    configuration = describe(network, runtime, SHORT, lab.Options(io_binding=io_binding), "stream")
+    reference = reference_of(configuration, tmp_path)
+    step = runtimes.load(runtime).prepare(own.PREPARER.request(configuration, reference))
+    gate = own.PREPARER.gate(configuration, reference)
+    calls = -(-own.STREAM_SAMPLES // time)
+    assert len(gate.questions) == calls and gate.expected["Y"].shape == (calls, time, 1, batch, 4)
+    assert check_parity(step, configuration, gate)["error"] <= 1e-5
+    assert check_parity(step, configuration, gate)["error"] <= 1e-5  # which starts with a reset
+    step.load_inputs(gate.questions[0])
+    step.step()  # without a reset: the first outputs are not those of a zero state
+    assert not np.allclose(step.outputs()["Y"], gate.expected["Y"][0], atol=1e-4)
+    assert set(step.outputs()) == {"Y"}
+    step.close()
+
+
+class _Faulty:
+    """A step that passes calls on, but not every reset or state."""
+
+    def __init__(self, step, fault):
+        self._step, self._fault = step, fault
+
+    def __getattr__(self, name):
+        return getattr(self._step, name)
+
+    def step(self):
+        if self._fault == "forgets":
+            self._step.reset()
+        self._step.step()
+
+    def reset(self):
+        if self._fault != "never resets":
+            self._step.reset()
+
+
+@pytest.mark.parametrize("fault", ["forgets", "never resets"])
+def test_a_stream_that_does_not_carry_or_reset_its_state_fails_the_gate(tmp_path, fault):
+    network = OnnxNetwork(saved(stream(), tmp_path), sizes={"time": 2, "batch": 1})
+    configuration = describe(network, "onnxruntime", SHORT, mode="stream")
+    reference = reference_of(configuration, tmp_path)
+    step = _Faulty(runtimes.load("onnxruntime").prepare(own.PREPARER.request(configuration, reference)), fault)
+    gate = own.PREPARER.gate(configuration, reference)
+    step.step()
+    step.step()
+    with pytest.raises(ParityFailed):
+        check_parity(step, configuration, gate)
+    step.close()
+
+
+def test_a_network_that_looks_beyond_a_call_is_no_stream(tmp_path):
+    network = OnnxNetwork(saved(own_networks.smoothing_then_gru(), tmp_path), sizes={"time": 4})
+    with pytest.raises(ParityFailed, match=r"4 samples at a time, Y differs by .*a convolution over time"):
+        reference_of(describe(network, "onnxruntime", SHORT, mode="stream"), tmp_path)
+    point = OnnxNetwork(saved(own_networks.smoothing_then_gru(1), tmp_path), sizes={"time": 4})
+    assert gated(describe(point, "onnxruntime", SHORT, mode="stream"), tmp_path)["error"] <= 1e-5
+
+
+def test_the_reference_is_checked_or_said_not_to_be(tmp_path, monkeypatch):
+    network = OnnxNetwork(saved(stream(), tmp_path), sizes={"time": 3, "batch": 1})
+    model, sets = static_model(network.path, network), own.gate_inputs(network, "forward", 1)
+    name, outputs, checked = own.reference_outputs(network, model, sets)
+    assert (name, checked) == (own.ONNX_RUNTIME, own.NUMPY) and len(outputs) == 2
+
+    def unknown(model, inputs):
+        raise UsageError("an operator that numpy does not know")
+
+    def slightly_wrong(content, sets, states=()):
+        return [
+            {name: array * np.float32(1.001) for name, array in each.items()} for each in run(content, sets, states)
+        ]
+
+    def refuses(content, sets, states=()):
+        raise RuntimeError("not implemented")
+
+    run = own.run_onnxruntime
+    with monkeypatch.context() as patch:
+        patch.setattr(own, "run_onnxruntime", slightly_wrong)
+        with pytest.raises(ParityFailed, match=r"differ from an evaluation in numpy by 0\.001"):
+            own.reference_outputs(network, model, sets)
+    with monkeypatch.context() as patch:
+        patch.setattr(own, "run_onnxruntime", refuses)
+        name, evaluated, checked = own.reference_outputs(network, model, sets)
+        assert (name, checked) == (own.NUMPY, None)
+        assert np.allclose(evaluated[0]["Y"], outputs[0]["Y"], atol=1e-6)
+    monkeypatch.setattr(own.evaluate, "evaluate", unknown)
+    assert own.reference_outputs(network, model, sets)[2] is None
+    found = gated(describe(network, "onnxruntime", SHORT), tmp_path)
+    assert found["error"] is None and found["reference_checked_by"] is None  # nothing independent: not checked
+    if runtimes.load("openvino").availability("cpu").ready:
+        assert gated(describe(network, "openvino", SHORT), tmp_path)["error"] <= 1e-5  # against ONNX Runtime
+    monkeypatch.setattr(own, "run_onnxruntime", refuses)
+    assert own.reference_outputs(network, model, sets) == (None, [], None)
+
+
+def test_only_runtimes_that_read_onnx_files_take_own_networks(tmp_path):
+    network = OnnxNetwork(saved(stream(), tmp_path), sizes={"time": 3, "batch": 1})
+    with pytest.raises(UsageError, match="pytorch does not read ONNX files: choose from onnxruntime"):
+        describe(network, "pytorch")
+
+
+@pytest.mark.parametrize("make", [stream, own_networks.dense])
+def test_int8_is_refused_unless_every_recurrent_operator_is_quantized(tmp_path, make):
+    sizes = {"time": 3, "batch": 1} if make is stream else {"batch": 1}
+    network = OnnxNetwork(saved(make(), tmp_path), sizes=sizes)
+    found = gated(describe(network, "onnxruntime", SHORT, lab.Options("int8")), tmp_path)
+    assert 1e-5 < found["error"] <= 5e-2
+    if make is stream:
+        network = OnnxNetwork(saved(stream("GRU"), tmp_path), sizes=sizes)
+        with pytest.raises(BuildFailed, match="GRU"):
+            gated(describe(network, "onnxruntime", SHORT, lab.Options("int8")), tmp_path)
+
+
+@pytest.mark.heavy
+def test_commands_take_own_networks(tmp_path, lab):
+    files = [saved(stream(kind), tmp_path, kind.lower()) for kind in ("LSTM", "GRU")]
+    out = tmp_path / "recordings"
+    asked = ("--size", "time=4,8", "--size", "batch=1", "--trials", 300, "--out", out, "--format", "json")
+    done = json.loads(lab("sweep", "--onnx", *files, *asked, "--mode", "stream", "--quiet").stdout)
+    assert done["recorded"] == 4 and not done["failures"]
+    again = json.loads(lab("sweep", "--onnx", *files, *asked, "--mode", "stream", "--quiet").stdout)
+    assert again["done_before"] == 4 and again["recorded"] == 0
+    one = ("record", "--onnx", files[0], "--size", "time=4", "--size", "batch=1", "--trials", 300, "--no-control")
+    found = json.loads(lab(*one, "--no-io-binding", "--out", out, "--format", "json").stdout)
+    assert found["summary"]["sequence"] == 4 and found["summary"]["mode"] == "forward"
+    rows = json.loads(lab("summarize", out, "--format", "json").stdout)
+    assert len(rows) == 5 and {row["mode"] for row in rows} == {"forward", "stream"}
+    text = lab("summarize", out, "--figures", tmp_path / "figures").stdout
+    assert "I/O binding" in text and "lstm@" in text and list((tmp_path / "figures").glob("*.png"))
+    assert lab("verdict", out, "--deadline-us", 1e6, "--percentile", 90).returncode == 0
+    assert "lstm@" in lab("outliers", out).stdout
+    sides = [next(path for path in out.glob("*.parquet") if row["config_id"] in path.name) for row in rows[:2]]
+    assert "lstm@" in lab("compare", *sides).stdout
+    commands = [command_of(row, out) for row in rows]
+    assert any("--onnx gru.onnx --size batch=1 time=4 --mode stream" in command for command in commands)
+
+
+def command_of(row, out):
+    from lstm_trt.config.labels import record_command
+    from lstm_trt.store import files
+
+    (path,) = (path for path in out.glob("*.parquet") if row["config_id"] in path.name)
+    return record_command(files.read(path).configuration, "recordings")
+
+
+def test_a_recording_can_be_read_without_the_file(tmp_path):
+    network = OnnxNetwork(saved(stream(), tmp_path), sizes={"time": 3, "batch": 1})
+    recording = lab.record(network, protocol=SHORT, mode="stream", control=False, out=tmp_path / "out")
+    (tmp_path / "network.onnx").unlink()
+    read = lab.load(tmp_path / "out").recordings[0]
+    assert read.configuration == recording.configuration and read.configuration.workload == network
+    assert read.provenance["network_sha256"] == network.sha256 and read.provenance["floor_ns"] > 0
+    assert onnx.load(network.path)

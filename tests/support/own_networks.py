@@ -1,0 +1,111 @@
+"""ONNX networks as users have them: symbolic sizes, states, tables, convolutions; each a model of some kB."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.support.planted_graphs import recurrent
+
+FLOAT = TensorProto.FLOAT
+
+
+def stream(kind="LSTM", features=3, hidden=4, **how):
+    """One operator with symbolic `time` and `batch`, and states h0 -> hn (and c0 -> cn)."""
+    model = recurrent(kind, (2, 1, features, hidden), **how)
+    names = {"Y_h": "hn", "Y_c": "cn"}
+    for node in model.graph.node:
+        node.output[:] = [names.get(name, name) for name in node.output]
+    for value in (*model.graph.input, *model.graph.output):
+        value.name = names.get(value.name, value.name)
+        dims = value.type.tensor_type.shape.dim
+        if value.name in ("X", "Y"):
+            dims[0].dim_param = "time"
+        dims[-2].dim_param = "batch"
+    return model
+
+
+def value(name, shape, kind=FLOAT):
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def numbers(name, *shape):
+    generator = np.random.default_rng(len(name) + sum(shape))
+    return numpy_helper.from_array(generator.uniform(-0.5, 0.5, shape).astype(np.float32), name)
+
+
+def model_of(nodes, inputs, outputs, constants=(), domains=()):
+    graph = helper.make_graph(list(nodes), "own", list(inputs), list(outputs), list(constants))
+    opsets = [helper.make_opsetid("", 18), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def smoothing_then_gru(width=3):
+    """A convolution over `width` time steps before a GRU, with a state; input x (time, 1, 2)."""
+    make = helper.make_node
+    nodes = [
+        make("Transpose", ["x"], ["channels_first"], perm=[1, 2, 0]),
+        make("Conv", ["channels_first", "kernel"], ["smooth"], kernel_shape=[width], pads=[width - 1, 0]),
+        make("Transpose", ["smooth"], ["steps"], perm=[2, 0, 1]),
+        make("GRU", ["steps", "W", "R", "", "", "h0"], ["Y", "hn"], hidden_size=4),
+    ]
+    constants = [numbers("kernel", 2, 2, width), numbers("W", 1, 12, 2), numbers("R", 1, 12, 4)]
+    inputs = [value("x", ["time", 1, 2]), value("h0", [1, 1, 4])]
+    return model_of(nodes, inputs, [value("Y", ["time", 1, 1, 4]), value("hn", [1, 1, 4])], constants)
+
+
+def words():
+    """A table of 5 rows, an LSTM with sequence lengths, a dense layer; inputs `tokens`, `lengths` of whole numbers."""
+    make = helper.make_node
+    nodes = [
+        make("Gather", ["table", "tokens"], ["embedded"]),
+        make("LSTM", ["embedded", "W", "R", "", "lengths"], ["", "last"], hidden_size=3),
+        make("Squeeze", ["last", "first_axis"], ["flat"]),
+        make("Gemm", ["flat", "dense"], ["scores"], transB=1),
+        make("ArgMax", ["scores"], ["best"], axis=1, keepdims=0),
+    ]
+    constants = [numbers("table", 5, 2), numbers("W", 1, 12, 2), numbers("R", 1, 12, 3), numbers("dense", 7, 3)]
+    constants.append(numpy_helper.from_array(np.array([0]), "first_axis"))
+    inputs = [value("tokens", ["time", "batch"], TensorProto.INT64), value("lengths", ["batch"], TensorProto.INT32)]
+    outputs = [value("scores", ["batch", 7]), value("best", ["batch"], TensorProto.INT64)]
+    return model_of(nodes, inputs, outputs, constants)
+
+
+def unnamed_sizes():
+    """An LSTM whose symbolic sizes have no names."""
+    model = stream()
+    for item in (*model.graph.input, *model.graph.output):
+        for dim in item.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.Clear()
+    return model
+
+
+def dense():
+    """No recurrent layer: y = x A."""
+    make = helper.make_node("MatMul", ["x", "A"], ["y"])
+    return model_of([make], [value("x", ["batch", 6])], [value("y", ["batch", 2])], [numbers("A", 6, 2)])
+
+
+def selected():
+    """The positive numbers of x: the size of the output depends on the values."""
+    nodes = [
+        helper.make_node("Greater", ["x", "zero"], ["positive"]),
+        helper.make_node("Compress", ["x", "positive"], ["y"]),
+    ]
+    zero = numpy_helper.from_array(np.array(0, np.float32), "zero")
+    return model_of(nodes, [value("x", [8])], [value("y", ["some"])], [zero])
+
+
+def of_another_domain():
+    """An operator that only its own runtime knows."""
+    node = helper.make_node("Mystery", ["x"], ["y"], domain="my.company")
+    return model_of([node], [value("x", [2])], [value("y", [2])], domains=["my.company"])
+
+
+def saved(model, folder, name="network"):
+    """Write `model` as `name`.onnx; returns the path."""
+    path = folder / f"{name}.onnx"
+    onnx.save(model, path)
+    return path
