@@ -98,6 +98,7 @@ COMMANDS = {
         "show how latency grows with network size: linearity, breaks, batching, larger networks that are faster",
     ),
     "rerun": ("notebooks", "run notebooks with other parameters; fails if any cell fails"),
+    "inspect": ("networks as files", "show what is in an ONNX file, and which runtimes run it or why not"),
     "export": ("networks as files", "write a network of given sizes as an ONNX file"),
     "build": (
         "networks as files",
@@ -141,6 +142,7 @@ API = {
     "watch": "lstm_trt.recorder.watch:follow",
     "versions": "lstm_trt.recorder.versions:record_versions",
     "doctor": "lstm_trt.recorder.doctor:examine",
+    "inspect": "lstm_trt.recorder.inspect:inspect",
     "cache_contents": "lstm_trt.recorder.environments:cache_contents",
     "clear_cache": "lstm_trt.recorder.environments:clear_cache",
     "literature": "lstm_trt.literature",

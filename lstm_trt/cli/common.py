@@ -76,10 +76,7 @@ def workload_arguments(parser: argparse.ArgumentParser, *, several: bool = False
     own = parser.add_argument_group("your own network or step")
     add = own.add_argument
     add("--onnx", type=Path, metavar="FILE", help=f"ONNX file{'s' * several} instead of a stacked LSTM", **many)
-    example = "--size time=16,64" if several else "--size time=64"
-    values = "value or values" if several else "value"
-    size = f"{values} of a symbolic size of the ONNX file, for example {example}"
-    add("--size", action="append", default=[], metavar="NAME=N", help=size)
+    size_argument(own, several=several)
     state = "input and output that a stream carries (default: those that are recognized by their names)"
     add("--state", action="append", default=[], metavar="INPUT=OUTPUT", help=state)
     inputs = "file of inputs by name, as numpy.savez writes it (default: random numbers)"
@@ -90,6 +87,23 @@ def workload_arguments(parser: argparse.ArgumentParser, *, several: bool = False
         "forward: each call is a whole sequence; stream: each call is the next samples, with the state of the last call"
     )
     parser.add_argument("--mode", choices=("forward", "stream"), help=f"{mode} (default forward)")
+
+
+def size_argument(parser: argparse._ActionsContainer, *, several: bool = False) -> None:
+    """Add --size."""
+    example = "--size time=16,64" if several else "--size time=64"
+    values = "value or values" if several else "value"
+    size = f"{values} of a symbolic size of the ONNX file, for example {example}"
+    parser.add_argument("--size", action="append", default=[], metavar="NAME=N", help=size)
+
+
+def symbolic_sizes(arguments: argparse.Namespace) -> dict[str, int]:
+    """The given symbolic sizes; raises `UsageError` for several values of one."""
+    found = _size_values(arguments.size)
+    for name, values in found.items():
+        if len(values) > 1:
+            raise UsageError(f"--size {name} needs one value, not {', '.join(map(str, values))}")
+    return {name: value for name, (value,) in found.items()}
 
 
 def own_workloads(arguments: argparse.Namespace) -> list[Workload]:

@@ -74,7 +74,10 @@ class State:
 
 @dataclass(frozen=True)
 class RecurrentLayer:
-    """One recurrent operator at known sizes; `operator` is "LSTM", "GRU" or "RNN", `direction` as in ONNX."""
+    """One recurrent operator at known sizes; `operator` is "LSTM", "GRU" or "RNN", `direction` as in ONNX.
+
+    `bias`: whether it has the input B.
+    """
 
     operator: str
     hidden: int
@@ -83,6 +86,7 @@ class RecurrentLayer:
     batch: int
     direction: str = "forward"
     name: str = ""
+    bias: bool = True
 
     @property
     def directions(self) -> int:
@@ -92,6 +96,13 @@ class RecurrentLayer:
     def gates(self) -> int:
         """Rows of the weights of one direction: gates times hidden units."""
         return {"LSTM": 4, "GRU": 3, "RNN": 1}[self.operator] * self.hidden
+
+    @property
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of W, R and, if it has one, B, as in ONNX."""
+        bias = {"B": (self.directions, 2 * self.gates)} if self.bias else {}
+        sizes = {"W": self.features, "R": self.hidden}
+        return {name: (self.directions, self.gates, size) for name, size in sizes.items()} | bias
 
     @property
     def input_flops(self) -> int:

@@ -166,9 +166,9 @@ def check(model: onnx.ModelProto, precision: str = "fp32", name: str = "network"
         raise ExportFailed(f"{name} is not valid ONNX: {one_line(error)}") from None
 
 
-def checked(content: bytes, rules: Rules) -> bytes:
+def checked(content: bytes, rules: Rules, precision: str = "fp32") -> bytes:
     """The same ONNX file; raises `BuildFailed` with the reason of `refusal`."""
-    reason = refusal(read(content), rules)
+    reason = refusal(read(content), rules, precision)
     if reason:
         raise BuildFailed(reason)
     return content

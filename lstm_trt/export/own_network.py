@@ -21,6 +21,7 @@ from lstm_trt.config.errors import ExportFailed, LabError, UsageError, first_lin
 from lstm_trt.config.format import bytes_text, listed
 from lstm_trt.config.workload import RecurrentLayer, State, Workload
 from lstm_trt.export import onnx_checks
+from lstm_trt.export.evaluate import RECURRENT
 from lstm_trt.export.to_onnx import export_module, sizes_of, with_sizes
 from lstm_trt.machine.linux import available_memory_bytes
 from lstm_trt.store import cache
@@ -28,8 +29,6 @@ from lstm_trt.store import cache
 if TYPE_CHECKING:
     import onnx
     import torch
-
-RECURRENT = ("LSTM", "GRU", "RNN")
 
 #: Endings or beginnings by which exporters tell a carried state's input from its output.
 STATE_NAMES = (
@@ -530,8 +529,9 @@ def _facts(model: onnx.ModelProto, content: bytes, name: str, shapes: Mapping[st
             f"{name} does not fit into the memory: {needs}, {bytes_text(available_memory_bytes())} are available"
         )
     stored = [tensor for tensor in onnx_checks.tensors(model.graph) if _is_float(tensor.data_type)]
-    parameters = sum(math.prod(tensor.dims) for tensor in stored)
     every = list(onnx_checks.nodes(model.graph))
+    fills = [a.t for node in every if node.op_type == "ConstantOfShape" for a in node.attribute]  # no parameters
+    parameters = sum(math.prod(tensor.dims) for tensor in stored) - sum(_is_float(fill.data_type) for fill in fills)
     layers = tuple(layer for node in every if (layer := _layer(node, known)))
     flops = [_flops(node, known) for node in every]
     recurrent = sum(layer.input_flops + layer.recurrent_flops for layer in layers)
@@ -605,7 +605,8 @@ def _layer(node: onnx.NodeProto, known: Mapping[str, tuple[int | None, ...]]) ->
         return None
     sequence, batch = (x[1], x[0]) if attributes.get("layout") else (x[0], x[1])
     direction = attributes.get("direction", b"forward").decode()
-    return RecurrentLayer(node.op_type, r[2], x[2], sequence, batch, direction, node.name or node.output[0])
+    bias = len(node.input) > 3 and bool(node.input[3])
+    return RecurrentLayer(node.op_type, r[2], x[2], sequence, batch, direction, node.name or node.output[0], bias)
 
 
 def _flops(node: onnx.NodeProto, known: Mapping[str, tuple[int | None, ...]]) -> int | None:

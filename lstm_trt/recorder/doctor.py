@@ -106,7 +106,7 @@ def _availability(runtime: Any, device: str) -> Availability:
         return _broken(error)
 
 
-def _rows(name: str) -> list[Row]:
+def rows_of(name: str) -> list[Row]:
     """One row per device of a runtime; a runtime that raises an error gets a row too."""
     try:
         runtime = runtimes.load(name)
@@ -139,7 +139,7 @@ def examine(names: Iterable[str] | None = None, root: Path = ROOT) -> Report:
     """Examine the runtimes `names` (default: all in the registry) and the host; changes nothing."""
     names = list(registry.table("RUNTIMES") if names is None else names)
     return Report(
-        runtimes=[row for name in names for row in _rows(name)],
+        runtimes=[row for name in names for row in rows_of(name)],
         versions={"lstm_trt": lstm_trt.__version__, **facts.versions(_distributions(names))},
         machine=facts.describe("cuda", root),
         checks=machine_checks.host_checks(root),

@@ -16,7 +16,7 @@ from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import LabError, ParityFailed, UsageError
 from lstm_trt.config.workload import State
-from lstm_trt.export import evaluate
+from lstm_trt.export import evaluate, onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork, checked, run_onnxruntime, symbolic_shapes, torch_answers
 from lstm_trt.export.to_onnx import static_model
 from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
@@ -45,6 +45,13 @@ class OwnPreparer(Preparer):
             able = [other for other, module in every.items() if getattr(module, "NEEDS_ONNX", False)]
             raise UsageError(f"{name} does not read ONNX files: choose from {', '.join(able)}")
         return runtime
+
+    def check(self, configuration: Configuration) -> None:
+        """Raises `BuildFailed` also for what the runtime refuses or would misread in the file."""
+        super().check(configuration)
+        rules = getattr(self.runtime(configuration.runtime), "ONNX_RULES", None)
+        if rules:
+            onnx_checks.checked(configuration.workload.path.read_bytes(), rules, configuration.options.precision)
 
     def reference(
         self, configuration: Configuration, gate_seed: int, answers_path: Path, send: Callable[..., None]

@@ -34,6 +34,7 @@ import numpy as np
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import (
     BuildFailed,
+    ConfigurationFailed,
     MemoryExhausted,
     RunFailed,
     RuntimeUnavailable,
@@ -139,6 +140,17 @@ class TensorRtRuntime:
             capturable=rtx and options.graph,
             compute_capability=target if target in export_engine.COMPUTE_CAPABILITIES else None,
         )
+
+    def build_refusal(self, content: bytes, name: str) -> str | None:
+        """Why no float32 engine can be built from an ONNX model; None if it can, or if only a GPU could show it."""
+        if self.NAME == "tensorrt-rtx":
+            try:
+                build.build_engine(content, export_engine.EngineOptions(self.NAME), name=name)
+            except RuntimeUnavailable:
+                return None
+            except ConfigurationFailed as error:
+                return str(error)
+        return None
 
     def prepare(self, request: Request) -> PreparedStep:
         """The prepared step, after a first call.

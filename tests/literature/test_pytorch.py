@@ -20,6 +20,7 @@ from lstm_trt.config import errors
 from lstm_trt.config.configuration import Options
 from lstm_trt.export import build, onnx_checks
 from lstm_trt.export import trt as export_trt
+from lstm_trt.export.evaluate import recurrent_outputs
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.literature import implementations
 from lstm_trt.literature.data import Batch, make_batch, make_weights
@@ -85,28 +86,30 @@ def difference(found, expected):
     return np.linalg.norm(found - expected) / (np.linalg.norm(expected) or 1.0)
 
 
+def onnx_order(array: np.ndarray) -> np.ndarray:
+    """Gates i, f, g, o of PyTorch in the order of ONNX."""
+    i, f, g, o = np.split(array, 4)
+    return np.concatenate([i, o, f, g])
+
+
 def lstm_in_numpy(workload, weights, batch):
     """Outputs of the network in float64; zero beyond a sequence's length."""
     weights = {name: array.astype(np.float64) for name, array in weights.items()}
     lengths = batch.lengths if batch.lengths is not None else np.full(workload.batch, workload.sequence)
     read = weights["embedding.weight"][batch.inputs] if workload.vocabulary else batch.inputs.astype(np.float64)
     for layer in range(workload.layers):
-        outputs = np.zeros((workload.sequence, workload.batch, workload.width))
-        for direction, suffix in enumerate(("", "_reverse")[: workload.directions]):
-            w, r, b, c = (
-                weights[f"lstm.{part}_l{layer}{suffix}"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-            )
-            columns = slice(direction * workload.hidden, (direction + 1) * workload.hidden)
-            for row in range(workload.batch):
-                hidden = memory = np.zeros(workload.hidden)
-                steps = range(lengths[row])
-                for step in reversed(steps) if suffix else steps:
-                    gates = (w @ read[step, row] + b + r @ hidden + c).reshape(4, -1)
-                    input_gate, forget_gate, output_gate = (1 / (1 + np.exp(-gates[gate])) for gate in (0, 1, 3))
-                    memory = forget_gate * memory + input_gate * np.tanh(gates[2])
-                    hidden = output_gate * np.tanh(memory)
-                    outputs[step, row, columns] = hidden
-        read = outputs
+        names = [f"l{layer}{suffix}" for suffix in ("", "_reverse")[: workload.directions]]
+        w, r = (
+            np.stack([onnx_order(weights[f"lstm.{part}_{name}"]) for name in names])
+            for part in ("weight_ih", "weight_hh")
+        )
+        biases = (
+            np.concatenate([onnx_order(weights[f"lstm.{part}_{name}"]) for part in ("bias_ih", "bias_hh")])
+            for name in names
+        )
+        direction = "bidirectional" if workload.directions == 2 else "forward"
+        outputs, *_ = recurrent_outputs("LSTM", (read, w, r, np.stack(list(biases)), lengths), {"direction": direction})
+        read = outputs.transpose(0, 2, 1, 3).reshape(workload.sequence, workload.batch, -1)
     if workload.head == "none":
         return read
     outputs = (read[-1] if workload.head == "last-step" else read) @ weights["dense.weight"].T

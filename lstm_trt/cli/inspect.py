@@ -1,0 +1,29 @@
+"""The command `inspect`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from lstm_trt.cli.common import print_answer, print_progress, size_argument, symbolic_sizes
+from lstm_trt.recorder.inspect import inspect
+from lstm_trt.recorder.pool import waiting_text
+
+EXAMPLE = "lstm-trt inspect model.onnx --size batch=1 --size time=64"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `inspect`."""
+    parser.add_argument("path", type=Path, metavar="FILE", help="ONNX file")
+    size_argument(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run `inspect`; returns the exit status."""
+
+    def listener(message: dict) -> None:
+        if message["event"] == "waiting":
+            print_progress(waiting_text(message))
+
+    print_answer(inspect(arguments.path, symbolic_sizes(arguments), listener=listener), arguments.format)
+    return 0

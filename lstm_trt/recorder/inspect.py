@@ -1,0 +1,204 @@
+"""What is in an ONNX network, and which runtimes run it.
+
+A runtime is first asked for what it refuses or would misread (`export.onnx_checks.Rules`). If it is ready here, the
+network is then prepared and compared with the reference in a worker process, as for a recording.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lstm_trt import registry, runtimes
+from lstm_trt.config.configuration import Options, Protocol
+from lstm_trt.config.format import count, latency, number, short_number, table
+from lstm_trt.config.workload import RecurrentLayer
+from lstm_trt.export import onnx_checks
+from lstm_trt.export.own_network import OnnxNetwork
+from lstm_trt.export.to_onnx import static_model
+from lstm_trt.recorder.doctor import Row, rows_of
+from lstm_trt.recorder.pool import WorkerPool
+from lstm_trt.recorder.session import describe
+from lstm_trt.recorder.shapes import roofline_of
+from lstm_trt.store import files
+
+#: One call, since only the preparation and the comparison matter.
+_ONCE = Protocol(trials=1, warmup=0, settle=0)
+
+#: States of `RuntimeAnswer`: computes what the reference does; refuses the network, or computes something else; cannot
+#: run on this machine; reads no ONNX files.
+RUNS, REFUSED, NOT_READY, NO_ONNX = "runs", "refused", "not ready", "reads no ONNX"
+
+
+@dataclass(frozen=True)
+class RuntimeAnswer:
+    """What one runtime does with a network in float32: one of the states above, and the reason if it does not run.
+
+    `error`: the relative error of its outputs by norm, None if nothing was compared; `reference` and
+    `reference_checked_by` as in the provenance of recordings.
+    """
+
+    runtime: str
+    device: str | None
+    version: str | None
+    state: str
+    reason: str = ""
+    error: float | None = None
+    reference: str | None = None
+    reference_checked_by: str | None = None
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """An ONNX network with known sizes, its roofline bound on one core here, and one answer per runtime and device."""
+
+    network: OnnxNetwork
+    roofline: dict | None
+    runtimes: tuple[RuntimeAnswer, ...]
+
+    def as_dict(self) -> dict:
+        """JSON values."""
+        network = self.network
+        return {
+            "name": network.name,
+            "sha256": network.sha256,
+            "sizes": dict(network.sizes),
+            "inputs": [tensor.as_dict() for tensor in network.facts.inputs],
+            "outputs": [tensor.as_dict() for tensor in network.facts.outputs],
+            "states": dict(network.carried),
+            "recurrent_layers": [_layer_dict(layer) for layer in network.recurrent_layers],
+            "parameters": network.parameters,
+            "flops": network.flops,
+            "roofline": self.roofline,
+            "runtimes": [asdict(answer) for answer in self.runtimes],
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def inspect(
+    path: str | Path | OnnxNetwork,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    listener: Callable[[dict], None] = lambda message: None,
+) -> Inspection:
+    """Read an ONNX file, and try every runtime that is ready; `sizes` are the values of its symbolic sizes.
+
+    `listener` gets the messages of the processes (stages, and `waiting` while another recording uses the core). Raises
+    `UsageError` for an invalid file or size.
+    """
+    network = path if isinstance(path, OnnxNetwork) else OnnxNetwork(path, sizes=sizes)
+    content = static_model(network.path, network)
+    with tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder, WorkerPool() as pool:
+
+        def attempt(row: Row) -> RuntimeAnswer:
+            return _attempt(pool, network, row, Path(folder), listener)
+
+        answers = [
+            _answer(network, content, row, attempt) for name in registry.table("RUNTIMES") for row in rows_of(name)
+        ]
+    return Inspection(network, roofline_of(network, 1), tuple(answers))
+
+
+def _answer(network: OnnxNetwork, content: bytes, row: Row, attempt: Callable[[Row], RuntimeAnswer]) -> RuntimeAnswer:
+    who = (row.runtime, row.device, row.version)
+    if row.device is None:  # the module cannot be imported
+        return RuntimeAnswer(*who, NOT_READY, row.reason)
+    module = runtimes.load(row.runtime)
+    if not getattr(module, "NEEDS_ONNX", False):
+        return RuntimeAnswer(*who, NO_ONNX)
+    rules = getattr(module, "ONNX_RULES", None)
+    refusal = onnx_checks.refusal(onnx_checks.read(content, network.name), rules) if rules else None
+    if refusal is None and row.ready:
+        return attempt(row)
+    if refusal is None and hasattr(module, "build_refusal"):
+        refusal = module.build_refusal(content, network.name)
+    if refusal:
+        return RuntimeAnswer(*who, REFUSED, refusal)
+    return RuntimeAnswer(*who, NOT_READY, row.reason)
+
+
+def _attempt(
+    pool: WorkerPool, network: OnnxNetwork, row: Row, folder: Path, listener: Callable[[dict], None]
+) -> RuntimeAnswer:
+    who = (row.runtime, row.device, row.version)
+    configuration = describe(network, row.runtime, _ONCE, Options(device=row.device))
+    outcome = pool.record(configuration, 0, folder, listener)
+    if outcome.failure:
+        return RuntimeAnswer(*who, REFUSED, outcome.failure.reason)
+    parity = files.read(outcome.path).provenance["parity"]
+    return RuntimeAnswer(
+        *who,
+        RUNS,
+        error=parity["error"],
+        reference=parity["reference"],
+        reference_checked_by=parity["reference_checked_by"],
+    )
+
+
+def _layer_dict(layer: RecurrentLayer) -> dict:
+    return {
+        **asdict(layer),
+        "weights": {name: list(shape) for name, shape in layer.weight_shapes.items()},
+        "parameters": _parameters(layer),
+        "flops": layer.input_flops + layer.recurrent_flops,
+    }
+
+
+def _parameters(layer: RecurrentLayer) -> int:
+    return sum(map(math.prod, layer.weight_shapes.values()))
+
+
+def _lines(found: Inspection) -> Iterator[str]:
+    network = found.network
+    yield f"{network.name}.onnx, SHA-256 {network.sha256[:16]}"
+    sides = (("input", network.facts.inputs), ("output", network.facts.outputs))
+    carried = {name: f"state, carried in the mode stream ({a} = {b})" for a, b in network.carried for name in (a, b)}
+    rows = [
+        (side, tensor.name, tensor.type, _shape(tensor.shape), carried.get(tensor.name, ""))
+        for side, tensors in sides
+        for tensor in tensors
+    ]
+    yield from ("", table(("", "name", "type", "shape", ""), rows, left=("shape",)), "")
+    if network.recurrent_layers:
+        header = ("operator", "name", "direction", "hidden", "steps", "batch", "W", "R", "B", "parameters")
+        yield table(header, [_layer_row(layer) for layer in network.recurrent_layers], left=("W", "R", "B"))
+    else:
+        yield "no recurrent layer: the network has no LSTM, GRU or RNN operator"
+    flops = "unknown" if network.flops is None else f"{number(network.flops / 1e6)} MFLOP"
+    yield f"\n{count(network.parameters, 'parameter')}; {flops} per call (matrix products and convolutions)"
+    if found.roofline and found.roofline["floor_ns"]:
+        bound = latency(found.roofline["floor_ns"] / 1e3)
+        yield f"roofline bound: {bound} on one core in fp32, limited by {found.roofline['limited_by']}"
+    rows = [
+        (answer.state, answer.runtime, answer.device or "-", answer.version or "-", _remark(answer))
+        for answer in sorted(found.runtimes, key=lambda answer: (RUNS, REFUSED, NOT_READY, NO_ONNX).index(answer.state))
+        if answer.state != NO_ONNX
+    ]
+    yield from ("", table(("state", "runtime", "device", "version", ""), rows, left=("version",), wrap=True))
+    others = dict.fromkeys(answer.runtime for answer in found.runtimes if answer.state == NO_ONNX)
+    if others:
+        yield f"\nread no ONNX files: {', '.join(others)}"
+
+
+def _remark(answer: RuntimeAnswer) -> str:
+    if answer.state != RUNS:
+        return answer.reason
+    if answer.error is None:
+        return "not checked: there is nothing to compare its outputs with"
+    checked = f" (checked by {answer.reference_checked_by})" if answer.reference_checked_by else ""
+    return f"relative error {short_number(answer.error, 2)} against {answer.reference}{checked}"
+
+
+def _shape(sizes: tuple[int, ...]) -> str:
+    return " x ".join(map(str, sizes)) or "scalar"
+
+
+def _layer_row(layer: RecurrentLayer) -> tuple[str, ...]:
+    shapes = [_shape(layer.weight_shapes[name]) if name in layer.weight_shapes else "-" for name in ("W", "R", "B")]
+    sizes = map(str, (layer.hidden, layer.sequence, layer.batch))
+    return (layer.operator, layer.name, layer.direction, *sizes, *shapes, str(_parameters(layer)))

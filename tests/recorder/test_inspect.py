@@ -1,0 +1,151 @@
+"""What `inspect` says of ONNX files and runtimes, compared with the files and with recordings."""
+
+from __future__ import annotations
+
+import json
+
+import onnx
+import pytest
+
+from lstm_trt import registry, runtimes
+from lstm_trt.config.errors import ConfigurationFailed
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.export import onnx_checks
+from lstm_trt.export.to_onnx import export_onnx
+from lstm_trt.machine import floor
+from lstm_trt.recorder import inspect as inspection
+from lstm_trt.recorder.doctor import Row
+from lstm_trt.recorder.inspect import NO_ONNX, NOT_READY, REFUSED, RUNS
+from lstm_trt.recorder.pool import record
+from tests.support.planted_graphs import lstm, recurrent, relu
+
+READERS = {name for name in registry.RUNTIMES if getattr(runtimes.load(name), "NEEDS_ONNX", False)}
+
+
+@pytest.fixture
+def ready(monkeypatch):
+    """Every runtime is ready on its first device, and none is tried."""
+
+    def rows(name):
+        device = runtimes.load(name).DEVICES[0]
+        return [Row(name, device, "1.0", "planted", True)]
+
+    def attempt(pool, network, row, folder, listener):
+        return inspection.RuntimeAnswer(row.runtime, row.device, row.version, RUNS, error=0.0, reference="planted")
+
+    monkeypatch.setattr(inspection, "rows_of", rows)
+    monkeypatch.setattr(inspection, "_attempt", attempt)
+
+
+def saved(model, tmp_path, name="one.onnx"):
+    path = tmp_path / name
+    path.write_bytes(model if isinstance(model, bytes) else model.SerializeToString())
+    return path
+
+
+def test_a_network_of_the_grid_is_counted_as_the_grid_does(tmp_path, ready):
+    shape = LstmShape(2, 24, 9, 2, directions=2)
+    path = export_onnx(shape, tmp_path, symbolic=True).path
+    found = inspection.inspect(path, {"sequence": 9, "batch": 2})
+    plain = json.loads(json.dumps(found.as_dict()))
+    assert {"inputs", "outputs", "recurrent_layers", "parameters", "flops", "runtimes"} <= plain.keys()
+    assert (plain["parameters"], plain["flops"]) == (shape.parameters, shape.flops)
+    assert plain["inputs"] == [{"name": "inputs", "type": "float32", "shape": [9, 2, 12]}]
+    assert plain["outputs"] == [{"name": "outputs", "type": "float32", "shape": [9, 2, 1]}]
+    first, second = plain["recurrent_layers"]
+    assert (first["operator"], first["direction"], first["hidden"]) == ("LSTM", "bidirectional", 24)
+    assert first["weights"] == {"W": [2, 96, 12], "R": [2, 96, 24], "B": [2, 192]}
+    assert second["weights"]["W"] == [2, 96, 48]
+    bound = floor.roofline_bound(shape, floor.load_rates(1))
+    assert plain["roofline"] == {"floor_ns": pytest.approx(bound.total_ns), "limited_by": bound.limited_by}
+    states = {answer["runtime"]: answer["state"] for answer in plain["runtimes"]}
+    assert states == {name: RUNS if name in READERS else NO_ONNX for name in registry.RUNTIMES}
+    text = str(found)
+    for part in ("2 x 96 x 48", f"{shape.parameters} parameters", "roofline bound", "read no ONNX files: pytorch"):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("model", "refusing"),
+    [
+        (lstm(peepholes=True), {"openvino"}),
+        (lstm(input_forget=1), {"openvino", "tensorrt", "tensorrt-rtx"}),
+        (recurrent("GRU", layout=1, states=False), READERS),
+        (recurrent("RNN", activations=["Softplus"]), {"openvino", "tensorrt", "tensorrt-rtx"}),
+        (recurrent("GRU", linear_before_reset=1, clip=0.5), set()),
+    ],
+    ids=["peepholes", "input_forget", "layout", "softplus", "linear_before_reset"],
+)
+def test_the_reason_names_the_operator_and_is_that_of_the_rules(model, refusing, tmp_path, ready):
+    answers = {answer.runtime: answer for answer in inspection.inspect(saved(model, tmp_path)).runtimes}
+    assert {name for name, answer in answers.items() if answer.state == REFUSED} == refusing
+    for name in refusing:
+        assert answers[name].reason == onnx_checks.refusal(model, runtimes.load(name).ONNX_RULES)
+        assert "operator 'my_" in answers[name].reason
+
+
+def test_a_network_without_a_recurrent_layer_is_said(tmp_path, ready):
+    found = inspection.inspect(saved(relu(), tmp_path))
+    assert found.as_dict()["recurrent_layers"] == [] and "no recurrent layer" in str(found)
+    assert {answer.state for answer in found.runtimes} == {RUNS, NO_ONNX}
+
+
+def test_a_runtime_that_is_not_ready_is_asked_for_what_it_can_build(tmp_path, monkeypatch):
+    """TensorRT for RTX builds engines without a GPU, and its parser names operators that it lacks."""
+    pytest.importorskip("tensorrt_rtx")
+    monkeypatch.setattr(inspection, "rows_of", lambda name: [Row(name, "cuda", "1.0", None, False, "no GPU driver")])
+    monkeypatch.setitem(registry.__dict__, "RUNTIMES", {"tensorrt-rtx": registry.RUNTIMES["tensorrt-rtx"]})
+    (answer,) = inspection.inspect(saved(lstm(), tmp_path)).runtimes
+    assert (answer.state, answer.reason) == (NOT_READY, "no GPU driver")
+    model = onnx.load_from_string(relu())
+    model.graph.node[0].op_type = "BitwiseNot"
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.INT32
+    (answer,) = inspection.inspect(saved(model, tmp_path)).runtimes
+    assert answer.state == REFUSED and "BitwiseNot" in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "message"),
+    [
+        (b"no protobuf at all", (), "not an ONNX file"),
+        (b"", (), "no operators"),
+        (lstm().SerializeToString()[:-9], (), "truncated"),
+        (lstm(states=False, nonsense=1).SerializeToString(), (), "nonsense"),
+        (None, (), "cannot read"),
+        (lstm().SerializeToString(), ("--size", "time=4"), "no symbolic size 'time'"),
+        (lstm().SerializeToString(), ("--size", "time"), "NAME=N"),
+        (lstm().SerializeToString(), ("--size", "time=4,8"), "needs one value"),
+    ],
+    ids=["foreign", "empty", "truncated", "attribute", "missing", "size", "form", "values"],
+)
+def test_bad_input_is_one_line(refused, tmp_path, content, arguments, message):
+    path = tmp_path / "bad.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    assert message in refused("inspect", path, *arguments)
+
+
+def test_external_data_outside_the_folder_is_refused(refused, tmp_path):
+    (tmp_path / "elsewhere.bin").write_bytes(bytes(4 * 96))
+    (tmp_path / "models").mkdir()
+    model = lstm()
+    onnx.external_data_helper.set_external_data(model.graph.initializer[0], "../elsewhere.bin")
+    model.graph.initializer[0].ClearField("raw_data")
+    assert "outside its folder" in refused("inspect", saved(model, tmp_path / "models"))
+
+
+@pytest.mark.heavy
+def test_ready_runtimes_are_tried_and_recordings_fail_for_the_same_reason(tmp_path, lab):
+    result = lab("inspect", saved(lstm(peepholes=True), tmp_path), "--format", "json")
+    answers = {(row["runtime"], row["device"]): row for row in json.loads(result.stdout)["runtimes"]}
+    assert answers["onnxruntime", "cpu"]["state"] == RUNS and answers["onnxruntime", "cpu"]["error"] < 1e-5
+    assert answers["onnxruntime", "cpu"]["reference_checked_by"]
+    network = inspection.OnnxNetwork(tmp_path / "one.onnx")
+    with pytest.raises(ConfigurationFailed) as failure:
+        record(network, "openvino", inspection._ONCE)
+    assert answers["openvino", "cpu"]["state"] == REFUSED
+    assert answers["openvino", "cpu"]["reason"] in str(failure.value)
+    plain = json.loads(lab("inspect", saved(lstm(), tmp_path), "--format", "json").stdout)
+    states = {row["runtime"]: row["state"] for row in plain["runtimes"] if row["device"] == "cpu"}
+    assert (states["onnxruntime"], states["openvino"]) == (RUNS, RUNS)
