@@ -6,8 +6,6 @@ that `lstm-trt inspect` prints. For TensorRT the parsed network is computed in n
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import onnx
 import pytest
@@ -18,6 +16,7 @@ from lstm_trt.config.errors import BuildFailed
 from lstm_trt.export import onnx_checks
 from lstm_trt.export import trt as export_trt
 from lstm_trt.export.evaluate import evaluate
+from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.recorder.parity import relative_error
 from lstm_trt.runtimes.base import Request
 from tests.support import network_in_numpy
@@ -40,7 +39,7 @@ def test_every_runtime_that_reads_onnx_has_rules():
     assert all(isinstance(runtimes.load(name).ONNX_RULES, onnx_checks.Rules) for name in readers)
 
 
-def run(runtime: str, model: onnx.ModelProto, inputs: dict, folder) -> dict[str, np.ndarray]:
+def run(runtime: str, model: onnx.ModelProto, inputs: dict) -> dict[str, np.ndarray]:
     """The outputs; raises `BuildFailed` if the runtime refuses the model."""
     if runtime == "tensorrt-rtx":
         onnx_checks.check(model)
@@ -48,22 +47,8 @@ def run(runtime: str, model: onnx.ModelProto, inputs: dict, folder) -> dict[str,
         network, keep = network_in_numpy.parse(trt, export_trt.logger(runtime), model.SerializeToString())
         assert keep
         return network_in_numpy.evaluate(trt, network, inputs)
-    onnx.save(model, folder / "one.onnx")
-    sizes = {
-        value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
-        for value in (*model.graph.input, *model.graph.output)
-    }
-    workload = SimpleNamespace(
-        label="one",
-        title=lambda mode: "one",
-        states=(),
-        symbols={},
-        types={name: str(array.dtype) for name, array in inputs.items()},
-        input_shapes={name: sizes[name] for name in inputs},
-        output_shapes={value.name: sizes[value.name] for value in model.graph.output},
-    )
-    workload.types |= dict.fromkeys(workload.output_shapes, workload.types["X"])
-    step = runtimes.load(runtime).prepare(Request(workload, Options(), inputs, onnx_path=folder / "one.onnx"))
+    network = OnnxNetwork.of_content(model.SerializeToString(), "one")
+    step = runtimes.load(runtime).prepare(Request(network, Options(), inputs, onnx_path=network.path))
     step.load_inputs(inputs)
     step.step()
     outputs = step.outputs()
@@ -73,15 +58,15 @@ def run(runtime: str, model: onnx.ModelProto, inputs: dict, folder) -> dict[str,
 
 @pytest.mark.parametrize("runtime", READERS)
 @pytest.mark.parametrize("case", PARAMETERS)
-def test_computed_as_defined_or_refused(case, runtime, tmp_path):
+def test_computed_as_defined_or_refused(case, runtime):
     model, inputs, expected = CASES[case]
     reason = onnx_checks.refusal(model, runtimes.load(runtime).ONNX_RULES)
     if reason:
         with pytest.raises(BuildFailed) as refusal:
-            run(runtime, model, inputs, tmp_path)
+            run(runtime, model, inputs)
         assert str(refusal.value) == reason
         return
-    outputs = run(runtime, model, inputs, tmp_path)
+    outputs = run(runtime, model, inputs)
     for name, right in (expected or evaluate(model, inputs)).items():
         assert outputs[name].shape == right.shape
         assert relative_error(outputs[name], right) < (1e-5 if right.dtype != np.float16 else 1e-3)
@@ -89,13 +74,13 @@ def test_computed_as_defined_or_refused(case, runtime, tmp_path):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
-def test_nothing_is_refused_that_would_be_computed_as_defined(runtime, tmp_path, monkeypatch):
+def test_nothing_is_refused_that_would_be_computed_as_defined(runtime, monkeypatch):
     module, spared = runtimes.load(runtime), []
     refused = {case: CASES[case] for case in CASES if onnx_checks.refusal(CASES[case][0], module.ONNX_RULES)}
     monkeypatch.setattr(onnx_checks, "refusal", lambda model, rules: None)
     for case, (model, inputs, expected) in refused.items():
         try:
-            outputs = run(runtime, model, inputs, tmp_path)
+            outputs = run(runtime, model, inputs)
         except BuildFailed:
             continue
         right = expected or evaluate(model, inputs)

@@ -6,6 +6,7 @@ import pytest
 
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.shape import LstmShape
+from lstm_trt.export import to_onnx
 from lstm_trt.export.network import make_inputs
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.machine import linux
@@ -38,7 +39,7 @@ def test_float32_is_float32_on_processors_with_bfloat16():
 
 
 def test_bfloat16_is_bfloat16_or_refused():
-    if openvino.HINTS["bf16"][1] & linux.cpuinfo_flags():
+    if openvino.BFLOAT16_FLAGS & linux.cpuinfo_flags():
         assert PARITY_BOUNDS["fp32"] < error_of(prepared(SHAPE, "openvino", precision="bf16")) < PARITY_BOUNDS["bf16"]
     else:
         with pytest.raises(BuildFailed, match="does not compute in bf16"):
@@ -51,8 +52,9 @@ def test_a_processor_without_bfloat16_is_refused(monkeypatch):
         prepared(SHAPE, "openvino", precision="bf16")
 
 
-def test_recurrent_layers_in_another_precision_are_refused(monkeypatch):
-    """As float16 on many processors, of which only the other layers make use."""
-    monkeypatch.setattr(openvino, "_recurrent_precisions", lambda compiled: ["f16", "f32"])
-    with pytest.raises(BuildFailed, match="f16 instead of f32"):
-        prepared(SHAPE, "openvino")
+def test_recurrent_layers_in_another_precision_are_refused():
+    """As with the hint f16, of which only the other layers make use: the reason why fp16 is not offered."""
+    network = to_onnx.export_network(SHAPE)
+    content = to_onnx.static_model(network.path, SHAPE)
+    with pytest.raises(BuildFailed, match="f32 instead of f16"):
+        openvino._compiled(content, "f16", 1)
