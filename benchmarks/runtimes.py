@@ -21,7 +21,7 @@ import numpy as np
 
 import lstm_trt as lab
 from lstm_trt.analysis.quantiles import interval
-from lstm_trt.config.format import microseconds, table
+from lstm_trt.config.format import microseconds, multiple, table
 from lstm_trt.recorder.sweep import run_sweep
 
 #: Layers, hidden units, time steps of a window.
@@ -60,7 +60,7 @@ def compared(rounds: Mapping[str, Mapping[int, object]]) -> list[dict]:
 
 def cells(ratios: Mapping) -> tuple[str, str]:
     """A ratio and its interval as text."""
-    bounds = ["-" if ratios[name] is None else f"{ratios[name]:.3g}" for name in ("ratio", "low", "high")]
+    bounds = ["-" if ratios[name] is None else multiple(ratios[name], "") for name in ("ratio", "low", "high")]
     return bounds[0], "-" if bounds[1] == "-" else f"{bounds[1]} to {bounds[2]}"
 
 
