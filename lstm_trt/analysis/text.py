@@ -527,6 +527,8 @@ def _name_columns(rows: Sequence[SummaryRow]) -> dict[str, Callable[[SummaryRow]
             del named["network"]
             named = named if len(sizes) > len({name for name, _, _ in sizes}) else {}
         named = {name: lambda row, name=name: row.group.get(name, "-") for name in workloads} | named
+    elif any(row.mode not in (None, "forward") for row in rows):
+        named["mode"] = lambda row: row.mode
     named |= {"runtime": lambda row: row.runtime}
     named |= {"precision": lambda row: row.precision, "threads": lambda row: row.threads} if options else {}
     named |= {"graph": _graph} if any(row.graph for row in rows) else {}
