@@ -136,6 +136,12 @@ class Point:
         return self.group.configuration.name
 
     @property
+    def workload(self) -> str:
+        """Name of a workload that is no stacked LSTM, without the sizes that are axes; else empty."""
+        configuration = self.group.configuration
+        return str(configuration.workload.group_fields(configuration.mode).get("workload", ""))
+
+    @property
     def precision(self) -> str:
         return self.group.configuration.options.precision
 
@@ -266,8 +272,11 @@ def values(points: Iterable[Point], axis: str) -> list[int]:
 
 
 def varied(points: Sequence[Point]) -> list[str]:
-    """Axes with more than one value."""
-    return [axis for axis in AXES if len(values(points, axis)) > 1]
+    """Axes on which a workload has more than one value, not those that only tell networks of users apart."""
+    by_workload: dict[str, list[Point]] = {}
+    for point in points:
+        by_workload.setdefault(point.workload, []).append(point)
+    return [axis for axis in AXES if any(len(values(each, axis)) > 1 for each in by_workload.values())]
 
 
 def choose_networks(points: Sequence[Point], most: int) -> tuple[list[str], int]:
@@ -335,9 +344,11 @@ def hold_fixed(points: Sequence[Point], free: Sequence[str], fixed: Mapping[str,
     points = [point for point in points if all(point.sizes.get(axis, 0) is not None for axis in free)]
     if not points:
         raise UsageError(f"none of these workloads has the axes {listed(free)}: nothing to draw")
-    rows = [{**point.sizes, "system": point.system} for point in points if point.ok]
+    # A size that differs only between networks of users is not held at one of them.
+    several = {axis for axis in AXES if len(values(points, axis)) > 1} - {*varied(points), *free, *(fixed or {})}
+    rows = [{**point.sizes, **dict.fromkeys(several), "system": point.system} for point in points if point.ok]
     if fixed or not rows:  # all points at a requested value may have failed
-        rows = [{**point.sizes, "system": point.system} for point in points]
+        rows = [{**point.sizes, **dict.fromkeys(several), "system": point.system} for point in points]
     held = hold(rows, free, fixed)
     return [point for point in points if at(point.sizes, held)]
 
@@ -393,9 +404,9 @@ def describe_counts(points: Iterable[Point]) -> str:
 
 
 def describe_fixed(points: Sequence[Point], drawn: Sequence[str]) -> str:
-    """The sizes that a figure holds fixed; all points have the same value of each."""
-    first = points[0].sizes
-    sizes = [axis_value(axis, first[axis]) for axis in AXES if axis not in drawn and first[axis] is not None]
+    """The sizes that a figure holds fixed: those of which all points have the same value."""
+    common = {axis: values(points, axis) for axis in AXES if axis not in drawn}
+    sizes = [axis_value(axis, found[0]) for axis, found in common.items() if len(found) == 1]
     return f"Fixed: {', '.join(sizes)}." if sizes else ""
 
 

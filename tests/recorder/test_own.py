@@ -179,7 +179,7 @@ def test_int8_is_refused_unless_every_recurrent_operator_is_quantized(tmp_path, 
 
 @pytest.mark.heavy
 def test_commands_take_own_networks(tmp_path, lab):
-    files = [saved(stream(kind), tmp_path, kind.lower()) for kind in ("LSTM", "GRU")]
+    files = [saved(stream(kind, hidden=len(kind)), tmp_path, kind.lower()) for kind in ("LSTM", "GRU")]
     out = tmp_path / "recordings"
     asked = ("--size", "time=4,8", "--size", "batch=1", "--trials", 300, "--out", out, "--format", "json")
     done = json.loads(lab("sweep", "--onnx", *files, *asked, "--mode", "stream", "--quiet").stdout)
@@ -192,11 +192,13 @@ def test_commands_take_own_networks(tmp_path, lab):
     rows = json.loads(lab("summarize", out, "--format", "json").stdout)
     assert len(rows) == 5 and {row["mode"] for row in rows} == {"forward", "stream"}
     text = lab("summarize", out, "--figures", tmp_path / "figures").stdout
-    assert "I/O binding" in text and "lstm@" in text and list((tmp_path / "figures").glob("*.png"))
+    assert "I/O binding" in text and "lstm@" in text
+    by = {path.stem.partition("-by-")[2] for path in (tmp_path / "figures").glob("sweep-latency-by-*.png")}
+    assert by == {"sequence"}  # hidden sizes differ between the networks, but not within one
     assert lab("verdict", out, "--deadline-us", 1e6, "--percentile", 90).returncode == 0
     assert "lstm@" in lab("outliers", out).stdout
     sides = [next(path for path in out.glob("*.parquet") if row["config_id"] in path.name) for row in rows[:2]]
-    assert "lstm@" in lab("compare", *sides).stdout
+    assert "size time: 4 -> 8" in lab("compare", *sides).stdout
     commands = [command_of(row, out) for row in rows]
     assert any("--onnx gru.onnx --size batch=1 time=4 --mode stream" in command for command in commands)
 
