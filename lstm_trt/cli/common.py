@@ -78,7 +78,7 @@ def workload_arguments(parser: argparse.ArgumentParser, *, several: bool = False
     add("--onnx", type=Path, metavar="FILE", help=f"ONNX file{'s' * several} instead of a stacked LSTM", **many)
     size_argument(own, several=several)
     state = "input and output that a stream carries (default: those that are recognized by their names)"
-    add("--state", action="append", default=[], metavar="INPUT=OUTPUT", help=state)
+    add("--state", nargs="+", action="extend", default=[], metavar="INPUT=OUTPUT", help=state)
     inputs = "file of inputs by name, as numpy.savez writes it (default: random numbers)"
     add("--inputs", type=Path, metavar="FILE.npz", help=inputs)
     step = "function without arguments that returns what is timed: a callable, or an object with a method step"
@@ -94,7 +94,7 @@ def size_argument(parser: argparse._ActionsContainer, *, several: bool = False) 
     example = "--size time=16,64" if several else "--size time=64"
     values = "value or values" if several else "value"
     size = f"{values} of a symbolic size of the ONNX file, for example {example}"
-    parser.add_argument("--size", action="append", default=[], metavar="NAME=N", help=size)
+    parser.add_argument("--size", nargs="+", action="extend", default=[], metavar="NAME=N", help=size)
 
 
 def symbolic_sizes(arguments: argparse.Namespace) -> dict[str, int]:

@@ -1,6 +1,8 @@
 """Own networks in the recorder: the reference and what confirms it, streams, the gate, and the commands."""
 
 import json
+import shlex
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -195,12 +197,15 @@ def test_commands_take_own_networks(tmp_path, lab):
     assert "I/O binding" in text and "lstm@" in text
     by = {path.stem.partition("-by-")[2] for path in (tmp_path / "figures").glob("sweep-latency-by-*.png")}
     assert by == {"sequence"}  # hidden sizes differ between the networks, but not within one
-    assert lab("verdict", out, "--deadline-us", 1e6, "--percentile", 90).returncode == 0
+    assert "lstm@" in lab("verdict", out, "--deadline-us", 1e6, "--percentile", 90).stdout
     assert "lstm@" in lab("outliers", out).stdout
     sides = [next(path for path in out.glob("*.parquet") if row["config_id"] in path.name) for row in rows[:2]]
     assert "size time: 4 -> 8" in lab("compare", *sides).stdout
     commands = [command_of(row, out) for row in rows]
-    assert any("--onnx gru.onnx --size batch=1 time=4 --mode stream" in command for command in commands)
+    (again,) = (text for text in commands if "--onnx gru.onnx" in text and "time=4" in text and "--mode stream" in text)
+    done = lab(*shlex.split(again)[1:], "--no-control", cwd=tmp_path)  # the command records the same configuration
+    assert done.returncode == 0, done.stderr
+    assert command_of(rows[0], out) == again and Path(done.stdout.split()[-1]).name.startswith(rows[0]["config_id"])
 
 
 def command_of(row, out):
