@@ -24,7 +24,8 @@ from lstm_trt.config.errors import NotATable, UsageError
 from lstm_trt.config.format import count, listed
 from lstm_trt.config.shape import AXES, LstmShape
 from lstm_trt.config.step import Step
-from lstm_trt.export.own_network import OnnxNetwork, read_symbols
+from lstm_trt.export.own_network import OnnxNetwork
+from lstm_trt.export.read_onnx import read_symbols
 from lstm_trt.plots import FORMATS
 from lstm_trt.store.runs import Runs, load
 from lstm_trt.store.tables import UNIT_NS

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import inspect
 import io
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lstm_trt.config.errors import ExportFailed, LabError, UsageError, first_line
-from lstm_trt.config.format import bytes_text, listed
+from lstm_trt.config.format import listed
 from lstm_trt.config.workload import RecurrentLayer, State, Workload
-from lstm_trt.export import onnx_checks
-from lstm_trt.export.evaluate import RECURRENT
-from lstm_trt.export.to_onnx import export_module, sizes_of, with_sizes
-from lstm_trt.machine.linux import available_memory_bytes
+from lstm_trt.export.read_onnx import NetworkFacts, network_facts, random_array, read_file
+from lstm_trt.export.to_onnx import export_module
 from lstm_trt.store import cache
 
 if TYPE_CHECKING:
-    import onnx
     import torch
 
 #: Endings or beginnings by which exporters tell a carried state's input from its output.
@@ -39,60 +35,6 @@ STATE_NAMES = (
     (r"^initial_?", ("final_", "Y_", "")),
     (r"$", ("_out", "_next", "_new", "n", "_n", "_1")),
 )
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """An input or output with its sizes; `type` is numpy's name, `range` the allowed integers of an input."""
-
-    name: str
-    type: str
-    shape: tuple[int, ...]
-    range: tuple[int, int] | None = None
-
-    def as_dict(self) -> dict:
-        """JSON values."""
-        plain = {"name": self.name, "type": self.type, "shape": list(self.shape)}
-        return plain | ({"range": list(self.range)} if self.range else {})
-
-    @classmethod
-    def from_dict(cls, plain: Mapping) -> Tensor:
-        """Inverse of `as_dict`."""
-        bounds = plain.get("range")
-        return cls(plain["name"], plain["type"], tuple(plain["shape"]), tuple(bounds) if bounds else None)
-
-
-@dataclass(frozen=True)
-class NetworkFacts:
-    """What follows from a file and its sizes; `flops` is None if a size inside the graph is not known.
-
-    `time_symbol` and `batch_symbol`: the symbolic sizes that are the sequence and the batch of the first recurrent
-    operator.
-    """
-
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    layers: tuple[RecurrentLayer, ...]
-    parameters: int
-    flops: int | None
-    time_symbol: str | None = None
-    batch_symbol: str | None = None
-
-    def as_dict(self) -> dict:
-        """JSON values."""
-        return {
-            **vars(self),
-            "inputs": [tensor.as_dict() for tensor in self.inputs],
-            "outputs": [tensor.as_dict() for tensor in self.outputs],
-            "layers": [dict(vars(layer)) for layer in self.layers],
-        }
-
-    @classmethod
-    def from_dict(cls, plain: Mapping) -> NetworkFacts:
-        """Inverse of `as_dict`."""
-        tensors = {name: tuple(map(Tensor.from_dict, plain[name])) for name in ("inputs", "outputs")}
-        layers = tuple(RecurrentLayer(**layer) for layer in plain["layers"])
-        return cls(**{**plain, **tensors, "layers": layers})
 
 
 @dataclass(frozen=True, init=False)
@@ -137,17 +79,9 @@ class OnnxNetwork(Workload):
         states: Mapping[str, str] | None,
         inputs: str | Path | None,
     ) -> None:
-        model = checked(content, name)
-        symbols, shapes = symbolic_shapes(model), {}
-        _check_sizes(name, symbols, sizes)
-        for value in symbols:
-            shapes[value] = tuple(sizes[size] if isinstance(size, str) else size for size in symbols[value])
-        facts = _facts(model, content, name, shapes)
-        facts = replace(facts, **_symbols_of_layers(model, symbols, sizes, facts.layers))
-        carried = tuple(
-            sorted((_found_states(facts) if states is None else _checked_states(name, facts, states)).items())
-        )
-        self._set(name, sha256, tuple(sorted(sizes.items())), carried, None, facts)
+        facts = network_facts(content, name, sizes)
+        carried = _found_states(facts) if states is None else _checked_states(name, facts, states)
+        self._set(name, sha256, tuple(sorted(sizes.items())), tuple(sorted(carried.items())), None, facts)
         if inputs is not None:
             object.__setattr__(self, "inputs_sha256", _keep_inputs(self, Path(inputs)))
         cache.fetch("onnx", sha256, ".onnx", lambda: content)
@@ -284,6 +218,11 @@ class OnnxNetwork(Workload):
                 f" (inputs: {names[0]}; outputs: {names[1]})"
             )
         super().check_mode(mode)
+        if mode == "stream" and len(self.carried) == len(self.facts.outputs):
+            raise UsageError(
+                f"{self.name} cannot be used in the mode stream: all its outputs are states, so no output would be read;"
+                " add an output to the network, for example an Identity of a state"
+            )
         backward = [layer for layer in self.facts.layers if layer.direction != "forward"]
         if mode == "stream" and backward:
             raise UsageError(
@@ -305,7 +244,7 @@ class OnnxNetwork(Workload):
                 given = {name: arrays[name] for name in arrays.files}
         carried = {state.input for state in self.states} if mode == "stream" else ()
         wanted = [tensor for tensor in self.facts.inputs if tensor.name not in carried]
-        return {tensor.name: given.get(tensor.name, _random(tensor, generator)) for tensor in wanted}
+        return {tensor.name: given.get(tensor.name, random_array(tensor, generator)) for tensor in wanted}
 
 
 def TorchNetwork(
@@ -384,91 +323,7 @@ def torch_answers(network: OnnxNetwork) -> tuple[dict[str, np.ndarray], dict[str
     return sides[0], sides[1]
 
 
-# Reading files
-
-
-def read_file(path: Path) -> tuple[bytes, str]:
-    """An ONNX file with its external data included, and the SHA-256 of the file and that data; nothing is executed.
-
-    Raises `UsageError` if it cannot be read, or if external data is missing or outside the folder of the file.
-    """
-    from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_model, uses_external_data
-
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
-    model, folder = _parsed(content, path.name), path.resolve().parent
-    external = [tensor for tensor in onnx_checks.tensors(model.graph) if uses_external_data(tensor)]
-    if not external:
-        return content, cache.sha256(content)
-    parts = {}
-    for location in sorted({ExternalDataInfo(tensor).location for tensor in external}):
-        place = (folder / location).resolve()
-        if not place.is_relative_to(folder) or not place.is_file():
-            where = "is missing" if place.is_relative_to(folder) else "is outside its folder, which is not allowed"
-            raise UsageError(f"the external data {location!r} of {path} {where}")
-        parts[location] = place.read_bytes()
-    try:
-        load_external_data_for_model(model, str(folder))
-        whole = model.SerializeToString()
-    except Exception as error:  # ValueError for an offset beyond the file or above protobuf's 2 GiB, ValidationError
-        raise UsageError(f"the external data of {path} cannot be loaded: {first_line(error)}") from None
-    return whole, cache.sha256(b"".join((content, *parts.values())))
-
-
-def _parsed(content: bytes, name: str) -> onnx.ModelProto:
-    try:
-        return onnx_checks.read(content, name)
-    except ExportFailed as error:
-        raise UsageError(str(error)) from None
-
-
-def checked(content: bytes, name: str) -> onnx.ModelProto:
-    """The network, accepted by the ONNX checker, with local functions inlined; raises `UsageError`."""
-    import onnx
-
-    model = _parsed(content, name)
-    try:
-        onnx.checker.check_model(model)
-    except Exception as error:  # ValidationError; its text names the operator
-        raise UsageError(f"{name} is not valid ONNX: {first_line(error)}") from None
-    return model
-
-
-def symbolic_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
-    """Input -> its sizes, a number or a symbol each; sizes without a symbol are `INPUT.AXIS`."""
-    constants = {tensor.name for tensor in model.graph.initializer}
-    found = {}
-    for value in model.graph.input:
-        if value.name not in constants:
-            if not value.type.HasField("tensor_type"):
-                raise UsageError(
-                    f"the input {value.name} is not a tensor: sequences, maps and optionals are not supported"
-                )
-            dims = enumerate(value.type.tensor_type.shape.dim)
-            found[value.name] = tuple(dim.dim_value or dim.dim_param or f"{value.name}.{axis}" for axis, dim in dims)
-    return found
-
-
-def read_symbols(path: Path) -> list[str]:
-    """The symbolic sizes of an ONNX file; raises `UsageError` if it cannot be read."""
-    shapes = symbolic_shapes(checked(read_file(path)[0], path.name)).values()
-    return list(dict.fromkeys(size for shape in shapes for size in shape if isinstance(size, str)))
-
-
-def _check_sizes(name: str, symbols: Mapping[str, Sequence[int | str]], sizes: Mapping[str, int]) -> None:
-    known = list(dict.fromkeys(size for shape in symbols.values() for size in shape if isinstance(size, str)))
-    for symbol, size in sizes.items():
-        if symbol not in known:
-            has = f"its symbolic sizes are {listed(known)}" if known else "all its sizes are fixed"
-            raise UsageError(f"{name} has no symbolic size {symbol!r}: {has}")
-        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 2**31 - 1:
-            raise UsageError(f"the size {symbol} must be a whole number of at least 1, not {size!r}")
-    missing = [symbol for symbol in known if symbol not in sizes]
-    if missing:
-        needed = " ".join(f"--size {symbol}=N" for symbol in missing)
-        raise UsageError(f"{name} has symbolic sizes: give {needed}")
+# What a user gives
 
 
 def _found_states(facts: NetworkFacts) -> dict[str, str]:
@@ -500,200 +355,6 @@ def _checked_states(name: str, facts: NetworkFacts, states: Mapping[str, str]) -
     if len(set(states.values())) < len(states):
         raise UsageError("two states have the same output: each needs its own")
     return dict(states)
-
-
-# What follows from a file and its sizes
-
-
-def _facts(model: onnx.ModelProto, content: bytes, name: str, shapes: Mapping[str, tuple[int, ...]]) -> NetworkFacts:
-    import onnx
-
-    inferred = _inferred(model, name, shapes)
-    known = dict(_tensors_of(inferred))
-    inputs = []
-    for value in model.graph.input:
-        if value.name in shapes:
-            kind = _numpy_type(value, name, "input")
-            inputs.append(Tensor(value.name, kind, shapes[value.name], _range_of(model, value.name, kind, known)))
-    outputs = [
-        Tensor(value.name, _numpy_type(value, name, "output"), known[value.name]) for value in inferred.graph.output
-    ]
-    if any(None in tensor.shape for tensor in outputs):
-        outputs = _measured_outputs(content, name, tuple(inputs), tuple(outputs))
-    size = sum(math.prod(tensor.shape) * np.dtype(tensor.type).itemsize for tensor in (*inputs, *outputs)) + 3 * len(
-        content
-    )
-    if size > available_memory_bytes():
-        needs = f"at these sizes it needs at least {bytes_text(size)}"
-        raise UsageError(
-            f"{name} does not fit into the memory: {needs}, {bytes_text(available_memory_bytes())} are available"
-        )
-    stored = [tensor for tensor in onnx_checks.tensors(model.graph) if _is_float(tensor.data_type)]
-    every = list(onnx_checks.nodes(model.graph))
-    fills = [a.t for node in every if node.op_type == "ConstantOfShape" for a in node.attribute]  # no parameters
-    parameters = sum(math.prod(tensor.dims) for tensor in stored) - sum(_is_float(fill.data_type) for fill in fills)
-    layers = tuple(layer for node in every if (layer := _layer(node, known)))
-    flops = [_flops(node, known) for node in every]
-    recurrent = sum(layer.input_flops + layer.recurrent_flops for layer in layers)
-    incomplete = None in flops or len(layers) < sum(node.op_type in RECURRENT for node in every)
-    inner = any(attribute.type == onnx.AttributeProto.GRAPH for node in every for attribute in node.attribute)
-    total = None if incomplete or inner else sum(flops) + recurrent
-    return NetworkFacts(tuple(inputs), tuple(outputs), layers, parameters, total)
-
-
-def _inferred(model: onnx.ModelProto, name: str, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
-    try:
-        return with_sizes(model, shapes)
-    except Exception as error:  # InferenceError, ValidationError: the text names the operator
-        raise UsageError(f"{name} is not valid at these sizes: {first_line(error)}") from None
-
-
-def _tensors_of(model: onnx.ModelProto) -> Iterator[tuple[str, tuple[int | None, ...]]]:
-    for value in (*model.graph.value_info, *model.graph.input, *model.graph.output):
-        yield value.name, sizes_of(value)
-    for tensor in model.graph.initializer:
-        yield tensor.name, tuple(tensor.dims)
-
-
-def _numpy_type(value: onnx.ValueInfoProto, name: str, what: str) -> str:
-    import onnx
-
-    number = value.type.tensor_type.elem_type
-    try:
-        kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
-    except KeyError:
-        kind = np.dtype(object)
-    if kind.kind not in "fiub" or kind.isbuiltin != 1:
-        text = onnx.TensorProto.DataType.Name(number).lower()
-        raise UsageError(f"the {what} {value.name} of {name} has the type {text}, which is not supported")
-    return kind.name
-
-
-def _is_float(number: int) -> bool:
-    import onnx
-
-    kinds = onnx.TensorProto
-    return number in (kinds.FLOAT, kinds.FLOAT16, kinds.BFLOAT16, kinds.DOUBLE)
-
-
-def _range_of(model: onnx.ModelProto, tensor: str, kind: str, known: Mapping) -> tuple[int, int] | None:
-    """The whole numbers that an input may have: indices of a table, or the full length where lengths are expected."""
-    if np.dtype(kind).kind not in "iu":
-        return None
-    for node in onnx_checks.nodes(model.graph):
-        if node.op_type in RECURRENT and list(node.input[4:5]) == [tensor]:
-            length = known[node.input[0]][1 if _attributes(node).get("layout") else 0]
-            return (length, length) if length else (1, 1)
-        if node.op_type == "Gather" and node.input[1] == tensor:
-            rows = known.get(node.input[0], (None,))[_attributes(node).get("axis", 0)]
-            return (0, rows - 1) if rows else (0, 0)
-    return (0, 1)
-
-
-def _attributes(node: onnx.NodeProto) -> dict:
-    import onnx
-
-    return {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-
-
-def _layer(node: onnx.NodeProto, known: Mapping[str, tuple[int | None, ...]]) -> RecurrentLayer | None:
-    """A recurrent operator with its sizes; None for other operators, and where the sizes are not known."""
-    if node.op_type not in RECURRENT or node.domain not in ("", "ai.onnx"):
-        return None
-    x, r, attributes = known.get(node.input[0]), known.get(node.input[2]), _attributes(node)
-    if x is None or r is None or len(x) != 3 or len(r) != 3 or None in (*x, r[2]):
-        return None
-    sequence, batch = (x[1], x[0]) if attributes.get("layout") else (x[0], x[1])
-    direction = attributes.get("direction", b"forward").decode()
-    bias = len(node.input) > 3 and bool(node.input[3])
-    return RecurrentLayer(node.op_type, r[2], x[2], sequence, batch, direction, node.name or node.output[0], bias)
-
-
-def _flops(node: onnx.NodeProto, known: Mapping[str, tuple[int | None, ...]]) -> int | None:
-    """Multiplications and additions of a matrix product or convolution; 0 for other operators, None if not known."""
-    if node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
-        return 0
-    sizes = [known.get(name) for name in (node.input[0], node.input[1], node.output[0])]
-    if any(size is None or None in size for size in sizes):
-        return None
-    first, second, result = sizes
-    if node.op_type == "MatMul":
-        return 2 * math.prod(result) * first[-1]
-    if node.op_type == "Gemm":
-        return 2 * math.prod(result) * first[0 if _attributes(node).get("transA") else 1]
-    # A convolution multiplies each weight of one output channel (of one input channel, if transposed) per position.
-    return 2 * math.prod(result if node.op_type == "Conv" else first) * math.prod(second[1:])
-
-
-def _symbols_of_layers(
-    model: onnx.ModelProto,
-    symbols: Mapping[str, Sequence[int | str]],
-    sizes: Mapping[str, int],
-    layers: Sequence[RecurrentLayer],
-) -> dict[str, str | None]:
-    """Which symbol is the sequence, and which the batch, of the first recurrent operator: those that change it."""
-    found: dict[str, str | None] = {"time_symbol": None, "batch_symbol": None}
-    for symbol in sizes if layers else ():
-        larger = {**sizes, symbol: 2 * sizes[symbol]}
-        shapes = {value: tuple(larger.get(size, size) for size in shape) for value, shape in symbols.items()}
-        try:
-            known = dict(_tensors_of(with_sizes(model, shapes)))
-        except Exception:  # not every size is possible: an addition of two inputs, for example
-            continue
-        node = next(node for node in onnx_checks.nodes(model.graph) if _layer(node, known))
-        other = _layer(node, known)
-        if other.sequence != layers[0].sequence:
-            found["time_symbol"] = symbol
-        elif other.batch != layers[0].batch:
-            found["batch_symbol"] = symbol
-    return found
-
-
-def _measured_outputs(
-    content: bytes, name: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]
-) -> list[Tensor]:
-    """The outputs with the sizes that ONNX Runtime returns, for a graph whose sizes cannot be derived."""
-    generator = np.random.default_rng(0)
-    try:
-        (results,) = run_onnxruntime(content, [{tensor.name: _random(tensor, generator) for tensor in inputs}])
-    except Exception as error:
-        raise UsageError(f"the sizes of the outputs of {name} cannot be determined: {first_line(error)}") from None
-    return [replace(tensor, shape=results[tensor.name].shape) for tensor in outputs]
-
-
-def run_onnxruntime(
-    content: bytes, sets: Iterable[Mapping[str, np.ndarray]], states: Sequence[State] = ()
-) -> list[dict[str, np.ndarray]]:
-    """The outputs of ONNX Runtime on the CPU for sets of inputs, one after another; `states` are carried by hand.
-
-    Raises the package's errors.
-    """
-    import onnxruntime
-
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = 1
-    settings.log_severity_level = 4  # errors are also raised as exceptions
-    session = onnxruntime.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
-    types = {value.name: value.type for value in session.get_inputs()}
-    names = [value.name for value in session.get_outputs()]
-    half = {"tensor(float16)": "float16", "tensor(double)": "float64"}
-    carried = {state.input: np.zeros(state.shape, half.get(types[state.input], "float32")) for state in states}
-    found = []
-    for inputs in sets:
-        outputs = dict(zip(names, session.run(names, {**inputs, **carried}), strict=True))
-        carried = {state.input: outputs.pop(state.output) for state in states}
-        found.append(outputs)
-    return found
-
-
-# Inputs
-
-
-def _random(tensor: Tensor, generator: np.random.Generator) -> np.ndarray:
-    if np.dtype(tensor.type).kind == "f":
-        return generator.standard_normal(tensor.shape).astype(tensor.type)
-    low, high = tensor.range or (0, 1)
-    return generator.integers(low, high, tensor.shape, endpoint=True).astype(tensor.type)
 
 
 def _keep_inputs(network: OnnxNetwork, path: Path) -> str:

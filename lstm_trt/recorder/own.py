@@ -17,9 +17,10 @@ from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import LabError, ParityFailed, UsageError
 from lstm_trt.config.workload import State
 from lstm_trt.export import evaluate, onnx_checks
-from lstm_trt.export.own_network import OnnxNetwork, checked, run_onnxruntime, symbolic_shapes, torch_answers
+from lstm_trt.export.own_network import OnnxNetwork, torch_answers
+from lstm_trt.export.read_onnx import checked, run_onnxruntime, symbolic_shapes
 from lstm_trt.export.to_onnx import static_model
-from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
+from lstm_trt.recorder.parity import PARITY_BOUNDS, largest_error, relative_error
 from lstm_trt.recorder.shapes import roofline_of
 from lstm_trt.runtimes.base import Gate, Preparer, Request
 
@@ -159,8 +160,7 @@ def _evaluated(model: bytes, sets: Iterable[Mapping[str, np.ndarray]], states: S
 
 def _compare(found: Sequence[Outputs], expected: Sequence[Outputs], name: str) -> None:
     # Over all sets at once: a single number near zero has a large relative error.
-    ours, others = _stacked(found), _stacked(expected)
-    worst = max(relative_error(ours[key], array) for key, array in others.items())
+    worst = largest_error(_stacked(found), _stacked(expected))
     if not worst <= PARITY_BOUNDS["fp32"]:
         raise ParityFailed(
             f"outputs of ONNX Runtime differ from {name} by {worst:.2g} (relative, by norm); limit:"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from lstm_trt.config.configuration import Configuration
@@ -44,9 +46,7 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
     wanted = {name: array.shape for name, array in gate.expected.items()}
     if found != wanted:
         raise ParityFailed(f"outputs have shape {_shapes(found, wanted)}, expected {_shapes(wanted, found)}")
-    errors = [relative_error(outputs[name], expected) for name, expected in gate.expected.items()]
-    # The largest; NaN if any error is NaN, which fails the comparison below.
-    error = float("nan") if any(error != error for error in errors) else max(errors)
+    error = largest_error(outputs, gate.expected)
     if not error <= bound:
         differ = "differs" if training else "differ"
         raise ParityFailed(
@@ -59,6 +59,12 @@ def _shapes(shapes: dict[str, tuple[int, ...]], others: dict[str, tuple[int, ...
     """The shapes, with names if there are several or the names differ."""
     named = len(shapes) > 1 or shapes.keys() != others.keys()
     return ", ".join(f"{name} {shape}" if named else str(shape) for name, shape in shapes.items()) or "none"
+
+
+def largest_error(outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
+    """The largest relative error of the outputs by name; NaN, which is above every limit, if any is NaN."""
+    errors = [relative_error(outputs[name], array) for name, array in expected.items()]
+    return float(np.max(errors))
 
 
 def relative_error(outputs: np.ndarray, expected: np.ndarray) -> float:

@@ -153,6 +153,10 @@ def test_wrong_inputs_are_one_line(network, tmp_path, arrays, words):
 def test_modes_that_a_network_lacks_are_refused_with_the_reason(network):
     with pytest.raises(UsageError, match=r"--state INPUT=OUTPUT .inputs: x; outputs: y"):
         network(own_networks.dense(), sizes={"batch": 1}).check_mode("stream")
+    model = stream("GRU")
+    del model.graph.output[0]
+    with pytest.raises(UsageError, match="all its outputs are states"):
+        network(model, sizes=SIZES).check_mode("stream")
     with pytest.raises(UsageError, match="my_lstm is bidirectional and reads the whole sequence"):
         network(stream(directions=2), sizes=SIZES).check_mode("stream")
 
