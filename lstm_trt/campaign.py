@@ -27,6 +27,7 @@ from lstm_trt.config.format import count, listed
 from lstm_trt.config.labels import record_command
 from lstm_trt.config.shape import Grid
 from lstm_trt.config.workload import Workload
+from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.literature import implementations as literature_implementations
 from lstm_trt.literature import metrics, published
 from lstm_trt.literature.session import availability, describe_benchmark, reason
@@ -42,15 +43,16 @@ from lstm_trt.store.samples import Group, groups_of
 from lstm_trt.store.schema import Failure, Recording
 
 #: Measures of size for "largest", and their names in texts.
-SIZES = {"flops": "multiply-adds", "parameters": "parameters"}
+SIZES = {"flops": "multiply-adds", "parameters": "parameters", "sequence": "time steps"}
 
 
 def size_of(workload: Workload, by: str = "flops") -> int | None:
-    """Multiply-adds of one forward pass (half of `flops`), or trained parameters; None if unknown."""
+    """Multiply-adds of one forward pass (half of `flops`), trained parameters, or time steps; None if unknown."""
     if by not in SIZES:
         raise UsageError(f"unknown size {by!r}: choose from {', '.join(SIZES)}")
-    flops, parameters = workload.flops, workload.parameters
-    return parameters if by == "parameters" else flops and flops // 2
+    if by == "flops":
+        return workload.flops and workload.flops // 2
+    return workload.parameters if by == "parameters" else workload.axes["sequence"]
 
 
 def largest_that_meets(
@@ -60,7 +62,7 @@ def largest_that_meets(
     confidence: float = 0.95,
     by: str = "flops",
 ) -> Group | None:
-    """The group with the largest network, by multiply-adds of one forward pass, that has the verdict MET; or None.
+    """The group with the largest network (`by`: see `size_of`) that has the verdict MET; or None.
 
     Of networks of equal size it is the one with the smallest maximum.
     """
@@ -178,10 +180,12 @@ def _record(configuration: Configuration, folder: Path) -> None:
 def load_or_record(
     data: str | Path | Sequence[str | Path],
     *,
-    grids: Sequence[Mapping[str, Sequence[int]]],
+    grids: Sequence[Mapping[str, Sequence[int]]] = (),
+    workloads: Sequence[Workload] = (),
     runtimes: Sequence[str] = ("onnxruntime",),
     protocols: Sequence[Protocol] = (),
     options: Options | Sequence[Options] | None = None,
+    mode: str | None = None,
     record: bool = False,
     out: str | Path = "data/local/notebooks",
     rounds: int = 1,
@@ -189,21 +193,23 @@ def load_or_record(
     show_progress: bool = True,
     **table: Any,
 ) -> Runs:
-    """The runs of `grids` (each: axis -> values, as `Grid` has them) on `runtimes`.
+    """The runs of `grids` (each: axis -> values, as `Grid` has them) and of other `workloads` on `runtimes`.
 
     `data` is a folder or file of recordings, or several of them. Recordings must match the trials and arrivals of one
-    of `protocols`, and the precision, graph and device of one of `options` (`Options.each`), if any are given. With
-    `record` the grids are recorded here first, into `out`, which resumes if interrupted; `control` adds a control run
-    of an empty step to each. If `data` is a table, all of it is loaded; `table` has the arguments of `load` for it.
+    of `protocols`, and the precision, graph and device of one of `options` (`Options.each`), if any are given; without
+    `runtimes` they can be of any. `mode` is by default the first of each workload. With `record` all of this is
+    recorded here first, into `out`, which resumes if interrupted; `control` adds a control run of an empty step to
+    each. If `data` is a table, all of it is loaded; `table` has the arguments of `load` for it.
     Raises `UsageError` for unknown names, invalid sizes, and if there are no such recordings.
     """
     sources = [data] if isinstance(data, str | Path) else list(data)
     if not sources:
         raise UsageError("data is empty: give a folder of recordings")
-    shapes = list(dict.fromkeys(shape for grid in grids for shape in Grid(**{k: tuple(v) for k, v in grid.items()})))
+    shapes = [shape for grid in grids for shape in Grid(**{k: tuple(v) for k, v in grid.items()})]
+    shapes = list(dict.fromkeys([*shapes, *workloads]))
     wanted = [options] if isinstance(options, Options) else list(options or ())
     if record:
-        configurations, skipped = plan(shapes, runtimes, protocols or [Protocol()], wanted or [Options()])
+        configurations, skipped = plan(shapes, runtimes, protocols or [Protocol()], wanted or [Options()], mode)
         how = {"rounds": rounds, "control": control, "show_progress": show_progress}
         return _record_missing(configurations, out, **how, warnings=skipped)
     runs = load([find_folder(path) for path in sources], **{name: value for name, value in table.items() if value})
@@ -213,7 +219,8 @@ def load_or_record(
         item
         for item in runs.recordings
         if item.configuration.workload in shapes
-        and item.configuration.runtime in runtimes
+        and item.configuration.mode == (mode or item.configuration.workload.modes[0])
+        and (not runtimes or item.configuration.runtime in runtimes)
         and (not protocols or any(_matches(item.configuration.protocol, protocol) for protocol in protocols))
         and (not wanted or any(_chosen(item.configuration.options, each) for each in wanted))
     ]
@@ -225,11 +232,30 @@ def load_or_record(
         )
         precisions = dict.fromkeys(each.precision for each in wanted)
         raise UsageError(
-            f"{runs.source} has none of these shapes on {listed(runtimes)}{f' with {asked}' if asked else ''}"
+            f"{runs.source} has none of these networks on {listed(runtimes) or 'any runtime'}{f' with {asked}' if asked else ''}"
             f"{f' in {listed(precisions)}' + ' with a graph' * wanted[0].graph if wanted else ''}:"
             " set record = True to record them here"
         )
     return replace(as_runs(items), source=runs.source, warnings=runs.warnings)
+
+
+def own_networks(
+    path: str | Path,
+    sizes: Mapping[str, int],
+    *,
+    states: Mapping[str, str] | None = None,
+    lengths: Sequence[int] = (),
+) -> list[OnnxNetwork]:
+    """An ONNX file as `OnnxNetwork` reads it, at `sizes` and then with each of `lengths` as the size of its sequence.
+
+    `path` is looked up as data is (`find_folder`). If the file fixes the length of the sequence, there is one network
+    only. Raises `UsageError` for a missing or invalid file, and for unknown or missing sizes and states.
+    """
+    path = find_folder(path)
+    network = OnnxNetwork(path, sizes=sizes, states=states or None)
+    symbol = network.facts.time_symbol
+    every = [{**sizes, symbol: length} for length in lengths if symbol]
+    return [network, *(OnnxNetwork(path, sizes=each, states=states or None) for each in every)]
 
 
 def _matches(protocol: Protocol, wanted: Protocol) -> bool:

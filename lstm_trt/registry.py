@@ -147,6 +147,7 @@ API = {
     "clear_cache": "lstm_trt.recorder.environments:clear_cache",
     "literature": "lstm_trt.literature",
     "load_or_record": "lstm_trt.campaign:load_or_record",
+    "own_networks": "lstm_trt.campaign:own_networks",
     "load_literature": "lstm_trt.campaign:load_literature",
     "describe_runs": "lstm_trt.campaign:describe_runs",
     "largest_that_meets": "lstm_trt.campaign:largest_that_meets",

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from lstm_trt.config.errors import UsageError
 from tests.conftest import ROOT
 from tests.store.test_samples import put
 
@@ -23,6 +24,8 @@ NAMES = [path.stem for path in NOTEBOOKS]
 LITERATURE = [name for name in NAMES if name >= "10"]
 #: Run unchanged by `make test`.
 UNCHANGED = ("10_cell_layer_stack",)
+#: Records ONNX files and has other parameters.
+OWN = "07_your_network"
 #: Not run by `make test` on new recordings: they are like 01 and 04, and 02 is run in tests/shim.
 ALIKE = ("02_sequence_length", "03_layers")
 SMALL = {
@@ -68,9 +71,9 @@ def test_unchanged_on_the_recordings_that_ship(name, lab, tmp_path):
     assert texts(output, "stderr") == []
 
 
-def rerun_small(lab, tmp_path, names: list[str], parameters: dict[str, dict[str, str]]) -> None:
-    """Run them with one folder of recordings, which they share."""
-    outputs = {}
+def rerun_small(lab, tmp_path, names: list[str], parameters: dict[str, dict[str, str]]) -> dict[str, tuple[int, str]]:
+    """Run them with one folder of recordings, which they share; returns the number of figures and the text of each."""
+    outputs, found = {}, {}
     for name in names:
         options = [text for key, value in parameters[name].items() for text in ("-y", f"{key}: {value}")]
         notebook = ROOT / "notebooks" / f"{name}.ipynb"
@@ -80,12 +83,14 @@ def rerun_small(lab, tmp_path, names: list[str], parameters: dict[str, dict[str,
         assert pictures(output) >= 2
         assert texts(output, "stderr") == []
         bars = [text for text in texts(output, "text/plain") if "█" in text]
-        assert len(bars) <= 2 and all(re.fullmatch(r"(\d+)/\1 \|█+\| [\d:]+", bar) for bar in bars)
+        assert len(bars) <= 3 and all(re.fullmatch(r"(\d+)/\1 \|█+\| [\d:]+", bar) for bar in bars)
         outputs[output] = notebook
+        found[name] = pictures(output), "".join([*texts(output, "stdout"), *texts(output, "text/plain")])
     # What papermill and the kernel wrote is stripped: committing a notebook that was run changes nothing.
     subprocess.run([sys.executable, ROOT / ".githooks/strip_staged.py", *outputs], check=True)
     for output, notebook in outputs.items():
         assert output.read_bytes() == notebook.read_bytes()
+    return found
 
 
 @pytest.fixture
@@ -135,7 +140,7 @@ def test_a_table_as_data_in_a_kernel(name, table, lab, tmp_path):
 @pytest.mark.parametrize("heavy", [False, pytest.param(True, marks=pytest.mark.heavy)])
 def test_small_on_new_recordings(lab, tmp_path, heavy):
     common = {**SMALL, "runtimes": "[onnxruntime]", "record": "true", "trials": "30"}
-    names = [name for name in NAMES if name not in LITERATURE and (name in ALIKE) == heavy]
+    names = [name for name in NAMES if name not in (*LITERATURE, OWN) and (name in ALIKE) == heavy]
     rerun_small(lab, tmp_path, names, {name: common | MORE.get(name, {}) for name in names})
 
 
@@ -145,3 +150,43 @@ def test_the_literature_small_on_new_recordings(lab, tmp_path):
     scales = {"13_speech": "1/50"}
     few = {name: common | {"most": "1", "scale": f'"{scales.get(name, "1/32")}"'} for name in LITERATURE}
     rerun_small(lab, tmp_path, LITERATURE, few)
+
+
+#: Network -> its sizes, and whether it has a stream.
+NETWORKS = {
+    "conv_lstm_dense": ("{batch: 1, time: 16}", False),
+    "streaming_gru": ("{time: 16}", True),
+    "keras_lstm": ("{unk__135: 1, unk__136: 16}", False),
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_network_of_a_file(network, lab, tmp_path):
+    sizes, stream = NETWORKS[network]
+    few = {"network": f"data/networks/{network}.onnx", "sizes": sizes, "lengths": "[4, 16]", "record": "true"}
+    few |= {"trials": "30", "deadline_us": "1000000", "percentile": "50"}
+    figures, text = rerun_small(lab, tmp_path, [OWN], {OWN: few})[OWN]
+    assert figures == 4 + 2 * stream
+    assert ("stream / window per sample" in text) == stream and ("No stream:" in text) != stream
+    assert "The longest sequence: 16, " in text and "\nConfirmed by a recording" in text
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"network": "data/networks/nothing.onnx"}, "data/networks/nothing.onnx is not in the working folder"),
+        ({"network": "data/README.md"}, "is not an ONNX file"),
+        ({"sizes": {"tiem": 64}}, "no symbolic size 'tiem': its symbolic sizes are time"),
+        ({"states": {"h0": "outputs"}}, "a state has the same type and shape on both sides"),
+    ],
+)
+def test_a_network_that_cannot_be_read(parameters, message, monkeypatch):
+    """The cell after the parameters raises one line of text."""
+    monkeypatch.chdir(ROOT / "notebooks")
+    names = {}
+    setup, read, *_ = [cell for cell in nbformat.read(f"{OWN}.ipynb", as_version=4).cells if cell.cell_type == "code"]
+    exec(setup.source, names)
+    with pytest.raises(UsageError) as caught:
+        exec(read.source, names | parameters)
+    assert message in str(caught.value) and "\n" not in str(caught.value)

@@ -278,7 +278,7 @@ def find_folder(path: str | Path) -> Path:
     for folder in [Path(), *Path.cwd().parents]:
         if (folder / path).exists():
             return folder / path
-    raise UsageError(f"{path} is not in the working folder or its parents: give the path of the recordings")
+    raise UsageError(f"{path} is not in the working folder or its parents: give the path of an existing file or folder")
 
 
 def project_folder(path: str | Path) -> Path:
