@@ -220,8 +220,8 @@ class OnnxNetwork(Workload):
         super().check_mode(mode)
         if mode == "stream" and len(self.carried) == len(self.facts.outputs):
             raise UsageError(
-                f"{self.name} cannot be used in the mode stream: all its outputs are states, so no output would be read;"
-                " add an output to the network, for example an Identity of a state"
+                f"{self.name} cannot be used in the mode stream: all its outputs are states, so no output would be"
+                " read; add an output to the network, for example an Identity of a state"
             )
         backward = [layer for layer in self.facts.layers if layer.direction != "forward"]
         if mode == "stream" and backward:
