@@ -222,7 +222,7 @@ def statistics(latency_ns: np.ndarray) -> dict:
 def _place(row: SummaryRow) -> tuple:
     """Sort key of rows: shape, then runtime, version and so on; None comes first."""
     shown = {**vars(row), "precision": row.precision and PRECISIONS.index(row.precision)}
-    values = (shown[name] for name in FIELDS[: FIELDS.index("mode")])
+    values = (shown[name] for name in FIELDS[: FIELDS.index("mode") + 1])
     workload = str(row.group.get("workload", ""))
     return (workload, *((value is not None, value) for value in values), row.config_id, row.round or 0)
 

@@ -619,7 +619,7 @@ def _source(times: Times) -> str:
             for axis, size in zip(times.axes, shape, strict=True):
                 sizes[axis].add(size)
     grid = "; ".join(f"{axis} {' '.join(map(str, sorted(values)))}" for axis, values in sizes.items())
-    text = f"{times.where}: times of {count(counts.shapes, 'shape')} ({grid})"
+    text = f"{times.where}: times of {count(counts.shapes, 'shape')} ({grid}){times.mode_text}"
     for number_left, noun, more in (
         (counts.holes, "shape", " of the grid missing"),
         (counts.blank, "row", " with a blank"),

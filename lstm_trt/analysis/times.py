@@ -116,6 +116,12 @@ class Times:
         """Whether there are trials, not only averages."""
         return any(cell.rounds for cells in self.cells.values() for cell in cells.values())
 
+    @property
+    def mode_text(self) -> str:
+        """", mode stream" if all systems have this mode; empty if they differ, which their labels state, or forward."""
+        modes = {fields.get("mode", "forward") for fields in self.systems.values()}
+        return "" if len(modes) > 1 or "forward" in modes else f", mode {modes.pop()}"
+
     def level_changes(self, share: float = SAME_LEVEL) -> tuple[int, int]:
         """Number of recordings within which the level changes by more than this share, and of all recordings."""
         rounds = [part for cells in self.cells.values() for cell in cells.values() for part in cell.rounds]

@@ -354,12 +354,16 @@ def hold_fixed(points: Sequence[Point], free: Sequence[str], fixed: Mapping[str,
 
 
 def describe_systems(points: Iterable[Point], without: Sequence[str] = ()) -> str:
-    """Runtimes with version and options, grouped by device and by equal options; `without` as in `system_labels`."""
+    """Runtimes with version and options, grouped by device and by equal options; `without` as in `system_labels`.
+
+    The mode is one of the options unless it is "forward" for all.
+    """
     fields = list({point.system: _system(point.group) for point in points}.values())
     differing = [name for name in fields[0] if len({each[name] for each in fields} - {None}) > 1]
+    always = ("precision", "threads", *("mode" for each in fields if each["mode"] != "forward"))
     options: dict[tuple[str, str], list[str]] = {}
     for each in fields:
-        names = dict.fromkeys(("precision", "threads", *differing))
+        names = dict.fromkeys((*always, *differing))
         shown = [each[name] for name in names if name not in ("runtime", "version", "device_name", *without)]
         system = each["device_name"], f"{each['runtime']} {each['version']}"
         options.setdefault(system, []).append(", ".join(filter(None, shown)))

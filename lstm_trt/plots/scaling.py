@@ -121,7 +121,7 @@ def _notes(findings: Findings, system: str, held: Mapping[str, int], *more: str)
         processes = max(len(several) for several in rounds)
         counted += f", the middle one of up to {processes} rounds" if processes > 1 else ""
     fixed = f" Fixed: {', '.join(axis_value(axis, size) for axis, size in held.items())}." if held else ""
-    return [f"{'' if system == 'all' else f'{system}: '}{counted}.{fixed}", *more]
+    return [f"{'' if system == 'all' else f'{system}: '}{counted}{findings.times.mode_text}.{fixed}", *more]
 
 
 @dataclass(frozen=True)
