@@ -118,7 +118,7 @@ class Times:
 
     @property
     def mode_text(self) -> str:
-        """", mode stream" if all systems have this mode; empty if they differ, which their labels state, or forward."""
+        """The mode of all systems, with a comma; empty for forward, and if they differ, which their labels state."""
         modes = {fields.get("mode", "forward") for fields in self.systems.values()}
         return "" if len(modes) > 1 or "forward" in modes else f", mode {modes.pop()}"
 

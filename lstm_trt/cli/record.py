@@ -67,7 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
         "wait": not arguments.no_wait,
         "out": arguments.out,
     }
-    progress = _Progress(f"{workload.title(arguments.mode or workload.modes[0])} on {arguments.runtime or preparer_of(workload).DEFAULT_RUNTIME}")
+    name = workload.title(arguments.mode or workload.modes[0])
+    progress = _Progress(f"{name} on {arguments.runtime or preparer_of(workload).DEFAULT_RUNTIME}")
     if arguments.format != "json":
         settings["listener"] = progress
     if arguments.for_time is None:

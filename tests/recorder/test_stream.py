@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,11 +12,13 @@ import pytest
 
 import lstm_trt
 from lstm_trt import registry
+from lstm_trt.analysis.times import read_times
 from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.errors import ParityFailed, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.to_onnx import OUTPUT
 from lstm_trt.machine import facts
+from lstm_trt.plots.points import describe_systems, points_of, systems
 from lstm_trt.recorder.loop import against_clock, run_trials
 from lstm_trt.recorder.parity import PARITY_BOUNDS, check_parity
 from lstm_trt.recorder.session import PreparedRun, describe
@@ -23,8 +26,10 @@ from lstm_trt.recorder.shapes import PREPARER, STREAM_SAMPLES
 from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.runtimes import load
 from lstm_trt.runtimes.base import Request
+from lstm_trt.store.samples import groups_of
 from tests.conftest import rest_is_heavy
 from tests.support.faulty import RightStep, lstm
+from tests.test_confirmation import recording
 
 SHAPES = [LstmShape(*sizes) for sizes in itertools.product((1, 2, 3), (16,), (1, 7, 64), (1, 3))]
 RUNTIMES = [name for name in registry.RUNTIMES if "stream" in getattr(load(name), "MODES", ())]
@@ -128,6 +133,23 @@ def test_what_cannot_stream_is_refused_with_the_reason():
         describe(LstmShape(1, 8, 4, directions=2), "pytorch", mode="stream")
     with pytest.raises(UsageError, match="stream"):
         describe(LstmShape(1, 8, 4), "tests.support.faulty.wrong", mode="stream")
+
+
+def test_windows_and_streams_of_one_folder_stay_apart():
+    """In the summary, the fits along an axis, and the figures, which all state the mode where it is not forward."""
+    windows = [recording(hidden) for hidden in (8, 16, 24)]
+    streams = [replace(item, configuration=replace(item.configuration, mode="stream")) for item in windows]
+    both = groups_of([*windows, *streams])
+    assert len({group.name for group in both}) == 6
+    rows = lstm_trt.summarize(both)
+    assert [(row.hidden, row.mode) for row in rows] == list(itertools.product((8, 16, 24), ("forward", "stream")))
+    assert [recordings.count("stream") for recordings in map(str, map(lstm_trt.summarize, (both, windows)))] == [3, 0]
+    assert {fields["mode"] for fields in read_times(both).systems.values()} == {"forward", "stream"}
+    assert [len(read_times(runs).cells) for runs in (both, windows, streams)] == [2, 1, 1]
+    assert [read_times(runs).mode_text for runs in (both, windows, streams)] == ["", "", ", mode stream"]
+    assert systems(points_of(both)) == ["onnxruntime, forward", "onnxruntime, stream"]
+    assert "1 thread, stream)" in describe_systems(points_of(streams))
+    assert "forward" not in describe_systems(points_of(windows))
 
 
 @pytest.mark.heavy
