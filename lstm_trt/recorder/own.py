@@ -21,11 +21,8 @@ from lstm_trt.export.own_network import OnnxNetwork, torch_answers
 from lstm_trt.export.read_onnx import checked, run_onnxruntime, symbolic_shapes
 from lstm_trt.export.to_onnx import static_model
 from lstm_trt.recorder.parity import PARITY_BOUNDS, largest_error, relative_error
-from lstm_trt.recorder.shapes import roofline_of
+from lstm_trt.recorder.shapes import STREAM_SAMPLES, roofline_of, stream_calls
 from lstm_trt.runtimes.base import Gate, Preparer, Request
-
-#: Samples that the parity gate of a stream compares, at least.
-STREAM_SAMPLES = 1000
 
 #: Calls of a stream that are evaluated in numpy; each is a function of its inputs and states only.
 EVALUATED_CALLS = 10
@@ -111,7 +108,7 @@ PREPARER = OwnPreparer()
 
 def gate_inputs(network: OnnxNetwork, mode: str, seed: int) -> list[Outputs]:
     """Two sets of inputs; for a stream those of as many calls as `STREAM_SAMPLES` need."""
-    calls = math.ceil(STREAM_SAMPLES / (network.axes["sequence"] or 1)) if mode == "stream" else 2
+    calls = stream_calls(network.axes["sequence"] or 1) if mode == "stream" else 2
     return [network.make_inputs([seed, call], mode) for call in range(calls)]
 
 

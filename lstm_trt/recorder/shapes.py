@@ -85,9 +85,13 @@ class ShapePreparer(Preparer):
 PREPARER = ShapePreparer()
 
 
+def stream_calls(sequence: int) -> int:
+    """Number of calls of the parity gate of a stream: at least two, since state is carried between them."""
+    return max(2, math.ceil(STREAM_SAMPLES / sequence))
+
+
 def _calls(shape: LstmShape, mode: str) -> int:
-    """How many calls the reference's sequence is long; at least two in mode "stream", where state is carried."""
-    return max(2, math.ceil(STREAM_SAMPLES / shape.sequence)) if mode == "stream" else 1
+    return stream_calls(shape.sequence) if mode == "stream" else 1
 
 
 def _shape(network: tuple[int, int, int, int]) -> LstmShape:

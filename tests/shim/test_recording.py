@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import shlex
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,6 +18,7 @@ from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.step import Step
+from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.machine import checks, gpu, linux
 from lstm_trt.machine.gpu import SHIM_NAME, SHIM_VARIABLE
 from lstm_trt.recorder import session
@@ -25,6 +27,7 @@ from lstm_trt.recorder.session import availability, describe, warm_up_device
 from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.store import folders
 from tests.conftest import ROOT
+from tests.support.own_networks import saved, stream, words
 from tests.support.pictures import text_of
 from tests.test_readme import blocks
 
@@ -95,6 +98,20 @@ def test_a_stream_carries_its_state_in_device_memory(tmp_path, shape):
         assert facts["tensor_types"] == dict.fromkeys(("inputs", "outputs", "h0", "c0", "hn", "cn"), "float32")
         assert (facts["graph_captured"], facts["graph_nodes"]) == ((True, 2) if options.graph else (False, None))
         assert ("compute_ns" in recording.columns) == (options.device_clocks == "all")
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("make", "mode"), [(stream, "stream"), (partial(stream, "GRU"), "stream"), (words, "forward")])
+def test_own_networks_with_several_inputs_of_their_types(tmp_path, make, mode):
+    network = OnnxNetwork(saved(make(), tmp_path), sizes={"time": 3, "batch": 2})
+    asked = [describe(network, "tensorrt", Protocol(trials=20), Options(graph=graph), mode) for graph in (False, True)]
+    report = run_sweep(asked, tmp_path / "runs", show_progress=False)
+    assert (report.recorded, report.failures) == (2, [])
+    for recording in folders.read_many(tmp_path / "runs"):
+        assert 0 <= recording.provenance["parity"]["error"] < 1e-5
+        kinds = recording.provenance["runtime"]["tensor_types"]
+        expected = {"tokens": "int64", "lengths": "int32", "scores": "float32", "best": "int64"}
+        assert kinds == (expected if mode == "forward" else dict.fromkeys(kinds, "float32"))
 
 
 @pytest.mark.parametrize(
