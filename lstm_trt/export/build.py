@@ -135,12 +135,7 @@ def build_plan(model: onnx.ModelProto, options: EngineOptions, name: str, card: 
     trt = load_module(options.flavour)
     started = time.perf_counter_ns()
     with collected(options.flavour) as lines:
-        with starting(options.flavour):
-            builder = trt.Builder(logger(options.flavour))
-        network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-        parser = trt.OnnxParser(network, logger(options.flavour))
-        if not parser.parse(model.SerializeToString()):
-            raise BuildFailed(f"TensorRT's parser rejects {name}: {_parser_error(parser, lines)}")
+        builder, network, _parser = _parsed(model, options.flavour, name, lines)
         config = builder.create_builder_config()
         _configure(trt, config, options)
         _add_profile(builder, config, network, model, options.profile, name)
@@ -159,6 +154,29 @@ def build_plan(model: onnx.ModelProto, options: EngineOptions, name: str, card: 
             table = None
             warnings.add(f"the layer table cannot be read: {type(error).__name__}: {one_line(error)}")
     return plan, {"build_seconds": seconds, "layers": table, "warnings": sorted(warnings)}
+
+
+def check_parses(content: bytes, flavour: str, name: str) -> None:
+    """Raises `BuildFailed` for a model that is refused or that the parser rejects; nothing is built.
+
+    Also `RuntimeUnavailable` if the flavour is not installed, or needs a GPU to start.
+    """
+    model = onnx_checks.read(content, name)
+    onnx_checks.check(model, name=name)
+    with collected(flavour) as lines:
+        _parsed(model, flavour, name, lines)
+
+
+def _parsed(model: onnx.ModelProto, flavour: str, name: str, lines: Iterable[tuple[str, str]]) -> tuple:
+    """(builder, network, parser); the network is valid only as long as the other two."""
+    trt = load_module(flavour)
+    with starting(flavour):
+        builder = trt.Builder(logger(flavour))
+    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    parser = trt.OnnxParser(network, logger(flavour))
+    if not parser.parse(model.SerializeToString()):
+        raise BuildFailed(f"TensorRT's parser rejects {name}: {_parser_error(parser, lines)}")
+    return builder, network, parser
 
 
 def _layer_table(

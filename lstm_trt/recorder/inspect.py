@@ -115,8 +115,8 @@ def _answer(network: OnnxNetwork, content: bytes, row: Row, attempt: Callable[[R
     refusal = onnx_checks.refusal(onnx_checks.read(content, network.name), rules) if rules else None
     if refusal is None and row.ready:
         return attempt(row)
-    if refusal is None and hasattr(module, "build_refusal"):
-        refusal = module.build_refusal(content, network.name)
+    if refusal is None and hasattr(module, "parser_refusal"):
+        refusal = module.parser_refusal(content, network.name)
     if refusal:
         return RuntimeAnswer(*who, REFUSED, refusal)
     return RuntimeAnswer(*who, NOT_READY, row.reason)

@@ -14,7 +14,7 @@ Optional attributes:
     NEEDS_ONNX   True if it reads ONNX files: it needs the exported network, and can run own networks
     ONNX_RULES   what it reads of ONNX's recurrent operators (`export.onnx_checks.Rules`), if it needs ONNX files
     MODES        ("forward", "stream") if it can carry state from call to call
-    build_refusal(content, name) -> str | None         why it cannot build an ONNX model, if it knows without its device
+    parser_refusal(content, name) -> str | None        why it rejects an ONNX model, if it knows without its device
     supports(workload, mode, device) -> str | None     reason why this is not supported, or None if it is
 
 Importing the module must not import the runtime's libraries. Built-in runtimes are listed in

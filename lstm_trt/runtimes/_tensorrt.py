@@ -141,15 +141,14 @@ class TensorRtRuntime:
             compute_capability=target if target in export_engine.COMPUTE_CAPABILITIES else None,
         )
 
-    def build_refusal(self, content: bytes, name: str) -> str | None:
-        """Why no float32 engine can be built from an ONNX model; None if it can, or if only a GPU could show it."""
-        if self.NAME == "tensorrt-rtx":
-            try:
-                build.build_engine(content, export_engine.EngineOptions(self.NAME), name=name)
-            except RuntimeUnavailable:
-                return None
-            except ConfigurationFailed as error:
-                return str(error)
+    def parser_refusal(self, content: bytes, name: str) -> str | None:
+        """Why the parser rejects an ONNX model, which TensorRT for RTX says without a GPU; None if it does not."""
+        try:
+            build.check_parses(content, self.NAME, name)
+        except RuntimeUnavailable:
+            return None
+        except ConfigurationFailed as error:
+            return str(error)
         return None
 
     def prepare(self, request: Request) -> PreparedStep:

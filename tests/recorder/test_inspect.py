@@ -90,8 +90,8 @@ def test_a_network_without_a_recurrent_layer_is_said(tmp_path, ready):
     assert {answer.state for answer in found.runtimes} == {RUNS, NO_ONNX}
 
 
-def test_a_runtime_that_is_not_ready_is_asked_for_what_it_can_build(tmp_path, monkeypatch):
-    """TensorRT for RTX builds engines without a GPU, and its parser names operators that it lacks."""
+def test_a_runtime_that_is_not_ready_is_asked_for_what_its_parser_says(tmp_path, monkeypatch):
+    """The parser of TensorRT for RTX needs no GPU, and names operators that it lacks."""
     pytest.importorskip("tensorrt_rtx")
     monkeypatch.setattr(inspection, "rows_of", lambda name: [Row(name, "cuda", "1.0", None, False, "no GPU driver")])
     monkeypatch.setitem(registry.__dict__, "RUNTIMES", {"tensorrt-rtx": registry.RUNTIMES["tensorrt-rtx"]})
