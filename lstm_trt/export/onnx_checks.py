@@ -42,6 +42,7 @@ class Rules:
     float64: str = ""
     different_directions: bool = False
     checks_precision: bool = False
+    small_gru: str = ""
 
 
 _READ_AS_0 = "(batch first) would silently be read as layout=0"
@@ -59,6 +60,10 @@ TENSORRT = Rules(
     input_forget="couples two gates, which TensorRT does not support: use an LSTM with a forget gate",
     float64="would silently be read as float32",
     checks_precision=True,
+    small_gru=(
+        "TensorRT for RTX 1.7 does not finish building a GRU of 3 to 6 hidden units with linear_before_reset=0 at batch"
+        " size 1, and takes all memory: use linear_before_reset=1, or another size"
+    ),
 )
 
 _CELL_STATE = "does not clip the cell state before the last activation, as ONNX defines; remove clip"
@@ -238,7 +243,14 @@ def _fault(node: onnx.NodeProto, values: dict[str, Value], precision: str, rules
         _fault_in_activations(node.op_type, has, directions, rules)
         or _fault_in_types(node, values, precision, rules)
         or _fault_in_sizes(node, values, has.get("hidden_size"), directions)
+        or (rules.small_gru if _is_small_gru(node, values, has) else "")
     )
+
+
+def _is_small_gru(node: onnx.NodeProto, values: dict[str, Value], has: dict) -> bool:
+    sizes = values.get(node.input[0], Value(0, None)).sizes
+    one = sizes is not None and len(sizes) == 3 and sizes[1] == 1
+    return node.op_type == "GRU" and one and 3 <= has["hidden_size"] <= 6 and not has.get("linear_before_reset")
 
 
 def _fault_in_activations(kind: str, has: dict, directions: int, rules: Rules) -> str:

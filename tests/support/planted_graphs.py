@@ -176,6 +176,7 @@ REFUSED = {
     ),
     "B": (lambda: changed(lstm(), "B", np.zeros((1, 16), np.float32)), "B has shape [1, 16], expected [1, 32]"),
     "lengths": (lambda: lstm(lengths=[1, 2]), "sequence_lens has shape [2], expected [3]"),
+    "small GRU, no name": (lambda: unnamed(recurrent("GRU", (5, 1, 6, 4))), "does not finish building a GRU of 3 to 6"),
     "hidden_size": (lambda: without(lstm(), "hidden_size"), "hidden_size is missing"),
     "external data": (external, "'W', read by LSTM operator 'my_lstm',"),
 }
