@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -25,6 +26,9 @@ from lstm_trt.store.runs import Runs
 
 ROW_IN, MOST_LANES = 0.2, 30
 
+#: Properties of a system that the name of a network states.
+NAMED = ("workload", "mode")
+
 #: Statistic -> (side of its marker for the ratio, whether the marker is filled).
 KINDS = {"median_us": (-1, True), "max_us": (1, False)}
 
@@ -38,7 +42,9 @@ def runtimes(runs: Runs, *, shapes: int | None = None, deadline_us: float | None
     state this. Failures are named. Raises `UsageError` if there is nothing to draw.
     """
     data.check_deadline(deadline_us)
-    points = data.points_of(runs)
+    every = data.points_of(runs)
+    labels = data.system_labels([point.group for point in every], without=NAMED)
+    points = [replace(point, system=label) for point, label in zip(every, labels, strict=True)]
     looks = system_looks(systems(points))
     most = shapes or max(3, min(10, MOST_LANES // len(looks)))
     chosen, total = data.choose_networks(points, most)
@@ -49,7 +55,7 @@ def runtimes(runs: Runs, *, shapes: int | None = None, deadline_us: float | None
         f"{data.describe_counts(points)}."
         + (f" {len(chosen)} of {total} networks, spread evenly over their medians." if len(chosen) < total else ""),
         "At each marker: ratio to the fastest runtime for that network, for median and maximum separately.",
-        data.describe_systems(points),
+        data.describe_systems(points, without=NAMED),
         data.describe_rounds(points),
     ]
     columns = max(1, min(5, 110 // (max(16, *map(len, names)) + 6)))

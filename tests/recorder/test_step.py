@@ -24,6 +24,7 @@ from lstm_trt.recorder.step import UserStep, code_version, find_module
 from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.store import folders
 from tests.support import own_steps
+from tests.support.pictures import text_of
 
 MODULE = "tests.support.own_steps"
 NUMPY, PIPELINE = Step(f"{MODULE}:make_numpy"), Step(f"{MODULE}:Pipeline")
@@ -218,6 +219,8 @@ def test_figures_take_steps(recorded, tmp_path):
     assert main(["summarize", str(recorded), "--figures", str(tmp_path), "--deadline-us", "1e6"]) == 0
     assert main(["verdict", str(recorded), "--figures", str(tmp_path), "--deadline-us", "1e6"]) == 3
     assert len(list(tmp_path.glob("*.png"))) > 1
+    # Each block is named by its step, which the legend does not repeat.
+    assert text_of(lab.plots.runtimes(recorded)).count("own_steps:make_numpy") == 1
 
 
 @pytest.mark.heavy
