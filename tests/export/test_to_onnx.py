@@ -12,8 +12,12 @@ import pytest
 from lstm_trt.config.errors import ExportFailed, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import to_onnx
+from lstm_trt.export import trt as export_trt
+from lstm_trt.export.build import build_engine
+from lstm_trt.export.engine import EngineOptions
 from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
 from lstm_trt.store import cache
+from tests.support.network_in_numpy import evaluate, parse
 
 SHAPES = [
     LstmShape(1, 8, 1),
@@ -70,6 +74,25 @@ def test_the_step_version_computes_a_long_sequence_call_by_call(tmp_path, layers
     for one_call, outputs in zip(np.split(inputs, 3), np.split(expected, 3), strict=True):
         found, *carried = evaluator.run(None, dict(zip(("inputs", "h0", "c0"), (one_call, *carried), strict=True)))
         np.testing.assert_allclose(found, outputs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.heavy
+def test_tensorrt_parses_and_builds_the_step_version(tmp_path):
+    """The network that TensorRT for RTX parsed, computed in numpy call by call, and an engine; neither needs a GPU."""
+    trt = pytest.importorskip("tensorrt_rtx")
+    shape = LstmShape(2, 16, 3, 2)
+    content = to_onnx.export_onnx(shape, tmp_path, seed=5, mode="stream").path.read_bytes()
+    network, keep = parse(trt, export_trt.logger("tensorrt-rtx"), content)
+    inputs, _, _ = make_inputs(shape, 1, calls=3)
+    expected = reference_outputs(build_module(shape, make_weights(shape, 5)), inputs)
+    state = {name: np.zeros((2, 2, 16), np.float32) for name in ("h0", "c0")}
+    for one_call, outputs in zip(np.split(inputs, 3), np.split(expected, 3), strict=True):
+        found = evaluate(trt, network, {"inputs": one_call, **state})
+        state = {"h0": found["hn"], "c0": found["cn"]}
+        np.testing.assert_allclose(found["outputs"], outputs, rtol=0, atol=1e-6)
+    for precision in ("fp32", "fp16"):
+        options = EngineOptions("tensorrt-rtx", precision, compute_capability="sm89")
+        assert keep and build_engine(content, options, name="stream").plan
 
 
 def test_a_bidirectional_network_has_no_step_version(tmp_path):
