@@ -424,6 +424,24 @@ def test_gpu_fp32_is_not_tf32():
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("precision", BOUNDS)
+@pytest.mark.parametrize("name", ("pytorch", "pytorch-cudagraph", "torchscript"))
+def test_gpu_streams_carry_their_state(name, precision):
+    shape = LstmShape(2, 64, 7, 3)
+    request = replace(request_of(shape, device="cuda", precision=precision), mode="stream")
+    step, inputs = runtimes.load(name).prepare(request), make_inputs(shape, 7, calls=20)[0]
+    for _ in range(2):  # the second time after a reset
+        step.reset()
+        outputs = []
+        for one_call in np.split(inputs, 20):
+            step.load_inputs({INPUT: one_call})
+            step.step()
+            outputs.append(step.outputs()[OUTPUT])
+        assert relative_error(np.concatenate(outputs), shape, inputs) < BOUNDS[precision]
+    step.close()
+
+
+@pytest.mark.gpu
 def test_gpu_graph_and_eager_agree():
     found = []
     inputs, _, _ = make_inputs(GPU_SHAPE, 11)
