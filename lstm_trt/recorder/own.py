@@ -20,7 +20,7 @@ from lstm_trt.export import evaluate, onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork, torch_answers
 from lstm_trt.export.read_onnx import checked, run_onnxruntime, symbolic_shapes
 from lstm_trt.export.to_onnx import static_model
-from lstm_trt.recorder.parity import PARITY_BOUNDS, largest_error, relative_error
+from lstm_trt.recorder.parity import LEAST_VALUES, PARITY_BOUNDS, largest_error, relative_error
 from lstm_trt.recorder.shapes import STREAM_SAMPLES, roofline_of, stream_calls
 from lstm_trt.runtimes.base import Gate, Preparer, Request
 
@@ -107,8 +107,11 @@ PREPARER = OwnPreparer()
 
 
 def gate_inputs(network: OnnxNetwork, mode: str, seed: int) -> list[Outputs]:
-    """Two sets of inputs; for a stream those of as many calls as `STREAM_SAMPLES` need."""
-    calls = stream_calls(network.axes["sequence"] or 1) if mode == "stream" else 2
+    """At least two sets of inputs, as many as `LEAST_VALUES` of each output or `STREAM_SAMPLES` of a stream need."""
+    if mode == "stream":
+        calls = stream_calls(network.axes["sequence"] or 1)
+    else:
+        calls = max(2, *(math.ceil(LEAST_VALUES / max(math.prod(each), 1)) for each in network.output_shapes.values()))
     return [network.make_inputs([seed, call], mode) for call in range(calls)]
 
 

@@ -10,10 +10,27 @@ from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import ParityFailed
 from lstm_trt.runtimes.base import Gate, PreparedStep
 
-#: Largest relative error, by the Euclidean norm over all outputs, against PyTorch in
+#: Largest relative error, by the Euclidean norm over all outputs, against the reference in
 #: float32. Observed errors: float32 up to 1e-6, TF32 1e-4 to 1e-3, bfloat16 1e-3 to 4e-3;
 #: so a runtime that silently computes in TF32 or bfloat16 does not pass as fp32.
 PARITY_BOUNDS = {"fp32": 1e-5, "tf32": 5e-3, "fp16": 1e-2, "bf16": 3e-2, "int8": 5e-2}
+
+#: Where `Gate.rounded` is known, the bound follows from the network: the largest error as a multiple of that of the
+#: rounded network. So it adapts to how errors grow in the network, and to outputs that are small because larger terms
+#: cancel. An error up to `UNITS`, about that of a single rounding, always passes.
+MULTIPLES = {"tf32": 1, "fp16": 2, "bf16": 6, "int8": 16}
+
+UNITS = {"tf32": 2**-12, "fp16": 2**-11, "bf16": 2**-9, "int8": 2**-8}
+
+#: Largest bound: beyond it the outputs have little to do with the reference.
+MOST_ERROR = 0.5
+
+#: Precisions with more digits than bfloat16: outputs must be closer to the reference than to `Gate.rounded`.
+FINER_THAN_BF16 = ("tf32", "fp16")
+
+#: Output values that are compared at least, in several calls if necessary: the relative error of a single number can
+#: be small or large by chance in any precision.
+LEAST_VALUES = 16
 
 #: Largest relative difference of the first training step's loss from the reference's, in float32.
 LOSS_BOUND = 1e-4
@@ -47,12 +64,27 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
     if found != wanted:
         raise ParityFailed(f"outputs have shape {_shapes(found, wanted)}, expected {_shapes(wanted, found)}")
     error = largest_error(outputs, gate.expected)
+    if gate.rounded is not None:
+        bound = max(MULTIPLES[precision] * largest_error(gate.rounded, gate.expected), UNITS[precision])
+        result["bound"] = bound = min(bound, MOST_ERROR)
+        to_rounded = largest_error(outputs, gate.rounded)
+        if precision in FINER_THAN_BF16 and max(to_rounded, UNITS[precision]) < error <= bound:
+            raise ParityFailed(
+                f"{of} are not those of {precision}: they differ from {gate.reference} by {error:.2g} (relative, by"
+                f" norm), and only by {to_rounded:.2g} from those of the network rounded to bf16"
+            )
     if not error <= bound:
         differ = "differs" if training else "differ"
         raise ParityFailed(
             f"{of} {differ} from {gate.reference} by {error:.2g} (relative, by norm); limit for {precision}: {bound:g}"
         )
     return {**result, "error": error}
+
+
+def to_bfloat16(array: np.ndarray) -> np.ndarray:
+    """Float32 values, each rounded to the nearest that bfloat16 has (ties to even): 8 significant bits."""
+    bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
 def _shapes(shapes: dict[str, tuple[int, ...]], others: dict[str, tuple[int, ...]]) -> str:

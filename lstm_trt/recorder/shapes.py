@@ -9,14 +9,21 @@ from pathlib import Path
 
 import numpy as np
 
-from lstm_trt.config.configuration import Configuration
+from lstm_trt.config.configuration import Configuration, Options
 from lstm_trt.config.errors import LabError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import Workload
 from lstm_trt.export import to_onnx
-from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.export.network import (
+    DISTINCT_SEQUENCES,
+    build_module,
+    make_inputs,
+    make_weights,
+    reference_outputs,
+)
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.machine import floor as roofline
+from lstm_trt.recorder.parity import LEAST_VALUES, to_bfloat16
 from lstm_trt.runtimes.base import Gate, Preparer, Request
 
 #: Number of samples that the parity gate of a stream has at least.
@@ -42,9 +49,18 @@ class ShapePreparer(Preparer):
         send("stage", stage="export")
         needs_onnx = getattr(self.runtime(configuration.runtime), "NEEDS_ONNX", False)
         exported = _exported(shape.network, seed, mode) if needs_onnx else None
-        _, distinct, _ = make_inputs(shape, gate_seed, _calls(shape, mode))
-        np.save(answers_path, reference_outputs(_module(shape.network, seed), distinct))
+        calls = _calls(shape, mode)
+        _, distinct, _ = make_inputs(shape, gate_seed, calls)
+        parts = [distinct] if mode == "stream" else np.split(distinct, calls)
+        answers = np.concatenate([reference_outputs(_module(shape.network, seed), part) for part in parts])
+        rounded = options.precision != Options.precision
+        if rounded:
+            module = _rounded_module(shape.network, seed, options.precision)
+            less = np.concatenate([reference_outputs(module, to_bfloat16(part)) for part in parts])
+            answers = np.stack([answers, less])
+        np.save(answers_path, answers)
         return {
+            "rounded": rounded,
             "onnx_path": str(exported.path) if exported else None,
             "onnx_sha256": exported.sha256 if exported else None,
             "floor": bound,
@@ -61,17 +77,19 @@ class ShapePreparer(Preparer):
     def gate(self, configuration: Configuration, reference: Mapping) -> Gate:
         """Two sets of inputs, so that a step that ignores its inputs or repeats its last outputs fails as well.
 
-        In mode "stream" one long sequence, call by call: all outputs must be those of a single pass over it.
+        More sets if a call has few outputs (`LEAST_VALUES`). In mode "stream" one long sequence, call by call: all
+        outputs must be those of a single pass over it.
         """
         shape, calls = configuration.workload, _calls(configuration.workload, configuration.mode)
         inputs, _, which = make_inputs(shape, reference["gate_seed"], calls)
-        expected = np.load(reference["answers_path"])[:, which]
-        if configuration.mode == "stream":
-            questions = tuple({INPUT: one_call} for one_call in np.split(inputs, calls))
-            every_call = np.stack(np.split(expected, calls))
-            return Gate(questions, {OUTPUT: every_call}, reference["gate_seed"], every=True)
-        questions = ({INPUT: np.zeros_like(inputs)}, {INPUT: inputs})
-        return Gate(questions, {OUTPUT: expected}, reference["gate_seed"])
+        answers = np.load(reference["answers_path"])
+        expected, *rounded = [
+            {OUTPUT: np.stack(np.split(array[:, which], calls)) if calls > 1 else array[:, which]}
+            for array in (answers if reference.get("rounded") else [answers])
+        ]
+        sets = np.split(inputs, calls) if calls > 1 else [np.zeros_like(inputs), inputs]
+        questions = tuple({INPUT: one_set} for one_set in sets)
+        return Gate(questions, expected, reference["gate_seed"], every=calls > 1, rounded=next(iter(rounded), None))
 
     def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
         bound = reference["floor"] or {}
@@ -91,7 +109,10 @@ def stream_calls(sequence: int) -> int:
 
 
 def _calls(shape: LstmShape, mode: str) -> int:
-    return stream_calls(shape.sequence) if mode == "stream" else 1
+    """How many calls the gate's inputs are for."""
+    if mode == "stream":
+        return stream_calls(shape.sequence)
+    return math.ceil(LEAST_VALUES / (shape.sequence * min(shape.batch, DISTINCT_SEQUENCES)))
 
 
 def _shape(network: tuple[int, int, int, int]) -> LstmShape:
@@ -108,6 +129,15 @@ def cached_weights(network: tuple[int, int, int, int], seed: int) -> dict[str, n
 @lru_cache(maxsize=4)
 def _module(network: tuple[int, int, int, int], seed: int):
     return build_module(_shape(network), cached_weights(network, seed))
+
+
+def _rounded_module(network: tuple[int, int, int, int], seed: int, precision: str):
+    """The network with its parameters rounded to bfloat16, for tf32 only those of matrix products; in float32."""
+    weights = dict(cached_weights(network, seed))
+    for name in weights:
+        if precision != "tf32" or "weight" in name:
+            weights[name] = to_bfloat16(weights[name])
+    return build_module(_shape(network), weights)
 
 
 @lru_cache(maxsize=256)

@@ -212,6 +212,7 @@ class Gate:
     `expected` is by name, as `outputs()`, with `every` for all sets, stacked on a new first axis; in training `loss`,
     (1,) float64, of the first step. `expected` is None if there is nothing to compare with. `reference` is the name of
     the reference implementation, and `checked_by` what has confirmed the reference itself; None if nothing has.
+    `rounded`: what the reference gives with parameters and inputs rounded to bfloat16, to judge lower precisions by.
     """
 
     questions: tuple[Mapping[str, np.ndarray], ...]
@@ -220,6 +221,7 @@ class Gate:
     reference: str | None = "PyTorch in float32"
     every: bool = False
     checked_by: str | None = None
+    rounded: Mapping[str, np.ndarray] | None = None
 
 
 class Preparer(ABC):

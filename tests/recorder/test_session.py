@@ -183,10 +183,10 @@ def test_the_bound_of_the_gate(factor, passes, rng):
 
 
 def test_one_wrong_sequence_of_a_large_batch_is_found(tmp_path, rng):
-    shape = LstmShape(1, 4, 3, batch=64)
+    shape = LstmShape(1, 4, 4, batch=64)
     configuration = describe(shape)
     _, distinct, which = make_inputs(shape, 9)
-    answers = rng.standard_normal((3, distinct.shape[1], 1)).astype(np.float32)
+    answers = rng.standard_normal((4, distinct.shape[1], 1)).astype(np.float32)
     np.save(tmp_path / "answers.npy", answers)
     gate = PREPARER.gate(configuration, {"gate_seed": 9, "answers_path": str(tmp_path / "answers.npy")})
     right = answers[:, which]
