@@ -15,18 +15,16 @@ from lstm_trt.runtimes.base import Gate, PreparedStep
 #: so a runtime that silently computes in TF32 or bfloat16 does not pass as fp32.
 PARITY_BOUNDS = {"fp32": 1e-5, "tf32": 5e-3, "fp16": 1e-2, "bf16": 3e-2, "int8": 5e-2}
 
-#: Where `Gate.rounded` is known, the bound follows from the network: the largest error as a multiple of that of the
-#: rounded network. So it adapts to how errors grow in the network, and to outputs that are small because larger terms
-#: cancel. An error up to `UNITS`, about that of a single rounding, always passes.
+#: Where `Gate.rounded` is known: the largest error as a multiple of that of the rounded network, if that is more than
+#: the bound above. So it adapts to how errors grow in a network, and to outputs that are small because terms cancel.
 MULTIPLES = {"tf32": 1, "fp16": 2, "bf16": 6, "int8": 16}
 
-UNITS = {"tf32": 2**-12, "fp16": 2**-11, "bf16": 2**-9, "int8": 2**-8}
+#: Precisions with more digits than bfloat16, and a typical error. An error above it must be smaller than the difference
+#: from `Gate.rounded`; instead of the bound above, 4 times this error is always allowed.
+FINER_THAN_BF16 = {"tf32": 2**-12, "fp16": 2**-11}
 
 #: Largest bound: beyond it the outputs have little to do with the reference.
 MOST_ERROR = 0.5
-
-#: Precisions with more digits than bfloat16: outputs must be closer to the reference than to `Gate.rounded`.
-FINER_THAN_BF16 = ("tf32", "fp16")
 
 #: Output values that are compared at least, in several calls if necessary: the relative error of a single number can
 #: be small or large by chance in any precision.
@@ -65,10 +63,13 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
         raise ParityFailed(f"outputs have shape {_shapes(found, wanted)}, expected {_shapes(wanted, found)}")
     error = largest_error(outputs, gate.expected)
     if gate.rounded is not None:
-        bound = max(MULTIPLES[precision] * largest_error(gate.rounded, gate.expected), UNITS[precision])
+        typical = FINER_THAN_BF16.get(precision)
+        bound = max(
+            MULTIPLES[precision] * largest_error(gate.rounded, gate.expected), 4 * typical if typical else bound
+        )
         result["bound"] = bound = min(bound, MOST_ERROR)
         to_rounded = largest_error(outputs, gate.rounded)
-        if precision in FINER_THAN_BF16 and max(to_rounded, UNITS[precision]) < error <= bound:
+        if typical and max(to_rounded, typical) < error <= bound:
             raise ParityFailed(
                 f"{of} are not those of {precision}: they differ from {gate.reference} by {error:.2g} (relative, by"
                 f" norm), and only by {to_rounded:.2g} from those of the network rounded to bf16"

@@ -37,8 +37,8 @@ HONEST = {
 #: Precision -> what computes in less, and the share of networks for which that is detected at least.
 LESS = {
     "fp32": {"tf32": 1, "fp16": 1, "bf16 products": 1, "bf16": 1, "int8": 1},
-    "tf32": {"bf16 products": 0.97, "bf16": 0.95, "int8": 1},
-    "fp16": {"bf16": 0.95, "int8": 0.6},
+    "tf32": {"bf16 products": 0.95, "bf16": 0.9, "int8": 0.95},
+    "fp16": {"bf16": 0.9, "int8": 0.6},
 }
 
 
@@ -95,7 +95,7 @@ def test_what_computes_in_less_than_it_was_asked_for_fails(tmp_path):
     found = shares_that_pass(QUICK, 1, tmp_path)
     assert all(found[precision, computed] == 1 for precision, several in HONEST.items() for computed in several)
     less = {(precision, computed): share for precision, several in LESS.items() for computed, share in several.items()}
-    assert all(found[pair] == 0 for pair, share in less.items() if share > 0.9), found
+    assert all(found[pair] == 0 for pair, share in less.items() if share >= 0.9), found
 
 
 @pytest.mark.heavy
