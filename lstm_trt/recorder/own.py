@@ -13,19 +13,22 @@ from pathlib import Path
 import numpy as np
 
 from lstm_trt import registry, runtimes
-from lstm_trt.config.configuration import Configuration
+from lstm_trt.config.configuration import Configuration, Options
 from lstm_trt.config.errors import LabError, ParityFailed, UsageError
 from lstm_trt.config.workload import State
 from lstm_trt.export import evaluate, onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork, torch_answers
 from lstm_trt.export.read_onnx import checked, run_onnxruntime, symbolic_shapes
 from lstm_trt.export.to_onnx import static_model
-from lstm_trt.recorder.parity import LEAST_VALUES, PARITY_BOUNDS, largest_error, relative_error
+from lstm_trt.recorder.parity import LEAST_VALUES, PARITY_BOUNDS, largest_error, relative_error, to_bfloat16
 from lstm_trt.recorder.shapes import STREAM_SAMPLES, roofline_of, stream_calls
 from lstm_trt.runtimes.base import Gate, Preparer, Request
 
 #: Calls of a stream that are evaluated in numpy; each is a function of its inputs and states only.
 EVALUATED_CALLS = 10
+
+#: Before the names of the outputs of the rounded network in the file of answers.
+ROUNDED = "rounded "
 
 ONNX_RUNTIME, NUMPY, PYTORCH = "ONNX Runtime in float32", "an evaluation in numpy", "PyTorch"
 
@@ -68,8 +71,13 @@ class OwnPreparer(Preparer):
         name, every, checked_by = reference_outputs(network, model, sets, states)
         if states and every:
             _check_against_one_run(network, sets, every)
+        answers = _stacked(every) if every else {}
+        if name == ONNX_RUNTIME and options.precision != Options.precision:
+            less = [{key: _less(array) for key, array in inputs.items()} for inputs in sets]
+            rounded = _stacked(run_onnxruntime(_rounded(model, options.precision), less, states))
+            answers |= {ROUNDED + key: array for key, array in rounded.items()}
         with answers_path.open("wb") as file:
-            np.savez(file, **_stacked(every) if every else {})
+            np.savez(file, **answers)
         same = (configuration.runtime, options.device, options.precision) == ("onnxruntime", "cpu", "fp32")
         return {
             "onnx_path": str(network.path),
@@ -87,12 +95,13 @@ class OwnPreparer(Preparer):
 
     def gate(self, configuration: Configuration, reference: Mapping) -> Gate:
         """Several sets of inputs, so that a step that ignores its inputs or repeats its last outputs fails as well."""
-        seed, expected = reference["gate_seed"], None
+        seed, expected, rounded = reference["gate_seed"], None, None
         if reference["compared"]:
             with np.load(reference["answers_path"], allow_pickle=False) as arrays:
-                expected = {name: arrays[name] for name in arrays.files}
+                expected = {name: arrays[name] for name in arrays.files if not name.startswith(ROUNDED)}
+                rounded = {name: arrays[ROUNDED + name] for name in expected if ROUNDED + name in arrays}
         sets = gate_inputs(configuration.workload, configuration.mode, seed)
-        return Gate(tuple(sets), expected, seed, reference["reference"], True, reference["checked_by"])
+        return Gate(tuple(sets), expected, seed, reference["reference"], True, reference["checked_by"], rounded or None)
 
     def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
         bound = reference["floor"] or {}
@@ -113,6 +122,25 @@ def gate_inputs(network: OnnxNetwork, mode: str, seed: int) -> list[Outputs]:
     else:
         calls = max(2, *(math.ceil(LEAST_VALUES / max(math.prod(each), 1)) for each in network.output_shapes.values()))
     return [network.make_inputs([seed, call], mode) for call in range(calls)]
+
+
+def _less(array: np.ndarray) -> np.ndarray:
+    """Float32 values rounded to bfloat16; others as they are."""
+    return to_bfloat16(array) if array.dtype == np.float32 else array
+
+
+def _rounded(model: bytes, precision: str) -> bytes:
+    """The network with its parameters rounded to bfloat16, for tf32 those of matrix products only, without biases."""
+    import onnx
+
+    found = onnx.load_from_string(model)
+    recurrent = [node for node in found.graph.node if node.op_type in ("LSTM", "GRU", "RNN")]
+    biases = {node.input[3] for node in recurrent if len(node.input) > 3}
+    for tensor in found.graph.initializer:
+        kept = precision == "tf32" and (tensor.name in biases or len(tensor.dims) < 2)
+        if not kept:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(_less(onnx.numpy_helper.to_array(tensor)), tensor.name))
+    return found.SerializeToString()
 
 
 def reference_outputs(

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,16 @@ import lstm_trt as lab
 from lstm_trt import runtimes
 from lstm_trt.config.errors import BuildFailed, ParityFailed, UsageError
 from lstm_trt.export.own_network import OnnxNetwork
+from lstm_trt.export.read_onnx import run_onnxruntime
 from lstm_trt.export.to_onnx import static_model
 from lstm_trt.recorder import own
 from lstm_trt.recorder.parity import check_parity
 from lstm_trt.recorder.session import describe
+from lstm_trt.runtimes.base import PreparedStep
 from tests.conftest import rest_is_heavy
 from tests.support import own_networks
 from tests.support.own_networks import saved, stream
+from tests.support.rounded_lstm import half, significant
 
 SHORT = lab.Protocol(trials=40, warmup=2)
 READERS = ("onnxruntime", "openvino")
@@ -51,6 +55,49 @@ def test_networks_agree_with_an_evaluation_in_numpy(tmp_path, runtime, make):
     network = OnnxNetwork(saved(model, tmp_path), sizes={name: size for name, size in sizes.items() if name in known})
     found = gated(describe(network, runtime, SHORT), tmp_path)
     assert found["error"] <= 1e-5 and found["reference_checked_by"] == own.NUMPY
+
+
+@pytest.mark.parametrize("mode", ["forward", "stream"])
+@pytest.mark.parametrize("precision", ["tf32", "fp16"])
+def test_own_networks_that_compute_in_less_fail(tmp_path, precision, mode):
+    """Planted: ONNX Runtime with parameters and inputs rounded to the digits of each type."""
+    network = OnnxNetwork(saved(stream(), tmp_path), sizes={"time": 16, "batch": 1})
+    asked = replace(describe(network, "onnxruntime", SHORT, mode=mode), options=lab.Options(precision=precision))
+    reference = reference_of(asked, tmp_path)
+    gate = own.PREPARER.gate(asked, reference)
+    assert gate.rounded.keys() == gate.expected.keys()
+    model = onnx.load_from_string(static_model(network.path, network))
+    states = network.states if mode == "stream" else ()
+    for round_to, passes in [(half, True), (significant(11), True), (significant(8), False)]:
+        planted = onnx.ModelProto()
+        planted.CopyFrom(model)
+        for tensor in planted.graph.initializer:
+            values = onnx.numpy_helper.to_array(tensor)
+            if values.dtype == np.float32:
+                tensor.CopyFrom(onnx.numpy_helper.from_array(round_to(values), tensor.name))
+        sets = [{name: round_to(array) for name, array in inputs.items()} for inputs in gate.questions]
+        step = Answers(run_onnxruntime(planted.SerializeToString(), sets, states))
+        if passes:
+            assert 1e-5 < check_parity(step, asked, gate)["error"] < 5e-3
+        else:
+            with pytest.raises(ParityFailed):
+                check_parity(step, asked, gate)
+
+
+class Answers(PreparedStep):
+    """Gives outputs that are known, call by call."""
+
+    def __init__(self, every):
+        self.every = iter(every)
+
+    def load_inputs(self, inputs):
+        self.current = next(self.every)
+
+    def step(self):
+        pass
+
+    def outputs(self):
+        return self.current
 
 
 STREAMS = [
