@@ -37,9 +37,6 @@ EXAMPLE = (
     "  lstm-trt record --onnx model.onnx --size batch=1 --size time=64 --runtime openvino --out recordings"
 )
 
-#: The cost of an empty step is printed if it is at least this share of the median.
-SHOWN_SHARE = 0.005
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `record`."""
@@ -97,10 +94,9 @@ def _record(arguments: argparse.Namespace, recording: Recording) -> int:
         print_json({"path": str(path), "summary": answers[0].as_dict(), **described})
         return 0
     show(answers)
-    if control:
-        show(soak.control_text(control))
-    if clock["median_share"] >= SHOWN_SHARE:
-        show(clock_text(clock))
+    for text in (soak.control_text(control) if control else "", clock_text(clock)):
+        if text:
+            show(text)
     print(path)
     return 0
 

@@ -45,6 +45,9 @@ CLOCK_TOLERANCE_NS = 5_000
 #: A call is too short to be resolved if an empty step would take a larger share of its time.
 RESOLVED_SHARE = 0.1
 
+#: The cost of an empty step is shown if it is at least this share of the median.
+SHOWN_SHARE = 0.005
+
 #: A block of calls with gaps between them lasts for 50 gaps, at most this long.
 LONGEST_BLOCK_S = 10.0
 
@@ -301,7 +304,9 @@ def against_clock(median_ns: float, clock: Mapping[str, int]) -> dict[str, float
 
 
 def clock_text(clock: Mapping[str, float]) -> str:
-    """The result of `against_clock` and `facts.clock_cost` in one line."""
+    """The results of `against_clock` and `facts.clock_cost` in one line; empty if they do not matter."""
+    if clock["median_share"] < SHOWN_SHARE:
+        return ""
     empty, shortest = latency(clock["call_ns"] / 1e3, 2), latency(clock["shortest_us"], 2)
     share = percent(clock["median_share"])
     return f"an empty step takes {empty}, {share} of the median; calls from {shortest} are resolved"

@@ -25,7 +25,7 @@ from lstm_trt.config.configuration import Configuration, Options, Protocol, warn
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count
 from lstm_trt.config.workload import Workload
-from lstm_trt.recorder.loop import Loop
+from lstm_trt.recorder.loop import Loop, clock_text
 from lstm_trt.recorder.pool import WorkerPool, next_round
 from lstm_trt.recorder.process import Listener
 from lstm_trt.recorder.session import control_of, describe, prepare
@@ -145,6 +145,7 @@ class Soak:
     trials: int
     continues: int | None
     control: dict | None
+    clock: dict
     warnings: list[str]
 
     @property
@@ -171,12 +172,13 @@ class Soak:
             "continues": self.continues,
             "summary": self.snapshot.as_dict(),
             "control": self.control,
+            "clock": self.clock,
         }
 
     def __str__(self) -> str:
         lines = [f"round {self.round}, {count(self.parts, 'part')}; {self.snapshot}"]
-        lines += [control_text(self.control)] if self.control else []
-        return "\n".join([*lines, verdict_command(self.folder)])
+        lines += [control_text(self.control) if self.control else "", clock_text(self.clock)]
+        return "\n".join([*filter(None, lines), verdict_command(self.folder)])
 
 
 def control_text(control: dict) -> str:
@@ -236,7 +238,7 @@ def soak(
         outcome = pool.record(configuration, rest.round, folder, listener, control=control, asked_s=rest.asked_s)
         outcome.check()
         parts = list(folders.contents(folder).parts[configuration.id, rest.round].values())
-        control_run = files.read(parts[0], ()).provenance["control"]
+        first = files.read(parts[0], ()).provenance
     return Soak(
         configuration,
         folder,
@@ -244,6 +246,7 @@ def soak(
         len(parts),
         outcome.message["trials"],
         rest.continues,
-        control_run,
+        first["control"],
+        first["clock"],
         [*damaged, *outcome.warnings],
     )
