@@ -19,8 +19,16 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "data/README.md", ROOT / "data/published/README.md"]
 
 
-def blocks(page: Path) -> list[tuple[str, str]]:
-    return re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+#: Section of the README that is run in the heavy part.
+OWN = "## Your own network\n"
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    return re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def own_section() -> str:
+    return re.search(f"^{OWN}.*?(?=^## )", README.read_text(), re.DOTALL | re.MULTILINE)[0]
 
 
 def run_program(code: str, folder: Path) -> None:
@@ -31,8 +39,8 @@ def run_program(code: str, folder: Path) -> None:
     assert result.returncode == 0, (code, result.stderr)
 
 
-def run_page(page: Path, folder: Path, lab) -> dict[str, int]:
-    """Run all blocks of a page; returns the numbers of commands, programs and outputs."""
+def run_page(text: str, folder: Path, lab) -> dict[str, int]:
+    """Run all blocks of a page or section; returns the numbers of commands, programs and outputs."""
 
     def run_command(line: str) -> str:
         result = lab(*shlex.split(line)[1:], cwd=folder)
@@ -42,7 +50,7 @@ def run_page(page: Path, folder: Path, lab) -> dict[str, int]:
 
     (folder / "data").symlink_to(ROOT / "data")
     counts = {"commands": 0, "programs": 0, "outputs": 0}
-    for language, block in blocks(page):
+    for language, block in blocks(text):
         if language == "python":
             named = re.match(r"# (\w+\.py)\n", block)
             if named:  # a module for the following commands
@@ -64,24 +72,29 @@ def run_page(page: Path, folder: Path, lab) -> dict[str, int]:
 
 
 def test_the_blocks_of_the_readme_run(tmp_path, lab):
-    counts = run_page(README, tmp_path, lab)
+    counts = run_page(README.read_text().replace(own_section(), ""), tmp_path, lab)
     assert counts["commands"] >= 15 and counts["programs"] == 2 and counts["outputs"] == 1
+
+
+@pytest.mark.heavy
+def test_own_networks_of_the_readme_run(tmp_path, lab):
+    assert run_page(own_section(), tmp_path, lab) == {"commands": 6, "programs": 1, "outputs": 0}
 
 
 @pytest.mark.parametrize(
     "name", ["deadline", "literature", "file-format", pytest.param("measuring", marks=pytest.mark.heavy)]
 )
 def test_the_blocks_of_the_other_pages_run(name, tmp_path, lab):
-    counts = run_page(ROOT / f"docs/{name}.md", tmp_path, lab)
+    counts = run_page((ROOT / f"docs/{name}.md").read_text(), tmp_path, lab)
     assert counts["commands"] + counts["programs"] >= 1
 
 
 def test_the_builds_of_engines_run(tmp_path, lab):
     pytest.importorskip("tensorrt_rtx")
-    page = ROOT / "docs/gpu.md"
+    page = (ROOT / "docs/gpu.md").read_text()
     counts = run_page(page, tmp_path, lab)
     assert counts["commands"] == 3 and counts["programs"] == 1
-    launches = int(re.search(r"\*\*(\d+) launches for one inference\*\*", page.read_text())[1])
+    launches = int(re.search(r"\*\*(\d+) launches for one inference\*\*", page)[1])
     last = [line for language, block in blocks(page) if language == "sh" for line in block.splitlines()][-1]
     built = json.loads(lab(*shlex.split(last)[1:], "--format", "json", cwd=tmp_path).stdout)
     assert built["layers"]["launches"] == launches

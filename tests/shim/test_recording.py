@@ -167,7 +167,7 @@ def test_a_soak(tmp_path, lab):
 def test_the_commands_of_the_gpu_page_run_and_a_second_device_is_another_one(tmp_path, monkeypatch, lab, refused):
     """Its name tells the recordings apart, its number does not."""
     monkeypatch.setenv("SHIM_DEVICES", "2")
-    shown = "\n".join(block for language, block in blocks(ROOT / "docs/gpu.md") if language == "bash")
+    shown = "\n".join(block for language, block in blocks((ROOT / "docs/gpu.md").read_text()) if language == "bash")
     commands = [shlex.split(line)[1:] for line in shown.splitlines() if line.startswith("lstm-trt ")]
     answers = [lab(*command, "--format", "json", cwd=tmp_path) for command in commands]
     assert [answer.returncode for answer in answers] == [0] * 4, answers
