@@ -231,7 +231,7 @@ def load_or_record(
             f"{count(protocol.trials, 'trial')}, arrival {protocol.arrival_text}" for protocol in protocols
         )
         precisions = dict.fromkeys(each.precision for each in wanted)
-        systems = listed(runtimes) or "any runtime"
+        systems = listed(runtimes) if runtimes else "any runtime"
         raise UsageError(
             f"{runs.source} has none of these networks on {systems}{f' with {asked}' if asked else ''}"
             f"{f' in {listed(precisions)}' + ' with a graph' * wanted[0].graph if wanted else ''}:"

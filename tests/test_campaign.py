@@ -7,7 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lstm_trt.campaign import describe_runs, load_literature, load_or_record
+from lstm_trt.campaign import (
+    describe_runs,
+    largest_that_meets,
+    load_literature,
+    load_or_record,
+    own_networks,
+    size_of,
+)
 from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store import files, schema
@@ -40,6 +47,28 @@ def test_only_the_requested_runs_are_loaded(folder):
     assert hidden_of(runs) == [8, 10, 11] and [group.n for group in runs] == [17, 17, 0]
     assert "2 recordings of 17 trials, 1 failure;" in describe_runs(runs)
     assert hidden_of(runs.where(hidden=[8])) == [8]
+
+
+def test_workloads_of_one_mode_are_loaded(folder):
+    forward = planted(8)
+    files.write(replace(forward, configuration=replace(forward.configuration, mode="stream")), folder)
+    workload = forward.configuration.workload
+    found = [load_or_record(folder, workloads=[workload], runtimes=(), mode=mode) for mode in (None, "stream")]
+    assert [[group.configuration.mode for group in runs] for runs in found] == [["forward"], ["stream"]]
+    with pytest.raises(UsageError, match="none of these networks on any runtime"):
+        load_or_record(folder, workloads=[replace(workload, hidden=12)], runtimes=())
+
+
+def test_a_network_at_several_lengths_and_the_longest_that_meets(folder):
+    path = "data/networks/keras_lstm.onnx"
+    networks = own_networks(path, {"unk__135": 1, "unk__136": 6}, lengths=(4, 8))
+    assert [size_of(network, "sequence") for network in networks] == [6, 4, 8]
+    recording = planted(8)
+    for network in networks:
+        files.write(replace(recording, configuration=replace(recording.configuration, workload=network)), folder)
+    runs = load_or_record(folder, workloads=networks)
+    chosen = largest_that_meets(runs, 1e6, percentile="50", by="sequence")
+    assert len(runs) == 3 and chosen.configuration.workload == networks[2]
 
 
 def test_several_precisions_are_loaded_on_request(folder):
