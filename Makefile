@@ -119,9 +119,10 @@ literature: $(FRAMEWORKS)/.frameworks
 	$(FRAMEWORKS)/bin/lstm-trt literature --plan --out $(LITERATURE_OUT)
 
 figures: $(VENV)/.core
-	@for topic in $(filter-out data/epyc/literature/,$(wildcard data/epyc/*/)); do \
-	  $(BIN)/lstm-trt summarize $$topic --figures figures/epyc/$$(basename $$topic) --deadline-us $(DEADLINE_US) > /dev/null \
-	  && $(BIN)/lstm-trt scaling $$topic --figures figures/epyc/$$(basename $$topic) > /dev/null || exit 1; \
+	@for topic in $(filter-out data/epyc/literature/,$(wildcard data/epyc/*/)) data/xeon/stream/; do \
+	  out=figures/$${topic#data/}; \
+	  $(BIN)/lstm-trt summarize $$topic --figures $$out --deadline-us $(DEADLINE_US) > /dev/null \
+	  && $(BIN)/lstm-trt scaling $$topic --figures $$out > /dev/null || exit 1; \
 	done
 	@$(BIN)/lstm-trt literature --table --out data/epyc/literature --figures figures/epyc/literature > /dev/null
 	@$(BIN)/lstm-trt outliers data/epyc/arrivals --figures figures/epyc/arrivals > /dev/null

@@ -115,7 +115,7 @@ class OnnxNetwork(Workload):
 
     @property
     def modes(self) -> tuple[str, ...]:
-        return ("forward", "stream") if self.carried else ("forward",)
+        return ("forward",) if self._why_no_stream() else ("forward", "stream")
 
     @property
     def label(self) -> str:
@@ -211,24 +211,25 @@ class OnnxNetwork(Workload):
         return found | ({"--inputs": (f"{self.inputs_sha256[:8]}.npz",)} if self.inputs_sha256 else {})
 
     def check_mode(self, mode: str) -> None:
-        if mode == "stream" and not self.carried:
+        reason = self._why_no_stream() if mode == "stream" else ""
+        if reason:
+            raise UsageError(f"{self.name} has no mode stream: {reason}")
+        super().check_mode(mode)
+
+    def _why_no_stream(self) -> str:
+        """Why it cannot be used in the mode "stream"; empty if it can."""
+        if not self.carried:
             names = [listed([tensor.name for tensor in side]) for side in (self.facts.inputs, self.facts.outputs)]
-            raise UsageError(
-                f"{self.name} has no states that could be carried: name them with --state INPUT=OUTPUT"
+            return (
+                "no states were recognized that could be carried, name them with --state INPUT=OUTPUT"
                 f" (inputs: {names[0]}; outputs: {names[1]})"
             )
-        super().check_mode(mode)
-        if mode == "stream" and len(self.carried) == len(self.facts.outputs):
-            raise UsageError(
-                f"{self.name} cannot be used in the mode stream: all its outputs are states, so no output would be"
-                " read; add an output to the network, for example an Identity of a state"
-            )
-        backward = [layer for layer in self.facts.layers if layer.direction != "forward"]
-        if mode == "stream" and backward:
-            raise UsageError(
-                f"{self.name} cannot be used in the mode stream: its operator {backward[0].name} is"
-                f" {backward[0].direction} and reads the whole sequence before its first output"
-            )
+        if len(self.carried) == len(self.facts.outputs):
+            return "all its outputs are states, so no output would be read; add one, for example an Identity of a state"
+        for layer in self.facts.layers:
+            if layer.direction != "forward":
+                return f"its operator {layer.name} is {layer.direction} and needs the whole sequence from the start"
+        return ""
 
     def make_inputs(self, seed: int | Sequence[int], mode: str = "forward") -> dict[str, np.ndarray]:
         """Inputs by name: the user's own, and random numbers for the others; states only if they are not carried."""

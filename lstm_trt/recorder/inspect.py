@@ -158,6 +158,7 @@ def _lines(found: Inspection) -> Iterator[str]:
     yield f"{network.name}.onnx, SHA-256 {network.sha256[:16]}"
     sides = (("input", network.facts.inputs), ("output", network.facts.outputs))
     carried = {name: f"state, carried in the mode stream ({a} = {b})" for a, b in network.carried for name in (a, b)}
+    carried = carried if "stream" in network.modes else {}
     rows = [
         (side, tensor.name, tensor.type, _shape(tensor.shape), carried.get(tensor.name, ""))
         for side, tensors in sides

@@ -51,13 +51,15 @@ def memory_limit_bytes() -> int:
 
 
 class WorkerLost(ConfigurationFailed):
-    """A process died, hung or used too much memory; `stage` is where, `detail` is its traceback, if any."""
+    """A process failed, died, hung or used too much memory; `stage` is where, `detail` is its traceback, if any.
 
-    exit_status = 1
+    A network that a runtime cannot export or build is an error in the input.
+    """
 
     def __init__(self, stage: str, reason: str, detail: str = "") -> None:
         super().__init__(reason)
         self.stage, self.detail = stage, detail
+        self.exit_status = 2 if stage in ("export", "build") else 1
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ def test_modes_that_a_network_lacks_are_refused_with_the_reason(network):
     del model.graph.output[0]
     with pytest.raises(UsageError, match="all its outputs are states"):
         network(model, sizes=SIZES).check_mode("stream")
-    with pytest.raises(UsageError, match="my_lstm is bidirectional and reads the whole sequence"):
+    with pytest.raises(UsageError, match="my_lstm is bidirectional and needs the whole sequence"):
         network(stream(directions=2), sizes=SIZES).check_mode("stream")
 
 
