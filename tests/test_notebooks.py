@@ -26,8 +26,6 @@ LITERATURE = [name for name in NAMES if name >= "10"]
 UNCHANGED = ("10_cell_layer_stack",)
 #: Records ONNX files and has other parameters.
 OWN = "07_your_network"
-#: Not run by `make test` on new recordings: they are like 01 and 04, and 02 is run in tests/shim.
-ALIKE = ("02_sequence_length", "03_layers")
 SMALL = {
     "layers": "[1, 2]",
     "hidden": "[8, 16]",
@@ -137,10 +135,10 @@ def test_a_table_as_data_in_a_kernel(name, table, lab, tmp_path):
     assert pictures(output) >= 1 and texts(output, "stderr") == []
 
 
-@pytest.mark.parametrize("heavy", [False, pytest.param(True, marks=pytest.mark.heavy)])
-def test_small_on_new_recordings(lab, tmp_path, heavy):
+@pytest.mark.heavy
+def test_small_on_new_recordings(lab, tmp_path):
     common = {**SMALL, "runtimes": "[onnxruntime]", "record": "true", "trials": "30"}
-    names = [name for name in NAMES if name not in (*LITERATURE, OWN) and (name in ALIKE) == heavy]
+    names = [name for name in NAMES if name not in (*LITERATURE, OWN)]
     rerun_small(lab, tmp_path, names, {name: common | MORE.get(name, {}) for name in names})
 
 

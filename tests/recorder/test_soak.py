@@ -353,6 +353,7 @@ def running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.heavy
 def test_ctrl_c_leaves_the_parts_and_says_how_to_go_on(tmp_path):
     process = start_soak(tmp_path, "--for", "1h", "--no-control")
     assert wait_for(lambda: parts_of(tmp_path), 300)

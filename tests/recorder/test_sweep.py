@@ -78,7 +78,10 @@ def test_rounds_come_in_new_orders_and_new_processes():
     ("runtime", "stage", "words", "limits"),
     [
         ("tests.support.faulty.segfault", "run", "SIGSEGV", {}),
-        ("tests.support.faulty.hungry", "memory", "--memory-limit-gb", {"memory_limit": 1_500_000_000}),
+        pytest.param(
+            *("tests.support.faulty.hungry", "memory", "--memory-limit-gb", {"memory_limit": 1_500_000_000}),
+            marks=pytest.mark.heavy,
+        ),
         # The others need less than this on a busy machine too.
         pytest.param(
             *("tests.support.faulty.hang", "time", "--time-limit", {"time_limit_s": 25}), marks=pytest.mark.heavy
@@ -167,7 +170,8 @@ def test_what_hangs_is_ended_at_its_time_limit(tmp_path):
     assert orphans(configurations[0].id) == []
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(12, marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("kills", [3, 12])
 def test_killed_at_random_moments_loses_at_most_what_was_under_way(tmp_path, kills):
     mark = f"mark-{random.getrandbits(64):x}"
     seen: set[str] = set()
