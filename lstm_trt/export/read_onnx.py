@@ -273,29 +273,33 @@ def _layer(node: onnx.NodeProto, known: Mapping[str, tuple[int | None, ...]]) ->
     """A recurrent operator with its sizes; None for other operators, and where the sizes are not known."""
     if node.op_type not in RECURRENT or node.domain not in ("", "ai.onnx"):
         return None
-    x, r, attributes = known.get(node.input[0]), known.get(node.input[2]), _attributes(node)
-    if x is None or r is None or len(x) != 3 or len(r) != 3 or None in (*x, r[2]):
+    x, w, r = (known.get(name) for name in node.input[:3])
+    if any(sizes is None or len(sizes) != 3 for sizes in (x, w, r)):
         return None
+    attributes, hidden, features = _attributes(node), r[2], w[2]
     sequence, batch = (x[1], x[0]) if attributes.get("layout") else (x[0], x[1])
+    if None in (hidden, features, sequence, batch):
+        return None
     direction = attributes.get("direction", b"forward").decode()
     bias = len(node.input) > 3 and bool(node.input[3])
-    return RecurrentLayer(node.op_type, r[2], x[2], sequence, batch, direction, node.name or node.output[0], bias)
+    name = node.name or node.output[0]
+    return RecurrentLayer(node.op_type, hidden, features, sequence, batch, direction, name, bias)
 
 
 def _flops(node: onnx.NodeProto, known: Mapping[str, tuple[int | None, ...]]) -> int | None:
     """Multiplications and additions of a matrix product or convolution; 0 for other operators, None if not known."""
     if node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
         return 0
-    sizes = [known.get(name) for name in (node.input[0], node.input[1], node.output[0])]
-    if any(size is None or None in size for size in sizes):
+    first, second, result = (known.get(name) for name in (node.input[0], node.input[1], node.output[0]))
+    transposed = node.op_type == "ConvTranspose"
+    per_place = first if transposed else result
+    if second is None or per_place is None or None in (*second, *per_place):
         return None
-    first, second, result = sizes
-    if node.op_type == "MatMul":
-        return 2 * math.prod(result) * first[-1]
-    if node.op_type == "Gemm":
-        return 2 * math.prod(result) * first[0 if _attributes(node).get("transA") else 1]
+    if node.op_type in ("MatMul", "Gemm"):  # the second operand states the number of terms of each sum
+        terms = second[1] if _attributes(node).get("transB") else second[-2] if len(second) > 1 else second[0]
+        return 2 * math.prod(result) * terms
     # A convolution multiplies each weight of one output channel (of one input channel, if transposed) per position.
-    return 2 * math.prod(result if node.op_type == "Conv" else first) * math.prod(second[1:])
+    return 2 * math.prod(per_place) * math.prod(second[1:])
 
 
 def _symbols_of_layers(
@@ -341,12 +345,15 @@ def run_onnxruntime(
 
     Raises the package's errors.
     """
+    import onnx
     import onnxruntime
 
+    model = onnx.load_from_string(content)
+    del model.graph.value_info[:]  # PyTorch's exporter fixes symbolic sizes there, and ONNX Runtime relies on it
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = 1
     settings.log_severity_level = 4  # errors are also raised as exceptions
-    session = onnxruntime.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
     types = {value.name: value.type for value in session.get_inputs()}
     names = [value.name for value in session.get_outputs()]
     half = {"tensor(float16)": "float16", "tensor(double)": "float64"}

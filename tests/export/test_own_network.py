@@ -55,6 +55,13 @@ def test_operations_of_convolutions_and_dense_layers(network):
     assert words.flops == 2 * (4 * 3 * 12 * (2 + 3) + 3 * 7 * 3)
 
 
+def test_what_shape_inference_does_not_derive_is_taken_from_the_weights(network):
+    found = network(own_networks.as_pytorch_exports(), sizes={"time": 6})
+    (layer,) = found.recurrent_layers
+    assert (layer.features, layer.hidden, layer.sequence) == (3, 4, 6)
+    assert found.flops == 2 * 6 * (16 * (3 + 4) + 4 * 2) and found.facts.time_symbol == "time"
+
+
 def test_sizes_without_a_symbol_have_the_name_of_input_and_axis(network):
     with pytest.raises(UsageError, match=r"--size X\.0=N --size X\.1=N --size h0\.1=N --size c0\.1=N"):
         network(own_networks.unnamed_sizes())

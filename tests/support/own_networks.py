@@ -55,6 +55,35 @@ def smoothing_then_gru(width=3):
     return model_of(nodes, inputs, [value("Y", ["time", 1, 1, 4]), value("hn", [1, 1, 4])], constants)
 
 
+def as_pytorch_exports():
+    """A Reshape to a computed shape before an LSTM with states, a dense layer, and sizes that the exporter fixed.
+
+    Shape inference does not derive the last size of `steps`, and the stored sizes of `flat` are those of an example.
+    """
+    make, constant = helper.make_node, lambda name, *numbers: numpy_helper.from_array(np.array(numbers), name)
+    nodes = [
+        make("Shape", ["X"], ["sizes"]),
+        make("Slice", ["sizes", "zero", "two"], ["outer"]),
+        make("Slice", ["sizes", "two", "three"], ["last"]),
+        make("Mul", ["last", "one"], ["product"]),
+        make("Reshape", ["product", "minus_one"], ["width"]),
+        make("Concat", ["outer", "width"], ["target"], axis=0),
+        make("Reshape", ["X", "target"], ["steps"]),
+        make("LSTM", ["steps", "W", "R", "", "", "h0", "c0"], ["Y", "hn", "cn"], hidden_size=4),
+        make("Squeeze", ["Y", "one"], ["flat"]),
+        make("MatMul", ["flat", "A"], ["product_of_flat"]),
+        make("Add", ["product_of_flat", "bias"], ["y"]),
+    ]
+    constants = [numbers("W", 1, 16, 3), numbers("R", 1, 16, 4), numbers("A", 4, 2), numbers("bias", 2)]
+    constants += [constant("zero", 0), constant("one", 1), constant("two", 2), constant("three", 3)]
+    constants.append(constant("minus_one", -1))
+    states = [value(name, [1, 1, 4]) for name in ("h0", "c0")]
+    outputs = [value("y", ["time", 1, 2]), *(value(name, [1, 1, 4]) for name in ("hn", "cn"))]
+    model = model_of(nodes, [value("X", ["time", 1, 3]), *states], outputs, constants)
+    model.graph.value_info.append(value("flat", [5, 1, 4]))
+    return model
+
+
 def words():
     """A table of 5 rows, an LSTM with sequence lengths, a dense layer; inputs `tokens`, `lengths` of whole numbers."""
     make = helper.make_node
