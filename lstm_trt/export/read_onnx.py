@@ -52,6 +52,7 @@ class Tensor:
 class NetworkFacts:
     """What follows from a file and its sizes; `flops` is None if a size inside the graph is not known.
 
+    `half`: whether some of its numbers are float16, so that it computes in half precision whatever is asked for.
     `time_symbol` and `batch_symbol`: the symbolic sizes that are the sequence and the batch of the first recurrent
     operator.
     """
@@ -63,6 +64,7 @@ class NetworkFacts:
     flops: int | None
     time_symbol: str | None = None
     batch_symbol: str | None = None
+    half: bool = False
 
     def as_dict(self) -> dict:
         """JSON values."""
@@ -211,7 +213,8 @@ def _facts(model: onnx.ModelProto, content: bytes, name: str, shapes: Mapping[st
     incomplete = None in flops or len(layers) < sum(node.op_type in RECURRENT for node in every)
     inner = any(attribute.type == onnx.AttributeProto.GRAPH for node in every for attribute in node.attribute)
     total = None if incomplete or inner else sum(flops) + recurrent
-    return NetworkFacts(tuple(inputs), tuple(outputs), layers, parameters, total)
+    half = any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in stored)
+    return NetworkFacts(tuple(inputs), tuple(outputs), layers, parameters, total, half=half)
 
 
 def _inferred(model: onnx.ModelProto, name: str, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:

@@ -101,7 +101,9 @@ class OwnPreparer(Preparer):
                 expected = {name: arrays[name] for name in arrays.files if not name.startswith(ROUNDED)}
                 rounded = {name: arrays[ROUNDED + name] for name in expected if ROUNDED + name in arrays}
         sets = gate_inputs(configuration.workload, configuration.mode, seed)
-        return Gate(tuple(sets), expected, seed, reference["reference"], True, reference["checked_by"], rounded or None)
+        named = {"reference": reference["reference"], "checked_by": reference["checked_by"]}
+        bounds = {"rounded": rounded or None, "least_bound": limit_of(configuration.workload)}
+        return Gate(tuple(sets), expected, seed, every=True, **named, **bounds)
 
     def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
         bound = reference["floor"] or {}
@@ -162,13 +164,13 @@ def reference_outputs(
     if answers:
         inputs, expected = answers
         (outputs,) = run_onnxruntime(network.path.read_bytes(), [inputs])
-        _compare([outputs], [expected], PYTORCH)
+        _compare([outputs], [expected], PYTORCH, limit_of(network))
         return ONNX_RUNTIME, found, PYTORCH
     try:
         evaluated = _evaluated(model, sets[:EVALUATED_CALLS], states)
     except LabError:
         return ONNX_RUNTIME, found, None
-    _compare(found[:EVALUATED_CALLS], evaluated, NUMPY)
+    _compare(found[:EVALUATED_CALLS], evaluated, NUMPY, limit_of(network))
     return ONNX_RUNTIME, found, NUMPY
 
 
@@ -177,7 +179,9 @@ def _evaluated(model: bytes, sets: Iterable[Mapping[str, np.ndarray]], states: S
     import onnx
 
     graph = onnx.load_from_string(model)
-    carried = {state.input: np.zeros(state.shape, np.float32) for state in states}
+    types = {value.name: value.type.tensor_type.elem_type for value in graph.graph.input}
+    kinds = {state.input: onnx.helper.tensor_dtype_to_np_dtype(types[state.input]) for state in states}
+    carried = {state.input: np.zeros(state.shape, kinds[state.input]) for state in states}
     found = []
     for inputs in sets:
         outputs = evaluate.evaluate(graph, {**inputs, **carried})
@@ -186,13 +190,18 @@ def _evaluated(model: bytes, sets: Iterable[Mapping[str, np.ndarray]], states: S
     return found
 
 
-def _compare(found: Sequence[Outputs], expected: Sequence[Outputs], name: str) -> None:
+def limit_of(network: OnnxNetwork) -> float:
+    """Largest relative error between implementations that compute the network as it is in the file."""
+    return PARITY_BOUNDS["fp16" if network.facts.half else "fp32"]
+
+
+def _compare(found: Sequence[Outputs], expected: Sequence[Outputs], name: str, limit: float) -> None:
     # Over all sets at once: a single number near zero has a large relative error.
     worst = largest_error(_stacked(found), _stacked(expected))
-    if not worst <= PARITY_BOUNDS["fp32"]:
+    if not worst <= limit:
         raise ParityFailed(
-            f"outputs of ONNX Runtime differ from {name} by {worst:.2g} (relative, by norm); limit:"
-            f" {PARITY_BOUNDS['fp32']:g}: nothing can be compared with them"
+            f"outputs of ONNX Runtime differ from {name} by {worst:.2g} (relative, by norm); limit: {limit:g}: nothing"
+            " can be compared with them"
         )
 
 
@@ -227,7 +236,7 @@ def _check_against_one_run(network: OnnxNetwork, sets: Sequence[Outputs], every:
         ]
         joined = np.concatenate([call[name] for call in every], grown[0]) if grown else array
         error = relative_error(joined, outputs[name]) if joined.shape == outputs[name].shape else math.inf
-        if not error <= PARITY_BOUNDS["fp32"]:
+        if not error <= limit_of(network):
             raise ParityFailed(
                 f"called with {network.axes['sequence']} samples at a time, {name} differs by {error:.2g} from one run"
                 f" over all {STREAM_SAMPLES} samples: the network depends on earlier samples in other ways than through"

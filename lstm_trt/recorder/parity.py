@@ -42,7 +42,7 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
     "reference_checked_by"}`; `error` is None if there is nothing to compare with. Raises `ParityFailed`.
     """
     training, precision = configuration.mode == "training", configuration.options.precision
-    of, bound = ("first loss", LOSS_BOUND) if training else ("outputs", PARITY_BOUNDS[precision])
+    of, bound = ("first loss", LOSS_BOUND) if training else ("outputs", max(PARITY_BOUNDS[precision], gate.least_bound))
     result = {"of": of, "error": None, "bound": bound, "inputs_seed": gate.seed}
     result |= {"reference": gate.reference, "reference_checked_by": gate.checked_by}
     step.reset()

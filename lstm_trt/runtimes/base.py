@@ -213,6 +213,7 @@ class Gate:
     (1,) float64, of the first step. `expected` is None if there is nothing to compare with. `reference` is the name of
     the reference implementation, and `checked_by` what has confirmed the reference itself; None if nothing has.
     `rounded`: what the reference gives with parameters and inputs rounded to bfloat16, to judge lower precisions by.
+    `least_bound`: an error that is allowed in any precision, since the network itself computes in half precision.
     """
 
     questions: tuple[Mapping[str, np.ndarray], ...]
@@ -222,6 +223,7 @@ class Gate:
     every: bool = False
     checked_by: str | None = None
     rounded: Mapping[str, np.ndarray] | None = None
+    least_bound: float = 0.0
 
 
 class Preparer(ABC):

@@ -12,6 +12,7 @@ import pytest
 import lstm_trt as lab
 from lstm_trt import runtimes
 from lstm_trt.config.errors import BuildFailed, ParityFailed, UsageError
+from lstm_trt.export.onnx_fp16 import to_half
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.read_onnx import run_onnxruntime
 from lstm_trt.export.to_onnx import static_model
@@ -214,6 +215,16 @@ def test_only_runtimes_that_read_onnx_files_take_own_networks(tmp_path):
     network = OnnxNetwork(saved(stream(), tmp_path), sizes={"time": 3, "batch": 1})
     with pytest.raises(UsageError, match="pytorch does not read ONNX files: choose from onnxruntime"):
         describe(network, "pytorch")
+
+
+@pytest.mark.parametrize("runtime", READERS)
+@pytest.mark.parametrize("mode", ["forward", "stream"])
+def test_a_file_in_half_precision_is_compared_as_such(tmp_path, runtime, mode):
+    pytest.importorskip(runtime)
+    network = OnnxNetwork(saved(to_half(stream("GRU", hidden=16)), tmp_path), sizes={"time": 3, "batch": 2})
+    found = gated(describe(network, runtime, SHORT, mode=mode), tmp_path)
+    assert network.facts.half and found["error"] <= found["bound"] == 1e-2
+    assert found["reference_checked_by"] == own.NUMPY
 
 
 @pytest.mark.parametrize("make", [stream, own_networks.dense])
