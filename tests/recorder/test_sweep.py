@@ -305,7 +305,7 @@ def test_the_report_in_json_adds_up(tmp_path, lab):
     arguments = ("sweep", "--layers", 1, "--hidden", 8, "--sequence", 16, "--trials", 500, "--out", tmp_path)
     answer = json.loads(lab(*arguments, "--precision", "int8", "bf16", "fp32", "--format", "json").stdout)
     assert (answer["total"], answer["recorded"], answer["left"]) == (2, 2, 0)
-    (skipped,) = answer["warnings"]
+    (skipped,) = (line for line in answer["warnings"] if line.startswith("skipped"))  # a busy machine adds others
     assert "does not support bf16" in skipped
     fp32, int8 = json.loads(lab("summarize", tmp_path, "--format", "json").stdout)
     assert (fp32["precision"], int8["precision"]) == ("fp32", "int8")
