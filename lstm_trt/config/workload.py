@@ -18,6 +18,8 @@ from lstm_trt.config.errors import UnknownConfiguration, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import numpy as np
+
     from lstm_trt.config.configuration import Configuration
 
 #: Sizes that analyses and figures vary; null for kinds to which they do not apply.
@@ -70,6 +72,13 @@ class State:
     input: str
     output: str
     shape: tuple[int, ...]
+    type: str = "float32"
+
+    def zeros(self) -> np.ndarray:
+        """The state before the first call."""
+        import numpy as np
+
+        return np.zeros(self.shape, self.type)
 
 
 @dataclass(frozen=True)

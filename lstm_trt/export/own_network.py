@@ -117,11 +117,15 @@ class OnnxNetwork(Workload):
     def modes(self) -> tuple[str, ...]:
         return ("forward",) if self._why_no_stream() else ("forward", "stream")
 
+    def _named(self, without: Sequence[str | None] = ()) -> str:
+        """Name, hashes, and sizes except those in `without`."""
+        sizes = "".join(f"-{name}{size}" for name, size in self.sizes if name not in without)
+        inputs = f"-inputs-{self.inputs_sha256[:8]}" if self.inputs_sha256 else ""
+        return f"{self.name}@{self.sha256[:8]}{sizes}{inputs}"
+
     @property
     def label(self) -> str:
-        sizes = "".join(f"-{name}{size}" for name, size in self.sizes)
-        inputs = f"-inputs-{self.inputs_sha256[:8]}" if self.inputs_sha256 else ""
-        return re.sub(r"[^\w.@-]", "_", f"{self.name}@{self.sha256[:8]}{sizes}{inputs}")
+        return re.sub(r"[^\w.@-]", "_", self._named())
 
     @property
     def identity(self) -> dict:
@@ -157,8 +161,8 @@ class OnnxNetwork(Workload):
 
     @property
     def states(self) -> tuple[State, ...]:
-        shapes = self.input_shapes
-        return tuple(State(before, after, shapes[before]) for before, after in self.carried)
+        inputs = {tensor.name: tensor for tensor in self.facts.inputs}
+        return tuple(State(name, after, inputs[name].shape, inputs[name].type) for name, after in self.carried)
 
     @property
     def recurrent_layers(self) -> tuple[RecurrentLayer, ...]:
@@ -192,10 +196,7 @@ class OnnxNetwork(Workload):
 
     def group_fields(self, mode: str) -> dict[str, object]:
         """The network and its mode, and the sizes that are no axes."""
-        on_axes = (self.facts.time_symbol, self.facts.batch_symbol)
-        rest = "".join(f"-{name}{size}" for name, size in self.sizes if name not in on_axes)
-        inputs = f"-inputs-{self.inputs_sha256[:8]}" if self.inputs_sha256 else ""
-        return {"workload": f"{self.name}@{self.sha256[:8]}{rest}{inputs}", "mode": mode}
+        return {"workload": self._named((self.facts.time_symbol, self.facts.batch_symbol)), "mode": mode}
 
     @property
     def flags(self) -> dict[str, tuple[str, ...]]:

@@ -7,7 +7,7 @@ runs first. Errors in a file are a `UsageError` of one line.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -357,13 +357,19 @@ def run_onnxruntime(
     settings.intra_op_num_threads = 1
     settings.log_severity_level = 4  # errors are also raised as exceptions
     session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
-    types = {value.name: value.type for value in session.get_inputs()}
     names = [value.name for value in session.get_outputs()]
-    half = {"tensor(float16)": "float16", "tensor(double)": "float64"}
-    carried = {state.input: np.zeros(state.shape, half.get(types[state.input], "float32")) for state in states}
-    found = []
+    return in_sequence(lambda inputs: dict(zip(names, session.run(names, inputs), strict=True)), sets, states)
+
+
+def in_sequence(
+    call: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]],
+    sets: Iterable[Mapping[str, np.ndarray]],
+    states: Sequence[State],
+) -> list[dict[str, np.ndarray]]:
+    """The outputs of `call` for sets of inputs, one after another, with `states` carried from call to call."""
+    carried, found = {state.input: state.zeros() for state in states}, []
     for inputs in sets:
-        outputs = dict(zip(names, session.run(names, {**inputs, **carried}), strict=True))
+        outputs = call({**inputs, **carried})
         carried = {state.input: outputs.pop(state.output) for state in states}
         found.append(outputs)
     return found

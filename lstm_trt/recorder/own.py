@@ -18,10 +18,10 @@ from lstm_trt.config.errors import LabError, ParityFailed, UsageError
 from lstm_trt.config.workload import State
 from lstm_trt.export import evaluate, onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork, torch_answers
-from lstm_trt.export.read_onnx import checked, run_onnxruntime, symbolic_shapes
+from lstm_trt.export.read_onnx import checked, in_sequence, run_onnxruntime, symbolic_shapes
 from lstm_trt.export.to_onnx import static_model
 from lstm_trt.recorder.parity import LEAST_VALUES, PARITY_BOUNDS, largest_error, relative_error, to_bfloat16
-from lstm_trt.recorder.shapes import STREAM_SAMPLES, roofline_of, stream_calls
+from lstm_trt.recorder.shapes import STREAM_SAMPLES, announced_bound, bound_provenance, stream_calls
 from lstm_trt.runtimes.base import Gate, Preparer, Request
 
 #: Calls of a stream that are evaluated in numpy; each is a function of its inputs and states only.
@@ -58,16 +58,12 @@ class OwnPreparer(Preparer):
         self, configuration: Configuration, gate_seed: int, answers_path: Path, send: Callable[..., None]
     ) -> dict:
         network, options = configuration.workload, configuration.options
-        # The measured rates are those of the CPU in float32.
-        bound = (
-            roofline_of(network, options.threads) if (options.device, options.precision) == ("cpu", "fp32") else None
-        )
-        if bound:
-            send("floor", **bound)
+        bound = announced_bound(configuration, send)
         send("stage", stage="export")
         sets = gate_inputs(network, configuration.mode, gate_seed)
         states = network.states if configuration.mode == "stream" else ()
-        model = static_model(network.path, network)
+        path = network.path  # each time, its content is checked against its hash
+        model = static_model(path, network)
         name, every, checked_by = reference_outputs(network, model, sets, states)
         if states and every:
             _check_against_one_run(network, sets, every)
@@ -80,7 +76,7 @@ class OwnPreparer(Preparer):
             np.savez(file, **answers)
         same = (configuration.runtime, options.device, options.precision) == ("onnxruntime", "cpu", "fp32")
         return {
-            "onnx_path": str(network.path),
+            "onnx_path": str(path),
             "floor": bound,
             "reference": name,
             "checked_by": checked_by,
@@ -106,12 +102,7 @@ class OwnPreparer(Preparer):
         return Gate(tuple(sets), expected, seed, every=True, **named, **bounds)
 
     def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
-        bound = reference["floor"] or {}
-        return {
-            "network_sha256": configuration.workload.sha256,
-            "floor_ns": bound.get("floor_ns"),
-            "floor_limited_by": bound.get("limited_by"),
-        }
+        return {"network_sha256": configuration.workload.sha256, **bound_provenance(reference)}
 
 
 PREPARER = OwnPreparer()
@@ -136,8 +127,7 @@ def _rounded(model: bytes, precision: str) -> bytes:
     import onnx
 
     found = onnx.load_from_string(model)
-    recurrent = [node for node in found.graph.node if node.op_type in ("LSTM", "GRU", "RNN")]
-    biases = {node.input[3] for node in recurrent if len(node.input) > 3}
+    biases = {node.input[3] for node in onnx_checks.recurrent_nodes(found) if len(node.input) > 3}
     for tensor in found.graph.initializer:
         kept = precision == "tf32" and (tensor.name in biases or len(tensor.dims) < 2)
         if not kept:
@@ -179,15 +169,7 @@ def _evaluated(model: bytes, sets: Iterable[Mapping[str, np.ndarray]], states: S
     import onnx
 
     graph = onnx.load_from_string(model)
-    types = {value.name: value.type.tensor_type.elem_type for value in graph.graph.input}
-    kinds = {state.input: onnx.helper.tensor_dtype_to_np_dtype(types[state.input]) for state in states}
-    carried = {state.input: np.zeros(state.shape, kinds[state.input]) for state in states}
-    found = []
-    for inputs in sets:
-        outputs = evaluate.evaluate(graph, {**inputs, **carried})
-        carried = {state.input: outputs.pop(state.output) for state in states}
-        found.append(outputs)
-    return found
+    return in_sequence(lambda inputs: evaluate.evaluate(graph, inputs), sets, states)
 
 
 def limit_of(network: OnnxNetwork) -> float:
@@ -224,8 +206,7 @@ def _check_against_one_run(network: OnnxNetwork, sets: Sequence[Outputs], every:
             parts = [inputs[name] for inputs in sets]
             whole[name] = np.concatenate(parts, shape.index(symbol)) if symbol in shape else parts[0]
         else:
-            state = next(state for state in network.states if state.input == name)
-            whole[name] = np.zeros(state.shape, network.types.get(name, "float32"))
+            whole[name] = next(state for state in network.states if state.input == name).zeros()
     try:
         (outputs,) = run_onnxruntime(content, [whole])
     except Exception:  # the package's own classes, for a size that is fixed inside the graph

@@ -42,10 +42,7 @@ class ShapePreparer(Preparer):
         torch.set_num_threads(1)
         shape, options, seed = configuration.workload, configuration.options, configuration.protocol.seed
         mode = configuration.mode
-        # The measured rates are those of the CPU in float32.
-        bound = roofline_of(shape, options.threads) if (options.device, options.precision) == ("cpu", "fp32") else None
-        if bound:
-            send("floor", **bound)
+        bound = announced_bound(configuration, send)
         send("stage", stage="export")
         needs_onnx = getattr(self.runtime(configuration.runtime), "NEEDS_ONNX", False)
         exported = _exported(shape.network, seed, mode) if needs_onnx else None
@@ -92,12 +89,7 @@ class ShapePreparer(Preparer):
         return Gate(questions, expected, reference["gate_seed"], every=calls > 1, rounded=next(iter(rounded), None))
 
     def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
-        bound = reference["floor"] or {}
-        return {
-            "network_sha256": reference["onnx_sha256"],
-            "floor_ns": bound.get("floor_ns"),
-            "floor_limited_by": bound.get("limited_by"),
-        }
+        return {"network_sha256": reference["onnx_sha256"], **bound_provenance(reference)}
 
 
 PREPARER = ShapePreparer()
@@ -143,6 +135,23 @@ def _rounded_module(network: tuple[int, int, int, int], seed: int, precision: st
 @lru_cache(maxsize=256)
 def _exported(network: tuple[int, int, int, int], seed: int, mode: str) -> to_onnx.ExportedNetwork:
     return to_onnx.export_network(_shape(network), seed, cached_weights(network, seed), mode)
+
+
+def announced_bound(configuration: Configuration, send: Callable[..., None]) -> dict | None:
+    """The roofline bound of a configuration, which is also sent; None where the measured rates do not apply."""
+    options = configuration.options
+    # The rates are those of the CPU in float32.
+    applies = (options.device, options.precision) == ("cpu", "fp32")
+    bound = roofline_of(configuration.workload, options.threads) if applies else None
+    if bound:
+        send("floor", **bound)
+    return bound
+
+
+def bound_provenance(reference: Mapping) -> dict:
+    """The bound of a reference as provenance."""
+    bound = reference["floor"] or {}
+    return {"floor_ns": bound.get("floor_ns"), "floor_limited_by": bound.get("limited_by")}
 
 
 def roofline_of(workload: Workload, threads: int) -> dict | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,27 @@ class BufferedStep(PreparedStep):
     def close(self) -> None:
         self._inputs = None
         self.__dict__.pop("step", None)  # leaves the method above, which raises
+
+
+class HostStep(BufferedStep):
+    """A step whose inputs and outputs are host arrays that the runtime reads and writes in place."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__({name: np.array(request.inputs[name], order="C") for name in request.input_shapes})
+        self._outputs = {name: np.empty(size, request.type(name)) for name, size in request.output_shapes.items()}
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        return {name: array.copy() for name, array in self._outputs.items()}
+
+
+def in_turn(*calls: Callable[[], object]) -> Callable[[], None]:
+    """A function that makes one of the calls at a time, in turn."""
+    turns = cycle(calls)
+
+    def step() -> None:
+        next(turns)()
+
+    return step
 
 
 def check_options(name: str, runtime: Any, options: Options) -> None:

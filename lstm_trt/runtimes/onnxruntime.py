@@ -17,10 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
 from functools import partial
-from itertools import cycle
 from pathlib import Path
-
-import numpy as np
 
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, building
@@ -28,7 +25,7 @@ from lstm_trt.export import onnx_checks
 from lstm_trt.machine.facts import cpu_name, gpu_name, installed_version
 from lstm_trt.machine.gpu import NO_GPU_REMEDY
 from lstm_trt.runtimes import _cuda
-from lstm_trt.runtimes.base import Availability, BufferedStep, PreparedStep, Request
+from lstm_trt.runtimes.base import Availability, HostStep, PreparedStep, Request, in_turn
 
 NAME = "onnxruntime"
 
@@ -124,13 +121,12 @@ def bound_session(model: bytes, request: Request) -> PreparedStep:
     return step
 
 
-class _SessionStep(BufferedStep):
+class _SessionStep(HostStep):
     def __init__(self, session, request: Request) -> None:
-        super().__init__({name: np.array(request.inputs[name], order="C") for name in request.input_shapes})
+        super().__init__(request)
         self._session = session
         self._options = request.options
-        self._states = [(state, request.type(state.input)) for state in request.states]
-        self._outputs = {name: np.empty(size, request.type(name)) for name, size in request.output_shapes.items()}
+        self._states = request.states
         self._carried: list[dict] = []
         self.step = self._bound() if self._options.io_binding else self._unbound()
         self.reset()
@@ -143,21 +139,13 @@ class _SessionStep(BufferedStep):
 
         device = self._options.device
         self._carried = [
-            {
-                state.input: onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(state.shape, kind), device)
-                for state, kind in self._states
-            }
+            {state.input: onnxruntime.OrtValue.ortvalue_from_numpy(state.zeros(), device) for state in self._states}
             for _ in range(2 if self._states else 0)
         ]
         if not self._carried:
             return self._call_with(self._binding())
         even, odd = self._carried
-        calls = cycle([self._call_with(self._binding(even, odd)), self._call_with(self._binding(odd, even))])
-
-        def step() -> None:
-            next(calls)()
-
-        return step
+        return in_turn(self._call_with(self._binding(even, odd)), self._call_with(self._binding(odd, even)))
 
     def _binding(self, read: dict | None = None, written: dict | None = None):
         """A binding to the host buffers, and to the states that are read and written."""
@@ -166,7 +154,7 @@ class _SessionStep(BufferedStep):
         for bind, arrays in ((binding.bind_input, self._inputs), (binding.bind_output, self._outputs)):
             for name, array in arrays.items():
                 bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-        for state, _ in self._states:
+        for state in self._states:
             binding.bind_ortvalue_input(state.input, read[state.input])
             binding.bind_ortvalue_output(state.output, written[state.input])
         return binding
@@ -184,10 +172,10 @@ class _SessionStep(BufferedStep):
 
     def _unbound(self) -> Callable[[], None]:
         """The call with arrays, which returns new ones; states are passed on."""
-        run, names = self._session.run, [*self._outputs, *(state.output for state, _ in self._states)]
+        run, names = self._session.run, [*self._outputs, *(state.output for state in self._states)]
         feed, outputs, returned = {**self._inputs}, self._outputs, len(self._outputs)
         self._carried = [feed]
-        carried = [state.input for state, _ in self._states]
+        carried = [state.input for state in self._states]
 
         def step() -> None:
             results = run(names, feed)
@@ -197,16 +185,12 @@ class _SessionStep(BufferedStep):
         return step
 
     def reset(self) -> None:
-        for state, kind in self._states:
-            zeros = np.zeros(state.shape, kind)
+        for state in self._states:
             for buffers in self._carried:
                 if self._options.io_binding:
-                    buffers[state.input].update_inplace(zeros)
+                    buffers[state.input].update_inplace(state.zeros())
                 else:
-                    buffers[state.input] = zeros
-
-    def outputs(self) -> dict[str, np.ndarray]:
-        return {name: array.copy() for name, array in self._outputs.items()}
+                    buffers[state.input] = state.zeros()
 
     def facts(self) -> dict:
         return {

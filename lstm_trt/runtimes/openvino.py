@@ -11,15 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import cycle
-
-import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, building, is_memory_error
 from lstm_trt.export import onnx_checks
 from lstm_trt.machine.facts import cpu_name, installed_version
 from lstm_trt.machine.linux import cpuinfo_flags
-from lstm_trt.runtimes.base import Availability, BufferedStep, PreparedStep, Request
+from lstm_trt.runtimes.base import Availability, HostStep, PreparedStep, Request, in_turn
 
 NAME = "openvino"
 
@@ -105,26 +102,13 @@ def _recurrent_precisions(compiled) -> list[str]:
     return [info["runtimePrecision"].astype(str) for info in layers if info["layerType"].astype(str).startswith("RNN")]
 
 
-class _RequestStep(BufferedStep):
+class _RequestStep(HostStep):
     def __init__(self, compiled, request: Request) -> None:
-        super().__init__({name: np.array(request.inputs[name], order="C") for name in request.input_shapes})
+        super().__init__(request)
         self._compiled = compiled
-        self._outputs = {name: np.empty(size, request.type(name)) for name, size in request.output_shapes.items()}
-        self._carried = [
-            {state: np.zeros(state.shape, request.type(state.input)) for state in request.states}
-            for _ in range(2 if request.states else 1)
-        ]
-        calls = [self._call(self._carried[0], self._carried[-1])]
-        if request.states:
-            calls.append(self._call(self._carried[1], self._carried[0]))
-            turns = cycle(calls)
-
-            def step() -> None:
-                next(turns)()
-
-            self.step = step
-        else:
-            (self.step,) = calls
+        even, odd = self._carried = [{state: state.zeros() for state in request.states} for _ in range(2)]
+        call = self._call(even, odd)
+        self.step = in_turn(call, self._call(odd, even)) if request.states else call
         self.step()
         self.reset()
 
@@ -144,9 +128,6 @@ class _RequestStep(BufferedStep):
         for states in self._carried:
             for array in states.values():
                 array.fill(0)
-
-    def outputs(self) -> dict[str, np.ndarray]:
-        return {name: array.copy() for name, array in self._outputs.items()}
 
     def facts(self) -> dict:
         if self._compiled is None:
