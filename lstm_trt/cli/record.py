@@ -26,6 +26,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count, duration, latency
 from lstm_trt.recorder import pool, soak
 from lstm_trt.recorder.loop import clock_text
+from lstm_trt.recorder.parity import nan_text
 from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store import files
 from lstm_trt.store.schema import Recording
@@ -84,17 +85,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _record(arguments: argparse.Namespace, recording: Recording) -> int:
-    """Print the summary of one recording, its control run and its path."""
+    """Print the summary of one recording, its control run, what a NaN does, and its path."""
     warn(recording.provenance["warnings"])
     path = files.make_folder(arguments.out) / recording.file_name
     answers, control, clock = summarize([recording]), recording.provenance["control"], recording.provenance["clock"]
+    nan = recording.provenance["parity"]["nan_reaches_output"]
     if arguments.format == "json":
         warnings = recording.provenance["warnings"]
-        described = {"control": control, "clock": clock, "warnings": warnings}
+        described = {"control": control, "clock": clock, "nan_reaches_output": nan, "warnings": warnings}
         print_json({"path": str(path), "summary": answers[0].as_dict(), **described})
         return 0
     show(answers)
-    for text in (soak.control_text(control) if control else "", clock_text(clock)):
+    for text in (soak.control_text(control) if control else "", clock_text(clock), nan_text(nan)):
         if text:
             show(text)
     print(path)

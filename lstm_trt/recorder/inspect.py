@@ -20,6 +20,7 @@ from lstm_trt.export import onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.to_onnx import static_model
 from lstm_trt.recorder.doctor import Row, rows_of
+from lstm_trt.recorder.parity import nan_text
 from lstm_trt.recorder.pool import WorkerPool
 from lstm_trt.recorder.session import describe
 from lstm_trt.recorder.shapes import roofline_of
@@ -37,8 +38,8 @@ RUNS, REFUSED, NOT_READY, NO_ONNX = "runs", "refused", "not ready", "reads no ON
 class RuntimeAnswer:
     """What one runtime does with a network in float32: one of the states above, and the reason if it does not run.
 
-    `error`: the relative error of its outputs by norm, None if nothing was compared; `reference` and
-    `reference_checked_by` as in the provenance of recordings.
+    `error`: the relative error of its outputs by norm, None if nothing was compared; `reference`,
+    `reference_checked_by`, and `nan_reaches_output` as in the provenance of recordings.
     """
 
     runtime: str
@@ -49,6 +50,7 @@ class RuntimeAnswer:
     error: float | None = None
     reference: str | None = None
     reference_checked_by: str | None = None
+    nan_reaches_output: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -131,13 +133,8 @@ def _attempt(
     if outcome.failure:
         return RuntimeAnswer(*who, REFUSED, outcome.failure.reason)
     parity = files.read(outcome.path).provenance["parity"]
-    return RuntimeAnswer(
-        *who,
-        RUNS,
-        error=parity["error"],
-        reference=parity["reference"],
-        reference_checked_by=parity["reference_checked_by"],
-    )
+    names = ("error", "reference", "reference_checked_by", "nan_reaches_output")
+    return RuntimeAnswer(*who, RUNS, **{name: parity[name] for name in names})
 
 
 def _layer_dict(layer: RecurrentLayer) -> dict:
@@ -189,10 +186,11 @@ def _lines(found: Inspection) -> Iterator[str]:
 def _remark(answer: RuntimeAnswer) -> str:
     if answer.state != RUNS:
         return answer.reason
-    if answer.error is None:
-        return "not checked: there is nothing to compare its outputs with"
     checked = f" (checked by {answer.reference_checked_by})" if answer.reference_checked_by else ""
-    return f"relative error {short_number(answer.error, 2)} against {answer.reference}{checked}"
+    compared = "not checked: there is nothing to compare its outputs with"
+    if answer.error is not None:
+        compared = f"relative error {short_number(answer.error, 2)} against {answer.reference}{checked}"
+    return "; ".join(filter(None, (compared, nan_text(answer.nan_reaches_output))))
 
 
 def _shape(sizes: tuple[int, ...]) -> str:

@@ -82,6 +82,37 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
     return {**result, "error": error}
 
 
+def nan_reaches_output(step: PreparedStep, configuration: Configuration, gate: Gate) -> bool | None:
+    """Whether a call has a NaN in any of its outputs if its inputs have a NaN.
+
+    The inputs are the gate's last set, with NaN as the first element of the first floating-point input. None in
+    training, without such an input, and if the call fails. Carried state is reset before and after it; the buffers
+    contain the NaN until other inputs are loaded.
+    """
+    inputs = gate.questions[-1] if gate.questions else {}
+    name = next((name for name, array in inputs.items() if array.size and array.dtype.kind == "f"), None)
+    if name is None or configuration.mode == "training":
+        return None
+    array = inputs[name].copy()
+    array.flat[0] = np.nan
+    try:
+        step.reset()
+        step.load_inputs({**inputs, name: array})
+        step.step()
+        return any(bool(np.isnan(output).any()) for output in step.outputs().values())
+    except Exception:  # of any runtime: a call that is not timed does not make a recording fail
+        return None
+    finally:
+        step.reset()
+
+
+def nan_text(reaches_output: bool | None) -> str:
+    """The result of `nan_reaches_output` in words; empty if there is none."""
+    if reaches_output is None:
+        return ""
+    return f"a NaN in the input {'reaches' if reaches_output else 'does not reach'} the output"
+
+
 def to_bfloat16(array: np.ndarray) -> np.ndarray:
     """Float32 values, each rounded to the nearest that bfloat16 has (ties to even): 8 significant bits."""
     bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)

@@ -28,7 +28,7 @@ from lstm_trt.machine import counters, facts, gpu
 from lstm_trt.machine.linux import choose_cores
 from lstm_trt.recorder.control import run_control
 from lstm_trt.recorder.loop import Trials, against_clock, ends, pilot, quiet_collector, run_trials
-from lstm_trt.recorder.parity import check_parity
+from lstm_trt.recorder.parity import check_parity, nan_reaches_output
 from lstm_trt.recorder.process import THREAD_ENVIRONMENT
 from lstm_trt.runtimes.base import Availability, PreparedStep, check_options, preparer_of
 from lstm_trt.store.schema import Recording
@@ -187,7 +187,10 @@ def prepare(
     try:
         built = time.perf_counter()
         stage("parity")
-        parity = check_parity(step, configuration, preparer.gate(configuration, reference))
+        gate = preparer.gate(configuration, reference)
+        parity = check_parity(step, configuration, gate)
+        parity["nan_reaches_output"] = nan_reaches_output(step, configuration, gate)
+        del gate  # frees its arrays before the trials
         if options.device != "cpu":
             pin(options)
         step.load_inputs(request.inputs)

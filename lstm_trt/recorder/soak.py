@@ -26,6 +26,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count
 from lstm_trt.config.workload import Workload
 from lstm_trt.recorder.loop import Loop, clock_text
+from lstm_trt.recorder.parity import nan_text
 from lstm_trt.recorder.pool import WorkerPool, next_round
 from lstm_trt.recorder.process import Listener
 from lstm_trt.recorder.session import control_of, describe, prepare
@@ -146,6 +147,7 @@ class Soak:
     continues: int | None
     control: dict | None
     clock: dict
+    nan_reaches_output: bool | None
     warnings: list[str]
 
     @property
@@ -173,11 +175,13 @@ class Soak:
             "summary": self.snapshot.as_dict(),
             "control": self.control,
             "clock": self.clock,
+            "nan_reaches_output": self.nan_reaches_output,
         }
 
     def __str__(self) -> str:
         lines = [f"round {self.round}, {count(self.parts, 'part')}; {self.snapshot}"]
         lines += [control_text(self.control) if self.control else "", clock_text(self.clock)]
+        lines += [nan_text(self.nan_reaches_output)]
         return "\n".join([*filter(None, lines), verdict_command(self.folder)])
 
 
@@ -248,5 +252,6 @@ def soak(
         rest.continues,
         first["control"],
         first["clock"],
+        first["parity"]["nan_reaches_output"],
         [*damaged, *outcome.warnings],
     )

@@ -123,6 +123,7 @@ def test_a_training_loop_checks_itself(folder, name):
     assert len(losses) >= 2 and np.isfinite(losses).all() and losses[-1] < losses[0]
     parity = recording.provenance["parity"]
     assert parity["of"] == "first loss" and 0 <= parity["error"] <= parity["bound"] == 1e-4
+    assert parity["nan_reaches_output"] is None
     check = recording.provenance["self_check"]
     latency, start = recording.columns["latency_ns"], recording.columns["start_ns"]
     assert check["batches_ns"] == latency.sum()

@@ -31,7 +31,8 @@ def ready(monkeypatch):
         return [Row(name, device, "1.0", "planted", True)]
 
     def attempt(pool, network, row, folder, listener):
-        return inspection.RuntimeAnswer(row.runtime, row.device, row.version, RUNS, error=0.0, reference="planted")
+        compared = {"error": 0.0, "reference": "planted", "nan_reaches_output": row.runtime == "openvino"}
+        return inspection.RuntimeAnswer(row.runtime, row.device, row.version, RUNS, **compared)
 
     monkeypatch.setattr(inspection, "rows_of", rows)
     monkeypatch.setattr(inspection, "_attempt", attempt)
@@ -60,7 +61,10 @@ def test_a_network_of_the_grid_is_counted_as_the_grid_does(tmp_path, ready):
     assert plain["roofline"] == {"floor_ns": pytest.approx(bound.total_ns), "limited_by": bound.limited_by}
     states = {answer["runtime"]: answer["state"] for answer in plain["runtimes"]}
     assert states == {name: RUNS if name in READERS else NO_ONNX for name in registry.RUNTIMES}
+    nan = {answer["runtime"]: answer["nan_reaches_output"] for answer in plain["runtimes"]}
+    assert {name: nan[name] for name in READERS} == {name: name == "openvino" for name in READERS}
     text = str(found)
+    assert (text.count("NaN in the input reaches"), text.count("NaN in the input does not")) == (1, len(READERS) - 1)
     for part in ("2 x 96 x 48", f"{shape.parameters} parameters", "roofline bound", "read no ONNX files: pytorch"):
         assert part in text
 
@@ -149,3 +153,5 @@ def test_ready_runtimes_are_tried_and_recordings_fail_for_the_same_reason(tmp_pa
     plain = json.loads(lab("inspect", saved(lstm(), tmp_path), "--format", "json").stdout)
     states = {row["runtime"]: row["state"] for row in plain["runtimes"] if row["device"] == "cpu"}
     assert (states["onnxruntime"], states["openvino"]) == (RUNS, RUNS)
+    nan = {row["runtime"]: row["nan_reaches_output"] for row in plain["runtimes"] if row["device"] == "cpu"}
+    assert (nan["onnxruntime"], nan["openvino"]) == (False, True)

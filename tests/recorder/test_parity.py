@@ -1,4 +1,4 @@
-"""The parity gate tells precisions apart: planted networks that compute in less than they were asked for."""
+"""The parity gate tells precisions apart, and what a NaN in the input does: planted networks, and real runtimes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,19 @@ from lstm_trt.config.configuration import PRECISIONS, Configuration, Options, Pr
 from lstm_trt.config.errors import ParityFailed
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import make_weights
+from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
-from lstm_trt.recorder.parity import LEAST_VALUES, PARITY_BOUNDS, check_parity, to_bfloat16
+from lstm_trt.recorder import own
+from lstm_trt.recorder.parity import LEAST_VALUES, PARITY_BOUNDS, check_parity, nan_reaches_output, to_bfloat16
+from lstm_trt.recorder.session import describe
 from lstm_trt.recorder.shapes import PREPARER
+from lstm_trt.runtimes import load
 from lstm_trt.runtimes.base import Gate, PreparedStep
+from tests.conftest import rest_is_heavy
+from tests.recorder.test_own import reference_of, saved
+from tests.recorder.test_stream import RUNTIMES, prepared
+from tests.support.own_networks import stream
+from tests.support.planted_graphs import relu
 from tests.support.rounded_lstm import COMPUTED, outputs, significant
 
 QUICK = [LstmShape(1, 32, 1), LstmShape(2, 64, 32), LstmShape(1, 64, 1, 1, 512)]
@@ -141,3 +150,130 @@ def test_rounding_to_bfloat16(rng):
     values = rng.standard_normal(1000).astype(np.float32) * np.float32(10.0) ** rng.integers(-20, 20, 1000)
     assert np.array_equal(to_bfloat16(values), significant(8)(values))
     assert np.array_equal(to_bfloat16(np.array([0, 1, -1.5], np.float32)), [0, 1, -1.5])
+
+
+# Whether a NaN reaches the output
+
+NAN = float("nan")
+
+
+class Running(PreparedStep):
+    """Adds up what a function makes of its inputs, since the last reset."""
+
+    def __init__(self, function):
+        self.function, self.resets = function, 0
+        self.reset()
+
+    def reset(self):
+        self.sum, self.resets = 0.0, self.resets + 1
+
+    def load_inputs(self, inputs):
+        self.inputs = inputs
+
+    def step(self):
+        self.sum = self.sum + self.function(self.inputs)
+
+    def outputs(self):
+        return {"count": np.array([1]), "sum": np.asarray(self.sum)}
+
+
+def planted_gate(**inputs) -> Gate:
+    return Gate(({name: np.zeros_like(array) for name, array in inputs.items()}, inputs), None, 1)
+
+
+def answer_of(step, gate, mode="forward"):
+    configuration = Configuration(LstmShape(1, 4, 1), "planted", "1", "a device", Options(), Protocol(), mode)
+    return nan_reaches_output(step, configuration, gate)
+
+
+@pytest.mark.parametrize(
+    ("function", "answer"),
+    [
+        (lambda inputs: inputs["x"], True),
+        (lambda inputs: inputs["x"].astype(np.float16), True),
+        (lambda inputs: np.nan_to_num(inputs["x"]), False),
+        (lambda inputs: np.fmax(inputs["x"], -1), False),
+        (lambda inputs: inputs["other"], False),
+        (lambda inputs: np.argmax(inputs["x"]), False),
+        (lambda inputs: 1 // 0, None),
+    ],
+    ids=["passes", "passes in half precision", "hides", "clamps", "other input", "index", "raises"],
+)
+def test_planted_steps_that_pass_or_hide_a_nan(function, answer, rng):
+    index, x, other = np.arange(3), rng.standard_normal((2, 3)), rng.standard_normal((2, 3))
+    gate = planted_gate(index=index, x=x, other=other)
+    step = Running(function)
+    step.sum = NAN  # a state that was not reset before
+    assert answer_of(step, gate) is answer
+    assert step.resets == 3 and np.all(step.sum == 0)
+    assert np.isfinite(gate.questions[-1]["x"]).all()
+    if answer is not None:
+        where = np.isnan(step.inputs["x"])
+        assert where[0, 0] and where.sum() == 1 and np.isfinite(step.inputs["other"]).all()
+
+
+def test_nothing_is_known_of_a_nan_without_an_input_for_it(rng):
+    step = Running(lambda inputs: NAN)
+    assert answer_of(step, Gate((), None, 1)) is None
+    assert answer_of(step, planted_gate(index=np.arange(3), empty=np.zeros((0, 2)))) is None
+    assert answer_of(step, planted_gate(x=np.ones(1)), "training") is None
+    assert step.resets == 1  # it was not called
+
+
+ON_CPU = [name for name in RUNTIMES if "cpu" in load(name).DEVICES]
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    rest_is_heavy(itertools.product(ON_CPU, ("forward", "stream")), lambda name, _: name in ("onnxruntime", "pytorch")),
+)
+def test_onnx_runtime_hides_a_nan_that_others_pass_and_none_remains(tmp_path, name, mode):
+    """Outputs after the check are those before it; in a stream, a NaN stays until the reset."""
+    if not load(name).availability("cpu").ready:
+        pytest.skip(f"{name} is not ready here")
+    configuration, request, gate = prepared(LstmShape(2, 16, 7, 2), name, tmp_path, mode=mode)
+    step = load(name).prepare(request)
+
+    def calls(inputs, count=3):
+        found = []
+        for _ in range(count):
+            step.load_inputs(inputs)
+            step.step()
+            found.append(step.outputs()[OUTPUT])
+        return np.stack(found)
+
+    step.reset()
+    before = calls(request.inputs)
+    assert nan_reaches_output(step, configuration, gate) is (name != "onnxruntime")
+    assert np.array_equal(calls(request.inputs), before) and np.isfinite(before).all()
+    with_nan = {INPUT: request.inputs[INPUT].copy()}
+    with_nan[INPUT][0, 0, 0] = NAN
+    step.reset()
+    calls(with_nan, 1)
+    later = calls(request.inputs)
+    assert np.isfinite(later[:, :, 1]).all()  # the other sequence of the batch
+    if mode == "stream" and name != "onnxruntime":
+        assert np.isnan(later[:, :, 0]).all()
+    else:
+        assert np.isfinite(later).all()
+        assert np.array_equal(later, before) == (mode == "forward")
+    step.close()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("name", "hiding"), [("onnxruntime", {"LSTM", "GRU"}), ("openvino", {"Relu"})], ids=["onnxruntime", "openvino"]
+)
+def test_the_operators_that_hide_a_nan(tmp_path, name, hiding):
+    pytest.importorskip(name)
+    sizes = {"time": 7, "batch": 1}
+    for operator in ("LSTM", "GRU", "RNN", "Relu"):
+        model = relu() if operator == "Relu" else stream(operator)
+        network = OnnxNetwork(saved(model, tmp_path), sizes={} if operator == "Relu" else sizes)
+        for mode in network.modes:
+            configuration = describe(network, name, Protocol(trials=1), mode=mode)
+            reference = reference_of(configuration, tmp_path)
+            step = load(name).prepare(own.PREPARER.request(configuration, reference))
+            gate = own.PREPARER.gate(configuration, reference)
+            assert nan_reaches_output(step, configuration, gate) is (operator not in hiding), (operator, mode)
+            step.close()

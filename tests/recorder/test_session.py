@@ -77,6 +77,7 @@ def test_the_provenance_says_how_it_was_made(recorded):
     for recording in recorded[1].values():
         told = recording.provenance
         assert 0 <= told["parity"]["error"] <= told["parity"]["bound"] == PARITY_BOUNDS["fp32"]
+        assert told["parity"]["nan_reaches_output"] is (recording.configuration.runtime != "onnxruntime")
         check = told["self_check"]
         assert check["clocks_differ_by"] == check["loop_ns"] / check["loop_raw_ns"] - 1
         assert told["clock"]["overhead_ns"] > 0 and told["clock"]["step_ns"] > 0
