@@ -338,6 +338,7 @@ def test_a_soak_that_is_killed_keeps_its_parts_and_goes_on(tmp_path):
     assert again.returncode == 0, errors
     assert errors.count("as round 1") == 1 and "round 0 was interrupted after" in errors
     assert "round 1, " in output and "complete: lstm-trt verdict" in output and "control run" in output
+    assert "a NaN in the input does not reach the output" in output
     first, second = sorted(folders.read_many(tmp_path), key=lambda item: item.round)
     assert first.columns["latency_ns"].tolist() == cut.columns["latency_ns"].tolist()
     soaks = [item.provenance["soak"] for item in (first, second)]
