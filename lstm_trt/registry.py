@@ -14,6 +14,7 @@ from functools import lru_cache
 
 #: Name for `--runtime` -> module or object that implements the contract of `runtimes/__init__.py`.
 RUNTIMES = {
+    "c": "lstm_trt.runtimes.c",
     "onnxruntime": "lstm_trt.runtimes.onnxruntime",
     "openvino": "lstm_trt.runtimes.openvino",
     "pytorch": "lstm_trt.runtimes.pytorch:RUNTIME",
@@ -99,7 +100,7 @@ COMMANDS = {
     ),
     "rerun": ("notebooks", "run notebooks with other parameters; fails if any cell fails"),
     "inspect": ("networks as files", "show what is in an ONNX file, and which runtimes run it or why not"),
-    "export": ("networks as files", "write a network of given sizes as an ONNX file"),
+    "export": ("networks as files", "write a network as an ONNX file, or as C code"),
     "build": (
         "networks as files",
         "build a TensorRT engine, also for other GPUs, and count its kernel launches",
@@ -131,6 +132,7 @@ API = {
     "replay": "lstm_trt.analysis.replay:replay",
     "scaling": "lstm_trt.analysis.scaling:scaling",
     "export_onnx": "lstm_trt.export.to_onnx:export_onnx",
+    "export_c": "lstm_trt.export.to_c:export_c",
     "build_engine": "lstm_trt.export.build:build_engine",
     "check_engine": "lstm_trt.export.engine:check_file",
     "EngineOptions": "lstm_trt.export.engine:EngineOptions",

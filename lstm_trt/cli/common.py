@@ -75,11 +75,8 @@ def workload_arguments(parser: argparse.ArgumentParser, *, several: bool = False
     shape_arguments(parser, several=several, required=False)
     many = {"nargs": "+"} if several else {}
     own = parser.add_argument_group("your own network or step")
+    onnx_arguments(own, several=several)
     add = own.add_argument
-    add("--onnx", type=Path, metavar="FILE", help=f"ONNX file{'s' * several} instead of a stacked LSTM", **many)
-    size_argument(own, several=several)
-    state = "input and output that a stream carries (default: those that are recognized by their names)"
-    add("--state", nargs="+", action="extend", default=[], metavar="INPUT=OUTPUT", help=state)
     inputs = "file of inputs by name, as numpy.savez writes it (default: random numbers)"
     add("--inputs", type=Path, metavar="FILE.npz", help=inputs)
     step = "function without arguments that returns what is timed: a callable, or an object with a method step"
@@ -88,6 +85,16 @@ def workload_arguments(parser: argparse.ArgumentParser, *, several: bool = False
         "forward: each call is a whole sequence; stream: each call is the next samples, with the state of the last call"
     )
     parser.add_argument("--mode", choices=("forward", "stream"), help=f"{mode} (default forward)")
+
+
+def onnx_arguments(parser: argparse._ActionsContainer, *, several: bool = False) -> None:
+    """Add ONNX files (one, or a list if `several`), their symbolic sizes and their states."""
+    many = {"nargs": "+"} if several else {}
+    file = f"ONNX file{'s' * several} instead of a stacked LSTM"
+    parser.add_argument("--onnx", type=Path, metavar="FILE", help=file, **many)
+    size_argument(parser, several=several)
+    state = "input and output that a stream carries (default: those that are recognized by their names)"
+    parser.add_argument("--state", nargs="+", action="extend", default=[], metavar="INPUT=OUTPUT", help=state)
 
 
 def size_argument(parser: argparse._ActionsContainer, *, several: bool = False) -> None:
@@ -112,7 +119,8 @@ def own_workloads(arguments: argparse.Namespace) -> list[Workload]:
 
     Raises `UsageError` if they are invalid, or contradict each other or the sizes of a stacked LSTM.
     """
-    files, steps = ([] if given is None else _as_list(given) for given in (arguments.onnx, arguments.step))
+    steps, inputs = (getattr(arguments, name, None) for name in ("step", "inputs"))
+    files, steps = ([] if given is None else _as_list(given) for given in (arguments.onnx, steps))
     given = {
         "--onnx": files,
         "--step": steps,
@@ -123,8 +131,8 @@ def own_workloads(arguments: argparse.Namespace) -> list[Workload]:
     if (files or steps) and len(given) > 1:
         raise UsageError(f"{given[0]} and {given[1]} exclude each other: give one of them")
     if not files:
-        for flag in ("size", "state", "inputs"):
-            if getattr(arguments, flag):
+        for flag, value in (("size", arguments.size), ("state", arguments.state), ("inputs", inputs)):
+            if value:
                 raise UsageError(f"--{flag} is for ONNX files: give one with --onnx")
         return own_steps(steps)
     sizes, states = (
@@ -137,7 +145,7 @@ def own_workloads(arguments: argparse.Namespace) -> list[Workload]:
             every = listed(dict.fromkeys(symbol for symbols in known.values() for symbol in symbols))
             raise UsageError(f"no symbolic size is called {name!r}: there are {every}")
     return [
-        OnnxNetwork(path, sizes=dict(zip(used, values, strict=True)), states=states or None, inputs=arguments.inputs)
+        OnnxNetwork(path, sizes=dict(zip(used, values, strict=True)), states=states or None, inputs=inputs)
         for path, symbols in known.items()
         for used in [[name for name in sizes if name in symbols]]
         for values in itertools.product(*(sizes[name] for name in used))
@@ -153,15 +161,16 @@ def own_steps(functions: Sequence[str]) -> list[Step]:
 
 
 def one_workload(arguments: argparse.Namespace) -> Workload:
-    """The workload of a command that records one; raises `UsageError` for none or several."""
+    """The workload of a command that takes one; raises `UsageError` for none or several."""
     own = own_workloads(arguments)
     if len(own) > 1:
         raise UsageError(
-            f"--size gives {count(len(own), 'network')}, but one is recorded: lstm-trt sweep records several"
+            f"--size gives {count(len(own), 'network')}, but one is needed: lstm-trt sweep records several"
         )
     for axis in () if own else ("layers", "hidden", "sequence"):
         if getattr(arguments, axis) is None:
-            raise UsageError(f"--{axis} is missing: give the sizes of a stacked LSTM, or --onnx FILE, or --step")
+            step = ", or --step" if hasattr(arguments, "step") else ""
+            raise UsageError(f"--{axis} is missing: give the sizes of a stacked LSTM, or --onnx FILE{step}")
     return own[0] if own else shape_of(arguments)
 
 

@@ -5,27 +5,58 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lstm_trt.cli.common import print_answer, shape_arguments, shape_of
+from lstm_trt.cli.common import one_workload, onnx_arguments, print_answer, shape_arguments
+from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
+from lstm_trt.export.c_file import TARGETS
+from lstm_trt.export.to_c import NATIVE, export_c
 from lstm_trt.export.to_onnx import export_onnx
 
-EXAMPLE = "lstm-trt export --layers 2 --hidden 200 --sequence 128 --batch 1 --out networks"
+EXAMPLE = (
+    "lstm-trt export --layers 2 --hidden 200 --sequence 128 --batch 1 --out networks\n"
+    "  lstm-trt export --layers 2 --hidden 64 --sequence 64 --c --target x86-64-v3 --out firmware"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `export`."""
-    shape_arguments(parser)
+    shape_arguments(parser, required=False)
     add = parser.add_argument
-    mode = "forward (default), or stream: the states are inputs and outputs"
-    add("--mode", choices=LstmShape.modes, default=LstmShape.modes[0], help=mode)
+    mode = (
+        "forward (default), or stream: the states are inputs and outputs; with --c only the function run, or step, for"
+        " --sequence samples"
+    )
+    add("--mode", choices=LstmShape.modes, help=mode)
     add("--symbolic", action="store_true", help="leave sequence length and batch size symbolic")
     add("--seed", type=int, default=0, metavar="N", help="seed of the weights (default %(default)s)")
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the file")
+    group = parser.add_argument_group("C code")
+    add = group.add_argument
+    code = "write C code: a function run for --sequence samples, and a function step for one, which carries the state"
+    add("--c", action="store_true", help=code)
+    target = f"processor that it is for: {NATIVE} (default), {', '.join(TARGETS)}"
+    add("--target", metavar="NAME", help=target)
+    add("--name", metavar="NAME", help="name of the files and functions (default: from the network)")
+    onnx_arguments(group)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `export`; returns the exit status."""
-    settings = {name: getattr(arguments, name) for name in ("symbolic", "seed", "mode")}
-    written = export_onnx(shape_of(arguments), arguments.out, **settings)
+    network = one_workload(arguments)
+    if arguments.c:
+        if arguments.symbolic:
+            raise UsageError("--c and --symbolic exclude each other: the sizes of C code are fixed")
+        settings = {name: getattr(arguments, name) for name in ("mode", "name", "seed")}
+        written = export_c(network, arguments.out, target=arguments.target or NATIVE, **settings)
+    else:
+        for flag in ("target", "name", "onnx"):
+            if getattr(arguments, flag) is not None:
+                raise UsageError(f"--{flag} is for C code: add --c")
+        settings = {
+            "symbolic": arguments.symbolic,
+            "seed": arguments.seed,
+            "mode": arguments.mode or LstmShape.modes[0],
+        }
+        written = export_onnx(network, arguments.out, **settings)
     print_answer(written, arguments.format)
     return 0

@@ -1,0 +1,183 @@
+"""The C compiler of this machine, shared libraries that it compiles, kept in the cache, and networks loaded from them.
+
+ctypes holds the GIL during a call (`PyDLL`): releasing and taking it would cost more than the shortest networks take.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import mmap
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from lstm_trt.config.configuration import canonical_json
+from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable
+from lstm_trt.export.c_file import CFile
+from lstm_trt.machine.facts import cpu_name
+from lstm_trt.machine.linux import cpuinfo_flags, psutil_at
+from lstm_trt.store import cache
+
+REMEDY = "install a C compiler: apt install gcc, or pip install -e '.[c]'"
+
+#: A compilation that takes longer is ended; the largest networks of the grid take seconds.
+LIMIT_S = 120.0
+
+#: Results of a network's function `init` other than 0.
+INIT_ERRORS = {
+    1: "its memory is not aligned to 64 bytes",
+    2: "the weights are those of another network",
+    3: "this processor lacks instructions that it was compiled for",
+}
+
+ALIGNMENT, HUGE_PAGE = 64, 2**21
+
+_VERSIONS = "__clang_major__ __clang_minor__ __clang_patchlevel__ __GNUC__ __GNUC_MINOR__ __GNUC_PATCHLEVEL__"
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C compiler: its command without flags, and its version, "gcc 12.2.0"."""
+
+    command: tuple[str, ...]
+    version: str
+
+
+def find_compiler() -> Compiler:
+    """That of the variable CC, or else the first of cc, gcc, clang and the package ziglang that works.
+
+    Raises `RuntimeUnavailable` if there is none.
+    """
+    given = os.environ.get("CC", "").split()
+    zig = [[sys.executable, "-m", "ziglang", "cc"]] if importlib.util.find_spec("ziglang") else []
+    reason = f"the compiler {given[0]!r} of the variable CC was not found" if given else "no C compiler"
+    for command in [given] if given else [["cc"], ["gcc"], ["clang"], *zig]:
+        if shutil.which(command[0]):
+            try:
+                return Compiler(tuple(command), _version(command))
+            except BuildFailed as error:
+                reason = str(error)
+    raise RuntimeUnavailable("c", reason, REMEDY)
+
+
+def _version(command: Sequence[str]) -> str:
+    """From the macros that gcc and clang define; raises `BuildFailed` for another or a broken compiler."""
+    with tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder:
+        Path(folder, "version.c").write_text(f"{_VERSIONS}\n")
+        values = _run(command, ["-E", "-P", "version.c"], folder).split()
+    clang, gcc = values[:3], values[3:6]
+    name, numbers = ("clang", clang) if all(map(str.isdigit, clang)) else ("gcc", gcc)
+    if len(numbers) < 3 or not all(map(str.isdigit, numbers)):
+        raise BuildFailed(f"{' '.join(command)} is neither gcc nor clang")
+    return f"{name} {'.'.join(numbers)}"
+
+
+def shared_library(compiler: Compiler, name: str, source: str, header: str, flags: Sequence[str]) -> tuple[Path, bool]:
+    """The library of the file NAME.c with its header NAME.h, and whether it was cached.
+
+    The flags are not used for linking: with -ffast-math, gcc would link code that sets flush-to-zero in the process
+    that loads the library. Raises `BuildFailed` with the compiler's first error, `UsageError` if the cache cannot be
+    written.
+    """
+    identity = {
+        "source": cache.sha256(source.encode()),
+        "header": cache.sha256(header.encode()),
+        "flags": list(flags),
+        "compiler": [*compiler.command, compiler.version],
+        "cpu": [cpu_name(), *sorted(cpuinfo_flags())],  # what -march=native depends on
+    }
+
+    def compiled() -> bytes:
+        with tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder:
+            Path(folder, f"{name}.c").write_text(source)
+            Path(folder, f"{name}.h").write_text(header)
+            _run(compiler.command, [*flags, "-fPIC", "-c", f"{name}.c", "-o", f"{name}.o"], folder)
+            _run(compiler.command, ["-shared", f"{name}.o", "-o", f"{name}.so"], folder)
+            return Path(folder, f"{name}.so").read_bytes()
+
+    path, _, cached = cache.fetch("c", cache.sha256(canonical_json(identity).encode()), ".so", compiled)
+    return path, cached
+
+
+def _run(command: Sequence[str], arguments: Sequence[str], folder: str) -> str:
+    """The standard output of a compiler that runs in a folder, to which all its files are confined.
+
+    Raises `BuildFailed` with its first error if it fails or writes no file, or if it does not end in time.
+    """
+    name = " ".join((Path(command[0]).name, *command[1:]))
+    pipe, variables = subprocess.PIPE, {**os.environ, "LC_ALL": "C", "TMPDIR": folder}
+    settings = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, "text": True, "errors": "replace"}
+    try:
+        with subprocess.Popen([*command, *arguments], cwd=folder, env=variables, **settings) as child:
+            try:
+                output, errors = child.communicate(timeout=LIMIT_S)
+            except BaseException:  # a compiler is several processes
+                psutil = psutil_at()
+                for process in (*psutil.Process(child.pid).children(recursive=True), child):
+                    with suppress(psutil.Error):  # it has ended
+                        process.kill()
+                raise
+    except subprocess.TimeoutExpired:
+        raise BuildFailed(f"{name} did not end within {LIMIT_S:g} s") from None
+    except OSError as error:
+        raise BuildFailed(f"{name} cannot be run: {error.strerror or error}") from None
+    if child.returncode:
+        lines = [line.strip() for line in errors.splitlines() if line.strip()]
+        status = f"ended by signal {-child.returncode}" if child.returncode < 0 else f"exit status {child.returncode}"
+        first = next((line for line in lines if "error: " in line), lines[-1] if lines else status)
+        raise BuildFailed(f"{name} failed: {first}")
+    if "-o" in arguments and not Path(folder, arguments[-1]).exists():
+        raise BuildFailed(f"{name} wrote no file, but reported no error")
+    return output
+
+
+class LoadedNetwork:
+    """One instance of a network in this process: its compiled functions, and memory with its struct and weights.
+
+    Raises the errors of `shared_library`, and `BuildFailed` if this processor cannot run it.
+    """
+
+    def __init__(self, file: CFile, compiler: Compiler) -> None:
+        source = f"{file.source}\nconst unsigned long {file.name}_size = sizeof(struct {file.name});\n"
+        path, self.cached = shared_library(compiler, file.name, source, file.header, file.compile_flags)
+        self._name, self._library = file.name, ctypes.PyDLL(str(path))
+        size = ctypes.c_ulong.in_dll(self._library, f"{file.name}_size").value
+        weights_at = -(-size // ALIGNMENT) * ALIGNMENT
+        self._memory, self._address = _memory(weights_at + len(file.weights), file.weights, weights_at)
+        weights = ctypes.c_void_p(self._address + weights_at)
+        result = self._library[f"{file.name}_init"](ctypes.c_void_p(self._address), weights)
+        if result:
+            raise BuildFailed(f"the compiled network cannot be used: {INIT_ERRORS.get(result, result)}")
+
+    def bound(self, function: str, *arrays: np.ndarray) -> Callable[[], None]:
+        """The function NAME_`function` with this instance and these arrays, which it does not keep alive.
+
+        It is called without a Python frame.
+        """
+        found = self._library[f"{self._name}_{function}"]
+        found.restype = None
+        return partial(found, ctypes.c_void_p(self._address), *(ctypes.c_void_p(array.ctypes.data) for array in arrays))
+
+
+def _memory(size: int, content: bytes, place: int) -> tuple[mmap.mmap, int]:
+    """Memory with `content` at `place`, else zero, and its address; in huge pages if the system has them.
+
+    So a network of usual size needs one entry of the processor's cache of address translations.
+    """
+    memory = mmap.mmap(-1, size + HUGE_PAGE)
+    with suppress(OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    offset = -begin % HUGE_PAGE
+    memory[offset + place : offset + place + len(content)] = content
+    return memory, begin + offset

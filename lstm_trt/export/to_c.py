@@ -1,0 +1,213 @@
+"""A network as C files for deployment, with the error of the code where it can be measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError
+from lstm_trt.config.format import bytes_text, count, short_number
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.config.workload import State
+from lstm_trt.export import onnx_checks
+from lstm_trt.export.c_compile import LoadedNetwork, find_compiler
+from lstm_trt.export.c_file import TARGETS, CFile, Target, c_file, identifier, native_target
+from lstm_trt.export.evaluate import NotEvaluated, evaluate
+from lstm_trt.export.own_network import OnnxNetwork
+from lstm_trt.export.read_onnx import in_sequence
+from lstm_trt.export.to_onnx import export_network, sizes_of, static_model
+
+if TYPE_CHECKING:
+    import onnx
+
+#: Calls from which the error is taken.
+MEASURED_CALLS = 8
+
+#: The processor of this machine, instead of a name in `TARGETS`.
+NATIVE = "native"
+
+#: Words that cannot be the name of a struct.
+KEYWORDS = {
+    "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern", "float",
+    "for", "goto", "if", "inline", "int", "long", "register", "restrict", "return", "short", "signed", "sizeof",
+    "static", "struct", "switch", "typedef", "union", "unsigned", "void", "volatile", "while",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class WrittenC:
+    """The C files of a network, at `paths`.
+
+    `error`: the largest of an output on random inputs, compared with float64, relative to the largest output; None if
+    it was not measured.
+    """
+
+    paths: tuple[Path, ...]
+    file: CFile
+    error: float | None
+
+    @property
+    def command(self) -> str:
+        """The command that compiles the file."""
+        return " ".join(("cc", *self.file.compile_flags, "-c", f"{self.file.name}.c"))
+
+    @property
+    def samples(self) -> dict[str, int]:
+        """Samples of a call of each of the functions `run` and `step` that the file has."""
+        return {name: rows for name, rows in (("run", self.file.window), ("step", self.file.step)) if rows}
+
+    def as_dict(self) -> dict:
+        """JSON values."""
+        return {
+            "files": [{"path": str(path), "bytes": path.stat().st_size} for path in self.paths],
+            "name": self.file.name,
+            "samples": self.samples,
+            "target": self.file.target.name,
+            "vector_length": self.file.target.vector_length,
+            "weights": {"bytes": len(self.file.weights), "included": self.file.included},
+            "error": self.error,
+            "command": self.command,
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{path}: {bytes_text(path.stat().st_size)}" for path in self.paths]
+        lines += [f"{self.file.name}_{name}: {count(rows, 'sample')} per call" for name, rows in self.samples.items()]
+        place = "included" if self.file.included else f"in {self.file.name}.bin"
+        lines += [f"weights: {bytes_text(len(self.file.weights))}, {place}"]
+        lines += [f"error: {_error_text(self.error)}", f"compile with: {self.command}"]
+        return "\n".join(lines)
+
+
+def export_c(
+    network: LstmShape | OnnxNetwork,
+    folder: str | Path = ".",
+    *,
+    target: str = NATIVE,
+    mode: str | None = None,
+    name: str | None = None,
+    seed: int = 0,
+) -> WrittenC:
+    """Write the network as NAME.c and NAME.h, with weights of more than 1 MiB in NAME.bin, into `folder`.
+
+    `target`: "native" for the processor of this machine, or a name in `c_file.TARGETS`. The file has the function
+    `run`, for the whole sequence, and `step`, for one sample with carried state, unless a layer is bidirectional or the
+    length of the sequence is fixed in an ONNX file. An ONNX network with states as inputs and outputs has only `step`,
+    for its sequence. With a `mode`, "forward" or "stream", there is only `run` or `step`, for the whole sequence.
+    Weights of a shape are those of `seed`; `name` is a C identifier (default: that of the network).
+
+    If this machine has a compiler and can run the code, its error is measured and is part of the files. Raises
+    `UsageError` for an invalid name, target or mode, `BuildFailed` for what cannot be generated, and the errors of
+    `export_network`; then nothing is written.
+    """
+    chosen, name = _target(target), _identifier(network, name)
+    window, tick, states = _models(network, mode, seed)
+
+    def generated(**more: str) -> CFile:
+        return c_file(window, tick, chosen, name, states=states, **more)
+
+    error = _error(generated(), window or tick, states)
+    file = generated(error=_error_text(error))
+    return WrittenC(tuple(file.write(folder)), file, error)
+
+
+def _error_text(error: float | None) -> str:
+    """The error of `WrittenC` in words."""
+    if error is None:
+        return "not measured: the code cannot be compiled, run or evaluated here"
+    return f"{short_number(error, 2)} of the largest output, compared with float64 on {MEASURED_CALLS} random inputs"
+
+
+def _models(
+    network: LstmShape | OnnxNetwork, mode: str | None, seed: int
+) -> tuple[bytes | None, bytes | None, tuple[State, ...]]:
+    """ONNX models of the window and of the step, None without it, and the states that are inputs of the step."""
+    if mode:
+        network.check_mode(mode)
+    if isinstance(network, LstmShape):  # the step of a network without states as inputs carries those of all its layers
+        path, states, tick = export_network(network, seed).path, (), replace(network, sequence=1)
+    else:
+        path, states, tick = network.path, network.states if mode != "forward" else (), _tick(network)
+    if mode == "stream" or states:
+        return None, static_model(path, network), states
+    reads_ahead = any(layer.direction != "forward" for layer in network.recurrent_layers)
+    both = mode is None and tick is not None and not reads_ahead
+    return static_model(path, network), static_model(path, tick) if both else None, ()
+
+
+def _tick(network: OnnxNetwork) -> OnnxNetwork | None:
+    """The network with sequences of one sample; None if the file fixes their length."""
+    symbol = network.facts.time_symbol
+    if symbol is None:
+        return None
+    return OnnxNetwork.of_content(network.path.read_bytes(), network.name, {**dict(network.sizes), symbol: 1})
+
+
+def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
+    """The largest error of an output on random inputs, relative to the largest output; None if it cannot be measured.
+
+    Each call begins with zero states, unless the `states` are inputs of the model.
+    """
+    import onnx
+
+    if file.target.vector_length > native_target().vector_length:
+        return None
+    graph = _in_float64(onnx.load_from_string(model))
+    carried = {state.input for state in states}
+    (given,) = (value for value in graph.graph.input if value.name not in carried)
+    sets = np.random.default_rng(0).standard_normal((MEASURED_CALLS, *sizes_of(given)), np.float32)
+    try:
+        expected = in_sequence(partial(evaluate, graph), [{given.name: x.astype(np.float64)} for x in sets], states)
+        loaded = LoadedNetwork(file, find_compiler())
+    except (BuildFailed, RuntimeUnavailable, NotEvaluated):
+        return None
+    outputs = {name: np.empty(expected[0][name].shape, np.float32) for name in file.outputs}
+    x, reset = sets[0].copy(), loaded.bound("reset")
+    call = loaded.bound("run" if file.window else "step", x, *outputs.values())
+    error, largest = 0.0, 0.0
+    for inputs, right in zip(sets, expected, strict=True):
+        if not states:
+            reset()
+        x[...] = inputs
+        call()
+        error = max(error, *(np.abs(outputs[name] - right[name]).max() for name in outputs))
+        largest = max(largest, *(np.abs(right[name]).max() for name in outputs))
+    return float(error / largest) if largest else None
+
+
+def _in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The network with all its float32 numbers in float64."""
+    import onnx
+
+    single, double = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
+    for tensor in onnx_checks.tensors(model.graph):
+        if tensor.data_type == single:
+            array = onnx.numpy_helper.to_array(tensor).astype(np.float64)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    for value in (*model.graph.input, *model.graph.output):
+        if value.type.tensor_type.elem_type == single:
+            value.type.tensor_type.elem_type = double
+    return model
+
+
+def _target(name: str) -> Target:
+    if name == NATIVE:
+        return native_target()
+    if name not in TARGETS:
+        raise UsageError(f"unknown target {name!r}: choose from {NATIVE}, {', '.join(TARGETS)}")
+    return TARGETS[name]
+
+
+def _identifier(network: LstmShape | OnnxNetwork, name: str | None) -> str:
+    """The name in the C code; raises `UsageError` if a given name is no identifier."""
+    if name is not None:
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, flags=re.ASCII) or name in KEYWORDS:
+            raise UsageError(f"the name must be a C identifier, not {name!r}")
+        return name
+    own = identifier(network.name if isinstance(network, OnnxNetwork) else f"lstm_{network.label}")
+    return f"{own}_network" if own in KEYWORDS else own

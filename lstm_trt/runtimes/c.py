@@ -1,0 +1,92 @@
+"""C code that is generated for the network, and compiled by the C compiler of this machine.
+
+A trial is one call of its function `run` (in the mode "stream" `step`) on host arrays that it reads and writes in
+place. Weights, states and buffers are in memory of the step (`export.c_compile.LoadedNetwork`).
+"""
+
+from __future__ import annotations
+
+import time
+
+from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, building
+from lstm_trt.config.workload import Workload
+from lstm_trt.export.c_compile import LoadedNetwork, find_compiler
+from lstm_trt.export.c_file import c_file, native_target
+from lstm_trt.machine.facts import cpu_name
+from lstm_trt.runtimes.base import Availability, HostStep, PreparedStep, Request
+
+NAME = "c"
+
+#: The only package that can matter: the compiler where the system has none.
+DISTRIBUTION = "ziglang"
+
+DEVICES = ("cpu",)
+
+PRECISIONS = {"cpu": ("fp32",)}
+
+NEEDS_ONNX = True
+
+MODES = ("forward", "stream")
+
+
+def availability(device: str = "cpu") -> Availability:
+    """Ready if there is a C compiler, whose version is the runtime's."""
+    try:
+        return Availability(True, find_compiler().version, cpu_name())
+    except RuntimeUnavailable as error:
+        return Availability(False, reason=error.reason, remedy=error.remedy)
+
+
+def supports(workload: Workload, mode: str, device: str = "cpu") -> str | None:
+    """None for batch size 1; what else cannot be generated is known when the network is prepared."""
+    batch = workload.axes["batch"]
+    return f"the batch size must be 1, not {batch}" if batch not in (None, 1) else None
+
+
+def prepare(request: Request) -> PreparedStep:
+    """A compiled network, after a first call.
+
+    Raises `BuildFailed` with the operator that cannot be generated or the compiler's first error, and
+    `RuntimeUnavailable` without a compiler.
+    """
+    compiler = find_compiler()
+    if request.options.threads > 1:
+        raise BuildFailed(f"{NAME} computes in one thread: omit --threads")
+    with building(NAME, request.label):
+        began, model, streams = time.perf_counter(), request.model(), request.mode == "stream"
+        models = (None, model) if streams else (model, None)
+        # The same name for all networks: equal code is compiled once.
+        file = c_file(*models, native_target(), "network", states=request.states, include_weights=False)
+        network = LoadedNetwork(file, compiler)
+        built = time.perf_counter()
+        facts = {
+            "compiler": compiler.version,
+            "compiler_command": " ".join(compiler.command),
+            "flags": " ".join(file.compile_flags),
+            "target": file.target.name,
+            "vector_length": file.target.vector_length,
+            "library_cached": network.cached,
+            "denormals": "processor setting (the library does not change it)",
+        }
+        step = _NetworkStep(request, network, facts)
+        step.costs = {"build_s": built - began, "first_call_s": time.perf_counter() - built}
+        return step
+
+
+class _NetworkStep(HostStep):
+    def __init__(self, request: Request, network: LoadedNetwork, facts: dict) -> None:
+        super().__init__(request)
+        self._network, self._facts = network, facts
+        arrays = (*self._inputs.values(), *self._outputs.values())
+        self.step = network.bound("step" if request.mode == "stream" else "run", *arrays)
+        self.reset = network.bound("reset")
+        self.step()
+        self.reset()
+
+    def facts(self) -> dict:
+        return self._facts
+
+    def close(self) -> None:
+        super().close()
+        self.__dict__.pop("reset", None)
+        self._network = None

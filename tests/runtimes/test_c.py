@@ -1,0 +1,137 @@
+"""The runtime `c`: its outputs, what is compiled and cached, and what is said without a compiler."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import psutil
+import pytest
+
+from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.export import c_compile
+from lstm_trt.export.c_compile import find_compiler, shared_library
+from lstm_trt.export.network import make_inputs
+from lstm_trt.export.to_onnx import INPUT, OUTPUT
+from lstm_trt.recorder import session
+from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
+from lstm_trt.runtimes import c
+from lstm_trt.store import cache
+from tests.conftest import rest_is_heavy, wait_for
+from tests.runtimes.test_onnxruntime import prepared, reference
+
+SHAPE = LstmShape(2, 20, 7)
+SHAPES = (SHAPE, LstmShape(1, 1, 1, features=1), LstmShape(3, 33, 5, features=5), LstmShape(2, 200, 128))
+
+needs_compiler = pytest.mark.skipif(not c.availability().ready, reason="needs a C compiler")
+needs_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", rest_is_heavy(SHAPES, SHAPE.__eq__), ids=lambda shape: shape.label)
+def test_outputs_follow_the_inputs_and_agree_with_pytorch(shape):
+    step = prepared(shape, "c")
+    for seed in (1, 2):
+        inputs, _, _ = make_inputs(shape, seed)
+        step.load_inputs({INPUT: inputs})
+        step.step()
+        assert relative_error(step.outputs()[OUTPUT], reference(shape, inputs)) < PARITY_BOUNDS["fp32"] / 5
+    again = prepared(shape, "c")
+    assert again.facts() == {**step.facts(), "library_cached": True} and again.costs.keys() == {
+        "build_s",
+        "first_call_s",
+    }
+    assert step.facts()["compiler"] == find_compiler().version and "native" in step.facts()["flags"]
+    step.close()
+    step.reset()  # its memory is gone
+
+
+@needs_compiler
+def test_one_thread_and_batch_size_1():
+    with pytest.raises(BuildFailed, match="one thread"):
+        prepared(SHAPE, "c", threads=2)
+    assert "batch size" in c.supports(LstmShape(1, 8, 4, 2), "forward") and c.supports(SHAPE, "forward") is None
+
+
+def library(*flags: str, source: str = "float half(float x) { return x / 2; }\n"):
+    return shared_library(find_compiler(), "small", source, "", flags)
+
+
+@needs_gcc
+def test_an_entry_of_the_cache_has_its_flags_compiler_and_processor(monkeypatch):
+    monkeypatch.setenv("CC", "gcc")
+    path, cached = library("-O1", "-DPLANTED")
+    assert not cached and library("-O1", "-DPLANTED") == (path, True)
+    assert library("-O2", "-DPLANTED")[0] != path
+    monkeypatch.setattr(c_compile, "cpuinfo_flags", lambda: frozenset({"planted"}))
+    assert library("-O1", "-DPLANTED")[0] != path
+    monkeypatch.undo()
+    path.write_bytes(b"damaged")
+    monkeypatch.setenv("CC", "gcc")
+    assert library("-O1", "-DPLANTED") == (path, False)
+
+
+@needs_gcc
+def test_loading_a_library_leaves_denormals_as_they_are(monkeypatch):
+    """With -ffast-math, gcc links code into a shared library that flushes denormals of the thread that loads it."""
+    import ctypes
+
+    monkeypatch.setenv("CC", "gcc")
+    small = np.array([1e-30], np.float32)
+    ctypes.PyDLL(str(library("-O2", "-ffast-math")[0]))
+    assert (small * np.float32(1e-10) > 0).all()
+
+
+#: A compiler that can be asked for its version; then it does what is planted.
+COMPILER = '#!/bin/sh\ncase $1 in -E) exec gcc "$@" ;; esac\n'
+
+FAILURES = {
+    "small.c:1:2: error: planted": "echo 'small.c: In function f:\nsmall.c:1:2: error: planted\nmore' >&2; exit 1\n",
+    "failed: ended by signal 9": "kill -9 $$\n",
+    "failed: exit status 3": "exit 3\n",
+    "wrote no file": "exit 0\n",
+    "did not end within 0.5 s": "sleep 1000 & echo $! > $PLANTED; wait\n",
+}
+
+
+@needs_gcc
+@pytest.mark.parametrize("message", FAILURES)
+def test_a_compiler_that_fails_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, message):
+    path = tmp_path / "planted-cc"
+    path.write_text(COMPILER + FAILURES[message])
+    path.chmod(0o755)
+    monkeypatch.setenv("CC", str(path))
+    monkeypatch.setenv("PLANTED", str(tmp_path / "pid"))
+    monkeypatch.setattr(c_compile, "LIMIT_S", 0.5)
+    before = cache.entries()
+    with pytest.raises(BuildFailed, match="planted-cc") as failure:
+        library()
+    assert message in str(failure.value) and "\n" not in str(failure.value)
+    assert cache.entries() == before
+    if "within" in message:
+        pid = int((tmp_path / "pid").read_text())
+        assert wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie", 10)
+
+
+@pytest.mark.parametrize(("variable", "reason"), [("", "no C compiler"), ("no-such-cc -m64", "'no-such-cc'")])
+def test_without_a_compiler_there_is_a_reason_and_a_remedy(variable, reason, tmp_path, monkeypatch, lab, refused):
+    monkeypatch.setattr(c_compile.importlib.util, "find_spec", lambda name: None)
+    session.availability.cache_clear()
+    given = {"CC": variable, "PATH": str(tmp_path)}
+    line = refused(
+        "record", "--layers", 1, "--hidden", 8, "--sequence", 4, "--runtime", "c", "--out", tmp_path, **given
+    )
+    assert reason in line and "apt install gcc" in line
+    session.availability.cache_clear()
+    rows = json.loads(lab("doctor", "--format", "json", **given).stdout)["runtimes"]
+    (row,) = (row for row in rows if row["runtime"] == "c")
+    assert not row["ready"] and reason in row["reason"] and row["remedy"] == c_compile.REMEDY
+
+
+@pytest.mark.parametrize("variable", ["tr", "true"])
+def test_a_program_that_is_no_compiler(variable, monkeypatch):
+    monkeypatch.setenv("CC", variable)
+    with pytest.raises(RuntimeUnavailable, match=variable):
+        find_compiler()
