@@ -108,10 +108,10 @@ def export_c(
     chosen, name = _target(target), _identifier(network, name)
     window, tick, states = _models(network, mode, seed)
 
-    def generated(**more: str) -> CFile:
+    def generated(**more: object) -> CFile:
         return c_file(window, tick, chosen, name, states=states, **more)
 
-    error = _error(generated(), window or tick, states)
+    error = _error(generated(include_weights=False), window or tick, states)
     file = generated(error=_error_text(error))
     return WrittenC(tuple(file.write(folder)), file, error)
 

@@ -43,7 +43,7 @@ SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
         (("record", "--layers", "two", "--hidden", 8, "--sequence", 4, "--out", "x"), "invalid int value: 'two'"),
         (
             ("record", *SHAPE, "--runtime", "tensorflo", "--out", "x"),
-            "unknown runtime 'tensorflo': choose from onnxruntime",
+            "unknown runtime 'tensorflo': choose from c, onnxruntime",
         ),
         (("record", *SHAPE, "--runtime", "a.b.c", "--out", "x"), "cannot be imported"),
         (("record", *SHAPE, "--precision", "fp8", "--out", "x"), "invalid choice: 'fp8'"),

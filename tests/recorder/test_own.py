@@ -213,7 +213,7 @@ def test_the_reference_is_checked_or_said_not_to_be(tmp_path, monkeypatch):
 
 def test_only_runtimes_that_read_onnx_files_take_own_networks(tmp_path):
     network = OnnxNetwork(saved(stream(), tmp_path), sizes={"time": 3, "batch": 1})
-    with pytest.raises(UsageError, match="pytorch does not read ONNX files: choose from onnxruntime"):
+    with pytest.raises(UsageError, match="pytorch does not read ONNX files: choose from c, onnxruntime"):
         describe(network, "pytorch")
 
 

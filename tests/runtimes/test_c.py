@@ -6,6 +6,7 @@ import json
 import shutil
 
 import numpy as np
+import onnx
 import psutil
 import pytest
 
@@ -18,9 +19,11 @@ from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.recorder import session
 from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
 from lstm_trt.runtimes import c
-from lstm_trt.store import cache
+from lstm_trt.store import cache, files
 from tests.conftest import rest_is_heavy, wait_for
 from tests.runtimes.test_onnxruntime import prepared, reference
+from tests.support import own_networks
+from tests.support.planted_graphs import relu
 
 SHAPE = LstmShape(2, 20, 7)
 SHAPES = (SHAPE, LstmShape(1, 1, 1, features=1), LstmShape(3, 33, 5, features=5), LstmShape(2, 200, 128))
@@ -135,3 +138,37 @@ def test_a_program_that_is_no_compiler(variable, monkeypatch):
     monkeypatch.setenv("CC", variable)
     with pytest.raises(RuntimeUnavailable, match=variable):
         find_compiler()
+
+
+@pytest.mark.heavy
+@needs_compiler
+@pytest.mark.parametrize("mode", ["forward", "stream"])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_recordings_pass_the_gate(tmp_path, lab, mode, kind):
+    """A shape in a window and a stream; an ONNX file with states, which has no window."""
+    path, sizes = own_networks.saved(own_networks.stream(kind), tmp_path), ("--size", "time=7", "batch=1")
+    given = ("--onnx", path, *sizes) if mode == "stream" else ("--layers", 1, "--hidden", 8, "--sequence", 7)
+    rest = ("--mode", mode, "--runtime", "c", "--trials", 200, "--no-control", "--format", "json", "--out", tmp_path)
+    result = lab("record", *given, *rest)
+    assert result.returncode == 0, result.stderr
+    (recording,) = tmp_path.glob("*.parquet")
+    provenance = files.read(recording).provenance
+    assert 0 < provenance["parity"]["error"] < 2e-6 and provenance["parity"]["nan_reaches_output"]
+    assert provenance["runtime"]["compiler"] and provenance["costs_s"]["build_s"] > 0
+
+
+@pytest.mark.heavy
+@needs_compiler
+def test_an_operator_that_cannot_be_generated_is_named(tmp_path, lab):
+    model = onnx.load_from_string(relu())
+    model.graph.node[0].op_type, model.graph.node[0].name = "Floor", "my_floor"
+    path = own_networks.saved(model, tmp_path)
+    result = lab("record", "--onnx", path, "--runtime", "c", "--out", tmp_path / "out")
+    assert result.returncode == 2 and "build: Floor operator 'my_floor'" in result.stderr.splitlines()[-1]
+    rows = json.loads(lab("inspect", path, "--format", "json").stdout)["runtimes"]
+    (row,) = (row for row in rows if row["runtime"] == "c")
+    assert row["state"] == "refused" and "Floor operator 'my_floor'" in row["reason"]
+    path = own_networks.saved(own_networks.dense(), tmp_path, "dense")
+    rows = json.loads(lab("inspect", path, "--size", "batch=1", "--format", "json").stdout)["runtimes"]
+    (row,) = (row for row in rows if row["runtime"] == "c")
+    assert row["state"] == "runs" and row["error"] < 2e-6

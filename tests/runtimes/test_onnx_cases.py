@@ -35,8 +35,8 @@ READERS = ("onnxruntime", "openvino", "tensorrt-rtx")
 
 def test_every_runtime_that_reads_onnx_has_rules():
     readers = {name for name in registry.RUNTIMES if getattr(runtimes.load(name), "NEEDS_ONNX", False)}
-    assert readers == {*READERS, "tensorrt"}
-    assert all(isinstance(runtimes.load(name).ONNX_RULES, onnx_checks.Rules) for name in readers)
+    assert readers == {*READERS, "tensorrt", "c"}
+    assert all(isinstance(runtimes.load(name).ONNX_RULES, onnx_checks.Rules) for name in readers - {"c"})
 
 
 def run(runtime: str, model: onnx.ModelProto, inputs: dict) -> dict[str, np.ndarray]:
@@ -70,6 +70,26 @@ def test_computed_as_defined_or_refused(case, runtime):
     for name, right in (expected or evaluate(model, inputs)).items():
         assert outputs[name].shape == right.shape
         assert relative_error(outputs[name], right) < (1e-5 if right.dtype != np.float16 else 1e-3)
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(not runtimes.load("c").availability().ready, reason="needs a C compiler")
+def test_c_code_computes_as_defined_or_is_refused():
+    """At batch size 1 and from zero states; the generator refuses what it lacks, and names the operator."""
+    computed = set()
+    for case, model in own_cases(sizes=(5, 1, 6, 4), states=False).items():
+        inputs = feeds(model)
+        try:
+            outputs = run("c", model, inputs)
+        except BuildFailed as refusal:
+            assert "operator 'my_" in str(refusal) or "input" in str(refusal), (case, refusal)
+            continue
+        for name, right in evaluate(model, inputs).items():
+            assert outputs[name].shape == right.shape and relative_error(outputs[name], right) < 2e-6, case
+        computed.add(case)
+    usual = ["{}", "{'bias': False}", "{'directions': 2}", "{'direction': 'reverse'}"]
+    assert {f"{kind} {case}" for kind in ("LSTM", "GRU") for case in usual} <= computed
+    assert "GRU {'linear_before_reset': 1}" in computed
 
 
 @pytest.mark.heavy

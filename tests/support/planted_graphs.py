@@ -215,8 +215,11 @@ def backend_cases() -> dict[str, tuple[onnx.ModelProto, dict[str, np.ndarray], d
     return cases
 
 
-def own_cases() -> dict[str, onnx.ModelProto]:
-    """One operator each: every attribute, input and activation that the definitions of LSTM, GRU and RNN have."""
+def own_cases(**common) -> dict[str, onnx.ModelProto]:
+    """One operator each: every attribute, input and activation that the definitions of LSTM, GRU and RNN have.
+
+    `common`: arguments of `recurrent` for all of them.
+    """
     given = []
     for kind, usual in RECURRENT.items():
         both = {"directions": 2}
@@ -244,4 +247,4 @@ def own_cases() -> dict[str, onnx.ModelProto]:
     ):
         given += [(kind, {**flag, **case}) for case in (*more, {"clip": 0.5})]
     given.append(("LSTM", {"input_forget": 1, "peepholes": True}))
-    return {f"{kind} {case}": recurrent(kind, **case) for kind, case in given}
+    return {f"{kind} {case}": recurrent(kind, **{**common, **case}) for kind, case in given}
