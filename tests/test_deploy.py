@@ -1,0 +1,256 @@
+"""The control loop of docs/deploy.md is compiled and run: its answers, its deadline counter, its table of latencies."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import lstm_trt as lab_package
+from lstm_trt.machine.checks import CAP_IPC_LOCK, CAP_SYS_NICE
+from tests.conftest import ROOT, wait_for
+from tests.test_readme import run_page
+
+EXAMPLE = ROOT / "docs/examples/control_loop.c"
+
+PR_CAPBSET_DROP = 24  # linux/prctl.h
+
+WARNINGS = ("-std=gnu99", "-Wall", "-Wextra", "-Werror")
+
+SANITIZERS = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+FEATURES, OUTPUTS = 3, 2
+
+#: Two instances in two threads, each with its own samples and state; the answers are written to standard output.
+TWO_INSTANCES = """
+#include <pthread.h>
+#include <stdio.h>
+#include "controller.h"
+enum { TICKS = 2000 };
+static struct work { struct controller net; float x[TICKS][controller_INPUTS], y[TICKS][controller_OUTPUTS]; } works[2];
+static void *run(void *given)
+{
+    struct work *work = given;
+    for (int t = 0; t < TICKS; t++) controller_step(&work->net, work->x[t], work->y[t]);
+    return NULL;
+}
+int main(void)
+{
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        if (controller_init(&works[i].net, controller_weights)) return 1;
+        if (fread(works[i].x, sizeof works[i].x, 1, stdin) != 1) return 2;
+    }
+    for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, run, &works[i]);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < 2; i++) fwrite(works[i].y, sizeof works[i].y, 1, stdout);
+    return 0;
+}
+"""
+
+
+class Controller(torch.nn.Module):
+    def __init__(self, hidden: int):
+        super().__init__()
+        self.lstm, self.dense = torch.nn.LSTM(FEATURES, hidden, 2), torch.nn.Linear(hidden, OUTPUTS)
+
+    def forward(self, samples):
+        return self.dense(self.lstm(samples)[0])
+
+    def answers(self, samples: np.ndarray) -> np.ndarray:
+        """Those of PyTorch to all samples in one call, from a state of zero."""
+        with torch.inference_mode():
+            return self(torch.from_numpy(samples)[:, None])[:, 0].numpy()
+
+
+def exported(folder: Path, hidden: int = 9) -> Controller:
+    """A module with random weights, written as C to `folder`."""
+    torch.manual_seed(hidden)
+    module, time = Controller(hidden), {0: "time"}
+    example, axes = torch.zeros(4, 1, FEATURES), {"samples": time, "output": time}
+    lab_package.export_c(lab_package.TorchNetwork(module, example, name="controller", dynamic_axes=axes), folder)
+    return module
+
+
+def compiled(folder: Path, name: str, *flags: str, source: Path = EXAMPLE, cc: tuple[str, ...] = ("cc",)) -> Path:
+    """`source` with the network in `folder`, as the program `name` there."""
+    program = folder / name
+    sources = ("-DNETWORK=controller", f"-I{folder}", source, folder / "controller.c", "-pthread", "-o", program)
+    command = [*cc, *WARNINGS, "-O1", "-march=native", *flags, *sources]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    return program
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory) -> tuple[Controller, Path]:
+    """A module, and the folder with its C file."""
+    folder = tmp_path_factory.mktemp("deploy")
+    return exported(folder), folder
+
+
+@pytest.fixture(scope="module")
+def loop(controller) -> Path:
+    return compiled(controller[1], "loop")
+
+
+def run(loop: Path, *options: object, **how: object) -> subprocess.CompletedProcess:
+    """In its folder; it must succeed."""
+    done = subprocess.run([loop, *map(str, options)], cwd=loop.parent, capture_output=True, text=True, **how)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def table(loop: Path) -> pd.DataFrame:
+    return pd.read_csv(loop.parent / "latencies.csv")
+
+
+def close(found: np.ndarray, expected: np.ndarray) -> bool:
+    return np.linalg.norm(found - expected) <= 1e-5 * np.linalg.norm(expected)
+
+
+def same_answers(module: Controller, loop: Path, rng, *options: object) -> None:
+    """70 ticks over 50 samples: the samples are used again, and the state is carried on."""
+    samples = rng.standard_normal((50, FEATURES), dtype=np.float32)
+    samples.tofile(loop.parent / "samples.f32")
+    run(loop, "-p", 0, "-n", 70, "-i", "samples.f32", "-a", "answers.f32", *options)
+    found = np.fromfile(loop.parent / "answers.f32", np.float32).reshape(-1, OUTPUTS)
+    assert close(found, module.answers(np.concatenate([samples, samples[:20]])))
+
+
+@pytest.mark.parametrize("options", [(), ("-e",)], ids=["step", "step and prepare_next"])
+def test_the_answers_are_those_of_pytorch(options, controller, loop, rng):
+    same_answers(controller[0], loop, rng, *options)
+
+
+def test_two_instances_in_two_threads_do_not_disturb_each_other(controller, rng):
+    module, folder = controller
+    (folder / "two.c").write_text(TWO_INSTANCES)
+    program = compiled(folder, "two", source=folder / "two.c")
+    samples = rng.standard_normal((2, 2000, FEATURES), dtype=np.float32)
+    done = subprocess.run([program], input=samples.tobytes(), capture_output=True, check=True)
+    found = np.frombuffer(done.stdout, np.float32).reshape(2, -1, OUTPUTS)
+    for i in range(2):
+        assert close(found[i], module.answers(samples[i]))
+
+
+@pytest.mark.parametrize(("deadline_us", "status"), [(1e9, 0), (0.001, 1)])
+def test_verdict_reads_the_table(deadline_us, status, loop, lab):
+    run(loop, "-p", 0, "-n", 500)
+    answer = lab("verdict", loop.parent / "latencies.csv", "--deadline-us", deadline_us, "--percentile", 50)
+    assert (answer.returncode, answer.stdout.count("n = 490")) == (status, 1), answer
+
+
+def test_the_table_of_a_periodic_loop(loop):
+    printed = run(loop, "-p", 500, "-d", 60, "-n", 200, "-w", 20, "-e").stdout
+    ticks = table(loop)
+    assert len(ticks) == 200 and ticks.warmup.sum() == 20
+    assert (np.diff(ticks.intended_ns) == 500_000).all()
+    assert (ticks.start_ns >= ticks.intended_ns).all() and (ticks.step_ns > 0).all() and (ticks.prepare_ns > 0).all()
+    assert (ticks.latency_ns == ticks.start_ns - ticks.intended_ns + ticks.step_ns).all()
+    counts = ticks[["involuntary_switches", "minor_faults", "major_faults"]]
+    assert (counts >= 0).all(axis=None)
+    assert int(re.search(r"(\d+) longer than", printed)[1]) == (ticks.latency_ns[20:] > 60_000).sum()
+
+
+def test_the_deadline_counter_counts_the_latencies_above_it(loop):
+    run(loop, "-p", 0, "-n", 2000)
+    median_us = table(loop).latency_ns.median() / 1e3
+    printed = run(loop, "-p", 0, "-n", 2000, "-w", 0, "-d", median_us).stdout
+    assert int(re.search(r"(\d+) longer than", printed)[1]) == (table(loop).latency_ns > 1e3 * median_us).sum()
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_loop_and_what_was_measured_is_written(ending, loop):
+    started = subprocess.Popen(
+        [loop, "-n", "100000"], cwd=loop.parent, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    status = Path(f"/proc/{started.pid}/status")
+
+    def heeds_signals() -> bool:
+        return int(re.search(r"SigCgt:\s*(\w+)", status.read_text())[1], 16) >> (ending - 1) & 1 == 1
+
+    assert wait_for(heeds_signals)
+    time.sleep(0.02)
+    started.send_signal(ending)
+    printed = started.communicate(timeout=60)[0]
+    assert started.returncode == 0 and "stopped" in printed
+    assert len(table(loop)) == int(printed.split()[0]) < 100000
+
+
+def test_what_is_not_allowed_is_reported_and_the_loop_runs(loop):
+    libc = ctypes.CDLL(None)
+
+    def without_privileges() -> None:
+        for capability in (CAP_SYS_NICE, CAP_IPC_LOCK):
+            libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+        for limit in (resource.RLIMIT_RTPRIO, resource.RLIMIT_MEMLOCK):
+            resource.setrlimit(limit, (0, 0))
+
+    done = run(loop, "-p", 100, "-n", 50, preexec_fn=without_privileges)
+    assert len(done.stderr.splitlines()) == 2 and "SCHED_FIFO" in done.stderr and "not locked" in done.stderr
+    assert len(table(loop)) == 50
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "-p -1",
+        "-d 0",
+        "-n none",
+        "-f 100",
+        "extra",
+        "-x",
+        "-i missing.f32",
+        "-i odd.f32",
+        "-o no/file.csv",
+        "-b odd.f32",
+    ],
+)
+def test_bad_input_is_refused_in_a_line(options, loop):
+    np.zeros(FEATURES + 1, np.float32).tofile(loop.parent / "odd.f32")
+    done = subprocess.run([loop, *options.split()], cwd=loop.parent, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.heavy
+def test_large_weights_are_read_from_a_file(tmp_path, rng):
+    module = exported(tmp_path, hidden=256)
+    loop = compiled(tmp_path, "large")
+    same_answers(module, loop, rng, "-b", "controller.bin")
+    for options, reason in (("-b samples.f32", "of another network"), ("", "with -b")):
+        done = subprocess.run([loop, *options.split()], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 2 and reason in done.stderr
+
+
+@pytest.mark.heavy
+def test_the_sanitizers_find_nothing(controller, rng):
+    module, folder = controller
+    loop = compiled(folder, "checked", *SANITIZERS)
+    same_answers(module, loop, rng, "-e")
+    run(loop, "-p", 100, "-n", 50)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("cc", [("clang",), (sys.executable, "-m", "ziglang", "cc")], ids=["clang", "zig"])
+def test_other_compilers(cc, controller, rng):
+    if shutil.which(cc[0]) is None or subprocess.run([*cc, "--version"], capture_output=True).returncode:
+        pytest.skip("not installed")
+    same_answers(controller[0], compiled(controller[1], "other", cc=cc), rng)
+
+
+@pytest.mark.heavy
+def test_the_blocks_of_the_page_run(tmp_path, lab):
+    counts = run_page((ROOT / "docs/deploy.md").read_text(), tmp_path, lab, shell=True)
+    assert counts["programs"] == 1 and counts["commands"] >= 3
