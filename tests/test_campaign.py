@@ -86,7 +86,7 @@ def test_several_precisions_are_loaded_on_request(folder):
         ({"grids": grid(99), "protocols": SHORT}, "none of these networks"),
         ({"grids": grid(8), "protocols": [Protocol(trials=5)]}, "5 trials"),
         ({"grids": grid(8), "runtimes": ["pytorch"]}, "none of these networks on pytorch: set record = True"),
-        ({"grids": grid(8), "runtimes": ["onnxruntim"]}, "unknown runtime 'onnxruntim': choose from onnxruntime"),
+        ({"grids": grid(8), "runtimes": ["onnxruntim"]}, "unknown runtime 'onnxruntim': choose from c, onnxruntime"),
         ({"grids": grid(8), "runtimes": ["onnxruntime", "pytorhc"]}, "unknown runtime 'pytorhc'"),
         ({"grids": grid(0)}, "at least 1"),
         ({"grids": [{"colour": [1]}]}, "colour"),

@@ -117,7 +117,7 @@ def test_the_conda_environment_is_the_whole_gpu_lab():
 
 def test_the_extras_are_those_that_the_readme_names():
     text = (ROOT / "README.md").read_text().split("## Runtimes")[1].split("\n## ")[0]
-    assert {"openvino", "tensorrt", "rtx", "pycuda", "frameworks", "lab", "dev"} == EXTRAS.keys()
+    assert {"c", "openvino", "tensorrt", "rtx", "pycuda", "frameworks", "lab", "dev"} == EXTRAS.keys()
     assert [extra for extra in EXTRAS if f"`{extra}`" not in text] == []
 
 

@@ -802,14 +802,11 @@ def _source(
     tick: Reader | None,
 ) -> str:
     name, length = found.name, found.target.vector_length
-    needs = {16: ("__AVX512F__", "avx512f", "avx512bw", "avx512dq", "avx512vl"), 8: ("__AVX2__", "avx2", "fma")}.get(
-        length, ()
-    )
+    needs = {16: "__AVX512F__", 8: "__AVX2__"}.get(length)
     guard = ""
     if needs:
         flags = " ".join(found.target.flags)
-        guard = f'#ifndef {needs[0]}\n#error "compile this file with {flags}"\n#endif\n#include <immintrin.h>\n'
-    lacks = " || ".join(f'!__builtin_cpu_supports("{flag}")' for flag in needs[1:])
+        guard = f'#ifndef {needs}\n#error "compile this file with {flags}"\n#endif\n#include <immintrin.h>\n'
     kernel = resources.files("lstm_trt.export").joinpath("kernel.c").read_text()
     functions = {key: text for body in bodies for key, text in body.functions.items()}
     marks = ", ".join(f"{int(value)}" for value in content[:HEAD])
@@ -821,7 +818,7 @@ def _source(
         f"""int {name}_init(struct {name} *net, const void *weights)
 {{
     static const float marks[{HEAD}] = {{{marks}}};
-{f"    if ({lacks}) return 3;" if lacks else ""}
+    if (!supported()) return 3;
     if ((uintptr_t)net % 64 || (uintptr_t)weights % 64) return 1;
     if (memcmp(marks, weights, sizeof marks)) return 2;
     net->weights = weights;

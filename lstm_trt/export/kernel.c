@@ -40,6 +40,23 @@ INLINE vec least(float a, vec x) { return choose(x > a - (vec){0}, a - (vec){0},
 INLINE vec most(float a, vec x) { return choose(x < a - (vec){0}, a - (vec){0}, x); }
 #endif
 
+/* Whether processor and system have the instructions. (Zig's compiler has no working __builtin_cpu_supports.) */
+#if VL > 4
+#include <cpuid.h>
+static int supported(void)
+{
+    const unsigned first = bit_OSXSAVE | bit_FMA, saved = VL == 16 ? 0xe6 : 6; /* registers that the system saves */
+    const unsigned more = VL == 16 ? bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL : bit_AVX2;
+    unsigned a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & first) != first) return 0;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (b & more) != more) return 0;
+    __asm__("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+    return (a & saved) == saved;
+}
+#else
+static int supported(void) { return 1; }
+#endif
+
 INLINE vec get(const float *from, int count)
 {
     vec a = {0};

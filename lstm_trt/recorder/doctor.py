@@ -132,6 +132,7 @@ def _distributions(names: Iterable[str]) -> list[str]:
     for name in names:
         with suppress(Exception, SystemExit):  # already reported in its row
             found[runtimes.load(name).DISTRIBUTION] = None
+    found.pop("lstm_trt", None)  # its version is known, installed or not
     return list(found)
 
 

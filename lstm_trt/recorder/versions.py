@@ -208,7 +208,8 @@ def runtime_of(library: str, runtime: str | None = None) -> ModuleType:
     known: dict[str, ModuleType] = {}
     for name in registry.table("RUNTIMES"):
         module = runtimes.load(name)
-        known.setdefault(normal(module.DISTRIBUTION), module)
+        if module.DISTRIBUTION != "lstm_trt":  # it has no other version to install beside this one
+            known.setdefault(normal(module.DISTRIBUTION), module)
     if library not in known:
         raise UsageError(f"no runtime uses the library {library}: choose from {', '.join(sorted(known))}")
     return known[library]

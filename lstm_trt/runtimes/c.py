@@ -17,8 +17,7 @@ from lstm_trt.runtimes.base import Availability, HostStep, PreparedStep, Request
 
 NAME = "c"
 
-#: The only package that can matter: the compiler where the system has none.
-DISTRIBUTION = "ziglang"
+DISTRIBUTION = "lstm_trt"
 
 DEVICES = ("cpu",)
 
