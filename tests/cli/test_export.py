@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 import subprocess
 
+import numpy as np
 import onnx
 import pytest
 
 import lstm_trt
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.export.c_file import TARGETS
+from lstm_trt.export.network import build_module, make_weights, reference_outputs
 from lstm_trt.export.to_onnx import export_onnx
 from tests.support.planted_graphs import recurrent, relu
 
 SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
-
-COMPILERS = {"aarch64": "aarch64-linux-gnu-gcc"}
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
@@ -68,19 +68,73 @@ def test_the_functions_of_a_file(tmp_path, monkeypatch, given, samples):
     assert all((f"{written.file.name}_{function}(" in header) == (function in samples) for function in ("run", "step"))
 
 
+#: Prints the answers of `run`, and those of `step`, to the inputs of `inputs()`; the exit status is that of `init`.
+MAIN = """
+#include "net.h"
+#include <stdio.h>
+
+static struct net net;
+
+int main(void)
+{
+    float x[7 * 12], y[7], z;
+    const int result = net_init(&net, net_weights);
+    if (result) return result;
+    for (int i = 0; i < 7 * 12; i++) x[i] = (i * 37 % 101) / 50.f - 1;
+    net_run(&net, x, y);
+    for (int i = 0; i < 7; i++) printf("%.9g ", y[i]);
+    net_reset(&net);
+    for (int i = 0; i < 7; i++) {
+        net_step(&net, x + 12 * i, &z);
+        if (i % 2) net_prepare_next(&net);
+        printf("%.9g ", z);
+    }
+    return 0;
+}
+"""
+
+
+def inputs() -> np.ndarray:
+    return (np.arange(7 * 12) * 37 % 101 / 50 - 1).astype(np.float32).reshape(7, 1, 12)
+
+
+def emulated(processor: str) -> tuple[str, ...]:
+    return ("qemu-x86_64", "-cpu", processor)
+
+
 @pytest.mark.heavy
-@pytest.mark.parametrize("target", TARGETS)
-def test_the_printed_command_compiles_without_a_warning(tmp_path, target):
-    written = lstm_trt.export_c(LstmShape(2, 20, 7), tmp_path, target=target)
-    _, *flags = written.command.split()
-    compiler = COMPILERS.get(target, "gcc")
-    if shutil.which(compiler) is None:
-        pytest.skip(f"needs {compiler}")
-    done = subprocess.run([compiler, "-Wall", "-Wextra", *flags], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stderr == ""
+@pytest.mark.parametrize(
+    ("target", "compiler", "emulator", "status"),
+    [
+        ("native", "gcc", (), 0),
+        ("x86-64-v3", "gcc", emulated("Haswell"), 0),
+        ("x86-64", "gcc", emulated("Nehalem"), 0),
+        ("aarch64", "aarch64-linux-gnu-gcc", ("qemu-aarch64",), 0),
+        ("x86-64-v4", "gcc", emulated("Haswell"), 3),
+        ("x86-64-v3", "gcc", emulated("Nehalem"), 3),
+    ],
+)
+def test_the_files_compile_without_a_warning_and_compute(tmp_path, target, compiler, emulator, status):
+    """In a C program; on a processor that lacks the instructions, `init` reports it."""
+    for program in (compiler, *emulator[:1]):
+        if shutil.which(program) is None:
+            pytest.skip(f"needs {program}")
+    if emulator and emulator[0] == "qemu-x86_64" and platform.machine() != "x86_64":
+        pytest.skip("needs a compiler for x86-64")
+    shape = LstmShape(2, 20, 7)
+    _, *flags, _, _ = lstm_trt.export_c(shape, tmp_path, target=target, name="net").command.split()
+    (tmp_path / "main.c").write_text(MAIN)
+    command = [compiler, *flags, "-static", "-Wall", "-Wextra", "-Wpedantic", "main.c", "net.c", "-o", "main"]
+    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert built.returncode == 0 and built.stderr == ""
+    done = subprocess.run([*emulator, tmp_path / "main"], capture_output=True, text=True)
+    assert done.returncode == status
+    if status == 0:
+        right = reference_outputs(build_module(shape, make_weights(shape, 0)), inputs()).ravel()
+        assert np.allclose(np.fromstring(done.stdout, sep=" ").reshape(2, 7), right, rtol=0, atol=5e-7)
 
 
-def convolution() -> bytes:
+def softplus() -> bytes:
     model = onnx.load_from_string(relu())
     model.graph.node[0].op_type, model.graph.node[0].name = "Softplus", "my_softplus"
     return model.SerializeToString()
@@ -107,7 +161,7 @@ def convolution() -> bytes:
     ids=str,
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, refused, arguments, message):
-    (tmp_path / "planted.onnx").write_bytes(convolution())
+    (tmp_path / "planted.onnx").write_bytes(softplus())
     onnx.save(recurrent("GRU", (5, 1, 6, 4), clip=0.5, states=False), tmp_path / "clipped.onnx")
     given = [tmp_path / word if str(word).endswith(".onnx") else word for word in arguments]
     assert message in refused("export", *given, "--out", tmp_path / "out")
