@@ -247,10 +247,11 @@ def test_the_sanitizers_find_nothing(controller, rng):
 def test_other_compilers(cc, controller, rng):
     if shutil.which(cc[0]) is None or subprocess.run([*cc, "--version"], capture_output=True).returncode:
         pytest.skip("not installed")
-    same_answers(controller[0], compiled(controller[1], "other", cc=cc), rng)
+    # clang warns of functions in the kernel that this network does not use
+    same_answers(controller[0], compiled(controller[1], "other", "-Wno-unused-function", cc=cc), rng)
 
 
 @pytest.mark.heavy
 def test_the_blocks_of_the_page_run(tmp_path, lab):
     counts = run_page((ROOT / "docs/deploy.md").read_text(), tmp_path, lab, shell=True)
-    assert counts["programs"] == 1 and counts["commands"] >= 3
+    assert counts["programs"] == 2 and counts["commands"] >= 3
