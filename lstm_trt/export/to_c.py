@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,8 +27,8 @@ from lstm_trt.export.to_onnx import export_network, sizes_of, static_model
 if TYPE_CHECKING:
     import onnx
 
-#: Calls from which the error is taken.
-MEASURED_CALLS = 8
+#: Samples from which the error is taken at least, in as many calls as they need.
+MEASURED_SAMPLES = 256
 
 #: The processor of this machine, instead of a name in `TARGETS`.
 NATIVE = "native"
@@ -96,8 +97,8 @@ def export_c(
     """Write the network as NAME.c and NAME.h, with weights of more than 1 MiB in NAME.bin, into `folder`.
 
     `target`: "native" for the processor of this machine, or a name in `c_file.TARGETS`. The file has the function
-    `run`, for the whole sequence, and `step`, for one sample with carried state, unless a layer is bidirectional or the
-    length of the sequence is fixed in an ONNX file. An ONNX network with states as inputs and outputs has only `step`,
+    `run`, for the whole sequence, and `step`, for one sample with carried state, unless a layer is bidirectional or an
+    ONNX file fixes another length of the sequence. An ONNX network with states as inputs and outputs has only `step`,
     for its sequence. With a `mode`, "forward" or "stream", there is only `run` or `step`, for the whole sequence.
     Weights of a shape are those of `seed`; `name` is a C identifier (default: that of the network).
 
@@ -120,7 +121,7 @@ def _error_text(error: float | None) -> str:
     """The error of `WrittenC` in words."""
     if error is None:
         return "not measured: the code cannot be compiled, run or evaluated here"
-    return f"{short_number(error, 2)} of the largest output, compared with float64 on {MEASURED_CALLS} random inputs"
+    return f"{short_number(error, 2)} of the largest output, compared with float64 on random numbers"
 
 
 def _models(
@@ -141,10 +142,10 @@ def _models(
 
 
 def _tick(network: OnnxNetwork) -> OnnxNetwork | None:
-    """The network with sequences of one sample; None if the file fixes their length."""
+    """The network with sequences of one sample; None if the file fixes another length."""
     symbol = network.facts.time_symbol
     if symbol is None:
-        return None
+        return network if network.axes["sequence"] == 1 else None
     return OnnxNetwork.of_content(network.path.read_bytes(), network.name, {**dict(network.sizes), symbol: 1})
 
 
@@ -160,7 +161,8 @@ def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
     graph = _in_float64(onnx.load_from_string(model))
     carried = {state.input for state in states}
     (given,) = (value for value in graph.graph.input if value.name not in carried)
-    sets = np.random.default_rng(0).standard_normal((MEASURED_CALLS, *sizes_of(given)), np.float32)
+    calls = math.ceil(MEASURED_SAMPLES / (file.window or file.step))
+    sets = np.random.default_rng(0).standard_normal((calls, *sizes_of(given)), np.float32)
     try:
         expected = in_sequence(partial(evaluate, graph), [{given.name: x.astype(np.float64)} for x in sets], states)
         loaded = LoadedNetwork(file, find_compiler())

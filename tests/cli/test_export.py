@@ -52,13 +52,16 @@ def test_without_a_compiler_the_error_is_unknown(tmp_path, lab):
         (LstmShape(1, 8, 4, directions=2), {"run": 4}),
         ("forward", {"run": 2, "step": 1}),
         ("stream", {"step": 2}),
+        ("one sample", {"run": 1, "step": 1}),
     ],
     ids=str,
 )
 def test_the_functions_of_a_file(tmp_path, monkeypatch, given, samples):
-    """Of a shape, a shape in a mode, and ONNX files without and with states as inputs."""
+    """Of a shape, a shape in a mode, ONNX files without and with states as inputs, and one for a single sample."""
     monkeypatch.setenv("CC", "no-such-compiler")
     network, mode = given if isinstance(given, tuple) else (given, None)
+    if network == "one sample":
+        network = lstm_trt.OnnxNetwork(export_onnx(LstmShape(1, 8, 1), tmp_path).path)
     if isinstance(network, str):
         path = export_onnx(LstmShape(1, 8, 4), tmp_path, symbolic=True, mode=network).path
         network = lstm_trt.OnnxNetwork(path, sizes={"sequence": 2, "batch": 1})
