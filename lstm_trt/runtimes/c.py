@@ -60,7 +60,6 @@ def prepare(request: Request) -> PreparedStep:
         built = time.perf_counter()
         facts = {
             "compiler": compiler.version,
-            "compiler_command": " ".join(compiler.command),
             "flags": " ".join(file.compile_flags),
             "target": file.target.name,
             "vector_length": file.target.vector_length,
