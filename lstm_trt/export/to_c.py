@@ -27,6 +27,9 @@ from lstm_trt.export.to_onnx import export_network, sizes_of, static_model
 if TYPE_CHECKING:
     import onnx
 
+#: Code with a larger error is not written; that of correct code is below 1e-6.
+LARGEST_ERROR = 1e-5
+
 #: Samples from which the error is taken at least, in as many calls as they need.
 MEASURED_SAMPLES = 256
 
@@ -152,15 +155,16 @@ def _tick(network: OnnxNetwork) -> OnnxNetwork | None:
 def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
     """The largest error of an output on random inputs, relative to the largest output; None if it cannot be measured.
 
-    Each call begins with zero states, unless the `states` are inputs of the model.
+    Each call begins with zero states, unless the `states` are inputs of the model. Raises `BuildFailed` if it is above
+    `LARGEST_ERROR`.
     """
     import onnx
 
     if file.target.vector_length > native_target().vector_length:
         return None
     graph = _in_float64(onnx.load_from_string(model))
-    carried = {state.input for state in states}
-    (given,) = (value for value in graph.graph.input if value.name not in carried)
+    known = {tensor.name for tensor in graph.graph.initializer} | {state.input for state in states}
+    (given,) = (value for value in graph.graph.input if value.name not in known)
     calls = math.ceil(MEASURED_SAMPLES / (file.window or file.step))
     sets = np.random.default_rng(0).standard_normal((calls, *sizes_of(given)), np.float32)
     try:
@@ -171,15 +175,18 @@ def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
     outputs = {name: np.empty(expected[0][name].shape, np.float32) for name in file.outputs}
     x, reset = sets[0].copy(), loaded.bound("reset")
     call = loaded.bound("run" if file.window else "step", x, *outputs.values())
-    error, largest = 0.0, 0.0
+    errors, sizes = [], []
     for inputs, right in zip(sets, expected, strict=True):
         if not states:
             reset()
         x[...] = inputs
         call()
-        error = max(error, *(np.abs(outputs[name] - right[name]).max() for name in outputs))
-        largest = max(largest, *(np.abs(right[name]).max() for name in outputs))
-    return float(error / largest) if largest else None
+        errors += [np.abs(array - right[name]).max() for name, array in outputs.items()]
+        sizes += [np.abs(right[name]).max() for name in outputs]
+    error = float(np.max(errors) / max(np.max(sizes), np.finfo(np.float64).tiny))
+    if not error <= LARGEST_ERROR:
+        raise BuildFailed(f"the compiled code is wrong: its error is {error:.2g} of the largest output")
+    return error
 
 
 def _in_float64(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -13,6 +13,8 @@ import pytest
 
 import lstm_trt
 from lstm_trt.config.shape import LstmShape
+from lstm_trt.export import to_c
+from lstm_trt.export.evaluate import evaluate
 from lstm_trt.export.network import build_module, make_weights, reference_outputs
 from lstm_trt.export.to_onnx import export_onnx
 from tests.support.planted_graphs import recurrent, relu
@@ -31,6 +33,18 @@ def test_the_command_writes_what_it_prints(tmp_path, lab):
     head = files[0].read_text().split("*/")[0]
     assert printed["compile with"] in head and printed["error"] in head
     assert 0 < float(printed["error"].split()[0]) < 1e-6
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
+@pytest.mark.parametrize("wrong", [1e-3, np.nan])
+def test_code_that_computes_something_else_is_not_written(tmp_path, refused, monkeypatch, wrong):
+    def planted(model, inputs):
+        return {name: array + wrong for name, array in evaluate(model, inputs).items()}
+
+    monkeypatch.setattr(to_c, "evaluate", planted)
+    arguments = ("export", *SHAPE, "--c", "--target", "x86-64", "--out", tmp_path / "out")
+    assert "the compiled code is wrong" in refused(*arguments, CC="gcc")
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_a_compiler_the_error_is_unknown(tmp_path, lab):
