@@ -5,7 +5,7 @@
    that a product reads its weights once and in order. A NaN is passed on: neither minimum and maximum nor the
    construction of powers of two drop it. */
 
-#define INLINE static inline __attribute__((always_inline))
+#define INLINE static inline __attribute__((always_inline, unused))
 #define UNROLL _Pragma("GCC unroll 24")
 
 typedef float vec __attribute__((vector_size(4 * VL), may_alias));
@@ -74,58 +74,66 @@ INLINE void put(float *to, vec a, int count)
         memcpy(to, &a, 4 * count);
 }
 
+/* 1 / x to 2 in the last place, for normal x and 1 / x. */
+INLINE vec reciprocal(vec x)
+{
+#if VL == 16
+    vec y = (vec)_mm512_rcp14_ps((__m512)x);
+    return y + y * (1.f - x * y);
+#else
+    return 1.f / x;
+#endif
+}
+
 /* e^x for |x| <= 87, clamped there: 2^n times a polynomial of the rest (Cephes, S. Moshier). */
 INLINE vec exponential(vec x)
 {
     const float to_integer = 12582912.f; /* 1.5 * 2^23: the sum has the nearest integer in its last bits */
     x = most(-87.f, least(87.f, x));
     vec sum = x * 1.44269504f + to_integer, n = sum - to_integer;
-    vec r = x - n * 0.693359375f + n * 2.12194440e-4f, p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * (r * r) + r + 1.f;
+    vec r = x - n * 0.693359375f + n * 2.12194440e-4f, s = r * r;
+    vec p = (r * 1.9875691500e-4f + 1.3981999507e-3f) * s + (r * 8.3334519073e-3f + 4.1665795894e-2f);
+    p = p * s + (r * 1.6666665459e-1f + 5.0000001201e-1f);
+    p = p * s + (r + 1.f);
     return p * (vec)(((ivec)sum << 23) + 0x3f800000);
 }
 
-INLINE vec sigmoid(vec x) { return 1.f / (1.f + exponential(-x)); }
+INLINE vec sigmoid(vec x) { return reciprocal(1.f + exponential(-x)); }
 
 /* A rational function, as in Eigen. */
 INLINE vec hyperbolic_tangent(vec x)
 {
     x = most(-7.90531110763549805f, least(7.90531110763549805f, x));
-    vec s = x * x, p = s * -2.76076847742355e-16f + 2.00018790482477e-13f, q = s * 1.19825839466702e-06f + 1.18534705686654e-04f;
-    p = p * s + -8.60467152213735e-11f;
-    p = p * s + 5.12229709037114e-08f;
-    p = p * s + 1.48572235717979e-05f;
-    p = p * s + 6.37261928875436e-04f;
-    p = p * s + 4.89352455891786e-03f;
-    q = q * s + 2.26843463243900e-03f;
-    q = q * s + 4.89352518554385e-03f;
-    return x * (p / q);
+    vec s = x * x, s2 = s * s;
+    vec p = s * 2.00018790482477e-13f + -8.60467152213735e-11f - s2 * 2.76076847742355e-16f;
+    p = p * s2 + (s * 5.12229709037114e-08f + 1.48572235717979e-05f);
+    p = p * s2 + (s * 6.37261928875436e-04f + 4.89352455891786e-03f);
+    vec q = s2 * (s * 1.19825839466702e-06f + 1.18534705686654e-04f) + (s * 2.26843463243900e-03f + 4.89352518554385e-03f);
+    return x * (p * reciprocal(q));
 }
 
-/* sums[r][g] += x[r] times group w of `n` vectors of columns and `k` rows. Few sums would wait for each other, so they
-   are split into those of even and odd rows. */
-INLINE void product(int rows, int n, int k, const float *x, int xs, const float *w, vec *sums)
+/* sums[r][g] += x[r] times a group w of `n` vectors of columns and `k` rows, the last row first if `backwards`. Few sums
+   would wait for each other, so they are split into those of even and odd rows. */
+INLINE void product(int rows, int n, int k, int backwards, const float *x, int xs, const float *w, vec *sums)
 {
     vec a[SUMS], odd[SUMS] = {{0}};
-    const int split = rows * n < 8;
-    int i = 0;
+    const int split = rows * n < 8, paired = split ? k / 2 * 2 : 0;
     UNROLL for (int s = 0; s < rows * n; s++) a[s] = sums[s];
-    if (split)
-        for (; i + 2 <= k; i += 2, w += 2 * n * VL)
-            UNROLL for (int r = 0; r < rows; r++) {
-                UNROLL for (int g = 0; g < n; g++) {
-                    a[r * n + g] += *(const vec *)(w + g * VL) * x[r * xs + i];
-                    odd[r * n + g] += *(const vec *)(w + (n + g) * VL) * x[r * xs + i + 1];
-                }
-            }
-    for (; i < k; i++, w += n * VL)
+    for (int i = 0; i < paired; i += 2) {
+        const int row = backwards ? k - 1 - i : i, next = backwards ? row - 1 : row + 1;
         UNROLL for (int r = 0; r < rows; r++) {
-            UNROLL for (int g = 0; g < n; g++) a[r * n + g] += *(const vec *)(w + g * VL) * x[r * xs + i];
+            UNROLL for (int g = 0; g < n; g++) {
+                a[r * n + g] += *(const vec *)(w + (row * n + g) * VL) * x[r * xs + row];
+                odd[r * n + g] += *(const vec *)(w + (next * n + g) * VL) * x[r * xs + next];
+            }
         }
+    }
+    for (int i = paired; i < k; i++) {
+        const int row = backwards ? k - 1 - i : i;
+        UNROLL for (int r = 0; r < rows; r++) {
+            UNROLL for (int g = 0; g < n; g++) a[r * n + g] += *(const vec *)(w + (row * n + g) * VL) * x[r * xs + row];
+        }
+    }
     UNROLL for (int s = 0; s < rows * n; s++) sums[s] = a[s];
     if (split)
         UNROLL for (int s = 0; s < rows * n; s++) sums[s] += odd[s];
@@ -135,7 +143,7 @@ INLINE void tile(int rows, int n, int k, const float *x, int xs, const float *w,
 {
     vec a[SUMS];
     UNROLL for (int s = 0; s < rows * n; s++) a[s] = *(const vec *)(b + s % n * VL);
-    product(rows, n, k, x, xs, w, a);
+    product(rows, n, k, 0, x, xs, w, a);
     UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int g = 0; g < n; g++) put(y + r * ys + g * VL, a[r * n + g], count - g * VL);
     }
@@ -167,20 +175,24 @@ INLINE void dots(int rows, int k, int count, const float *x, int xs, const float
             float total = b[o];
             for (int i = 0; i + VL <= k; i += VL) sum += get(x + r * xs + i, VL) * *(const vec *)(w + o * PADDED(k) + i);
             if (k % VL) sum += get(x + r * xs + k / VL * VL, k % VL) * *(const vec *)(w + o * PADDED(k) + k / VL * VL);
-            UNROLL for (int width = VL / 2; width; width /= 2) {
-                UNROLL for (int i = 0; i < width; i++) sum[i] += sum[i + width];
-            }
-            y[r * ys + o] = total + sum[0];
+            for (int i = 0; i < VL; i += 4) total += (sum[i] + sum[i + 1]) + (sum[i + 2] + sum[i + 3]);
+            y[r * ys + o] = total;
         }
 }
 
-/* Recurrent layers. Gates are in the order of ONNX and interleaved: for each block of VL units one vector of each gate.
+/* Recurrent layers. Gates are in the order of ONNX. For each block of VL units there is one vector of each gate; the
+   units that remain have their gates one after another, in as few vectors as possible.
    A kind is the number of gates in a product with h. A GRU with linear_before_reset = 0 multiplies h by the reset gate
    before the product of the last gate, and so has two products: RESET, of which the result is r * h (and z is kept in
    the place of c), and AFTER_RESET. */
 enum { LSTM = 4, GRU = 3, RESET = 2, AFTER_RESET = 1 };
 #define GATES(kind) ((kind) == LSTM ? 4 : 3)
-#define GROUP_BLOCKS(kind) (GROUP / (kind))
+#define REST(units) ((units) % VL)
+#define COLUMNS(gates, units) ((units) / VL * VL * (gates) + PADDED(REST(units) * (gates)))
+
+/* Units of a group of blocks, and the number of such groups before the last one, which has all units that remain. */
+#define GROUP_UNITS(gates) (GROUP / (gates) * VL)
+#define GROUPS(gates, units) ((units) / GROUP_UNITS(gates) - ((units) >= GROUP_UNITS(gates) && (units) % GROUP_UNITS(gates) < VL))
 
 /* The result of a block of units from the sums `a` of the recurrent product and x of the input; changes c. */
 INLINE vec cell(int kind, const vec *a, const vec *x, vec h, vec *c)
@@ -200,27 +212,36 @@ INLINE vec cell(int kind, const vec *a, const vec *x, vec h, vec *c)
     return new + z * (h - new);
 }
 
-/* The sums of the recurrent product for `blocks` blocks from `first` on. The last gate of a GRU begins with its bias b. */
-INLINE void recurrent_sums(int kind, int blocks, int first, int units, const float *h, const float *w, const float *b, vec *a)
+/* `n` vectors of sums of the recurrent product with h, from the column `first`; those of a GRU begin with biases b. */
+INLINE void recurrent_sums(int kind, int n, int first, int units, int backwards, const float *h, const float *w, const float *b, vec *a)
 {
-    UNROLL for (int j = 0; j < blocks; j++) {
-        UNROLL for (int g = 0; g < kind; g++) a[j * kind + g] = kind == GRU && g == 2 ? *(const vec *)(b + (first + j) * VL) : (vec){0};
-    }
-    product(1, blocks * kind, units, h, 0, w + first * kind * units * VL, a);
+    UNROLL for (int s = 0; s < n; s++) a[s] = (vec){0};
+    if (kind == GRU)
+        UNROLL for (int s = 0; s < n; s++) a[s] = *(const vec *)(b + first + s * VL);
+    product(1, n, units, backwards, h, 0, w + first * units, a);
 }
 
-/* Results of `blocks` blocks into `to`; `sums`: those of recurrent_sums for all blocks, if they are known. */
-INLINE void group(int kind, int blocks, int first, int units, const float *from, const float *w, const float *b,
+/* Results for `count` units from `first` on into `to`. `sums`: those of recurrent_sums for all units, if known. */
+INLINE void group(int kind, int count, int first, int units, int backwards, const float *from, const float *w, const float *b,
                   const float *sums, const float *x, const float *h, float *c, float *to)
 {
-    vec a[SUMS];
-    if (sums) {
-        UNROLL for (int s = 0; s < blocks * kind; s++) a[s] = *(const vec *)(sums + (first * kind + s) * VL);
-    } else
-        recurrent_sums(kind, blocks, first, units, from, w, b, a);
-    UNROLL for (int j = 0; j < blocks; j++) {
-        const int at = (first + j) * VL;
-        *(vec *)(to + at) = cell(kind, a + j * kind, (const vec *)(x + at * GATES(kind)), *(const vec *)(h + at), (vec *)(c + at));
+    const int whole = count / VL * kind, n = COLUMNS(kind, count) / VL, rest = REST(count);
+    vec a[SUMS], last[8];
+    if (!sums) {
+        recurrent_sums(kind, n, first * kind, units, backwards, from, w, b, a);
+        UNROLL for (int s = whole; s < n; s++) last[s - whole] = a[s];
+        last[n - whole] = (vec){0};
+    }
+    UNROLL for (int j = 0; j < count; j += VL) {
+        const int at = first + j, stride = count - j < VL ? rest : VL;
+        const float *from_memory = sums ? sums + at * kind : stride < VL ? (const float *)last : 0;
+        vec own[4], input[4];
+        UNROLL for (int g = 0; g < kind; g++) own[g] = a[j / VL * kind + g];
+        if (from_memory)
+            UNROLL for (int g = 0; g < kind; g++) own[g] = *(const vec_unaligned *)(from_memory + g * stride);
+        UNROLL for (int g = 0; g < 4; g++)
+            if (g < GATES(kind)) input[g] = *(const vec_unaligned *)(x + at * GATES(kind) + g * stride);
+        *(vec *)(to + at) = cell(kind, own, input, *(const vec *)(h + at), (vec *)(c + at));
     }
 }
 
@@ -229,11 +250,11 @@ INLINE void group(int kind, int blocks, int first, int units, const float *from,
 INLINE void groups(int kind, int backwards, int units, const float *from, const float *w, const float *b, const float *sums,
                    const float *x, const float *h, float *c, float *to)
 {
-    const int size = GROUP_BLOCKS(kind), full = BLOCKS(units) / size, rest = BLOCKS(units) % size;
-    if (rest && backwards) group(kind, rest, full * size, units, from, w, b, sums, x, h, c, to);
+    const int size = GROUP_UNITS(kind), full = GROUPS(kind, units), left = units - full * size;
+    if (left && backwards) group(kind, left, full * size, units, 1, from, w, b, sums, x, h, c, to);
     for (int q = 0; q < full; q++)
-        group(kind, size, (backwards ? full - 1 - q : q) * size, units, from, w, b, sums, x, h, c, to);
-    if (rest && !backwards) group(kind, rest, full * size, units, from, w, b, sums, x, h, c, to);
+        group(kind, size, (backwards ? full - 1 - q : q) * size, units, backwards, from, w, b, sums, x, h, c, to);
+    if (left && !backwards) group(kind, left, full * size, units, 0, from, w, b, sums, x, h, c, to);
 }
 
 /* One time step: the new h from the old, with c and, for RESET, a place for r * h. */
@@ -242,40 +263,43 @@ INLINE void time_step(int kind, int backwards, int units, const float *w, const 
 {
     if (kind == RESET) {
         groups(RESET, backwards, units, h, w, b, sums, x, h, c, reset_h);
-        groups(AFTER_RESET, backwards, units, reset_h, w + 2 * PADDED(units) * units, b, 0, x, h, c, new_h);
+        groups(AFTER_RESET, backwards, units, reset_h, w + COLUMNS(2, units) * units, b, 0, x, h, c, new_h);
     } else
         groups(kind, backwards, units, h, w, b, sums, x, h, c, new_h);
 }
 
-/* Weights of a layer: those of the input, their biases, those of h, the bias of the last gate. */
-#define RECURRENT_WEIGHTS(kind, k, units) (GATES(kind) * PADDED(units) * ((k) + 1))
-#define RECURRENT_BIAS(kind, k, units) (RECURRENT_WEIGHTS(kind, k, units) + GATES(kind) * PADDED(units) * (units))
+/* Offsets in the weights of a layer: those of the input, its biases, those of h, biases of the recurrent product. */
+#define INPUT_BIASES(kind, k, units) (COLUMNS(GATES(kind), units) * (k))
+#define RECURRENT(kind, k, units) (COLUMNS(GATES(kind), units) * ((k) + 1))
+#define RECURRENT_BIASES(kind, k, units) (RECURRENT(kind, k, units) + COLUMNS(GATES(kind), units) * (units))
 
 /* A layer over `rows` time steps of `k` inputs each, backwards in time if `reverse`, from the state that is in h and c to
    the state after it. h has room for three vectors of units; `sums` those of `prepare`, or null; `xp` has room for
-   CHUNK rows of gates. */
+   CHUNK rows of gates and a vector, as `sums` has. Weights larger than NEAR_BYTES are read in alternating order. */
 #define CHUNK 24
+#define NEAR_BYTES 32768
 INLINE void recurrent(int kind, int k, int units, int rows, int reverse, const float *x, const float *w, const float *sums,
                       float *h, float *c, float *xp, float *y, int ys)
 {
-    const int size = PADDED(units), columns = GATES(kind) * size, full = units / VL, rest = units % VL;
-    const float *wh = w + RECURRENT_WEIGHTS(kind, k, units), *b = w + RECURRENT_BIAS(kind, k, units);
+    const int size = PADDED(units), columns = COLUMNS(GATES(kind), units), full = units / VL, rest = REST(units);
+    const int alternate = 4 * columns * units > NEAR_BYTES;
+    const float *wx = w, *bx = w + INPUT_BIASES(kind, k, units), *wh = w + RECURRENT(kind, k, units), *bh = w + RECURRENT_BIASES(kind, k, units);
     for (int begin = 0; begin < rows; begin += CHUNK) {
         const int left = rows - begin, count = left < CHUNK ? left : CHUNK, at = reverse ? left - count : begin;
         if (left < CHUNK)
-            dense(rows % CHUNK, k, columns, x + at * k, k, w, w + columns * k, xp, columns);
+            dense(rows % CHUNK, k, columns, x + at * k, k, wx, bx, xp, columns);
         else
-            dense(CHUNK, k, columns, x + at * k, k, w, w + columns * k, xp, columns);
+            dense(CHUNK, k, columns, x + at * k, k, wx, bx, xp, columns);
         for (int i = 0; i < count; i++) {
             const int row = reverse ? count - 1 - i : i, odd = (begin + i) & 1;
-            const float *old = h + odd * size;
+            const float *old = h + odd * size, *input = xp + row * columns;
             float *new = h + !odd * size, *to = y + (at + row) * ys;
             if (sums && begin + i == 0)
-                time_step(kind, 0, units, wh, b, sums, xp + row * columns, old, c, h + 2 * size, new);
-            else if (odd)
-                time_step(kind, 1, units, wh, b, 0, xp + row * columns, old, c, h + 2 * size, new);
+                time_step(kind, 0, units, wh, bh, sums, input, old, c, h + 2 * size, new);
+            else if (alternate && odd)
+                time_step(kind, 1, units, wh, bh, 0, input, old, c, h + 2 * size, new);
             else
-                time_step(kind, 0, units, wh, b, 0, xp + row * columns, old, c, h + 2 * size, new);
+                time_step(kind, 0, units, wh, bh, 0, input, old, c, h + 2 * size, new);
             for (int j = 0; j < full; j++) put(to + j * VL, *(vec *)(new + j * VL), VL);
             if (rest) put(to + full * VL, *(vec *)(new + full * VL), rest);
         }
@@ -286,11 +310,12 @@ INLINE void recurrent(int kind, int k, int units, int rows, int reverse, const f
 /* The sums of the recurrent product for the next time step, which do not depend on its input. */
 INLINE void prepare(int kind, int k, int units, const float *w, const float *h, float *sums)
 {
-    const int size = GROUP_BLOCKS(kind), n = BLOCKS(units), last = (n - 1) % size + 1;
-    const float *wh = w + RECURRENT_WEIGHTS(kind, k, units), *b = w + RECURRENT_BIAS(kind, k, units);
-    int first = 0;
-    for (; first + size < n; first += size) recurrent_sums(kind, size, first, units, h, wh, b, (vec *)sums + first * kind);
-    recurrent_sums(kind, last, first, units, h, wh, b, (vec *)sums + first * kind);
+    const int size = GROUP_UNITS(kind), full = GROUPS(kind, units), left = units - full * size;
+    const float *wh = w + RECURRENT(kind, k, units), *b = w + RECURRENT_BIASES(kind, k, units);
+    for (int q = 0; q < full; q++)
+        recurrent_sums(kind, size * kind / VL, q * size * kind, units, 0, h, wh, b, (vec *)(sums + q * size * kind));
+    if (left)
+        recurrent_sums(kind, COLUMNS(kind, left) / VL, full * size * kind, units, 0, h, wh, b, (vec *)(sums + full * size * kind));
 }
 
 /* Pointwise functions; a and b are their parameters. */

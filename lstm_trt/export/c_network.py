@@ -1,0 +1,413 @@
+"""The graph of an ONNX model as calls of the functions in `kernel.c`, at static sizes and batch size 1.
+
+At batch size 1 a tensor is a sequence of numbers whatever its axes are, so operators that only rename axes (Transpose,
+Reshape, Squeeze) or take a part (Slice, Gather, Split) need no code: they are evaluated on the addresses of the
+numbers. What depends on constants only is evaluated beforehand. Everything else is refused by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lstm_trt.config.errors import BuildFailed, first_line
+from lstm_trt.config.workload import State
+from lstm_trt.export.onnx_checks import INPUT_NAMES, label, read
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True)
+class Data:
+    """A tensor that is not a constant, as the addresses of its numbers: those of a base are consecutive."""
+
+    at: np.ndarray
+
+
+#: Addresses: index of the base, times this, plus the offset in it.
+BASE = 1 << 40
+
+
+@dataclass
+class Layer:
+    """A recurrent layer; `kind` as in `kernel.c`, `weights` the arrays W, R, and both biases, (gates x units, ...)."""
+
+    kind: str
+    units: int
+    features: int
+    weights: tuple[np.ndarray, ...] = field(repr=False)
+
+    @property
+    def gates(self) -> int:
+        return 4 if self.kind == "LSTM" else 3
+
+    @property
+    def gates_of_h(self) -> int:
+        """Gates in the first product with h."""
+        return {"LSTM": 4, "GRU": 3, "RESET": 2}[self.kind]
+
+
+@dataclass
+class Stage:
+    """One call: the bases that it reads and writes, how many numbers it writes, and its input as a C expression."""
+
+    reads: int
+    writes: int
+    size: int
+    x: str
+
+
+@dataclass
+class Recurrent(Stage):
+    rows: int
+    layer: int
+    place: int
+    width: int
+    reverse: bool
+
+
+@dataclass
+class Dense(Stage):
+    rows: int
+    matrix: np.ndarray  # (k, columns)
+    bias: np.ndarray
+
+
+@dataclass
+class Pointwise(Stage):
+    function: str
+    parameters: tuple[float, ...]
+
+
+@dataclass
+class Affine(Stage):
+    rows: int
+    scale: np.ndarray
+    shift: np.ndarray
+
+
+@dataclass
+class Copy(Stage):
+    place: int
+
+
+#: Operators that move numbers without changing them.
+MOVES = {
+    "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
+    "Unsqueeze",
+}  # fmt: skip
+
+#: Pointwise operator -> function of `kernel.c`; attributes that are its parameters, with defaults.
+POINTWISE: dict[str, tuple[str, dict[str, float]]] = {
+    "Relu": ("relu", {}),
+    "Sigmoid": ("logistic", {}),
+    "Tanh": ("tangent", {}),
+    "LeakyRelu": ("leaky_relu", {"alpha": 0.01}),
+    "Elu": ("elu", {"alpha": 1.0}),
+    "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
+    "Softsign": ("softsign", {}),
+}
+
+#: Number of pieces in which a tensor may lie in memory; each is copied.
+MOST_PIECES = 16
+
+
+class Reader:
+    """One graph with static sizes as stages; `states` are those that are carried.
+
+    Raises `BuildFailed` for an operator or attribute that the kernel lacks.
+    """
+
+    def __init__(self, content: bytes, states: Sequence[State], name: str) -> None:
+        import onnx
+
+        graph = read(content, name).graph
+        self.opsets = {entry.domain: entry.version for entry in onnx.load_from_string(content).opset_import}
+        self.bases: list[str] = []
+        self.stages: list[Stage] = []
+        self.layers: list[Layer] = []
+        self.initial: list[tuple[int | None, int | None]] = []
+        self.product: Data | None = None
+        self.values: dict[str, Data | np.ndarray] = {
+            tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer
+        }
+        self.uses = [name for node in graph.node for name in node.input] + [value.name for value in graph.output]
+        carried = {state.input for state in states}
+        given = [value for value in graph.input if value.name not in self.values]
+        for value in given:
+            if value.type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
+                raise BuildFailed(f"the input {value.name} is not float32: the C kernel takes nothing else")
+            sizes = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+            self.values[value.name] = self._new(f"state {value.name}" if value.name in carried else "x", sizes)
+        inputs = [value.name for value in given if value.name not in carried]
+        if len(inputs) != 1:
+            raise BuildFailed(
+                f"the C kernel takes one input, not {', '.join(inputs)}; states are carried in the mode stream"
+            )
+        self.input = self.values[inputs[0]].at
+        for node in graph.node:
+            self._read(node)
+        self._check_states(states)
+        kept = {state.output for state in states}
+        self.outputs: dict[str, tuple[int, int]] = {}
+        for value in graph.output:
+            if value.name not in kept:
+                self.outputs[value.name] = self._output(value.name)
+
+    def _new(self, base: str, shape: tuple[int, ...]) -> Data:
+        self.bases.append(base)
+        start = (len(self.bases) - 1) * BASE
+        return Data(np.arange(start, start + math.prod(shape)).reshape(shape))
+
+    def _buffer(self, shape: tuple[int, ...]) -> tuple[Data, int]:
+        return self._new(f"b{len(self.bases)}", shape), len(self.bases) - 1
+
+    def _place(self, first: int) -> str:
+        """The C expression of an address."""
+        name, offset = self.bases[first // BASE], first % BASE
+        return f"{name} + {offset}" if offset else name
+
+    def _operand(self, data: Data, node: onnx.NodeProto) -> tuple[int, str]:
+        """The base and the C expression of a tensor, which is copied if it lies in several pieces."""
+        flat = data.at.ravel()
+        pieces = np.split(flat, np.flatnonzero(np.diff(flat) != 1) + 1)
+        if len(pieces) > MOST_PIECES:
+            raise BuildFailed(f"{label(node)}: its input is rearranged in memory, which the C kernel does not do")
+        if len(pieces) > 1:
+            copy, base = self._buffer(flat.shape)
+            place = 0
+            for piece in pieces:
+                read = int(piece[0])
+                self.stages.append(Copy(read // BASE, base, len(piece), self._place(read), place))
+                place += len(piece)
+            flat = copy.at
+        return int(flat[0]) // BASE, self._place(int(flat[0]))
+
+    def _read(self, node: onnx.NodeProto) -> None:
+        import onnx
+
+        has = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+        inputs = [self.values[name] if name else None for name in node.input]
+        kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+        if kind in ("Shape", "Size") or not any(isinstance(value, Data) for value in inputs):
+            outputs = self._evaluated(node, [value.at if isinstance(value, Data) else value for value in inputs])
+        elif kind in MOVES and all(isinstance(value, Data) for value in inputs[: None if kind == "Concat" else 1]):
+            moved = self._evaluated(node, [value.at if isinstance(value, Data) else value for value in inputs])
+            outputs = [Data(at) for at in moved]
+        elif kind == "Dropout":
+            outputs = inputs[:1]
+        elif kind in ("LSTM", "GRU"):
+            outputs = self._recurrent(node, has, inputs)
+        elif kind in ("MatMul", "Gemm"):
+            outputs = [self._dense(node, has, inputs)]
+        elif kind in ("Add", "Sub", "Mul", "Div"):
+            outputs = [self._arithmetic(node, inputs)]
+        elif kind in POINTWISE or kind == "Clip":
+            outputs = [self._pointwise(node, has, inputs)]
+        else:
+            others = ", ".join((*POINTWISE, "Clip"))
+            raise BuildFailed(
+                f"{label(node)}: the C kernel has LSTM, GRU, dense layers, arithmetic with constants, and {others}"
+            )
+        self.values.update(zip(node.output, outputs, strict=False))
+
+    def _evaluated(self, node: onnx.NodeProto, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        """The outputs of one operator, by ONNX's reference evaluator."""
+        import onnx
+        from onnx.reference import ReferenceEvaluator
+
+        ends = [[onnx.ValueInfoProto(name=name) for name in names if name] for names in (node.input, node.output)]
+        opsets = [onnx.helper.make_opsetid(*entry) for entry in self.opsets.items()]
+        model = onnx.helper.make_model(onnx.helper.make_graph([node], "node", *ends), opset_imports=opsets)
+        try:
+            feeds = {name: value for name, value in zip(node.input, inputs, strict=True) if name}
+            return ReferenceEvaluator(model).run(None, feeds)
+        except Exception as error:  # the evaluator raises any class
+            raise BuildFailed(f"{label(node)} cannot be evaluated: {first_line(error)}") from None
+
+    def _constant(self, node: onnx.NodeProto, value: object, what: str) -> np.ndarray:
+        if not isinstance(value, np.ndarray) or value.dtype != np.float32:
+            raise BuildFailed(f"{label(node)}: {what} must be a constant in float32")
+        return value
+
+    def _recurrent(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[object]) -> list[Data]:
+        x, w, r, b, lengths, h, c, p = (*inputs, *(None,) * (8 - len(inputs)))
+        kind, units = node.op_type, int(has["hidden_size"])
+        directions = 2 if has.get("direction") == b"bidirectional" else 1
+        layout = bool(has.get("layout"))
+        if not isinstance(x, Data):
+            raise BuildFailed(f"{label(node)}: its input is a constant")
+        rows, batch = x.at.shape[layout], x.at.shape[1 - layout]
+        names = [name.decode() for name in has.get("activations", ())]
+        default = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}[kind]
+        faults = {
+            f"batch size {batch}, but the C kernel computes batch size 1": batch != 1,
+            f"activations {', '.join(names)}: the C kernel has {', '.join(default)}": names
+            not in ([], default * directions),
+            "clip": "clip" in has,
+            "input_forget": bool(has.get("input_forget")),
+            "peepholes (input P)": p is not None and not (isinstance(p, np.ndarray) and not p.any()),
+            "sequence_lens other than the full length": lengths is not None
+            and not (isinstance(lengths, np.ndarray) and (lengths == rows).all()),
+        }
+        fault = next((text for text, found in faults.items() if found), None)
+        if fault:
+            remedy = "" if "kernel" in fault else ": the C kernel does not support it"
+            raise BuildFailed(f"{label(node)}: {fault}{remedy}")
+        w, r = self._constant(node, w, INPUT_NAMES[1]), self._constant(node, r, INPUT_NAMES[2])
+        gates = w.shape[1] // units
+        b = (
+            np.zeros((directions, 2 * gates * units), np.float32)
+            if b is None
+            else self._constant(node, b, INPUT_NAMES[3])
+        )
+        base, pointer = self._operand(x, node)
+        y, into = self._buffer((rows, directions, 1, units))
+        ends: list[list[np.ndarray]] = [[], []]
+        for index in range(directions):
+            number = len(self.layers)
+            reset_first = kind == "GRU" and not has.get("linear_before_reset")
+            kind_name = "RESET" if reset_first else kind
+            self.layers.append(Layer(kind_name, units, w.shape[2], (w[index], r[index], *np.split(b[index], 2))))
+            self.initial.append(tuple(self._initial(node, value, index) for value in (h, c)))
+            for end, name in zip(ends, ("h", "c"), strict=True):
+                end.append(self._new(f"net->{name}{number}", (1, units)).at)
+            reverse = index == 1 or has.get("direction") == b"reverse"
+            width = directions * units
+            self.stages.append(Recurrent(base, into, y.at.size, pointer, rows, number, index * units, width, reverse))
+        states = [Data(np.stack(end)) for end in ends]
+        if layout:
+            y, states = Data(y.at.transpose(2, 0, 1, 3)), [Data(state.at.swapaxes(0, 1)) for state in states]
+        return [y, *states]
+
+    def _initial(self, node: onnx.NodeProto, value: object, direction: int) -> int | None:
+        """The address of the carried state from which a direction begins; None for zero."""
+        if value is None or (isinstance(value, np.ndarray) and not value.any()):
+            return None
+        state = value.at.reshape(-1, int(value.at.shape[-1]))[direction] if isinstance(value, Data) else np.zeros(0)
+        if not len(state) or (np.diff(state) != 1).any():
+            raise BuildFailed(f"{label(node)}: its initial state must be zero or a carried state")
+        return int(state[0])
+
+    def _check_states(self, states: Sequence[State]) -> None:
+        """Raises `BuildFailed` unless each state is read and written by the same layers, all of them or none."""
+        found = {}
+        for number, starts in enumerate(self.initial):
+            for name, start in zip(("h", "c"), starts, strict=True):
+                needed = states and (name == "h" or self.layers[number].kind == "LSTM")
+                if needed and start is None:
+                    raise BuildFailed(
+                        f"layer {number + 1} begins each call from zero; its state must be carried as well"
+                    )
+                if start is not None:
+                    found[start] = self.bases.index(f"net->{name}{number}") * BASE
+        for state in states:
+            after = self.values[state.output]
+            flat = after.at.ravel() if isinstance(after, Data) else np.zeros(0)
+            begin = self.bases.index(f"state {state.input}") * BASE
+            size = math.prod(state.shape)
+            pieces = {start: into for start, into in found.items() if begin <= start < begin + size}
+            covered = np.full(size, -1)
+            for start, into in pieces.items():
+                units = self.layers[int(self.bases[into // BASE][6:])].units
+                covered[start - begin : start - begin + units] = np.arange(into, into + units)
+            if not np.array_equal(covered, flat):
+                raise BuildFailed(
+                    f"the output {state.output} is not the state of the layers that begin with {state.input}"
+                )
+
+    def _dense(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[object]) -> Data:
+        data, matrix = inputs[0], self._constant(node, inputs[1], "the second factor")
+        if not isinstance(data, Data) or has.get("transA"):
+            raise BuildFailed(f"{label(node)}: the C kernel multiplies rows of data by a constant matrix")
+        matrix = matrix.T if has.get("transB") else matrix
+        if matrix.ndim == 1 or math.prod(matrix.shape[:-2]) != 1:
+            raise BuildFailed(f"{label(node)}: the second factor must be a matrix")
+        k, columns = matrix.shape[-2:]
+        bias = np.zeros(columns, np.float32)
+        if len(inputs) > 2 and inputs[2] is not None:
+            bias = np.broadcast_to(has.get("beta", 1.0) * self._constant(node, inputs[2], "the bias"), (1, columns))[0]
+        base, pointer = self._operand(data, node)
+        shape = (*data.at.shape[:-1], columns)
+        y, into = self._buffer(shape)
+        matrix = has.get("alpha", 1.0) * matrix.reshape(k, columns)
+        self.stages.append(Dense(base, into, y.at.size, pointer, data.at.size // k, matrix, bias))
+        self.product = y
+        return y
+
+    def _arithmetic(self, node: onnx.NodeProto, inputs: Sequence[object]) -> Data:
+        first, second = inputs
+        swapped = not isinstance(first, Data)
+        data, constant = (second, first) if swapped else (first, second)
+        constant = self._constant(node, constant, "one operand")
+        if (swapped and node.op_type == "Div") or np.broadcast_shapes(data.at.shape, constant.shape) != data.at.shape:
+            raise BuildFailed(
+                f"{label(node)}: the C kernel has arithmetic with constants of the same or smaller size only"
+            )
+        constant = np.broadcast_to(constant, data.at.shape).reshape(-1, data.at.shape[-1])
+        rows = len(constant)
+        constant = constant[0] if (constant == constant[0]).all() else constant.ravel()
+        rows = rows if len(constant) == data.at.shape[-1] else 1
+        last = self.stages[-1] if self.stages else None
+        once = self.uses.count(node.input[1 if swapped else 0]) == 1
+        if node.op_type == "Add" and data is self.product and once and rows == last.rows:
+            last.bias = last.bias + constant
+            return data
+        one, zero = np.ones_like(constant), np.zeros_like(constant)
+        scale, shift = {
+            "Add": (one, constant),
+            "Sub": (-one, constant) if swapped else (one, -constant),
+            "Mul": (constant, zero),
+            "Div": (1 / constant if node.op_type == "Div" else one, zero),
+        }[node.op_type]
+        base, pointer = self._operand(data, node)
+        y, into = self._buffer(data.at.shape)
+        self.stages.append(Affine(base, into, y.at.size, pointer, rows, scale, shift))
+        return y
+
+    def _pointwise(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[object]) -> Data:
+        if node.op_type == "Clip":
+            bounds = [*inputs[1:], None, None][:2]
+            known = [
+                has.get(name) if value is None else value for name, value in zip(("min", "max"), bounds, strict=True)
+            ]
+            if any(isinstance(bound, Data) for bound in known):
+                raise BuildFailed(f"{label(node)}: its bounds must be constants")
+            defaults = (-math.inf, math.inf)
+            function = "clip"
+            parameters = [
+                float(default if bound is None else bound) for bound, default in zip(known, defaults, strict=True)
+            ]
+        else:
+            function, defaults = POINTWISE[node.op_type]
+            parameters = [float(has.get(name, default)) for name, default in defaults.items()]
+        base, pointer = self._operand(inputs[0], node)
+        y, into = self._buffer(inputs[0].at.shape)
+        self.stages.append(Pointwise(base, into, y.at.size, pointer, function, tuple(parameters)))
+        return y
+
+    def _output(self, name: str) -> tuple[int, int]:
+        """The base that holds an output, all of it, and its size."""
+        import onnx
+
+        data = self.values[name]
+        if not isinstance(data, Data):
+            raise BuildFailed(f"the output {name} does not depend on the input")
+        end = onnx.helper.make_node("Identity", [name], [name], name=f"output {name}")
+        base, pointer = self._operand(data, end)
+        written = {stage.writes: stage.size for stage in self.stages}
+        if written.get(base) != data.at.size or base in (other for other, _ in self.outputs.values()):
+            copy, into = self._buffer(data.at.shape)
+            self.stages.append(Copy(base, into, copy.at.size, pointer, 0))
+            base = into
+        return base, data.at.size
+
+    @property
+    def rows(self) -> int:
+        """Time steps of the first recurrent layer; 1 without one."""
+        return next((stage.rows for stage in self.stages if isinstance(stage, Recurrent)), 1)
