@@ -5,6 +5,13 @@
    that a product reads its weights once and in order. A NaN is passed on: neither minimum and maximum nor the
    construction of powers of two drop it. */
 
+#include <stdint.h>
+#include <string.h>
+#if VL > 4
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
 #define INLINE static inline __attribute__((always_inline, unused))
 #define UNROLL _Pragma("GCC unroll 24")
 
@@ -41,21 +48,22 @@ INLINE vec most(float a, vec x) { return choose(x < a - (vec){0}, a - (vec){0}, 
 #endif
 
 /* Whether processor and system have the instructions. (Zig's compiler has no working __builtin_cpu_supports.) */
-#if VL > 4
-#include <cpuid.h>
 static int supported(void)
 {
+#if VL > 4
     const unsigned first = bit_OSXSAVE | bit_FMA, saved = VL == 16 ? 0xe6 : 6; /* registers that the system saves */
     const unsigned more = VL == 16 ? bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL : bit_AVX2;
     unsigned a, b, c, d;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & first) != first) return 0;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (b & more) != more) return 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & first) != first)
+        return 0;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (b & more) != more)
+        return 0;
     __asm__("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
     return (a & saved) == saved;
-}
 #else
-static int supported(void) { return 1; }
+    return 1;
 #endif
+}
 
 INLINE vec get(const float *from, int count)
 {
