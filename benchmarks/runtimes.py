@@ -5,23 +5,33 @@ that a drift of the machine affects all of them alike. In the mode "forward" a c
 "stream" `--block` samples with carried state. For each configuration it prints the median over the rounds of two
 ratios within a round, with distribution-free 95 % intervals (order statistics, at least 6 rounds): median latency to
 roofline bound, and to the median of the fastest runtime. Runtimes that lack a mode are listed with the reason.
+
+"onnxruntime session.run" is ONNX Runtime without I/O binding. "c in process" is the code of the runtime `c`, called by
+a C program (`in_process.c`) instead of Python, on the same core in the same rounds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
 import lstm_trt as lab
 from lstm_trt.analysis.quantiles import interval
-from lstm_trt.config.format import microseconds, multiple, table
+from lstm_trt.config.configuration import Configuration
+from lstm_trt.config.format import multiple, short_number, table
+from lstm_trt.export.c_compile import find_compiler
 from lstm_trt.recorder.sweep import run_sweep
 
 #: Layers, hidden units, time steps of a window.
@@ -69,9 +79,31 @@ def text(results: Sequence[Mapping], missing: Sequence[Mapping]) -> str:
     rows = []
     for item in results:
         named = [str(item[name]) for name in ("network", "mode", "runtime", "rounds")]
-        rows.append([*named, microseconds(item["median_us"]), *cells(item["to_bound"]), *cells(item["to_fastest"])])
+        rows.append([*named, short_number(item["median_us"], 3), *cells(item["to_bound"]), *cells(item["to_fastest"])])
     reasons = dict.fromkeys(f"{item['runtime']}, {item['mode']}: {item['reason']}" for item in missing)
     return "\n".join([table(HEADER, rows), *(f"not recorded: {reason}" for reason in reasons)])
+
+
+def in_process(configuration: Configuration, folder: Path) -> Callable[[], float]:
+    """The network of a configuration of `c` as a program; the result is the median of its calls in us, on its core."""
+    network, mode, trials = configuration.workload, configuration.mode, configuration.protocol.trials
+    written = lab.export_c(network, folder / f"{network.label}-{mode}", mode=mode, name="network")
+    source, program = written.paths[0], written.paths[0].with_suffix("")
+    weights = source.with_suffix(".weights")
+    weights.write_bytes(written.file.weights)
+    function, rows = {"forward": ("_run", "network_WINDOW"), "stream": ("_step", "network_STEP")}[mode]
+    macros = ["-DNETWORK=network", f"-DFUNCTION={function}", f"-DROWS={rows}", f"-I{source.parent}"]
+    files = [str(Path(__file__).with_name("in_process.c")), str(source), "-o", str(program)]
+    flags = [*written.file.compile_flags, *macros, "-include", "network.h"]
+    subprocess.run([*find_compiler().command, *flags, *files], check=True)
+    pin = partial(os.sched_setaffinity, 0, configuration.options.cores)
+
+    def median_us() -> float:
+        command = [str(program), str(weights), str(trials)]
+        found = subprocess.run(command, check=True, capture_output=True, text=True, preexec_fn=pin)
+        return float(np.median([int(line) for line in found.stdout.split()])) / 1e3
+
+    return median_us
 
 
 def main() -> int:
@@ -85,7 +117,8 @@ def main() -> int:
     parser.add_argument("--out", metavar="DIR", help="keep the recordings here, and resume if interrupted")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     arguments = parser.parse_args()
-    protocol, options = lab.Protocol(trials=arguments.trials), lab.Options(device=arguments.device)
+    protocol = lab.Protocol(trials=arguments.trials)
+    options, unbound = lab.Options(device=arguments.device), lab.Options(device=arguments.device, io_binding=False)
     ready = [row.runtime for row in lab.doctor().runtimes if row.ready and row.device == options.device]
     configurations, missing = [], []
     for layers, hidden, window in NETWORKS:
@@ -94,11 +127,21 @@ def main() -> int:
             for runtime in arguments.runtimes or ready:
                 try:
                     configurations.append(lab.describe(network, runtime, protocol, options, mode))
+                    if runtime == "onnxruntime":
+                        configurations.append(lab.describe(network, runtime, protocol, unbound, mode))
                 except lab.LabError as error:
                     missing.append({"network": network.label, "mode": mode, "runtime": runtime, "reason": str(error)})
     with ExitStack() as stack:
-        out = arguments.out or stack.enter_context(tempfile.TemporaryDirectory(prefix="lstm_trt-"))
-        report = run_sweep(configurations, out, rounds=arguments.rounds)
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="lstm_trt-"))
+        out = arguments.out or f"{scratch}/recordings"
+        programs = {item.id: in_process(item, Path(scratch)) for item in configurations if item.runtime == "c"}
+        alone: dict[str, dict[int, float]] = {name: {} for name in programs}
+        for number in range(arguments.rounds):
+            report = run_sweep(configurations, out, rounds=number + 1)
+            if report.stopped:
+                break
+            for name, program in programs.items():
+                alone[name][number] = program()
         rows = {
             (row.config_id, row.round): row
             for row in lab.summarize(lab.load(out), by_round=True, clusters=False)
@@ -114,7 +157,14 @@ def main() -> int:
         recorded = {number: row for (name, number), row in rows.items() if name == configuration.id}
         if recorded:
             key = configuration.workload.label, configuration.mode
-            groups.setdefault(key, {})[configuration.runtime] = recorded
+            name = configuration.runtime + ("" if configuration.options.io_binding else " session.run")
+            groups.setdefault(key, {})[name] = recorded
+            others = alone.get(configuration.id, {})
+            if others:
+                one = next(iter(recorded.values()))
+                known = {"runtime_version": one.runtime_version, "floor_us": one.floor_us}
+                rounds = {number: SimpleNamespace(median_us=median, **known) for number, median in others.items()}
+                groups[key]["c in process"] = rounds
     results = [
         {"network": network, "mode": mode, **item}
         for (network, mode), rounds in groups.items()

@@ -11,7 +11,7 @@ import time
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, building
 from lstm_trt.config.workload import Workload
 from lstm_trt.export.c_compile import LoadedNetwork, find_compiler
-from lstm_trt.export.c_file import c_file, native_target
+from lstm_trt.export.c_file import VERSION, c_file, native_target
 from lstm_trt.machine.facts import cpu_name
 from lstm_trt.runtimes.base import Availability, HostStep, PreparedStep, Request
 
@@ -29,9 +29,9 @@ MODES = ("forward", "stream")
 
 
 def availability(device: str = "cpu") -> Availability:
-    """Ready if there is a C compiler, whose version is the runtime's."""
+    """Ready if there is a C compiler; the version is that of the generated code and that of the compiler."""
     try:
-        return Availability(True, find_compiler().version, cpu_name())
+        return Availability(True, f"{VERSION}, {find_compiler().version}", cpu_name())
     except RuntimeUnavailable as error:
         return Availability(False, reason=error.reason, remedy=error.remedy)
 
