@@ -44,7 +44,6 @@
 #endif
 #define SAMPLE_FLOATS (NET(_STEP) * NET(_INPUTS))
 #define ANSWER_FLOATS (NET(_STEP) * NET(_OUTPUTS))
-#define HUGE_PAGE (2u << 20)
 
 struct tick {
     long long intended_ns, started_ns, answered_ns, prepared_ns;
@@ -102,13 +101,11 @@ static double number(int option, const char *text, double least, double most)
 }
 
 /* Zeroed memory that is written once, so that no page fault is left for the loop. */
-static void *touched_memory(size_t bytes, size_t alignment)
+static void *touched_memory(size_t bytes)
 {
     void *memory;
-    if (posix_memalign(&memory, alignment, bytes))
+    if (posix_memalign(&memory, 64, bytes))
         fail(1, "no memory for %zu bytes: give fewer ticks with -n", bytes);
-    if (alignment == HUGE_PAGE)
-        madvise(memory, bytes, MADV_HUGEPAGE); /* fewer misses of the TLB; only advice */
     return memset(memory, 0, bytes);
 }
 
@@ -127,7 +124,7 @@ static float *read_floats(const char *path, size_t multiple, size_t *count)
     long bytes = fseek(file, 0, SEEK_END) ? -1 : ftell(file);
     if (bytes <= 0 || bytes % (multiple * sizeof(float)))
         fail(2, "%s must hold a multiple of %zu float32", path, multiple);
-    float *floats = touched_memory(bytes, HUGE_PAGE);
+    float *floats = touched_memory(bytes);
     rewind(file);
     *count = fread(floats, sizeof(float), bytes / sizeof(float), file);
     if (*count != bytes / sizeof(float))
@@ -229,16 +226,16 @@ int main(int argc, char **argv)
         samples = read_floats(options.samples, SAMPLE_FLOATS, &count);
     else {
         uint32_t random = 1;
-        samples = touched_memory(count * sizeof(float), 64);
+        samples = touched_memory(count * sizeof(float));
         for (size_t i = 0; i < count; i++, random = random * 1664525u + 1013904223u)
             samples[i] = (int32_t)random / 2147483648.0f; /* uniform from -1 to 1 */
     }
-    float *answers = touched_memory(options.ticks * ANSWER_FLOATS * sizeof(float), 64);
-    struct tick *ticks = touched_memory(options.ticks * sizeof(struct tick), 64), before;
+    float *answers = touched_memory(options.ticks * ANSWER_FLOATS * sizeof(float));
+    struct tick *ticks = touched_memory(options.ticks * sizeof(struct tick)), before;
     float *weights_read = NULL;
     if (options.weights) {
         size_t weights_count;
-        weights_read = read_floats(options.weights, 1, &weights_count);
+        weights_read = read_floats(options.weights, NET(_WEIGHTS), &weights_count);
     } else if (!NET(_weights))
         fail(2, "give the weights, %s.bin, with -b", QUOTED(NETWORK));
     static const char *const reasons[] = {

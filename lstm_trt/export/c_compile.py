@@ -40,7 +40,7 @@ INIT_ERRORS = {
     3: "this processor lacks instructions that it was compiled for",
 }
 
-ALIGNMENT, HUGE_PAGE = 64, 2**21
+ALIGNMENT = 64
 
 _VERSIONS = "__clang_major__ __clang_minor__ __clang_patchlevel__ __GNUC__ __GNUC_MINOR__ __GNUC_PATCHLEVEL__"
 
@@ -156,7 +156,9 @@ class LoadedNetwork:
             raise BuildFailed(f"the compiled network cannot be loaded: {first_line(error)}") from None
         size = ctypes.c_ulong.in_dll(self._library, f"{file.name}_size").value
         weights_at = -(-size // ALIGNMENT) * ALIGNMENT
-        self._memory, self._address = _memory(weights_at + len(file.weights), file.weights, weights_at)
+        self._memory = mmap.mmap(-1, weights_at + len(file.weights))  # zero, at the beginning of a page
+        self._memory[weights_at:] = file.weights
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         weights = ctypes.c_void_p(self._address + weights_at)
         result = self._library[f"{file.name}_init"](ctypes.c_void_p(self._address), weights)
         if result:
@@ -170,17 +172,3 @@ class LoadedNetwork:
         found = self._library[f"{self._name}_{function}"]
         found.restype = None
         return partial(found, ctypes.c_void_p(self._address), *(ctypes.c_void_p(array.ctypes.data) for array in arrays))
-
-
-def _memory(size: int, content: bytes, place: int) -> tuple[mmap.mmap, int]:
-    """Memory with `content` at `place`, else zero, and its address; in huge pages if the system has them.
-
-    So a network of usual size needs one entry of the processor's cache of address translations.
-    """
-    memory = mmap.mmap(-1, size + HUGE_PAGE)
-    with suppress(OSError):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    offset = -begin % HUGE_PAGE
-    memory[offset + place : offset + place + len(content)] = content
-    return memory, begin + offset

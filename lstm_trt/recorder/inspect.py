@@ -38,7 +38,8 @@ RUNS, REFUSED, NOT_READY, NO_ONNX = "runs", "refused", "not ready", "reads no ON
 class RuntimeAnswer:
     """What one runtime does with a network in float32: one of the states above, and the reason if it does not run.
 
-    `error`: the relative error of its outputs by norm, None if nothing was compared; `reference`,
+    `mode`: in which it was tried; "stream" if the runtime takes the network in that mode only. `error`: the relative
+    error of its outputs by norm, None if nothing was compared; `reference`,
     `reference_checked_by`, and `nan_reaches_output` as in the provenance of recordings.
     """
 
@@ -51,6 +52,7 @@ class RuntimeAnswer:
     reference: str | None = None
     reference_checked_by: str | None = None
     nan_reaches_output: bool | None = None
+    mode: str = "forward"
 
 
 @dataclass(frozen=True)
@@ -127,14 +129,19 @@ def _answer(network: OnnxNetwork, content: bytes, row: Row, attempt: Callable[[R
 def _attempt(
     pool: WorkerPool, network: OnnxNetwork, row: Row, folder: Path, listener: Callable[[dict], None]
 ) -> RuntimeAnswer:
+    """In each mode of the network that the runtime has, until it runs; otherwise the reason in the first mode."""
     who = (row.runtime, row.device, row.version)
-    configuration = describe(network, row.runtime, _ONCE, Options(device=row.device))
-    outcome = pool.record(configuration, 0, folder, listener)
-    if outcome.failure:
-        return RuntimeAnswer(*who, REFUSED, outcome.failure.reason)
-    parity = files.read(outcome.path).provenance["parity"]
-    names = ("error", "reference", "reference_checked_by", "nan_reaches_output")
-    return RuntimeAnswer(*who, RUNS, **{name: parity[name] for name in names})
+    refused = []
+    for mode in network.modes:
+        if mode in getattr(runtimes.load(row.runtime), "MODES", ("forward",)):
+            configuration = describe(network, row.runtime, _ONCE, Options(device=row.device), mode)
+            outcome = pool.record(configuration, 0, folder, listener)
+            if not outcome.failure:
+                parity = files.read(outcome.path).provenance["parity"]
+                names = ("error", "reference", "reference_checked_by", "nan_reaches_output")
+                return RuntimeAnswer(*who, RUNS, mode=mode, **{name: parity[name] for name in names})
+            refused.append(RuntimeAnswer(*who, REFUSED, outcome.failure.reason))
+    return refused[0]
 
 
 def _layer_dict(layer: RecurrentLayer) -> dict:
@@ -190,7 +197,8 @@ def _remark(answer: RuntimeAnswer) -> str:
     compared = "not checked: there is nothing to compare its outputs with"
     if answer.error is not None:
         compared = f"relative error {short_number(answer.error, 2)} against {answer.reference}{checked}"
-    return "; ".join(filter(None, (compared, nan_text(answer.nan_reaches_output))))
+    only = "" if answer.mode == "forward" else f"in the mode {answer.mode} only"
+    return "; ".join(filter(None, (only, compared, nan_text(answer.nan_reaches_output))))
 
 
 def _shape(sizes: tuple[int, ...]) -> str:
