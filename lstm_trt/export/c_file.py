@@ -18,7 +18,7 @@ import numpy as np
 
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.workload import State
-from lstm_trt.export.c_network import Affine, Dense, Layer, Pointwise, Reader, Recurrent
+from lstm_trt.export.c_network import Affine, Dense, Layer, Pointwise, Reader, Recurrent, parameter
 from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.store import cache, files
 
@@ -169,12 +169,6 @@ def packed(layer: Layer, weights: Weights) -> int:
 # Writing C
 
 
-def identifier(text: str) -> str:
-    """A C identifier for a network: letters, digits and underscores of `text`."""
-    name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_") or "network"
-    return f"n{name}" if name[0].isdigit() else name
-
-
 def c_file(
     model: bytes | None,
     step: bytes | None,
@@ -293,9 +287,8 @@ def _number(value: float) -> str:
 
 
 def _outputs(reader: Reader) -> dict[str, tuple[int, int]]:
-    """Parameter of each output, y or y_NAME if there are several, -> base and size."""
-    alone = len(reader.outputs) == 1
-    return {"y" if alone else f"y_{identifier(name)}": found for name, found in reader.outputs.items()}
+    """Parameter of each output -> base and size."""
+    return {parameter("y", name, reader.outputs): found for name, found in reader.outputs.items()}
 
 
 def _buffers(reader: Reader) -> tuple[dict[int, int], int]:
@@ -306,7 +299,7 @@ def _buffers(reader: Reader) -> tuple[dict[int, int], int]:
     places: dict[int, tuple[int, int]] = {}
     total = 0
     for number, stage in enumerate(reader.stages):
-        if stage.writes not in places and stage.writes not in outputs:
+        if stage.writes in reader.buffers - {*places, *outputs}:
             needed = -(-stage.size // 16) * 16
             fitting = min((entry for entry in free if entry[0] >= needed), default=None)
             if fitting:
@@ -367,15 +360,16 @@ class _Writer:
         def extent(size: int) -> str:
             return f"{reader.rows} * {size // reader.rows}" if size % reader.rows == 0 < reader.rows - 1 else str(size)
 
-        outputs = [f"float {parameter}[{extent(size)}]" for parameter, (_, size) in _outputs(reader).items()]
-        arguments = ", ".join([f"struct {name} *net", f"const float x[{extent(reader.input.size)}]", *outputs])
+        inputs = [f"const float {key}[{extent(size)}]" for key, size in reader.inputs.items()]
+        outputs = [f"float {key}[{extent(size)}]" for key, (_, size) in _outputs(reader).items()]
+        arguments = ", ".join([f"struct {name} *net", *inputs, *outputs])
         return f"void {name}_{function}({arguments})"
 
     def header(self) -> str:
         """NAME.h without its head."""
         name, file, reader = self.file.name, self.file, [*self.passes.values()][-1]
-        sizes = {"INPUTS": reader.input.size}
-        sizes |= {f"OUTPUTS{parameter[1:].upper()}": size for parameter, (_, size) in _outputs(reader).items()}
+        sizes = {f"INPUTS{key[1:]}": size for key, size in reader.inputs.items()}
+        sizes |= {f"OUTPUTS{key[1:]}": size for key, (_, size) in _outputs(reader).items()}
         macros = {"WEIGHTS": len(self.content), "WINDOW": file.window, "STEP": file.step}
         macros |= {key: size // reader.rows if size % reader.rows == 0 else size for key, size in sizes.items()}
         defines = "\n".join(f"#define {name}_{key} {value}" for key, value in macros.items() if value is not None)

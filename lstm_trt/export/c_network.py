@@ -8,6 +8,7 @@ numbers. What depends on constants only is evaluated beforehand. Everything else
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -117,6 +118,17 @@ POINTWISE: dict[str, tuple[str, dict[str, float]]] = {
 MOST_PIECES = 16
 
 
+def identifier(text: str) -> str:
+    """A C identifier for a network: letters, digits and underscores of `text`."""
+    name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_") or "network"
+    return f"n{name}" if name[0].isdigit() else name
+
+
+def parameter(letter: str, name: str, names: Sequence[str]) -> str:
+    """The parameter of a C function for one of the inputs or outputs: x or y, with its name if there are several."""
+    return letter if len(names) == 1 else f"{letter}_{identifier(name)}"
+
+
 class Reader:
     """One graph with static sizes as stages; `states` are those that are carried.
 
@@ -132,6 +144,7 @@ class Reader:
         self.stages: list[Stage] = []
         self.layers: list[Layer] = []
         self.initial: list[tuple[int | None, int | None]] = []
+        self.buffers: set[int] = set()
         self.product: Data | None = None
         self.values: dict[str, Data | np.ndarray] = {
             tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer
@@ -139,17 +152,17 @@ class Reader:
         self.uses = [name for node in graph.node for name in node.input] + [value.name for value in graph.output]
         carried = {state.input for state in states}
         given = [value for value in graph.input if value.name not in self.values]
+        inputs = [value.name for value in given if value.name not in carried]
+        #: Parameter of each input, x or x_NAME if there are several, -> its size.
+        self.inputs: dict[str, int] = {}
         for value in given:
             if value.type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
                 raise BuildFailed(f"the input {value.name} is not float32: the C kernel takes nothing else")
             sizes = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
-            self.values[value.name] = self._new(f"state {value.name}" if value.name in carried else "x", sizes)
-        inputs = [value.name for value in given if value.name not in carried]
-        if len(inputs) != 1:
-            raise BuildFailed(
-                f"the C kernel takes one input, not {', '.join(inputs)}; states are carried in the mode stream"
-            )
-        self.input = self.values[inputs[0]].at
+            base = f"state {value.name}" if value.name in carried else parameter("x", value.name, inputs)
+            self.values[value.name] = self._new(base, sizes)
+            if value.name not in carried:
+                self.inputs[base] = math.prod(sizes)
         for node in graph.node:
             self._read(node)
         self._check_states(states)
@@ -165,6 +178,7 @@ class Reader:
         return Data(np.arange(start, start + math.prod(shape)).reshape(shape))
 
     def _buffer(self, shape: tuple[int, ...]) -> tuple[Data, int]:
+        self.buffers.add(len(self.bases))
         return self._new(f"b{len(self.bases)}", shape), len(self.bases) - 1
 
     def _place(self, first: int) -> str:
@@ -274,9 +288,11 @@ class Reader:
             reset_first = kind == "GRU" and not has.get("linear_before_reset")
             kind_name = "RESET" if reset_first else kind
             self.layers.append(Layer(kind_name, units, w.shape[2], (w[index], r[index], *np.split(b[index], 2))))
-            self.initial.append(tuple(self._initial(node, value, index) for value in (h, c)))
-            for end, name in zip(ends, ("h", "c"), strict=True):
+            starts = []
+            for end, name, value in zip(ends, "hc", (h, c), strict=True):
                 end.append(self._new(f"net->{name}{number}", (1, units)).at)
+                starts.append(self._initial(node, value, index, len(self.bases) - 1))
+            self.initial.append(tuple(starts))
             reverse = index == 1 or has.get("direction") == b"reverse"
             width = directions * units
             self.stages.append(Recurrent(base, into, y.at.size, pointer, rows, number, index * units, width, reverse))
@@ -285,13 +301,18 @@ class Reader:
             y, states = Data(y.at.transpose(2, 0, 1, 3)), [Data(state.at.swapaxes(0, 1)) for state in states]
         return [y, *states]
 
-    def _initial(self, node: onnx.NodeProto, value: object, direction: int) -> int | None:
-        """The address of the carried state from which a direction begins; None for zero."""
+    def _initial(self, node: onnx.NodeProto, value: object, direction: int, into: int) -> int | None:
+        """The address of the state from which a direction begins; None for zero. One that is not carried is copied."""
         if value is None or (isinstance(value, np.ndarray) and not value.any()):
             return None
-        state = value.at.reshape(-1, int(value.at.shape[-1]))[direction] if isinstance(value, Data) else np.zeros(0)
-        if not len(state) or (np.diff(state) != 1).any():
-            raise BuildFailed(f"{label(node)}: its initial state must be zero or a carried state")
+        if not isinstance(value, Data):
+            raise BuildFailed(f"{label(node)}: its initial state must be zero or a tensor, not a constant")
+        state = value.at.reshape(-1, int(value.at.shape[-1]))[direction]
+        base = int(state[0]) // BASE
+        if self.bases[base].startswith("state ") and (np.diff(state) == 1).all():
+            return int(state[0])
+        base, pointer = self._operand(Data(state), node)
+        self.stages.append(Copy(base, into, len(state), pointer, 0))
         return int(state[0])
 
     def _check_states(self, states: Sequence[State]) -> None:
@@ -401,7 +422,8 @@ class Reader:
         end = onnx.helper.make_node("Identity", [name], [name], name=f"output {name}")
         base, pointer = self._operand(data, end)
         written = {stage.writes: stage.size for stage in self.stages}
-        if written.get(base) != data.at.size or base in (other for other, _ in self.outputs.values()):
+        taken = {other for other, _ in self.outputs.values()}
+        if base not in self.buffers - taken or written.get(base) != data.at.size:
             copy, into = self._buffer(data.at.shape)
             self.stages.append(Copy(base, into, copy.at.size, pointer, 0))
             base = into

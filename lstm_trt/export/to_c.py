@@ -18,7 +18,8 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import State
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.c_compile import LoadedNetwork, find_compiler
-from lstm_trt.export.c_file import TARGETS, CFile, Target, c_file, identifier, native_target
+from lstm_trt.export.c_file import TARGETS, CFile, Target, c_file, native_target
+from lstm_trt.export.c_network import identifier
 from lstm_trt.export.evaluate import NotEvaluated, evaluate
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.read_onnx import in_sequence
@@ -164,22 +165,26 @@ def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
         return None
     graph = _in_float64(onnx.load_from_string(model))
     known = {tensor.name for tensor in graph.graph.initializer} | {state.input for state in states}
-    (given,) = (value for value in graph.graph.input if value.name not in known)
-    calls = math.ceil(MEASURED_SAMPLES / (file.window or file.step))
-    sets = np.random.default_rng(0).standard_normal((calls, *sizes_of(given)), np.float32)
+    shapes = {value.name: sizes_of(value) for value in graph.graph.input if value.name not in known}
+    generator, calls = np.random.default_rng(0), math.ceil(MEASURED_SAMPLES / (file.window or file.step))
+    sets = [
+        {name: generator.standard_normal(shape, np.float32) for name, shape in shapes.items()} for _ in range(calls)
+    ]
     try:
-        expected = in_sequence(partial(evaluate, graph), [{given.name: x.astype(np.float64)} for x in sets], states)
+        wide = [{name: array.astype(np.float64) for name, array in inputs.items()} for inputs in sets]
+        expected = in_sequence(partial(evaluate, graph), wide, states)
         loaded = LoadedNetwork(file, find_compiler())
     except (BuildFailed, RuntimeUnavailable, NotEvaluated):
         return None
     outputs = {name: np.empty(expected[0][name].shape, np.float32) for name in file.outputs}
-    x, reset = sets[0].copy(), loaded.bound("reset")
-    call = loaded.bound("run" if file.window else "step", x, *outputs.values())
+    given, reset = {name: array.copy() for name, array in sets[0].items()}, loaded.bound("reset")
+    call = loaded.bound("run" if file.window else "step", *given.values(), *outputs.values())
     errors, sizes = [], []
     for inputs, right in zip(sets, expected, strict=True):
         if not states:
             reset()
-        x[...] = inputs
+        for name, array in inputs.items():
+            given[name][...] = array
         call()
         errors += [np.abs(array - right[name]).max() for name, array in outputs.items()]
         sizes += [np.abs(right[name]).max() for name in outputs]
