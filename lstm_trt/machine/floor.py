@@ -76,14 +76,16 @@ class MachineRates:
     measured_at: str
     probe: str = ""
 
-    def read_rate(self, size: float) -> float:
-        """1e9 bytes/s at which one core reads a working set of `size` bytes.
+    def read_ns(self, size: float) -> float:
+        """The least time in ns in which one core reads `size` bytes again and again, in any order.
 
-        That of the largest measured set of at most this size, but at least that of any larger set, so that the bound
-        is not too high.
+        With the measured sets s1 < s2 < ... < sn up to `size`: if s(i) bytes of them stay in nearer caches, the others
+        are read at best at the highest rate of s(i+1) or a larger set. This holds for every i, also for 0 bytes.
         """
-        below = [index for index, (measured, _) in enumerate(self.read_gb_s) if measured <= size]
-        return max(rate for _, rate in self.read_gb_s[below[-1] if below else 0 :])
+        rates = [rate for _, rate in self.read_gb_s]
+        kept = [0, *(measured for measured, _ in self.read_gb_s)]
+        last = max(1, sum(measured <= size for measured, _ in self.read_gb_s))
+        return max((size - kept[index]) / max(rates[index:]) for index in range(last))
 
     def as_dict(self) -> dict:
         """JSON values."""
@@ -120,25 +122,23 @@ class RooflineBound:
 def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
     """The roofline bound of one forward pass in float32 (Williams, Waterman and Patterson, CACM 52, 2009).
 
-    With P = cores x peak rate, R(w) = cores x rate of reading w / cores bytes repeatedly
-    on each core, and for each of `workload.recurrent_layers` and each direction G gates
-    (4H for an LSTM, 3H for a GRU, H for an RNN), I inputs, batch B, S steps:
+    With P = cores x peak rate, T(w) = least time for reading w / cores bytes on each core
+    (`MachineRates.read_ns`), and for each of `workload.recurrent_layers` and each direction
+    G gates (4H for an LSTM, 3H for a GRU, H for an RNN), I inputs, batch B, S steps:
 
-        inputs      max(2 * G * I * B * S / P,  4 * G * I / R)      all steps at once
-        recurrence  S * max(2 * G * H * B / P,  4 * G * H / R)      step by step
+        inputs      max(2 * G * I * B * S / P,  T(4 * G * I))      all steps at once
+        recurrence  S * max(2 * G * H * B / P,  T(4 * G * H))      step by step
         others      (`workload.flops` - those of the recurrent layers) / P
 
     The weights of each layer and direction are a separate working set, since a runtime
     can work layer by layer. Gate functions, activations and calls are left out. The
     first step counts too: all runtimes that were examined multiply by the initial state,
-    even if it is zero. A kernel that keeps part of the weights in a nearer cache between
-    steps could be faster than this bound; none is known.
+    even if it is zero.
     """
     peak = rates.cores * rates.gflops_per_core  # flop/ns
 
     def traffic_ns(size: int) -> float:
-        share = size / rates.cores
-        return share / rates.read_rate(share)
+        return rates.read_ns(size / rates.cores)
 
     layers = workload.recurrent_layers
     counted = sum(layer.input_flops + layer.recurrent_flops for layer in layers)

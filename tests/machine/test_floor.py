@@ -57,20 +57,31 @@ def test_the_bound_of_a_network_with_other_layers():
 
 
 def test_floor_against_the_table_of_the_project():
-    """The tight floors written down for A, B and C, with pointwise work, were 1.38 ms, 43 us and 4.15 ms."""
+    """The floors written down for A, B and C, with pointwise work, were 1.38 ms, 43 us and 4.15 ms.
+
+    They assumed that no weight stays in a nearer cache between two steps. Here 16 of the 64 KiB of B may.
+    """
     a = roofline_bound(LstmShape(2, 200, 200, 1, 12), EPYC).total_ns
     b = roofline_bound(LstmShape(1, 64, 100, 1, 64), EPYC).total_ns
     c = roofline_bound(LstmShape(1, 512, 32, 8, 512), EPYC).total_ns
     assert a == pytest.approx(1.38e6, rel=0.03)
-    assert b == pytest.approx(43e3, rel=0.08)
+    assert b == pytest.approx(43e3 - 100 * 16384 / 230, rel=0.08)
     assert c == pytest.approx(4.15e6, rel=0.03)
 
 
-def test_rate_is_that_of_the_next_smaller_set_and_never_below_a_larger_one():
+def test_reading_uses_all_caches_and_never_a_rate_below_that_of_a_larger_set():
     dip = replace(UNIT, read_gb_s=((1000, 50.0), (2000, 20.0), (4000, 30.0), (8000, 10.0)))
-    assert [dip.read_rate(size) for size in (1, 1000, 1999, 2000, 3999, 4000, 8000, 10**9)] == [
-        50, 50, 50, 30, 30, 30, 10, 10,
-    ]  # fmt: skip
+    # up to 1999 bytes at 50; from 2000 on what exceeds 1000 bytes at 30; at 8000 what exceeds 4000 bytes at 10
+    times = {1: 1 / 50, 1000: 20, 1999: 1999 / 50, 2000: 40, 3999: 2999 / 30, 4000: 100, 8000: 400, 10**6: 99600}
+    assert {size: dip.read_ns(size) for size in times} == pytest.approx(times)
+
+
+def test_no_order_of_reading_beats_the_least_time():
+    """A set of s lines, of which those that were read last are in a cache of 10: the best order reads s - 10 others."""
+    two = replace(UNIT, read_gb_s=((10, 4.0), (20, 1.0)))
+    for size in (20, 25, 100):
+        backwards_and_forwards = (size - 10) / 1.0 + 10 / 4.0  # hits the 10 lines that are left of the pass before
+        assert two.read_ns(size) <= backwards_and_forwards
 
 
 @pytest.mark.parametrize("machine_rates", [UNIT, EPYC, replace(EPYC, cores=3)])
@@ -118,7 +129,8 @@ def test_measured_rates_are_plausible():
     assert 1 < measured.gflops_per_core < 2000
     sizes = [size for size, _ in measured.read_gb_s]
     assert sizes == sorted(sizes) and sizes[0] == 16 * 1024 and sizes[-1] == 256 * 2**20
-    assert measured.read_rate(sizes[0]) >= measured.read_rate(sizes[-1]) > 0.5
+    least_ns = [measured.read_ns(size) for size in sizes]
+    assert least_ns == sorted(least_ns) and 0.5 < sizes[-1] / least_ns[-1] <= sizes[0] / least_ns[0]
     json.dumps(measured.as_dict(), allow_nan=False)
 
 
