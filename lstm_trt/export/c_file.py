@@ -257,7 +257,8 @@ def _body(reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights)
             columns = len(weights.gates(layer.weights[2], layer.gates))
             gates = max(gates, min(stage.rows, CHUNK) * columns + weights.length)
             number = stage.layer
-            state = f"PREPARED({number}), net->h{number}, net->c{number}, net->gates"
+            prepared = "0" if number in reader.given else f"PREPARED({number})"
+            state = f"{prepared}, net->h{number}, net->c{number}, net->gates"
             calls.append(f"{name}({x}, w + {offset}, {state}, {y} + {stage.place});")
         elif isinstance(stage, Dense):
             k, columns = stage.matrix.shape

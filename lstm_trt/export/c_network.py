@@ -125,8 +125,14 @@ def identifier(text: str) -> str:
 
 
 def parameter(letter: str, name: str, names: Sequence[str]) -> str:
-    """The parameter of a C function for one of the inputs or outputs: x or y, with its name if there are several."""
-    return letter if len(names) == 1 else f"{letter}_{identifier(name)}"
+    """The parameter of a C function for one of the inputs or outputs: x or y, with its name if there are several.
+
+    The numbers of the inputs or outputs replace names that are not different in C.
+    """
+    if len(names) == 1:
+        return letter
+    different = len({identifier(each) for each in names}) == len(names)
+    return f"{letter}_{identifier(name) if different else list(names).index(name)}"
 
 
 class Reader:
@@ -144,8 +150,10 @@ class Reader:
         self.stages: list[Stage] = []
         self.layers: list[Layer] = []
         self.initial: list[tuple[int | None, int | None]] = []
+        #: Numbers of the layers with an initial state that each call copies.
+        self.given: set[int] = set()
         self.buffers: set[int] = set()
-        self.product: Data | None = None
+        self.products: list[tuple[Data, Dense]] = []
         self.values: dict[str, Data | np.ndarray] = {
             tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer
         }
@@ -186,12 +194,15 @@ class Reader:
         name, offset = self.bases[first // BASE], first % BASE
         return f"{name} + {offset}" if offset else name
 
-    def _operand(self, data: Data, node: onnx.NodeProto) -> tuple[int, str]:
+    def _operand(self, data: Data, what: str) -> tuple[int, str]:
         """The base and the C expression of a tensor, which is copied if it lies in several pieces."""
         flat = data.at.ravel()
         pieces = np.split(flat, np.flatnonzero(np.diff(flat) != 1) + 1)
         if len(pieces) > MOST_PIECES:
-            raise BuildFailed(f"{label(node)}: its input is rearranged in memory, which the C kernel does not do")
+            raise BuildFailed(
+                f"{what} is rearranged (Transpose, Gather, Slice, Concat) from more than {MOST_PIECES} parts of memory,"
+                " which the C kernel does not support"
+            )
         if len(pieces) > 1:
             copy, base = self._buffer(flat.shape)
             place = 0
@@ -206,6 +217,9 @@ class Reader:
         import onnx
 
         has = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+        unknown = [name for name in node.input if name and name not in self.values]
+        if unknown:
+            raise BuildFailed(f"{label(node)}: the C kernel does not compute its input {unknown[0]}")
         inputs = [self.values[name] if name else None for name in node.input]
         kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
         if kind in ("Shape", "Size") or not any(isinstance(value, Data) for value in inputs):
@@ -214,7 +228,7 @@ class Reader:
             moved = self._evaluated(node, [value.at if isinstance(value, Data) else value for value in inputs])
             outputs = [Data(at) for at in moved]
         elif kind == "Dropout":
-            outputs = inputs[:1]
+            outputs = [Data(inputs[0].at)]
         elif kind in ("LSTM", "GRU"):
             outputs = self._recurrent(node, has, inputs)
         elif kind in ("MatMul", "Gemm"):
@@ -251,36 +265,40 @@ class Reader:
 
     def _recurrent(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[object]) -> list[Data]:
         x, w, r, b, lengths, h, c, p = (*inputs, *(None,) * (8 - len(inputs)))
-        kind, units = node.op_type, int(has["hidden_size"])
-        directions = 2 if has.get("direction") == b"bidirectional" else 1
-        layout = bool(has.get("layout"))
         if not isinstance(x, Data):
             raise BuildFailed(f"{label(node)}: its input is a constant")
+        w, r = self._constant(node, w, INPUT_NAMES[1]), self._constant(node, r, INPUT_NAMES[2])
+        kind, units, layout = node.op_type, r.shape[-1], bool(has.get("layout"))
+        direction = has.get("direction", b"forward").decode(errors="replace")
+        directions = 2 if direction == "bidirectional" else 1
         rows, batch = x.at.shape[layout], x.at.shape[1 - layout]
-        names = [name.decode() for name in has.get("activations", ())]
         default = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}[kind]
+        names = [name.decode(errors="replace") for name in has.get("activations", ())] or default * directions
+        gates = 4 if kind == "LSTM" else 3
+        expected = (directions, gates * units)
+        full = lengths is None or (isinstance(lengths, np.ndarray) and (lengths == rows).all())
+        without = p is None or (isinstance(p, np.ndarray) and not p.any())
+        lacks = "the C kernel does not support"
         faults = {
+            f"unknown direction {direction!r}": direction not in ("forward", "reverse", "bidirectional"),
+            f"hidden_size {has.get('hidden_size')}, but R of {units} units": has.get("hidden_size") != units,
+            f"W has shape {w.shape}, expected {(*expected, x.at.shape[-1])}": w.shape != (*expected, x.at.shape[-1]),
+            f"R has shape {r.shape}, expected {(*expected, units)}": r.shape != (*expected, units),
             f"batch size {batch}, but the C kernel computes batch size 1": batch != 1,
-            f"activations {', '.join(names)}: the C kernel has {', '.join(default)}": names
-            not in ([], default * directions),
-            "clip": "clip" in has,
-            "input_forget": bool(has.get("input_forget")),
-            "peepholes (input P)": p is not None and not (isinstance(p, np.ndarray) and not p.any()),
-            "sequence_lens other than the full length": lengths is not None
-            and not (isinstance(lengths, np.ndarray) and (lengths == rows).all()),
+            f"{lacks} activations {', '.join(names)}, only {', '.join(default)}": names != default * directions,
+            f"{lacks} clip": "clip" in has,
+            f"{lacks} input_forget": bool(has.get("input_forget")),
+            f"{lacks} peepholes (input P)": not without,
+            f"{lacks} sequence_lens other than the full length": not full,
         }
         fault = next((text for text, found in faults.items() if found), None)
         if fault:
-            remedy = "" if "kernel" in fault else ": the C kernel does not support it"
-            raise BuildFailed(f"{label(node)}: {fault}{remedy}")
-        w, r = self._constant(node, w, INPUT_NAMES[1]), self._constant(node, r, INPUT_NAMES[2])
-        gates = w.shape[1] // units
-        b = (
-            np.zeros((directions, 2 * gates * units), np.float32)
-            if b is None
-            else self._constant(node, b, INPUT_NAMES[3])
-        )
-        base, pointer = self._operand(x, node)
+            raise BuildFailed(f"{label(node)}: {fault}")
+        shape = (directions, 2 * gates * units)
+        b = np.zeros(shape, np.float32) if b is None else self._constant(node, b, INPUT_NAMES[3])
+        if b.shape != shape:
+            raise BuildFailed(f"{label(node)}: B has shape {b.shape}, expected {shape}")
+        base, pointer = self._operand(x, f"the input of {label(node)}")
         y, into = self._buffer((rows, directions, 1, units))
         ends: list[list[np.ndarray]] = [[], []]
         for index in range(directions):
@@ -293,7 +311,7 @@ class Reader:
                 end.append(self._new(f"net->{name}{number}", (1, units)).at)
                 starts.append(self._initial(node, value, index, len(self.bases) - 1))
             self.initial.append(tuple(starts))
-            reverse = index == 1 or has.get("direction") == b"reverse"
+            reverse = index == 1 or direction == "reverse"
             width = directions * units
             self.stages.append(Recurrent(base, into, y.at.size, pointer, rows, number, index * units, width, reverse))
         states = [Data(np.stack(end)) for end in ends]
@@ -311,8 +329,9 @@ class Reader:
         base = int(state[0]) // BASE
         if self.bases[base].startswith("state ") and (np.diff(state) == 1).all():
             return int(state[0])
-        base, pointer = self._operand(Data(state), node)
+        base, pointer = self._operand(Data(state), f"the initial state of {label(node)}")
         self.stages.append(Copy(base, into, len(state), pointer, 0))
+        self.given.add(len(self.layers) - 1)
         return int(state[0])
 
     def _check_states(self, states: Sequence[State]) -> None:
@@ -352,13 +371,17 @@ class Reader:
         k, columns = matrix.shape[-2:]
         bias = np.zeros(columns, np.float32)
         if len(inputs) > 2 and inputs[2] is not None:
-            bias = np.broadcast_to(has.get("beta", 1.0) * self._constant(node, inputs[2], "the bias"), (1, columns))[0]
-        base, pointer = self._operand(data, node)
-        shape = (*data.at.shape[:-1], columns)
+            bias = has.get("beta", 1.0) * self._constant(node, inputs[2], "the bias")
+            each = np.broadcast_to(bias, (data.at.shape[0], columns))
+            if (each != each[0]).any():
+                raise BuildFailed(f"{label(node)}: its bias must be the same for all rows")
+            bias = each[0]
+        base, pointer = self._operand(data, f"the input of {label(node)}")
+        shape = (*np.broadcast_shapes(data.at.shape[:-2], matrix.shape[:-2]), *data.at.shape[-2:-1], columns)
         y, into = self._buffer(shape)
         matrix = has.get("alpha", 1.0) * matrix.reshape(k, columns)
         self.stages.append(Dense(base, into, y.at.size, pointer, data.at.size // k, matrix, bias))
-        self.product = y
+        self.products.append((y, self.stages[-1]))
         return y
 
     def _arithmetic(self, node: onnx.NodeProto, inputs: Sequence[object]) -> Data:
@@ -366,18 +389,18 @@ class Reader:
         swapped = not isinstance(first, Data)
         data, constant = (second, first) if swapped else (first, second)
         constant = self._constant(node, constant, "one operand")
-        if (swapped and node.op_type == "Div") or np.broadcast_shapes(data.at.shape, constant.shape) != data.at.shape:
-            raise BuildFailed(
-                f"{label(node)}: the C kernel has arithmetic with constants of the same or smaller size only"
-            )
+        if swapped and node.op_type == "Div":
+            raise BuildFailed(f"{label(node)}: the C kernel divides by constants only")
+        if np.broadcast_shapes(data.at.shape, constant.shape) != data.at.shape:
+            raise BuildFailed(f"{label(node)}: its constant has more elements or axes than its input")
         constant = np.broadcast_to(constant, data.at.shape).reshape(-1, data.at.shape[-1])
         rows = len(constant)
         constant = constant[0] if (constant == constant[0]).all() else constant.ravel()
         rows = rows if len(constant) == data.at.shape[-1] else 1
-        last = self.stages[-1] if self.stages else None
         once = self.uses.count(node.input[1 if swapped else 0]) == 1
-        if node.op_type == "Add" and data is self.product and once and rows == last.rows:
-            last.bias = last.bias + constant
+        product = next((stage for product, stage in self.products if product is data and stage.rows == rows), None)
+        if node.op_type == "Add" and product and once:
+            product.bias = product.bias + constant
             return data
         one, zero = np.ones_like(constant), np.zeros_like(constant)
         scale, shift = {
@@ -386,7 +409,7 @@ class Reader:
             "Mul": (constant, zero),
             "Div": (1 / constant if node.op_type == "Div" else one, zero),
         }[node.op_type]
-        base, pointer = self._operand(data, node)
+        base, pointer = self._operand(data, f"the input of {label(node)}")
         y, into = self._buffer(data.at.shape)
         self.stages.append(Affine(base, into, y.at.size, pointer, rows, scale, shift))
         return y
@@ -407,20 +430,17 @@ class Reader:
         else:
             function, defaults = POINTWISE[node.op_type]
             parameters = [float(has.get(name, default)) for name, default in defaults.items()]
-        base, pointer = self._operand(inputs[0], node)
+        base, pointer = self._operand(inputs[0], f"the input of {label(node)}")
         y, into = self._buffer(inputs[0].at.shape)
         self.stages.append(Pointwise(base, into, y.at.size, pointer, function, tuple(parameters)))
         return y
 
     def _output(self, name: str) -> tuple[int, int]:
         """The base that holds an output, all of it, and its size."""
-        import onnx
-
         data = self.values[name]
         if not isinstance(data, Data):
             raise BuildFailed(f"the output {name} does not depend on the input")
-        end = onnx.helper.make_node("Identity", [name], [name], name=f"output {name}")
-        base, pointer = self._operand(data, end)
+        base, pointer = self._operand(data, f"the output {name}")
         written = {stage.writes: stage.size for stage in self.stages}
         taken = {other for other, _ in self.outputs.values()}
         if base not in self.buffers - taken or written.get(base) != data.at.size:

@@ -328,7 +328,7 @@ INLINE void prepare(int kind, int k, int units, const float *w, const float *h, 
 
 /* Pointwise functions; a and b are their parameters. */
 INLINE vec relu(vec x, float a, float b) { return (void)a, (void)b, most(0, x); }
-INLINE vec clip(vec x, float a, float b) { return most(a, least(b, x)); }
+INLINE vec clip(vec x, float a, float b) { return least(b, most(a, x)); }
 INLINE vec leaky_relu(vec x, float a, float b) { return (void)b, most(0, x) + a * least(0, x); }
 INLINE vec hard_sigmoid(vec x, float a, float b) { return most(0, least(1, a * x + b)); }
 INLINE vec elu(vec x, float a, float b) { return (void)b, most(0, x) + a * (exponential(least(0, x)) - 1); }

@@ -1,0 +1,140 @@
+"""Networks of random sizes for the C kernel, as ONNX models, and their outputs in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from lstm_trt.export.c_compile import LoadedNetwork, find_compiler
+from lstm_trt.export.c_file import CFile, Target
+from lstm_trt.export.evaluate import evaluate
+from lstm_trt.export.to_c import _in_float64
+from tests.support.own_networks import model_of, value
+
+KINDS = {"LSTM": ("LSTM", {}), "GRU": ("GRU", {"linear_before_reset": 1}), "GRU, reset first": ("GRU", {})}
+
+#: Pointwise operators with attributes.
+FUNCTIONS = {
+    "Relu": {}, "Tanh": {}, "Sigmoid": {}, "Elu": {"alpha": 0.7}, "LeakyRelu": {"alpha": 0.2}, "Softsign": {},
+    "HardSigmoid": {"alpha": 0.3, "beta": 0.4},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A network: input (sequence, 1, features), recurrent layers, and what is around them if `around`."""
+
+    kinds: tuple[str, ...]
+    hidden: tuple[int, ...]
+    sequence: int
+    features: int
+    bias: bool = True
+    around: bool = False
+    directions: tuple[str, ...] = ()
+    seed: int = 0
+
+    @property
+    def carries(self) -> bool:
+        """Whether it can be computed step by step."""
+        return not any(direction != "forward" for direction in self.directions)
+
+
+def drawn(rng: np.random.Generator, largest: int = 400) -> Plan:
+    """Up to 4 layers, `largest` units, 300 time steps and 64 features, small sizes more often than large ones."""
+
+    def size(most: int) -> int:
+        return int(np.exp(rng.uniform(0, np.log(most + 1))))
+
+    layers, hidden = int(rng.integers(1, 5)), size(largest)
+    return Plan(
+        kinds=tuple(rng.choice(list(KINDS), layers)) if rng.random() < 0.3 else (rng.choice(list(KINDS)),) * layers,
+        hidden=tuple(size(largest) for _ in range(layers)) if rng.random() < 0.3 else (hidden,) * layers,
+        sequence=size(300),
+        features=size(64),
+        bias=rng.random() < 0.75,
+        around=rng.random() < 0.4,
+        directions=tuple(rng.choice(["forward", "reverse", "bidirectional"], layers)) if rng.random() < 0.15 else (),
+        seed=int(rng.integers(2**31)),
+    )
+
+
+def network(plan: Plan, rows: int | None = None) -> onnx.ModelProto:
+    """The ONNX model for so many time steps (default: all of the plan); the weights do not depend on them.
+
+    Outputs: `y` for each time step and `last`, the state h of the last layer.
+    """
+    random, rows = np.random.default_rng(plan.seed), rows or plan.sequence
+    nodes: list[onnx.NodeProto] = []
+    constants: list[onnx.TensorProto] = []
+
+    def constant(*shape: int, bound: float = 1.0) -> str:
+        name = f"c{len(constants)}"
+        constants.append(numpy_helper.from_array(random.uniform(-bound, bound, shape).astype(np.float32), name))
+        return name
+
+    def add(kind: str, *inputs: str, **attributes: object) -> str:
+        nodes.append(helper.make_node(kind, inputs, [f"v{len(nodes)}"], **attributes))
+        return nodes[-1].output[0]
+
+    def around(name: str, width: int, new: int) -> str:
+        name = add("Add", add("MatMul", name, constant(width, new, bound=width**-0.5)), constant(new))
+        function = random.choice(list(FUNCTIONS))
+        return add(function, name, **FUNCTIONS[function])
+
+    name, width = "x", plan.features
+    if plan.around:
+        name = add("Mul", add("Sub", name, constant(width)), constant(width))
+        if random.random() < 0.5:
+            width, old = int(random.integers(1, 40)), width
+            name = around(name, old, width)
+    last = ""
+    for number, (kind, units) in enumerate(zip(plan.kinds, plan.hidden, strict=True)):
+        direction = plan.directions[number] if plan.directions else "forward"
+        count = 2 if direction == "bidirectional" else 1
+        operator, attributes = KINDS[kind]
+        gates, bound = (4 if operator == "LSTM" else 3) * units, units**-0.5
+        weights = [constant(count, gates, width, bound=bound), constant(count, gates, units, bound=bound)]
+        weights += [constant(count, 2 * gates, bound=bound)] if plan.bias else []
+        last = f"h{number}"
+        nodes.append(
+            helper.make_node(
+                operator,
+                [name, *weights],
+                [f"y{number}", last],
+                name=f"layer_{number}",
+                hidden_size=units,
+                direction=direction,
+                **attributes,
+            )
+        )
+        width = count * units
+        shape = numpy_helper.from_array(np.array([rows, 1, width]), f"shape{number}")
+        constants.append(shape)
+        name = add("Reshape", add("Transpose", f"y{number}", perm=[0, 2, 1, 3]), shape.name)
+        if plan.around and random.random() < 0.3:
+            function = random.choice(list(FUNCTIONS))
+            name = add(function, name, **FUNCTIONS[function])
+    if plan.around:
+        new = int(random.choice([1, 2, 4, 5, 17, 40]))
+        name, width = around(name, width, new), new
+    nodes.append(helper.make_node("Identity", [name], ["y"]))
+    nodes.append(helper.make_node("Identity", [last], ["last"]))
+    count = 2 if plan.directions and plan.directions[-1] == "bidirectional" else 1
+    outputs = [value("y", [rows, 1, width]), value("last", [count, 1, plan.hidden[-1]])]
+    return model_of(nodes, [value("x", [rows, 1, plan.features])], outputs, constants)
+
+
+def right(model: onnx.ModelProto, x: np.ndarray, **states: np.ndarray) -> dict[str, np.ndarray]:
+    """The outputs by name, computed in float64."""
+    name = next(entry.name for entry in model.graph.input if entry.name not in states)
+    copy = onnx.load_from_string(model.SerializeToString())
+    return evaluate(_in_float64(copy), {name: x.astype(np.float64), **states})
+
+
+def loaded(file: CFile, *flags: str) -> LoadedNetwork:
+    """A compiled network; `flags` are added to those of its target, and the last of two flags counts."""
+    target = Target(file.target.name, file.target.vector_length, (*file.target.flags, *flags))
+    return LoadedNetwork(replace(file, target=target), find_compiler())
