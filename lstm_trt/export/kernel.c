@@ -244,9 +244,10 @@ INLINE void group(int kind, int count, int first, int units, int backwards, cons
         const int at = first + j, stride = count - j < VL ? rest : VL;
         const float *from_memory = sums ? sums + at * kind : stride < VL ? (const float *)last : 0;
         vec own[4], input[4];
-        UNROLL for (int g = 0; g < kind; g++) own[g] = a[j / VL * kind + g];
         if (from_memory)
             UNROLL for (int g = 0; g < kind; g++) own[g] = *(const vec_unaligned *)(from_memory + g * stride);
+        else
+            UNROLL for (int g = 0; g < kind; g++) own[g] = a[j / VL * kind + g];
         UNROLL for (int g = 0; g < 4; g++)
             if (g < GATES(kind)) input[g] = *(const vec_unaligned *)(x + at * GATES(kind) + g * stride);
         *(vec *)(to + at) = cell(kind, own, input, *(const vec *)(h + at), (vec *)(c + at));
