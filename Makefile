@@ -119,7 +119,7 @@ literature: $(FRAMEWORKS)/.frameworks
 	$(FRAMEWORKS)/bin/lstm-trt literature --plan --out $(LITERATURE_OUT)
 
 figures: $(VENV)/.core
-	@for topic in $(filter-out data/epyc/literature/,$(wildcard data/epyc/*/)) data/xeon/stream/; do \
+	@for topic in $(filter-out data/epyc/literature/,$(wildcard data/epyc/*/)) data/xeon/stream/ data/xeon/c/ data/xeon/deadline/; do \
 	  out=figures/$${topic#data/}; \
 	  $(BIN)/lstm-trt summarize $$topic --figures $$out --deadline-us $(DEADLINE_US) > /dev/null \
 	  && $(BIN)/lstm-trt scaling $$topic --figures $$out > /dev/null || exit 1; \

@@ -30,7 +30,7 @@ import numpy as np
 import lstm_trt as lab
 from lstm_trt.analysis.quantiles import interval
 from lstm_trt.config.configuration import Configuration
-from lstm_trt.config.format import multiple, short_number, table
+from lstm_trt.config.format import multiple, table
 from lstm_trt.export.c_compile import find_compiler
 from lstm_trt.recorder.sweep import run_sweep
 
@@ -79,7 +79,7 @@ def text(results: Sequence[Mapping], missing: Sequence[Mapping]) -> str:
     rows = []
     for item in results:
         named = [str(item[name]) for name in ("network", "mode", "runtime", "rounds")]
-        rows.append([*named, short_number(item["median_us"], 3), *cells(item["to_bound"]), *cells(item["to_fastest"])])
+        rows.append([*named, f"{item['median_us']:.3f}", *cells(item["to_bound"]), *cells(item["to_fastest"])])
     reasons = dict.fromkeys(f"{item['runtime']}, {item['mode']}: {item['reason']}" for item in missing)
     return "\n".join([table(HEADER, rows), *(f"not recorded: {reason}" for reason in reasons)])
 

@@ -83,14 +83,16 @@ def drift(statement: Statement) -> None:
 
 
 def machine(statement: Statement) -> None:
-    versions = {}
-    for row in configs("data/epyc/grid/configs.parquet"):
-        provenance = json.loads(row["provenance"])
-        recorded, threads = provenance["machine"], provenance["threads"]
-        assert (recorded["cpu"], recorded["logical_cores"]) == ("AMD EPYC", 2) and recorded["hypervisor"]
-        assert threads["asked"] == 1 == len(threads["pinned_to"])
-        versions[row["runtime"]] = row["runtime_version"].split("+")[0]
-    for name, runtime in (("ONNX Runtime", "onnxruntime"), ("PyTorch", "pytorch")):
+    versions, cpu = {}, "AMD EPYC" if "EPYC" in statement.quote else "Intel(R) Xeon(R) Processor"
+    for name in re.findall(r"`([^`]+)`", statement.rests_on):
+        for row in configs(name):
+            provenance = json.loads(row["provenance"])
+            recorded, threads = provenance["machine"], provenance["threads"]
+            assert (recorded["cpu"], recorded["logical_cores"]) == (cpu, 2) and recorded["hypervisor"]
+            assert threads["asked"] == 1 == len(threads["pinned_to"])
+            versions[row["runtime"]] = row["runtime_version"].split("+")[0].removeprefix("1, ")
+    names = {"ONNX Runtime": "onnxruntime", "PyTorch": "pytorch", "OpenVINO": "openvino", "compiled by": "c"}
+    for name, runtime in names.items():
         assert name not in statement.quote or f"{name} {versions[runtime]}" in statement.quote
 
 
@@ -122,6 +124,23 @@ def roofline_bound(statement: Statement) -> None:
     for name in re.findall(r"`([^`]+)`", statement.rests_on):
         for group in lab.load(ROOT / name):
             assert all(sample.timed_ns.min() > 1e3 * sample.floor_us for sample in group.samples)
+
+
+def below_the_bound(statement: Statement) -> None:
+    """By how much the fastest call is below the roofline bound at most, in per cent."""
+    (name,) = re.findall(r"`([^`]+)`", statement.rests_on)
+    samples = [sample for group in lab.load(ROOT / name) for sample in group.samples]
+    shares = [sample.timed_ns.min() / 1e3 / sample.floor_us for sample in samples]
+    assert statement.numbers == [round(100 * (1 - min(shares)), 1)]
+
+
+def c_is_fastest(statement: Statement) -> None:
+    """The runtime `c` has the lowest median in every network and mode."""
+    (name,) = re.findall(r"`([^`]+)`", statement.rests_on)
+    rows = lab.summarize(lab.load(ROOT / name), clusters=False).frame.sort_values("median_us")
+    first = rows.groupby(["mode", "layers", "hidden", "sequence"]).first()
+    assert len(first) == 96 and set(rows["runtime"]) == {"c", "onnxruntime", "pytorch"}
+    assert set(first["runtime"]) == {"c"}
 
 
 def libraries(statement: Statement) -> None:
