@@ -177,7 +177,7 @@ def citation(statement: Statement) -> None:
 
 CHECKS = (
     drift, machine, trials_needed, percentile_proven, three_recordings, roofline_bound, libraries, implementations,
-    deep_recordings, not_carried_out, citation,
+    deep_recordings, not_carried_out, citation, below_the_bound, c_is_fastest,
 )  # fmt: skip
 
 
