@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,7 +11,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from lstm_trt.export.c_compile import LoadedNetwork, find_compiler
-from lstm_trt.export.c_file import CFile, Target
+from lstm_trt.export.c_file import TARGETS, CFile, Target, c_file, native_target
 from lstm_trt.export.evaluate import evaluate
 from lstm_trt.export.to_c import _in_float64
 from tests.support.own_networks import model_of, value
@@ -21,6 +23,9 @@ FUNCTIONS = {
     "Relu": {}, "Tanh": {}, "Sigmoid": {}, "Elu": {"alpha": 0.7}, "LeakyRelu": {"alpha": 0.2}, "Softsign": {},
     "HardSigmoid": {"alpha": 0.3, "beta": 0.4},
 }  # fmt: skip
+
+
+DIRECTIONS = ("forward", "reverse", "bidirectional")
 
 
 @dataclass(frozen=True)
@@ -48,15 +53,19 @@ def drawn(rng: np.random.Generator, largest: int = 400) -> Plan:
     def size(most: int) -> int:
         return int(np.exp(rng.uniform(0, np.log(most + 1))))
 
-    layers, hidden = int(rng.integers(1, 5)), size(largest)
+    def several(what: Callable[[], object]) -> tuple:
+        """For all layers the same, or for each its own."""
+        return tuple(what() for _ in range(layers)) if rng.random() < 0.3 else (what(),) * layers
+
+    layers = int(rng.integers(1, 5))
     return Plan(
-        kinds=tuple(rng.choice(list(KINDS), layers)) if rng.random() < 0.3 else (rng.choice(list(KINDS)),) * layers,
-        hidden=tuple(size(largest) for _ in range(layers)) if rng.random() < 0.3 else (hidden,) * layers,
+        kinds=several(lambda: str(rng.choice(list(KINDS)))),
+        hidden=several(lambda: size(largest)),
         sequence=size(300),
         features=size(64),
         bias=rng.random() < 0.75,
         around=rng.random() < 0.4,
-        directions=tuple(rng.choice(["forward", "reverse", "bidirectional"], layers)) if rng.random() < 0.15 else (),
+        directions=several(lambda: str(rng.choice(DIRECTIONS))) if rng.random() < 0.2 else (),
         seed=int(rng.integers(2**31)),
     )
 
@@ -134,7 +143,57 @@ def right(model: onnx.ModelProto, x: np.ndarray, **states: np.ndarray) -> dict[s
     return evaluate(_in_float64(copy), {name: x.astype(np.float64), **states})
 
 
+def runnable() -> list[str]:
+    """The names of the targets that this processor can run."""
+    if platform.machine() != "x86_64":
+        return ["aarch64"]
+    most = native_target().vector_length
+    return [name for name, target in TARGETS.items() if name != "aarch64" and target.vector_length <= most]
+
+
 def loaded(file: CFile, *flags: str) -> LoadedNetwork:
-    """A compiled network; `flags` are added to those of its target, and the last of two flags counts."""
+    """A compiled network; of two flags the last counts, those of its target come first."""
     target = Target(file.target.name, file.target.vector_length, (*file.target.flags, *flags))
     return LoadedNetwork(replace(file, target=target), find_compiler())
+
+
+def computed(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], target: str) -> dict[str, np.ndarray]:
+    """The outputs of a window by name; raises `BuildFailed` for what cannot be generated."""
+    file = c_file(model.SerializeToString(), None, TARGETS[target], "network", include_weights=False)
+    shapes = {entry.name: [dim.dim_value for dim in entry.type.tensor_type.shape.dim] for entry in model.graph.output}
+    outputs = {name: np.full(shapes[name], np.nan, np.float32) for name in file.outputs}
+    compiled = loaded(file, "-O1")
+    compiled.bound("run", *inputs.values(), *outputs.values())()
+    return outputs
+
+
+def file_of(plan: Plan, target: str, block: int) -> CFile:
+    """The file of a network, with a step of `block` rows if it has one."""
+    step = network(plan, block).SerializeToString() if plan.carries else None
+    return c_file(network(plan).SerializeToString(), step, TARGETS[target], "network", include_weights=False)
+
+
+def largest_error(plan: Plan, target: str, block: int, rng: np.random.Generator, *flags: str) -> float:
+    """The largest error of an output of a window, and of the same samples in blocks, relative to the largest output.
+
+    `prepare_next` is called before `reset`, and before some of the blocks, chosen at random.
+    """
+    compiled = loaded(file_of(plan, target, block), *flags)
+    x = rng.standard_normal((plan.sequence, 1, plan.features)).astype(np.float32)
+    expected = right(network(plan), x)
+    y, last = (np.full(expected[name].shape, np.nan, np.float32) for name in ("y", "last"))
+    compiled.bound("run", x, y, last)()
+    pairs = [(y, expected["y"]), (last.copy(), expected["last"])]
+    if plan.carries:
+        given, answers = np.empty_like(x[:block]), np.full(y[:block].shape, np.nan, np.float32)
+        step, prepare_next = compiled.bound("step", given, answers, last), compiled.bound("prepare_next")
+        prepare_next()
+        compiled.bound("reset")()
+        for at in range(0, plan.sequence - block + 1, block):
+            if rng.random() < 0.5:
+                prepare_next()
+            given[...] = x[at : at + block]
+            step()
+            pairs.append((answers.copy(), expected["y"][at : at + block]))
+    errors = [np.abs(found - wanted).max() for found, wanted in pairs]
+    return float(np.max(errors) / max(np.abs(array).max() for array in expected.values()))

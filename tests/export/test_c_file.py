@@ -1,0 +1,663 @@
+"""Generated C code: its outputs against float64 in numpy, its memory accesses, NaN, and what cannot be generated."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import helper, numpy_helper
+from torch.nn.functional import elu, hardsigmoid, leaky_relu
+
+import lstm_trt
+from lstm_trt.config.errors import BuildFailed
+from lstm_trt.config.workload import State
+from lstm_trt.export import c_file as c_file_module
+from lstm_trt.export.c_file import TARGETS, c_file
+from lstm_trt.export.to_onnx import static_model
+from lstm_trt.runtimes import c
+from tests.conftest import ROOT, rest_is_heavy
+from tests.support import c_networks
+from tests.support.c_networks import FUNCTIONS, KINDS, Plan, computed, drawn, file_of, loaded, network, right
+from tests.support.own_networks import model_of, numbers, value
+from tests.support.planted_graphs import REFUSED, changed, recurrent, without
+
+RUNNABLE = c_networks.runnable()
+
+needs_compiler = pytest.mark.skipif(not c.availability().ready, reason="needs a C compiler")
+needs_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
+
+#: Of the largest output. Correct code has up to 1e-6.
+BOUND = 2e-6
+
+ALL = tuple(KINDS)
+
+#: Sizes around those of vectors and of the part of a window that `kernel.c` computes at once: a plan and a block.
+EDGES = {
+    "one vector": (Plan(("LSTM", "GRU"), (15, 17), 25, 1), 24),
+    "two vectors": (Plan(("GRU, reset first", "LSTM"), (33, 16), 24, 5, bias=False), 23),
+    "one unit": (Plan(("GRU", "LSTM"), (1, 31), 23, 2, around=True), 1),
+    "three kinds": (Plan(ALL, (16, 31, 32), 47, 4), 25),
+    "one step": (Plan(ALL, (1, 63, 65), 1, 1), 1),
+    "many": (Plan(ALL, (47, 48, 113), 49, 65, around=True), 48),
+    "backwards": (Plan(ALL, (9, 8, 7), 26, 3, directions=("reverse", "bidirectional", "reverse")), 1),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("edge", "target"),
+    rest_is_heavy(
+        [(edge, target) for edge in EDGES for target in RUNNABLE],
+        lambda edge, target: (edge, target) in zip(EDGES, RUNNABLE, strict=False),
+    ),
+)
+def test_sizes_at_the_edges(edge, target, rng):
+    plan, block = EDGES[edge]
+    assert c_networks.largest_error(plan, target, block, rng, "-O1") < BOUND
+
+
+@pytest.mark.heavy
+@needs_compiler
+@pytest.mark.parametrize("target", RUNNABLE)
+def test_networks_of_random_sizes(target, rng):
+    """200 on all targets, one in eight of them optimized as users do; a failure names the network."""
+    plans = [drawn(rng) for _ in range(-(-200 // len(RUNNABLE)))]
+    blocks = [int(rng.integers(1, min(plan.sequence, 40) + 1)) for plan in plans]
+
+    def error(number: int) -> float:
+        flags = () if number % 8 == 0 and max(plans[number].hidden) < 100 else ("-O1",)
+        generator = np.random.default_rng(plans[number].seed)
+        return c_networks.largest_error(plans[number], target, blocks[number], generator, *flags)
+
+    with ThreadPoolExecutor(2) as pool:
+        errors = list(pool.map(error, range(len(plans))))
+    wrong = [(error, *case) for error, *case in zip(errors, plans, blocks, strict=True) if not error < BOUND]
+    assert not wrong
+
+
+#: Two instances in two threads: a window twice, and blocks, in memory of exactly their sizes; writes all outputs.
+PROGRAM = r"""
+#include "network.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static float x[INPUT], *weights;
+
+static float *memory(size_t count) { return malloc(4 * count); }
+
+static float *copy(const float *from, size_t count)
+{
+    float *to = memory(count);
+    for (size_t i = 0; i < count; i++) to[i] = from[i];
+    return to;
+}
+
+static void *compute(void *result)
+{
+    struct network *net = aligned_alloc(64, sizeof *net);
+    float *own = copy(x, INPUT), *y = memory(OUTPUT), *last = memory(LAST), *to = result;
+    if (network_init(net, weights)) exit(3);
+    for (int i = 0; i < 2; i++) network_run(net, own, y, last);
+    for (int i = 0; i < OUTPUT; i++) *to++ = y[i];
+    for (int i = 0; i < LAST; i++) *to++ = last[i];
+#ifdef network_STEP
+    network_reset(net);
+    for (int block = 0; block < COUNT; block++) {
+        float *part = copy(x + block * (INPUT / ROWS * network_STEP), INPUT / ROWS * network_STEP);
+        float *answers = memory(OUTPUT / ROWS * network_STEP);
+        if (block % 3) network_prepare_next(net);
+        network_step(net, part, answers, last);
+        for (int i = 0; i < OUTPUT / ROWS * network_STEP; i++) *to++ = answers[i];
+        free(part);
+        free(answers);
+    }
+#endif
+    free(net);
+    free(own);
+    free(y);
+    free(last);
+    return NULL;
+}
+
+int main(void)
+{
+    pthread_t threads[2];
+    float *results[2];
+    FILE *file = fopen("network.bin", "rb");
+    weights = aligned_alloc(64, 4 * network_WEIGHTS);
+    if (fread(weights, 4, network_WEIGHTS, file) != network_WEIGHTS || fread(x, 4, INPUT, stdin) != INPUT) return 1;
+    for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, compute, results[i] = calloc(TOTAL, 4));
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < 2; i++) fwrite(results[i], 4, TOTAL, stdout), free(results[i]);
+    free(weights);
+    fclose(file);
+    return 0;
+}
+"""
+
+
+def sanitized(plan: Plan, target: str, block: int, x: np.ndarray, sanitizers: str, folder: Path) -> None:
+    """The program is compiled and run without a report; its outputs are right."""
+    file, expected = file_of(plan, target, block), right(network(plan), x)
+    file.write(folder)
+    (folder / "main.c").write_text(PROGRAM)
+    blocks = plan.sequence // block if plan.carries else 0
+    streamed = expected["y"][: blocks * block] if blocks else np.zeros(0)
+    once = np.concatenate([array.ravel() for array in (expected["y"], expected["last"], streamed)])
+    sizes = {"INPUT": x.size, "OUTPUT": expected["y"].size, "LAST": expected["last"].size, "ROWS": plan.sequence}
+    defines = [f"-D{name}={size}" for name, size in {**sizes, "COUNT": blocks, "TOTAL": once.size}.items()]
+    flags = ("-std=gnu11", "-O1", "-g", *file.target.flags, f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all")
+    command = ["gcc", *flags, *defines, "main.c", "network.c", "-pthread", "-o", "main"]
+    built = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert built.returncode == 0, (plan, built.stderr)
+    done = subprocess.run(["./main"], cwd=folder, input=x.tobytes(), capture_output=True)
+    assert done.returncode == 0 and not done.stderr, (plan, target, block, done.stderr.decode())
+    for found in np.split(np.frombuffer(done.stdout, np.float32), 2):
+        assert np.abs(found - once).max() < BOUND * np.abs(once).max(), (plan, target, block)
+
+
+@pytest.mark.heavy
+@needs_gcc
+@pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
+def test_memory_and_threads(sanitizers, rng, tmp_path):
+    """AddressSanitizer and UBSan on a dozen networks, ThreadSanitizer on four."""
+    count = 12 if "address" in sanitizers else 4
+    for number in range(count):
+        plan = drawn(rng, 40)
+        block, folder = int(rng.integers(1, min(plan.sequence, 30) + 1)), tmp_path / str(number)
+        x = rng.standard_normal((plan.sequence, 1, plan.features)).astype(np.float32)
+        folder.mkdir()
+        sanitized(plan, RUNNABLE[number % len(RUNNABLE)], block, x, sanitizers, folder)
+
+
+# Pointwise functions, NaN and infinities
+
+#: In float64, with the float32 parameters of `FUNCTIONS`.
+DEFINITIONS = {
+    "Sigmoid": lambda x: np.exp(np.minimum(x, 0)) / (1 + np.exp(-np.abs(x))),
+    "Tanh": np.tanh,
+    "Relu": lambda x: np.maximum(x, 0),
+    "Elu": lambda x: np.where(x < 0, np.float32(0.7) * np.expm1(np.minimum(x, 0)), x),
+    "LeakyRelu": lambda x: np.where(x < 0, np.float64(np.float32(0.2)) * x, x),
+    "HardSigmoid": lambda x: np.clip(np.float64(np.float32(0.3)) * x + np.float64(np.float32(0.4)), 0, 1),
+    "Softsign": lambda x: x / (1 + np.abs(x)),
+    "Clip": lambda x: np.clip(x, -1.5, 2),
+}
+
+#: Error relative to the result, and the absolute error that is allowed besides; 2e-38 is twice the smallest normal
+#: number. Elu and HardSigmoid are sums that may cancel.
+ACCURACIES = {"Elu": (1e-7, 1e-7), "HardSigmoid": (1e-7, 1e-7)}
+
+
+def floats() -> np.ndarray:
+    """Numbers of all sizes and signs: every 4099th of float32, and many around zero, one and limits of exponentials."""
+    places = np.array([0.0, 1e-38, 1e-4, 0.35, 1, 1.5, 2, 7.905311, 16.6, 87, 87.33, 88.7, 103.9, 3.4e38], np.float32)
+    near = places.view(np.int32)[:, None] + np.arange(-300, 301)
+    bits = np.concatenate([np.arange(0, 2**31, 4099), near[near >= 0]]).astype(np.int32)
+    positive = np.concatenate([bits.view(np.float32), np.array([np.inf], np.float32)])
+    return np.concatenate([positive, -positive])
+
+
+def pointwise(size: int) -> onnx.ModelProto:
+    """One output for each function of `DEFINITIONS`."""
+    bounds = [numpy_helper.from_array(np.float32(bound), name) for name, bound in (("low", -1.5), ("high", 2))]
+    nodes = [helper.make_node(name, ["x"], [name], **attributes) for name, attributes in FUNCTIONS.items()]
+    nodes.append(helper.make_node("Clip", ["x", "low", "high"], ["Clip"]))
+    return model_of(nodes, [value("x", [size])], [value(name, [size]) for name in DEFINITIONS], bounds)
+
+
+@needs_compiler
+@pytest.mark.parametrize("target", rest_is_heavy(RUNNABLE, RUNNABLE[0].__eq__))
+def test_pointwise_functions_over_the_whole_range(target):
+    """Sigmoid and tanh to 4e-7 of the result, from denormals to infinities; a NaN of either sign is passed on."""
+    x = floats()
+    outputs, missing = computed(pointwise(len(x)), {"x": x}, target), np.isnan(x)
+    assert missing.any() and not missing.all() and (np.abs(x) < 1e-38).any()
+    for name, y in outputs.items():
+        with np.errstate(invalid="ignore"):
+            exact = DEFINITIONS[name](x.astype(np.float64))
+            relative, absolute = ACCURACIES.get(name, (4e-7, 2e-38))
+            error = np.abs(y - exact)
+        assert np.isnan(y[missing]).all(), name
+        finite = np.isfinite(exact)
+        assert (error[finite] <= relative * np.abs(exact[finite]) + absolute).all(), name
+        assert (y[np.isinf(exact)] == exact[np.isinf(exact)]).all(), name
+
+
+def positions(plan: Plan) -> list[tuple[int, int]]:
+    """Time steps and features: the first, the last, and steps around the part that is computed at once."""
+    steps = {0, 1, 23, 24, plan.sequence - 1}
+    return [(step, feature) for step in sorted(steps) for feature in (0, plan.features - 1)]
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("kinds", "target"),
+    rest_is_heavy(
+        [(kinds, target) for kinds in (*((kind,) for kind in KINDS), ALL) for target in RUNNABLE],
+        lambda kinds, target: (kinds, target) == (("LSTM",), RUNNABLE[0]),
+    ),
+)
+def test_nan_and_infinities_in_a_window(kinds, target, rng):
+    """A NaN reaches all outputs from its time step on, and none before; infinities give what they give in float64."""
+    plan = Plan(kinds, (37, 5, 16)[: len(kinds)], 27, 6)
+    model, x = network(plan), rng.standard_normal((27, 1, 6)).astype(np.float32)
+    compiled, given, expected = loaded(file_of(plan, target, 1), "-O1"), x.copy(), right(model, x)
+    y, last = (np.empty(expected[name].shape, np.float32) for name in ("y", "last"))
+    run = compiled.bound("run", given, y, last)
+    for step, feature in positions(plan):
+        given[...] = x
+        given[step, 0, feature] = np.nan
+        run()
+        missing = np.isnan(y).reshape(27, -1)
+        assert missing[step:].all() and not missing[:step].any() and np.isnan(last).all()
+        for number in (np.inf, -np.inf, 3e38, -3e38, 1e-44):
+            given[step, 0, feature] = number
+            run()
+            assert np.abs(y - right(model, given)["y"]).max() < BOUND
+    given[...] = x
+    run()
+    assert np.abs(y - expected["y"]).max() < BOUND, "a NaN of the call before is still there"
+
+
+# Graphs
+
+
+def constant(name: str, *entries: float, kind=np.int64) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.array(entries, kind), name)
+
+
+def graph(*nodes, x=(6, 1, 5), constants=(), **outputs) -> onnx.ModelProto:
+    """Nodes are (operator, inputs, outputs, attributes); `outputs`: name=shape. Float constants are drawn by name."""
+    made = [
+        helper.make_node(kind, inputs.split(","), results.split(","), name=f"my_{kind.lower()}", **dict(*attributes))
+        for kind, inputs, results, *attributes in nodes
+    ]
+    shapes = {"A": (5, 3), "B": (3,), "B2": (6, 3), "C": (5,), "ROWS": (6, 1, 1), "ROW": (1, 1, 5), "FLAT": (30, 7)}
+    used = {name for node in made for name in node.input}
+    constants = [*constants, *(numbers(name, *shape) for name, shape in shapes.items() if name in used)]
+    return model_of(made, [value("x", x)], [value(name, shape) for name, shape in outputs.items()], constants)
+
+
+AXES = [constant("zero", 0), constant("one", 1), constant("two", 2), constant("three", 3), constant("five", 5)]
+RELU = ("Relu", "x", "r")
+
+GRAPHS = {
+    "an operator between product and bias": graph(
+        ("MatMul", "x,A", "p"), RELU, ("Add", "p,B", "y"), y=(6, 1, 3), r=(6, 1, 5)
+    ),
+    "a product with another use": graph(
+        ("MatMul", "x,A", "p"), ("Dropout", "p", "d"), ("Add", "d,B", "y"), y=(6, 1, 3), p=(6, 1, 3)
+    ),
+    "two biases": graph(("MatMul", "x,A", "p"), ("Add", "p,B", "q"), ("Add", "B,q", "y"), y=(6, 1, 3)),
+    "constants by time step": graph(("Mul", "x,ROWS", "m"), ("Sub", "C,m", "y"), y=(6, 1, 5)),
+    "divided": graph(("Sub", "x,C", "s"), ("Div", "s,C", "y"), y=(6, 1, 5)),
+    "Gemm": graph(
+        ("Squeeze", "x,one", "q"), ("Gemm", "q,A,B", "y", {"alpha": 0.5, "beta": 2.0}), y=(6, 3), constants=AXES[1:2]
+    ),
+    "flattened": graph(("Flatten", "x", "f", {"axis": 0}), ("MatMul", "f,FLAT", "y"), y=(1, 7)),
+    "features": graph(("Slice", "x,one,three,two", "y"), y=(6, 1, 2), constants=AXES[1:4]),
+    "joined": graph(RELU, ("Concat", "x,r", "y", {"axis": 2}), y=(6, 1, 10)),
+    "split": graph(
+        ("Split", "x", "a,b", {"num_outputs": 2}), ("Relu", "a", "y"), ("Tanh", "b", "z"), y=(3, 1, 5), z=(3, 1, 5)
+    ),
+    "the input as output": graph(("Identity", "x", "y"), RELU, y=(6, 1, 5), r=(6, 1, 5)),
+    "last step": graph(("Slice", "x,five,six,zero", "y"), y=(1, 1, 5), constants=[*AXES, constant("six", 6)]),
+    "names that are equal in C": graph(
+        ("Relu", "x", "a.b"), ("Tanh", "x", "a_b"), **{"a.b": (6, 1, 5), "a_b": (6, 1, 5)}
+    ),
+    "bounds in the wrong order": graph(
+        ("Clip", "x,high,low", "y"),
+        y=(6, 1, 5),
+        constants=[numpy_helper.from_array(np.float32(bound), name) for name, bound in (("low", -0.2), ("high", 0.3))],
+    ),
+    "batch first": recurrent("LSTM", (7, 1, 6, 5), layout=1, states=False),
+    "states as inputs": recurrent("LSTM", (7, 1, 6, 5), directions=2),
+    "a state of another layer": None,
+}
+
+
+def state_of_another_layer() -> onnx.ModelProto:
+    """A GRU from zero; a second one begins with the last h of the first."""
+    nodes = [
+        helper.make_node("GRU", ["x", "W", "R"], ["z", "h"], hidden_size=4),
+        helper.make_node("GRU", ["x", "W", "R", "", "", "h"], ["y", "last"], hidden_size=4, linear_before_reset=1),
+    ]
+    outputs = [value("y", [7, 1, 1, 4]), value("last", [1, 1, 4])]
+    return model_of(nodes, [value("x", [7, 1, 3])], outputs, [numbers("W", 1, 12, 3), numbers("R", 1, 12, 4)])
+
+
+GRAPHS["a state of another layer"] = state_of_another_layer()
+
+
+@pytest.mark.heavy
+@needs_compiler
+@pytest.mark.parametrize("case", GRAPHS)
+def test_graphs(case, rng):
+    model = GRAPHS[case]
+    onnx.checker.check_model(model, full_check=True)
+    shapes = {entry.name: [dim.dim_value for dim in entry.type.tensor_type.shape.dim] for entry in model.graph.input}
+    inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    wide = {name: array.astype(np.float64) for name, array in inputs.items()}
+    (first, *others) = wide
+    expected = right(model, wide[first], **{name: wide[name] for name in others})
+    outputs = computed(model, inputs, RUNNABLE[0])
+    assert outputs.keys() == expected.keys()
+    for name, array in outputs.items():
+        assert np.allclose(array, expected[name], rtol=1e-5, atol=1e-6), name
+
+
+#: Model -> what the message says.
+NOT_GENERATED = {
+    "Conv": (graph(("Conv", "x,K", "y"), y=(6, 2, 5), constants=[numbers("K", 2, 1, 1)]), "Conv operator 'my_conv'"),
+    "Softmax": (graph(("Softmax", "x", "y"), y=(6, 1, 5)), "Softmax operator 'my_softmax'"),
+    "residual": (
+        graph(RELU, ("Add", "x,r", "y"), y=(6, 1, 5)),
+        "Add operator 'my_add': one operand must be a constant in float32",
+    ),
+    "attention": (
+        graph(("Transpose", "x", "t", {"perm": [0, 2, 1]}), ("MatMul", "x,t", "y"), y=(6, 1, 1)),
+        "MatMul operator 'my_matmul': the second factor must be a constant",
+    ),
+    "features of two kinds": (
+        graph(RELU, ("Concat", "x,r", "y", {"axis": 2}), x=(20, 1, 5), y=(20, 1, 10)),
+        "the output y is rearranged (Transpose, Gather, Slice, Concat)",
+    ),
+    "transposed features": (
+        graph(
+            ("Transpose", "x", "t", {"perm": [2, 1, 0]}),
+            ("MatMul", "t,T", "y"),
+            x=(20, 1, 5),
+            y=(5, 1, 3),
+            constants=[numbers("T", 20, 3)],
+        ),
+        "the input of MatMul operator 'my_matmul' is rearranged",
+    ),
+    "a constant divided": (graph(("Div", "C,x", "y"), y=(6, 1, 5)), "divides by constants only"),
+    "larger constant": (
+        graph(("Mul", "x,L", "y"), y=(2, 6, 1, 5), constants=[numbers("L", 2, 1, 1, 5)]),
+        "Mul operator 'my_mul': its constant has more elements or axes",
+    ),
+    "bias by row": (
+        graph(("Squeeze", "x,one", "q"), ("Gemm", "q,A,B2", "y"), y=(6, 3), constants=AXES[1:2]),
+        "Gemm operator 'my_gemm': its bias must be the same for all rows",
+    ),
+    "vector": (
+        graph(("MatMul", "x,C", "y"), y=(6, 1)),
+        "MatMul operator 'my_matmul': the second factor must be a matrix",
+    ),
+    "mask": (graph(("Dropout", "x", "d,m"), ("Cast", "m", "y", {"to": 1}), y=(6, 1, 5)), "its input m"),
+    "constant": (graph(("Identity", "A", "y"), RELU, y=(5, 3), r=(6, 1, 5)), "y does not depend on the input"),
+    "batch size": (recurrent("LSTM", (5, 2, 6, 4), states=False), "LSTM operator 'my_lstm': batch size 2"),
+    "peepholes": (recurrent("LSTM", (5, 1, 6, 4), peepholes=True), "does not support peepholes"),
+    "clip": (recurrent("GRU", (5, 1, 6, 4), clip=1.0), "GRU operator 'my_gru': the C kernel does not support clip"),
+    "input_forget": (recurrent("LSTM", (5, 1, 6, 4), input_forget=1), "does not support input_forget"),
+    "activations": (
+        recurrent("LSTM", (5, 1, 6, 4), activations=["Sigmoid", "Relu", "Tanh"]),
+        "does not support activations Sigmoid, Relu, Tanh, only Sigmoid, Tanh, Tanh",
+    ),
+    "lengths": (recurrent("GRU", (5, 1, 6, 4), lengths=[3]), "sequence_lens"),
+    "direction": (recurrent("LSTM", (5, 1, 6, 4), direction="sideways"), "unknown direction 'sideways'"),
+    "RNN": (recurrent("RNN", (5, 1, 6, 4)), "RNN operator 'my_rnn': the C kernel has LSTM, GRU"),
+    "hidden_size": (without(recurrent("LSTM", (5, 1, 6, 4)), "hidden_size"), "hidden_size None, but R of 4 units"),
+    "projection": (changed(recurrent("LSTM", (5, 1, 6, 4)), "R", np.zeros((1, 16, 2), np.float32)), "R of 2 units"),
+    "W": (changed(recurrent("LSTM", (5, 1, 6, 4)), "W", np.zeros((1, 16, 7), np.float32)), "W has shape (1, 16, 7)"),
+    "B": (changed(recurrent("LSTM", (5, 1, 6, 4)), "B", np.zeros((1, 16), np.float32)), "B has shape (1, 16)"),
+    "weights as inputs": (recurrent("LSTM", (5, 1, 6, 4), stored=False), "W must be a constant in float32"),
+    "float64": (recurrent("LSTM", (5, 1, 6, 4), dtype=np.float64), "the input X is not float32"),
+    "inside an If": (REFUSED["inside an If"][0](), "the input condition is not float32"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_GENERATED)
+def test_what_is_not_generated_is_named(case):
+    model, message = NOT_GENERATED[case]
+    with pytest.raises(BuildFailed) as refusal:
+        c_file(model.SerializeToString(), None, TARGETS["x86-64"], "network")
+    assert message in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def two_layers() -> onnx.ModelProto:
+    """Two GRU operators: one with the state h0 -> Y_h, and one from zero, with the state z_h."""
+    model, other = recurrent("GRU", (2, 1, 3, 4)), recurrent("GRU", (2, 1, 3, 4), states=False).graph.node[0]
+    other.output[:] = ["z", "z_h"]
+    model.graph.node.append(other)
+    model.graph.output.append(value("z_h", [1, 1, 4]))
+    return model
+
+
+STATES = {
+    "of another layer": (two_layers(), {"h0": "z_h"}, "must be carried as well"),
+    "one of two layers": (two_layers(), {"h0": "Y_h"}, "layer 2 begins each call from zero"),
+    "exchanged": (recurrent("LSTM", (2, 1, 3, 4)), {"h0": "Y_c", "c0": "Y_h"}, "is not the state of the layers"),
+    "backwards": (recurrent("GRU", (2, 1, 3, 4), direction="reverse"), {"h0": "Y_h"}, "reads the sequence backwards"),
+}
+
+
+@pytest.mark.parametrize("case", STATES)
+def test_states_that_cannot_be_carried_are_refused(case):
+    model, carried, message = STATES[case]
+    states = [State(before, after, (1, 1, 4)) for before, after in carried.items()]
+    with pytest.raises(BuildFailed, match=message):
+        c_file(None, model.SerializeToString(), TARGETS["x86-64"], "network", states=states)
+
+
+# PyTorch modules and networks of other exporters
+
+
+class Module(torch.nn.Module):
+    """A module whose `forward` is a function of its parts and the inputs."""
+
+    def __init__(self, forward: Callable, **parts: torch.nn.Module) -> None:
+        super().__init__()
+        self.parts, self.function = torch.nn.ModuleDict(parts), forward
+
+    def forward(self, *inputs: torch.Tensor) -> object:
+        return self.function(self.parts, *inputs)
+
+
+def sequential(parts: Mapping, x: torch.Tensor) -> torch.Tensor:
+    """Constants that normalize the samples, a dense layer, two LSTM layers, a dense layer."""
+    x = (x - torch.arange(3.0)) / torch.tensor([1.0, 2.0, 0.5])
+    return parts["last"](parts["lstm"](torch.relu(parts["first"](x)))[0])
+
+
+def two_outputs(parts: Mapping, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y, (h, c) = parts["lstm"](x)
+    return torch.sigmoid(parts["dense"](y)), h, c[1:]
+
+
+LSTM, GRU, Linear = torch.nn.LSTM, torch.nn.GRU, torch.nn.Linear
+
+#: Forward of the parts and x, the shape of x, the parts.
+MODULES: dict[str, tuple[Callable, tuple[int, ...], dict[str, torch.nn.Module]]] = {
+    "batch first": (lambda p, x: p["lstm"](x)[0], (1, 9, 3), {"lstm": LSTM(3, 20, 2, batch_first=True)}),
+    "bidirectional": (lambda p, x: p["lstm"](x)[0], (9, 1, 3), {"lstm": LSTM(3, 20, 2, bidirectional=True)}),
+    "GRU": (lambda p, x: p["gru"](x)[0], (9, 1, 3), {"gru": GRU(3, 20, 2)}),
+    "last step": (
+        lambda p, x: torch.tanh(p["dense"](p["gru"](x)[0][:, -1])),
+        (1, 9, 3),
+        {"gru": GRU(3, 7, batch_first=True), "dense": Linear(7, 5)},
+    ),
+    "sequential": (sequential, (9, 1, 3), {"first": Linear(3, 17), "lstm": LSTM(17, 18, 2), "last": Linear(18, 2)}),
+    "flattened": (
+        lambda p, x: p["dense"](torch.flatten(p["lstm"](x)[0], 1)),
+        (1, 9, 3),
+        {"lstm": LSTM(3, 6, batch_first=True), "dense": Linear(54, 3)},
+    ),
+    "both last states": (
+        lambda p, x: p["dense"](torch.cat([*p["lstm"](x)[1][0]], -1)),
+        (9, 1, 3),
+        {"lstm": LSTM(3, 6, bidirectional=True), "dense": Linear(12, 3)},
+    ),
+    "three outputs": (two_outputs, (9, 1, 3), {"lstm": LSTM(3, 20, 2), "dense": Linear(20, 4)}),
+    "activations": (
+        lambda p, x: torch.sigmoid(elu(leaky_relu(hardsigmoid(p["dense"](x)) - 0.3, 0.2)).clamp(-0.5, 2)),
+        (4, 1, 3),
+        {"dense": Linear(3, 33)},
+    ),
+}
+
+
+def in_onnxruntime(model: bytes, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    return dict(zip([output.name for output in session.get_outputs()], session.run(None, dict(inputs)), strict=True))
+
+
+@pytest.mark.heavy
+@needs_compiler
+def test_a_state_that_is_given_in_each_call(rng):
+    """It is not carried, and what `prepare_next` computed from the state before is not used."""
+    model = recurrent("GRU", (2, 1, 3, 4))
+    compiled = loaded(c_file(None, model.SerializeToString(), TARGETS[RUNNABLE[0]], "network"), "-O1")
+    x, h0 = rng.standard_normal((2, 1, 3)).astype(np.float32), rng.standard_normal((1, 1, 4)).astype(np.float32)
+    y, last = np.empty((2, 1, 1, 4), np.float32), np.empty((1, 1, 4), np.float32)
+    step, prepare_next = compiled.bound("step", x, h0, y, last), compiled.bound("prepare_next")
+    for _ in range(3):
+        step()
+        prepare_next()
+        assert np.abs(y - right(model, x, h0=h0.astype(np.float64))["Y"]).max() < 1e-6
+        h0 *= -1.5
+
+
+@pytest.mark.heavy
+@needs_compiler
+@pytest.mark.parametrize("case", MODULES)
+def test_modules_of_pytorch(case):
+    """As PyTorch, ONNX Runtime and the evaluation in float64 compute them."""
+    forward, shape, parts = MODULES[case]
+    torch.manual_seed(len(case))
+    module, x = Module(forward, **parts).eval(), torch.randn(shape)
+    written = lstm_trt.TorchNetwork(module, x, name="module")
+    model = onnx.load_from_string(static_model(written.path, written))
+    (name,) = written.input_shapes
+    outputs = computed(model, {name: x.numpy()}, RUNNABLE[0])
+    with torch.inference_mode():
+        answers = module(x)
+    by_pytorch = [answer.numpy() for answer in (answers if isinstance(answers, tuple) else (answers,))]
+    others = [by_pytorch, [*in_onnxruntime(model.SerializeToString(), {name: x.numpy()}).values()]]
+    for other in [*others, [*right(model, x.numpy()).values()]]:
+        for found, expected in zip(outputs.values(), other, strict=True):
+            assert found.shape == expected.shape and np.abs(found - expected).max() < 2e-6
+
+
+@pytest.mark.heavy
+@needs_compiler
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_states_that_are_inputs_and_outputs(kind):
+    """Blocks of two samples, with the state carried in C, against all samples in one call of PyTorch."""
+    layer = getattr(torch.nn, kind)(3, 20, 2)
+
+    def step(parts, x, *states):
+        y, after = parts["layer"](x, states if kind == "LSTM" else states[0])
+        return (torch.relu(y), *(after if kind == "LSTM" else (after,)))
+
+    zeros = [torch.zeros(2, 1, 20)] * (2 if kind == "LSTM" else 1)
+    names = ["h", "c"][: len(zeros)]
+    written = lstm_trt.TorchNetwork(
+        Module(step, layer=layer),
+        (torch.zeros(2, 1, 3), *zeros),
+        name="stream",
+        input_names=["x", *(f"{name}0" for name in names)],
+        output_names=["y", *(f"{name}n" for name in names)],
+    )
+    assert len(written.states) == len(zeros)
+    step_model = static_model(written.path, written)
+    file = c_file(None, step_model, TARGETS[RUNNABLE[0]], "network", states=written.states, include_weights=False)
+    compiled, samples = loaded(file, "-O1"), torch.randn(12, 1, 3)
+    x, y = np.empty((2, 1, 3), np.float32), np.empty((2, 1, 20), np.float32)
+    call, prepare_next, reset = compiled.bound("step", x, y), compiled.bound("prepare_next"), compiled.bound("reset")
+    with torch.inference_mode():
+        expected = torch.relu(layer(samples)[0]).numpy()
+    for _ in range(2):
+        for at in range(0, 12, 2):
+            x[...] = samples[at : at + 2]
+            call()
+            assert np.abs(y - expected[at : at + 2]).max() < 1e-6
+            if at % 4:
+                prepare_next()
+        reset()
+
+
+#: Symbolic sizes of a network in data/networks.
+SHIPPED = {"keras_lstm": {"unk__136": 9, "unk__135": 1}, "streaming_gru": {"time": 9}}
+
+
+@pytest.mark.heavy
+@needs_compiler
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_networks(name, rng):
+    """As ONNX Runtime computes them; a state is an input of the window."""
+    network = lstm_trt.OnnxNetwork(ROOT / f"data/networks/{name}.onnx", sizes=SHIPPED[name])
+    model = onnx.load_from_string(static_model(network.path, network))
+    shapes = {entry.name: [dim.dim_value for dim in entry.type.tensor_type.shape.dim] for entry in model.graph.input}
+    inputs = {key: rng.standard_normal(shape).astype(np.float32) for key, shape in shapes.items()}
+    outputs = computed(model, inputs, RUNNABLE[0])
+    for key, expected in in_onnxruntime(model.SerializeToString(), inputs).items():
+        assert outputs[key].shape == expected.shape and np.abs(outputs[key] - expected).max() < 2e-6
+
+
+def test_a_shipped_convolution_is_refused():
+    sizes = {"time": 9, "batch": 1}
+    network = lstm_trt.OnnxNetwork(ROOT / "data/networks/conv_lstm_dense.onnx", sizes=sizes)
+    with pytest.raises(BuildFailed, match="Conv operator '/convolution/Conv'"):
+        c_file(static_model(network.path, network), None, TARGETS["x86-64"], "network")
+
+
+# The version
+
+
+def exact(model: onnx.ModelProto) -> bytes:
+    """The model with weights that are the same on every machine."""
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            numbers = (np.arange(np.prod(tensor.dims, dtype=int)) * 37 % 101 / 128 - 0.375).astype(np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(numbers.reshape(tensor.dims), tensor.name))
+    return model.SerializeToString()
+
+
+PLAN = Plan((*ALL, "LSTM"), (9, 21, 34, 40), 30, 5)
+
+#: Window and step: recurrent layers, and everything else.
+PLANTED = {
+    "recurrent": (exact(network(PLAN)), exact(network(PLAN, 2))),
+    "pointwise": (exact(pointwise(40)), None),
+    "dense": (exact(graph(("Mul", "x,C", "m"), ("MatMul", "m,A", "p"), ("Add", "p,B", "y"), y=(6, 1, 3))), None),
+    "flat": (exact(graph(("Flatten", "x", "f", {"axis": 0}), ("MatMul", "f,FLAT", "y"), y=(1, 7))), None),
+}
+
+
+#: Version of the generated code -> target -> SHA-256 of the code of `PLANTED` without comments, with weights.
+CODE = {
+    "1": {
+        "x86-64-v4": "a8b0dd41f237295acc4ab788608d955d0f7d2f602bf0ae50a33e99ff342cc35a",
+        "x86-64-v3": "4709182207b739c3c4c7a7cd29fd1aec49f00389954eed77ffa3bb7ca52ac902",
+        "x86-64": "5e7d78692e1ae9bdd15f23c51ebf4c1e44d757f81e070aa37c824615a7bbb198",
+        "aarch64": "a8812c3fe99fc72972918ff433d7bea1b883b5ae3ec8799c93018c2b7a999679",
+    }
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_other_code_has_another_version(target):
+    """Recordings of the same version are pooled, so that it has to change with the code."""
+    digest = hashlib.sha256()
+    for window, step in PLANTED.values():
+        file = c_file(window, step, TARGETS[target], "network", include_weights=False)
+        code = re.sub(r"/\*.*?\*/", " ", file.source + file.header, flags=re.DOTALL)
+        digest.update(" ".join((*code.split(), *file.compile_flags)).encode() + file.weights)
+    found = digest.hexdigest()
+    recorded = CODE.get(c_file_module.VERSION, {}).get(target)
+    assert found == recorded, "the generated code changed: raise c_file.VERSION and record the new hashes here"
+    assert c.availability().version is None or c_file_module.VERSION in c.availability().version.split(", ")
