@@ -300,8 +300,8 @@ def _buffers(reader: Reader) -> tuple[dict[int, int], int]:
     places: dict[int, tuple[int, int]] = {}
     total = 0
     for number, stage in enumerate(reader.stages):
-        if stage.writes in reader.buffers - {*places, *outputs}:
-            needed = -(-stage.size // 16) * 16
+        if stage.writes in reader.buffers.keys() - {*places, *outputs}:
+            needed = -(-reader.buffers[stage.writes] // 16) * 16
             fitting = min((entry for entry in free if entry[0] >= needed), default=None)
             if fitting:
                 free.remove(fitting)

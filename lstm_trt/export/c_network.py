@@ -152,7 +152,8 @@ class Reader:
         self.initial: list[tuple[int | None, int | None]] = []
         #: Numbers of the layers with an initial state that each call copies.
         self.given: set[int] = set()
-        self.buffers: set[int] = set()
+        #: Base -> size.
+        self.buffers: dict[int, int] = {}
         self.products: list[tuple[Data, Dense]] = []
         self.values: dict[str, Data | np.ndarray] = {
             tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer
@@ -186,7 +187,7 @@ class Reader:
         return Data(np.arange(start, start + math.prod(shape)).reshape(shape))
 
     def _buffer(self, shape: tuple[int, ...]) -> tuple[Data, int]:
-        self.buffers.add(len(self.bases))
+        self.buffers[len(self.bases)] = math.prod(shape)
         return self._new(f"b{len(self.bases)}", shape), len(self.bases) - 1
 
     def _place(self, first: int) -> str:
@@ -441,9 +442,8 @@ class Reader:
         if not isinstance(data, Data):
             raise BuildFailed(f"the output {name} does not depend on the input")
         base, pointer = self._operand(data, f"the output {name}")
-        written = {stage.writes: stage.size for stage in self.stages}
         taken = {other for other, _ in self.outputs.values()}
-        if base not in self.buffers - taken or written.get(base) != data.at.size:
+        if base in taken or self.buffers.get(base) != data.at.size:
             copy, into = self._buffer(data.at.shape)
             self.stages.append(Copy(base, into, copy.at.size, pointer, 0))
             base = into
