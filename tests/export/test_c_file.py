@@ -303,6 +303,15 @@ GRAPHS = {
     "a product with another use": graph(
         ("MatMul", "x,A", "p"), ("Dropout", "p", "d"), ("Add", "d,B", "y"), y=(6, 1, 3), p=(6, 1, 3)
     ),
+    "a tensor that is read again later": graph(
+        ("MatMul", "x,A", "p"),
+        ("Relu", "p", "a"),
+        ("Sigmoid", "a", "b"),
+        ("Tanh", "p", "y"),
+        ("Elu", "b", "z"),
+        y=(6, 1, 3),
+        z=(6, 1, 3),
+    ),
     "two biases": graph(("MatMul", "x,A", "p"), ("Add", "p,B", "q"), ("Add", "B,q", "y"), y=(6, 1, 3)),
     "constants by time step": graph(("Mul", "x,ROWS", "m"), ("Sub", "C,m", "y"), y=(6, 1, 5)),
     "divided": graph(("Sub", "x,C", "s"), ("Div", "s,C", "y"), y=(6, 1, 5)),
