@@ -37,11 +37,11 @@ MEASURED_SAMPLES = 256
 #: The processor of this machine, instead of a name in `TARGETS`.
 NATIVE = "native"
 
-#: Words that cannot be the name of a struct.
+#: Words that cannot be the name of a struct: keywords of C, and macros of compilers.
 KEYWORDS = {
     "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern", "float",
-    "for", "goto", "if", "inline", "int", "long", "register", "restrict", "return", "short", "signed", "sizeof",
-    "static", "struct", "switch", "typedef", "union", "unsigned", "void", "volatile", "while",
+    "for", "goto", "if", "inline", "int", "linux", "long", "register", "restrict", "return", "short", "signed",
+    "sizeof", "static", "struct", "switch", "typedef", "union", "unix", "unsigned", "void", "volatile", "while",
 }  # fmt: skip
 
 
@@ -220,8 +220,13 @@ def _target(name: str) -> Target:
 def _identifier(network: LstmShape | OnnxNetwork, name: str | None) -> str:
     """The name in the C code; raises `UsageError` if a given name is no identifier."""
     if name is not None:
-        if not re.fullmatch(r"[A-Za-z_]\w*", name, flags=re.ASCII) or name in KEYWORDS:
-            raise UsageError(f"the name must be a C identifier, not {name!r}")
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, flags=re.ASCII) or _is_reserved(name):
+            raise UsageError(f"the name must be a C identifier with small letters, not {name!r}")
         return name
     own = identifier(network.name if isinstance(network, OnnxNetwork) else f"lstm_{network.label}")
-    return f"{own}_network" if own in KEYWORDS else own
+    return f"{own}_network" if _is_reserved(own) else own
+
+
+def _is_reserved(name: str) -> bool:
+    """Whether C or a macro of `kernel.c`, all of which are in capitals, has this name."""
+    return name in KEYWORDS or name.isupper()

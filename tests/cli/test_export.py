@@ -163,6 +163,7 @@ def softplus() -> bytes:
         ((*SHAPE, "--c", "--target", "sparc"), "unknown target 'sparc': choose from native, x86-64-v4"),
         ((*SHAPE, "--c", "--name", "2x"), "C identifier"),
         ((*SHAPE, "--c", "--name", "float"), "C identifier"),
+        ((*SHAPE, "--c", "--name", "TILE"), "C identifier"),
         ((*SHAPE, "--c", "--symbolic"), "--c and --symbolic"),
         ((*SHAPE, "--c", "--batch", 2), "batch size"),
         ((*SHAPE, "--c", "--directions", 2, "--mode", "stream"), "bidirectional"),
