@@ -229,7 +229,9 @@ def test_large_weights_are_read_from_a_file(tmp_path, rng):
     module = exported(tmp_path, hidden=256)
     loop = compiled(tmp_path, "large")
     same_answers(module, loop, rng, "-b", "controller.bin")
-    for options, reason in (("-b samples.f32", "of another network"), ("", "with -b")):
+    np.zeros((tmp_path / "controller.bin").stat().st_size // 4, np.float32).tofile(tmp_path / "zeros.bin")
+    refused = {"-b samples.f32": "the weights have", "-b zeros.bin": "of another network", "": "with -b"}
+    for options, reason in refused.items():
         done = subprocess.run([loop, *options.split()], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 2 and reason in done.stderr
 

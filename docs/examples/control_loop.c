@@ -235,7 +235,9 @@ int main(int argc, char **argv)
     float *weights_read = NULL;
     if (options.weights) {
         size_t weights_count;
-        weights_read = read_floats(options.weights, NET(_WEIGHTS), &weights_count);
+        weights_read = read_floats(options.weights, 1, &weights_count);
+        if (weights_count != NET(_WEIGHTS))
+            fail(2, "%s has %zu numbers, the weights have %d", options.weights, weights_count, NET(_WEIGHTS));
     } else if (!NET(_weights))
         fail(2, "give the weights, %s.bin, with -b", QUOTED(NETWORK));
     static const char *const reasons[] = {

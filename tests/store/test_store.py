@@ -111,6 +111,15 @@ def test_one_flipped_bit_in_the_latencies_is_found(tmp_path):
         store_files.read(path)
 
 
+@pytest.mark.parametrize("name", store_files.NEEDED)
+def test_a_column_whose_name_is_damaged_is_missing(name, tmp_path):
+    path = store_files.write(planted(), tmp_path)
+    table = pq.read_table(path)
+    pq.write_table(table.rename_columns(["damaged" if old == name else old for old in table.column_names]), path)
+    with pytest.raises(StoreError, match=name):
+        store_files.read(path)
+
+
 def test_a_folder_without_recordings_names_the_command_that_records(tmp_path, refused):
     assert "lstm-trt record" in refused("summarize", tmp_path)
 
