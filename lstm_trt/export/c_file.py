@@ -1,7 +1,8 @@
 """A network as one C file: LSTM and GRU layers with dense layers and pointwise functions around them, at batch size 1.
 
 The file contains `kernel.c`, calls of its functions with all sizes as constants, and the weights, packed in the order
-in which they are read. It needs a compiler with GNU vectors (gcc, clang) and no library besides memcpy and memset.
+in which they are read. It needs a compiler with GNU vectors (gcc, clang) and, of libraries, only memcpy, memset and
+memcmp.
 """
 
 from __future__ import annotations
@@ -282,6 +283,11 @@ def _body(reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights)
     return _Body(functions, [*begin, *calls], size, gates)
 
 
+def _rounded_up(size: int, unit: int) -> int:
+    """The smallest multiple of `unit` that is at least `size`."""
+    return -(-size // unit) * unit
+
+
 def _number(value: float) -> str:
     """A float constant in C."""
     return f"{'-' * (value < 0)}__builtin_inff()" if math.isinf(value) else f"{np.float32(value)!s}f"
@@ -301,7 +307,7 @@ def _buffers(reader: Reader) -> tuple[dict[int, int], int]:
     total = 0
     for number, stage in enumerate(reader.stages):
         if stage.writes in reader.buffers.keys() - {*places, *outputs}:
-            needed = -(-reader.buffers[stage.writes] // 16) * 16
+            needed = _rounded_up(reader.buffers[stage.writes], 16)
             fitting = min((entry for entry in free if entry[0] >= needed), default=None)
             if fitting:
                 free.remove(fitting)
@@ -342,7 +348,7 @@ class _Writer:
         """Arrays of the struct and their sizes in floats."""
         length, sizes = self.file.target.vector_length, {}
         for number, (layer, _) in enumerate(self.layers):
-            units = -(-layer.units // length) * length
+            units = _rounded_up(layer.units, length)
             sizes |= {f"h{number}": 3 * units, f"c{number}": units}
             if self.file.step:
                 sizes[f"sums{number}"] = layer.gates_of_h * units + length
@@ -352,7 +358,7 @@ class _Writer:
 
     def struct_bytes(self) -> int:
         """The size of the struct."""
-        return 64 + sum(-(-4 * size // 64) * 64 for size in self.fields().values())
+        return 64 + sum(_rounded_up(4 * size, 64) for size in self.fields().values())
 
     def prototype(self, function: str) -> str:
         """The declaration of `run` or `step`, with the extents of input and outputs."""

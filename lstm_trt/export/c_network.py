@@ -17,6 +17,7 @@ import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, first_line
 from lstm_trt.config.workload import State
+from lstm_trt.export.evaluate import RECURRENT
 from lstm_trt.export.onnx_checks import INPUT_NAMES, label, read
 
 if TYPE_CHECKING:
@@ -273,8 +274,8 @@ class Reader:
         direction = has.get("direction", b"forward").decode(errors="replace")
         directions = 2 if direction == "bidirectional" else 1
         rows, batch = x.at.shape[layout], x.at.shape[1 - layout]
-        default = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}[kind]
-        names = [name.decode(errors="replace") for name in has.get("activations", ())] or default * directions
+        default = RECURRENT[kind]
+        names = tuple(name.decode(errors="replace") for name in has.get("activations", ())) or default * directions
         gates = 4 if kind == "LSTM" else 3
         expected = (directions, gates * units)
         full = lengths is None or (isinstance(lengths, np.ndarray) and (lengths == rows).all())
@@ -337,7 +338,7 @@ class Reader:
 
     def _check_states(self, states: Sequence[State]) -> None:
         """Raises `BuildFailed` unless each state is read and written by the same layers, all of them or none."""
-        found = {}
+        found: dict[int, np.ndarray] = {}  # address of the beginning of a layer's state -> those of the state after it
         for number, starts in enumerate(self.initial):
             for name, start in zip(("h", "c"), starts, strict=True):
                 needed = states and (name == "h" or self.layers[number].kind == "LSTM")
@@ -346,17 +347,16 @@ class Reader:
                         f"layer {number + 1} begins each call from zero; its state must be carried as well"
                     )
                 if start is not None:
-                    found[start] = self.bases.index(f"net->{name}{number}") * BASE
+                    into = self.bases.index(f"net->{name}{number}") * BASE
+                    found[start] = np.arange(into, into + self.layers[number].units)
         for state in states:
             after = self.values[state.output]
             flat = after.at.ravel() if isinstance(after, Data) else np.zeros(0)
             begin = self.bases.index(f"state {state.input}") * BASE
-            size = math.prod(state.shape)
-            pieces = {start: into for start, into in found.items() if begin <= start < begin + size}
-            covered = np.full(size, -1)
-            for start, into in pieces.items():
-                units = self.layers[int(self.bases[into // BASE][6:])].units
-                covered[start - begin : start - begin + units] = np.arange(into, into + units)
+            covered = np.full(math.prod(state.shape), -1)
+            for start, into in found.items():
+                if begin <= start < begin + len(covered):
+                    covered[start - begin : start - begin + len(into)] = into
             if not np.array_equal(covered, flat):
                 raise BuildFailed(
                     f"the output {state.output} is not the state of the layers that begin with {state.input}"

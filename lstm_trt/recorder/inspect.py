@@ -39,8 +39,8 @@ class RuntimeAnswer:
     """What one runtime does with a network in float32: one of the states above, and the reason if it does not run.
 
     `mode`: in which it was tried; "stream" if the runtime takes the network in that mode only. `error`: the relative
-    error of its outputs by norm, None if nothing was compared; `reference`,
-    `reference_checked_by`, and `nan_reaches_output` as in the provenance of recordings.
+    error of its outputs by norm, None if nothing was compared; `reference`, `reference_checked_by`, and
+    `nan_reaches_output` as in the provenance of recordings.
     """
 
     runtime: str
