@@ -1,4 +1,4 @@
-"""The documents' published figures: the tables of `data/published`, one CSV per document, as rows.
+"""The documents' published figures: the tables of `data/published`, one CSV per document or further source, as rows.
 
 One row is one published figure, with its workload and sizes. A cell without a figure is a row
 without a value, so that failures, dashes and empty cells can be distinguished. Corrected figures
@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from lstm_trt.literature.workloads import LiteratureWorkload
 
 
-#: Document -> name of its table. "further": figures of other sources for comparison.
+#: Document -> name of its table. A suffix marks figures of the same authors that the document does not print: a later
+#: revision of it, the times behind its pictures. "further": figures of other sources for comparison.
 DOCUMENTS = {
     "000": "tvm-cudnn",
     "001": "ptb-language-model",
+    "001-later": "ptb-language-model-later",
     "002": "text-classifier",
     "004": "speech",
+    "004-times": "speech-times",
     "further": "further",
 }
 
@@ -94,8 +97,13 @@ class Row(Figure):
         return self.workload == workload.name and self.mode in workload.modes and same
 
 
+def of(document: str) -> tuple[Row, ...]:
+    """The rows of one document ("001"), then those of the same authors' further sources ("001-later"); as `load`."""
+    return tuple(row for name in DOCUMENTS if name.partition("-")[0] == document for row in load(name))
+
+
 def load(document: str) -> tuple[Row, ...]:
-    """The rows of one document (`DOCUMENTS`), in its order.
+    """The rows of one table (`DOCUMENTS`), in its order.
 
     Its table is searched for in `data/published` of the working folder, of its parent folders, and of the
     source tree from which this package runs, since the tables are not part of an installed package.

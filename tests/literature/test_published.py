@@ -18,6 +18,12 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.literature import published, workloads
 from tests.conftest import ROOT
 
+#: Sources of further figures of the documents' authors.
+LATER = "lcy-seso/Carrot e8aebd8 (later revision of 001)"
+EARLIER = "lcy-seso/Carrot c04ef3c (earlier revision of 001)"
+TIMES = "stefbraun/rnn_benchmarks 9d80fc8 (times of the pictures in 004)"
+PICTURE = "1x320-LSTM_cross-entropy_100.png"
+
 #: (source, table, statistic) -> cells with a figure, cells without, sum of the figures in the table's own unit.
 TABLES = {
     ("000", "cell", "time"): (2, 0, 1.0722),
@@ -64,6 +70,27 @@ TABLES = {
     ("flashrnn", "H100", "time"): (3, 0, 25.28),
     ("flashrnn", "H100", "time_per_step"): (1, 0, 1.96),
     ("deepbench", "LSTM", "time"): (2, 0, 1.699),
+    (LATER, "fine-grained operators CPU", "wall"): (10, 0, 12.5716),
+    (LATER, "fine-grained operators CPU", "elapsed"): (10, 0, 628.5742),
+    (LATER, "fine-grained operators CPU", "sequences_per_s"): (10, 0, 2734.5204),
+    (LATER, "fine-grained operators GPU", "wall"): (10, 0, 8.0771),
+    (LATER, "fine-grained operators GPU", "elapsed"): (10, 0, 403.8528),
+    (LATER, "fine-grained operators GPU", "sequences_per_s"): (10, 0, 18084.3693),
+    (LATER, "static CPU", "wall"): (8, 0, 8.9758),
+    (LATER, "static CPU", "elapsed"): (8, 0, 448.7918),
+    (LATER, "static CPU", "sequences_per_s"): (8, 0, 2083.6770),
+    (LATER, "static GPU", "wall"): (8, 0, 4.7507),
+    (LATER, "static GPU", "elapsed"): (8, 0, 237.5377),
+    (LATER, "static GPU", "sequences_per_s"): (8, 0, 16767.7341),
+    (LATER, "cuDNN", "wall"): (6, 0, 0.7667),
+    (LATER, "cuDNN", "elapsed"): (6, 0, 38.3283),
+    (LATER, "cuDNN", "sequences_per_s"): (6, 0, 30111.2673),
+    (EARLIER, "static CPU", "elapsed"): (1, 0, 80.9534),
+    (EARLIER, "static CPU", "sequences_per_s"): (1, 0, 79.0579),
+    (TIMES, "results.csv", "mean"): (19, 0, 9633.232),
+    (TIMES, "results.csv", "std"): (19, 0, 114.660),
+    (TIMES, "results.csv", "median"): (19, 0, 9619.829),
+    (TIMES, PICTURE, "mean"): (12, 0, 316),
 }
 
 #: Valid values of these columns; "no figure" is a printed dash, "empty" an empty cell.
@@ -85,8 +112,10 @@ COLUMNS = tuple(field.name for field in fields(published.Row))
 DIGESTS = {
     "000": "bb4ce7bf2ed81f9c",
     "001": "eb360fd9d6e6d662",
+    "001-later": "7626c76eac7073c6",
     "002": "7f3b12b04d348765",
     "004": "541cf04610b1bf57",
+    "004-times": "78008c018086f2eb",
     "further": "ebff18170668ea52",
 }
 
@@ -106,18 +135,43 @@ SPOTS = [
     (2.9105, dict(table="stack", layers=1, statistic="median")),
     (59.7667, dict(table="stack", layers=20, statistic="max")),
     (0.9444, dict(table="stack summary", batch=32, sequence=32, hidden=32, statistic="min")),
-    (0.5243, dict(table="fine-grained operators CPU", mode="forward", implementation="tensorflow-while-graph", unit="s",
-                  statistic="wall")),
-    (0.0435, dict(table="fine-grained operators GPU", mode="forward", implementation="tensorflow-basic-graph",
-                  statistic="wall")),
-    (3236.9244, dict(table="static GPU", mode="forward", implementation="tensorflow-static-graph", unit="sequences/s")),
-    (1.6069, dict(table="cuDNN", mode="training", implementation="tensorflow-one-call-graph", statistic="elapsed")),
+    (0.5243, dict(source="001", table="fine-grained operators CPU", mode="forward",
+                  implementation="tensorflow-while-graph", statistic="wall")),
+    (0.0435, dict(source="001", table="fine-grained operators GPU", mode="forward",
+                  implementation="tensorflow-basic-graph", statistic="wall")),
+    (3236.9244, dict(source="001", table="static GPU", mode="forward", implementation="tensorflow-static-graph",
+                     unit="sequences/s")),
+    (1.6069, dict(source="001", table="cuDNN", mode="training", implementation="tensorflow-one-call-graph",
+                  statistic="elapsed")),
     (27.1, dict(source="002", implementation="theano", hidden=128, unit="ms")),
     (204.3, dict(source="002", implementation="torch7", hidden=1024, unit="ms")),
     (443.3, dict(source="002", implementation="keras-tensorflow", hidden=1024, unit="ms")),
     (640, dict(source="stac-ml", workload="stac-ml-lstm-c", hardware="A100", statistic="p99", unit="us")),
     (4.4, dict(source="vollo", layers=3, hidden=480, statistic="p99", unit="us")),
     (0.441, dict(source="deepbench", hardware="V100", batch=16, precision="fp16", unit="ms")),
+    (1.5050, dict(source=LATER, table="fine-grained operators CPU", mode="forward",
+                  implementation="tensorflow-basic-eager", statistic="wall")),
+    (1.4866, dict(source=LATER, table="fine-grained operators CPU", mode="training",
+                  implementation="pytorch-basic-scripted", statistic="wall")),
+    (9.2919, dict(source=LATER, table="fine-grained operators GPU", mode="training",
+                  implementation="tensorflow-while-graph", statistic="elapsed")),
+    (596.9736, dict(source=LATER, table="static CPU", mode="forward", implementation="pytorch-fused-eager",
+                    unit="sequences/s")),
+    (0.0707, dict(source=LATER, table="static GPU", mode="training", implementation="tensorflow-static-graph",
+                  statistic="wall")),
+    (0.0085, dict(source=LATER, table="cuDNN", mode="forward", implementation="pytorch-one-call-eager",
+                  statistic="wall")),
+    (145.518, dict(source=TIMES, workload="speech-ce-long", implementation="pytorch-one-call-eager",
+                   framework_version="0.1.12_2", statistic="mean")),
+    (17.952, dict(source=TIMES, workload="speech-ce-long", implementation="pytorch-basic-eager",
+                  framework_version="0.2.0_4", statistic="std")),
+    (2503.651, dict(source=TIMES, workload="speech-ctc-long", framework_version="0.2.0_4", statistic="median")),
+    (534.473, dict(source=TIMES, workload="speech-bidirectional-ce-long", framework_version="0.4.0",
+                   statistic="mean")),
+    (63, dict(source=TIMES, workload="speech-ce-short", implementation="pytorch-basic-eager",
+              framework_version="0.2.0_4")),
+    (19, dict(source=TIMES, workload="speech-ce-short", implementation="pytorch-fused-eager",
+              framework_version="0.3.1.post2")),
 ]  # fmt: skip
 
 
@@ -180,12 +234,12 @@ def test_no_figure_is_repeated(rows):
     assert max(Counter(key(row)[:-1] for row in rows if row.statistic in published.TYPICAL).values()) == 1
 
 
-# 001: elapsed time of 50 batches, time per batch, sequences per second
+# 001 and its later revision: elapsed time of 50 batches, time per batch, sequences per second
 
 
-def triples(rows) -> dict[tuple, dict[str, published.Row]]:
+def triples(rows, source: str = "001") -> dict[tuple, dict[str, published.Row]]:
     found = defaultdict(dict)
-    for row in select(rows, source="001"):
+    for row in select(rows, source=source):
         if row.status == "ok":
             found[row.table, row.mode, row.implementation][row.statistic] = row
     return found
@@ -201,20 +255,44 @@ def disagreement(triple: dict[str, published.Row]) -> bool:
     )
 
 
-def test_wall_time_elapsed_time_and_throughput_agree(rows):
-    found = triples(rows)
-    assert len(found) == 24 and all(len(triple) == 3 for triple in found.values())
+@pytest.mark.parametrize(("source", "configurations"), [("001", 24), (LATER, 42)])
+def test_wall_time_elapsed_time_and_throughput_agree(rows, source, configurations):
+    found = triples(rows, source)
+    assert len(found) == configurations and all(len(triple) == 3 for triple in found.values())
     assert [name for name, triple in found.items() if disagreement(triple)] == []
 
 
 def test_the_printed_figures_of_the_corrected_rows_do_not_agree(rows):
-    found = triples(map(as_printed, select(rows, source="001")))
-    assert {name for name, triple in found.items() if disagreement(triple)} == {
+    found = {source: triples(map(as_printed, select(rows, source=source)), source) for source in ("001", LATER)}
+    differing = {source: {name for name, row in found[source].items() if disagreement(row)} for source in found}
+    assert differing["001"] == {
         ("static CPU", "training", "tensorflow-static-eager"),
         ("static CPU", "training", "tensorflow-static-graph"),
         ("static GPU", "forward", "tensorflow-static-eager"),
         ("fine-grained operators CPU", "training", "tensorflow-while-graph"),
     }
+    assert differing[LATER] == {
+        ("fine-grained operators CPU", "forward", "tensorflow-basic-eager"),
+        ("fine-grained operators GPU", "forward", "tensorflow-basic-eager"),
+        ("fine-grained operators CPU", "forward", "tensorflow-basic-graph"),
+    }
+
+
+def test_the_later_revision_exchanged_two_columns_and_kept_one_old_figure(rows):
+    for device in ("CPU", "GPU"):
+        triple = triples(rows, LATER)[f"fine-grained operators {device}", "forward", "tensorflow-basic-eager"]
+        elapsed, rate = triple["elapsed"], triple["sequences_per_s"]
+        assert (float(elapsed.published_value), float(rate.published_value)) == (rate.value, elapsed.value)
+        assert round(elapsed.value / 50, 4) == triple["wall"].value
+    key = ("fine-grained operators CPU", "forward", "tensorflow-basic-graph")
+    assert float(triples(rows, LATER)[key]["elapsed"].published_value) == triples(rows)[key]["elapsed"].value
+
+
+def test_an_earlier_revision_confirms_a_correction(rows):
+    elapsed, rate = (only(rows, source=EARLIER, statistic=name) for name in ("elapsed", "sequences_per_s"))
+    corrected = triples(rows)[elapsed.table, elapsed.mode, elapsed.implementation]
+    assert round(elapsed.value / 50, 4) == round(128 / rate.value, 4) == corrected["wall"].value
+    assert elapsed.value == pytest.approx(corrected["elapsed"].value, abs=50 * 0.5e-4)  # of a rounded wall time
 
 
 def test_the_wall_time_of_the_while_loop_is_the_figure_that_two_others_contradict(rows):
@@ -231,7 +309,7 @@ def test_corrected_figures_are_marked_and_keep_the_printed_value(rows):
         for row in rows
         if row.corrected
     }
-    cpu, gpu, loop = "static CPU", "static GPU", "fine-grained operators CPU"
+    cpu, gpu, loop, fine_gpu = "static CPU", "static GPU", "fine-grained operators CPU", "fine-grained operators GPU"
     expected = {
         ("001", cpu, "tensorflow-static-eager", "elapsed"): ("161.7546", 50 * 3.0750),
         ("001", cpu, "tensorflow-static-eager", "sequences_per_s"): ("39.5661", round(128 / 3.0750, 4)),
@@ -242,6 +320,11 @@ def test_corrected_figures_are_marked_and_keep_the_printed_value(rows):
         ("002", "framework x hidden size", "mxnet", "mean"): ("90.2", 490.2),
         ("004", "results", "speech-ce-short", "parameters"): ("433k", 572_800),
         ("004", "results", "speech-ce-long", "parameters"): ("576k", 572_800),
+        (LATER, loop, "tensorflow-basic-eager", "elapsed"): ("85.0492", 75.2506),
+        (LATER, loop, "tensorflow-basic-eager", "sequences_per_s"): ("75.2506", 85.0492),
+        (LATER, fine_gpu, "tensorflow-basic-eager", "elapsed"): ("79.4576", 80.5460),
+        (LATER, fine_gpu, "tensorflow-basic-eager", "sequences_per_s"): ("80.5460", 79.4576),
+        (LATER, loop, "tensorflow-basic-graph", "elapsed"): ("32.2603", round(6400 / 476.3282, 4)),
     }
     assert {name: text for name, (text, _) in found.items()} == {name: text for name, (text, _) in expected.items()}
     assert [name for name in found if found[name][1] != pytest.approx(expected[name][1], rel=1e-12)] == []
@@ -306,6 +389,21 @@ def test_parameters_are_those_of_the_networks(rows):
         assert row.value == lstm + outputs * directions * row.hidden == workloads.find(row.workload).parameters
 
 
+def test_the_times_behind_004s_pictures_are_of_every_run_that_it_carried_out(rows):
+    runs = defaultdict(dict)
+    for row in select(rows, source=TIMES, table="results.csv"):
+        runs[row.workload, row.implementation, row.framework_version][row.statistic] = row.value
+    assert len(runs) == 19
+    for values in runs.values():  # no distribution has mean and median further apart than the standard deviation
+        assert abs(values["mean"] - values["median"]) <= values["std"]
+    rounded = select(rows, source=TIMES, table=PICTURE)
+    assert all(row.value == int(row.value) and "rounded" in row.note for row in rounded) and len(rounded) == 12
+    versions = {version for _, _, version in runs}
+    assert {row.framework_version for row in rounded} == versions == {"0.1.12_2", "0.2.0_4", "0.3.1.post2", "0.4.0"}
+    ctc = {version for workload, _, version in runs if workload == "speech-ctc-long"}
+    assert versions - ctc == {only(rows, source="004", status="failed").framework_version}
+
+
 def test_flashrnns_time_per_step_is_its_time_divided_by_the_steps(rows):
     row = only(rows, source="flashrnn", implementation="cudnn", statistic="time")
     step = only(rows, source="flashrnn", statistic="time_per_step")
@@ -341,17 +439,18 @@ def test_failures_dashes_and_empty_cells_are_distinguished(rows):
 def test_every_row_belongs_to_one_workload_and_every_workload_has_rows(rows):
     variants = [variant for family in workloads.VARIANTS.values() for variant in family]
     documents = [row for row in rows if row.source.isdigit()]
-    for row in documents:
-        (workload,) = (variant for variant in variants if row.matches(variant))
-        assert workload.document == row.source
+    for document in published.DOCUMENTS:
+        for row in published.load(document):
+            matching = [variant.document for variant in variants if row.matches(variant)]
+            assert matching == ([] if document == "further" else [document[:3]])
+            assert row.source == document or not document.isdigit()
     for variant in variants:
         assert any(row.matches(variant) for row in documents), variant.label
-    assert not any(row.matches(variant) for row in rows if not row.source.isdigit() for variant in variants)
     assert not any(row.matches(workloads.find("ptb-lm").scaled("1/2")) for row in documents)
 
 
 def test_the_language_models_implementations_have_the_names_of_the_registry(rows):
-    names = {row.implementation for row in select(rows, source="001")}
+    names = {row.implementation for row in published.of("001")}
     registered = {name.split("-")[0] for name in registry.IMPLEMENTATIONS}
     here = {name for name in names if name.split("-")[0] in registered}
     assert here and here <= registry.IMPLEMENTATIONS.keys()
@@ -359,6 +458,12 @@ def test_the_language_models_implementations_have_the_names_of_the_registry(rows
 
 
 # Reading
+
+
+def test_further_sources_follow_the_documents_own_rows():
+    for document, further in (("001", "001-later"), ("004", "004-times")):
+        assert published.of(document) == (*published.load(document), *published.load(further))
+    assert published.of("000") == published.load("000")
 
 
 def test_a_document_is_found_from_anywhere(monkeypatch, tmp_path):
