@@ -318,7 +318,7 @@ class Literature:
 def load_literature(
     workloads: Sequence[str],
     *,
-    data: str | Path,
+    data: str | Path | Sequence[str | Path],
     record: bool = False,
     out: str | Path = "data/local/literature",
     implementations: Sequence[str] = (),
@@ -330,14 +330,14 @@ def load_literature(
 ) -> Literature:
     """The recordings of workloads, by name, in all sizes for which their documents have results.
 
-    They are loaded from `data`, at any scale. With `record` they are recorded here first, into `out`, which resumes if
-    interrupted: `implementations` (if empty, all that are available) at `scale`, with `batches` (if None, the number of
-    the document), in every mode of the document; `most` limits the number of sizes of each workload. Raises
-    `UsageError` for unknown names, and if there are no such recordings.
+    They are loaded from `data`, a folder or several, at any scale. With `record` they are recorded here first, into
+    `out`, which resumes if interrupted: `implementations` (if empty, all that are available) at `scale`, with `batches`
+    (if None, the number of the document), in every mode of the document; `most` limits the number of sizes of each
+    workload. Raises `UsageError` for unknown names, and if there are no such recordings.
     """
     variants = tuple(variant for name in workloads for variant in VARIANTS[find(name).name][:most])
     documents = dict.fromkeys(variant.document for variant in variants)
-    printed = tuple(row for document in documents for row in published.load(document))
+    printed = tuple(row for document in documents for row in published.of(document))
     for name in implementations:
         literature_implementations.load(name)  # raises UsageError for an unknown name
     if record:
@@ -351,14 +351,14 @@ def load_literature(
         ]
         runs = _record_missing(wanted, out, show_progress=show_progress)
     else:
-        source = find_folder(data)
+        runs = load([find_folder(path) for path in ([data] if isinstance(data, str | Path) else data)])
         items = [
             item
-            for item in folders.read_many(source)
+            for item in runs.recordings
             if isinstance(item.configuration.workload, LiteratureWorkload)
             and item.configuration.workload.name in workloads
         ]
-        runs = replace(as_runs(items), source=str(source))
+        runs = replace(as_runs(items), source=runs.source, warnings=runs.warnings)
     if not runs:
         known = listed(workloads)
         raise UsageError(f"{runs.source} has no recording of {known}: set record = True to record here")

@@ -173,13 +173,22 @@ def not_carried_out(statement: Statement) -> None:
     assert statement.quote.endswith(f"CTC on PyTorch {row.framework_version}")
 
 
+def one_call_is_fastest(statement: Statement) -> None:
+    times = {}
+    for row in published.load("004-times"):
+        if row.statistic == "mean" and row.device == "gpu":
+            times.setdefault((row.workload, row.framework_version), {})[row.implementation] = row.value
+    found = [values for values in times.values() if len(values) == 3]
+    assert len(found) == 8 and all(min(values, key=values.get) == "pytorch-one-call-eager" for values in found)
+
+
 def citation(statement: Statement) -> None:
     assert re.search(r"\]\(https://\S+\)", statement.rests_on)
 
 
 CHECKS = (
     drift, machine, trials_needed, percentile_proven, three_recordings, roofline_bound, libraries, implementations,
-    deep_recordings, not_carried_out, citation, below_the_bound, c_is_fastest,
+    deep_recordings, not_carried_out, citation, below_the_bound, c_is_fastest, one_call_is_fastest,
 )  # fmt: skip
 
 

@@ -78,11 +78,10 @@ def source_text(sides: Sequence[Side]) -> str:
 def today(rows: Iterable[metrics.Row], workload: LiteratureWorkload, mode: str) -> list[Side]:
     """The recordings of an unscaled workload in one mode: one side per recorded scale, largest first.
 
-    Of several rounds the median one is used. Raises `UsageError` if there are none, or if recordings
-    at one scale are from different machines or have different numbers of threads.
+    Each implementation is represented by one recording (`chosen`). Raises `UsageError` if there are none, or if
+    recordings at one scale are from different machines or have different numbers of threads.
     """
-    leading = metrics.LEADING[workload.document]
-    found = [row for row in rows if (row.statistic, row.unit) == leading and _is_of(row, workload, mode)]
+    found = [row for row in rows if row.leading and is_of(row, workload, mode)]
     if not found:
         raise UsageError(f"no recording of {workload.label} ({mode}): set record = True to record it on this machine")
     scales = sorted({row.scale for row in found}, key=Fraction, reverse=True)
@@ -96,7 +95,8 @@ def _today(found: list[metrics.Row], workload: LiteratureWorkload, mode: str) ->
                 f"{workload.label} ({mode}) was recorded with different {plural}: {', '.join(sorted(kinds))}"
             )
     names = dict.fromkeys(row.implementation for row in found)
-    entries = tuple(_median_round(name, [row for row in found if row.implementation == name]) for name in names)
+    found = [chosen([row for row in found if row.implementation == name]) for name in names]
+    entries = tuple(Entry(row.implementation, row.title, row.seconds, row.status, row.reason) for row in found)
     first, whole = found[0], found[0].scale == "1"
     versions = sorted({f"{row.framework} {row.framework_version}" for row in found if row.framework})
     size = f"batch {first.batch}, sequence {first.sequence}"
@@ -108,7 +108,8 @@ def _today(found: list[metrics.Row], workload: LiteratureWorkload, mode: str) ->
     return Side(name, where, size, entries, counts, mode=mode, scaled=not whole)
 
 
-def _is_of(row: metrics.Row, workload: LiteratureWorkload, mode: str) -> bool:
+def is_of(row: metrics.Row, workload: LiteratureWorkload, mode: str) -> bool:
+    """Whether a recording, of any scale, belongs to the unscaled `workload`."""
     # A row whose sizes are no variant of the document has no published sizes; compare its own.
     batch, sequence = row.published_batch or row.batch, row.published_sequence or row.sequence
     sizes = (batch, sequence, row.features, row.hidden, row.layers)
@@ -116,24 +117,29 @@ def _is_of(row: metrics.Row, workload: LiteratureWorkload, mode: str) -> bool:
     return (row.workload, row.mode, sizes) == (workload.name, mode, wanted)
 
 
-def _median_round(name: str, rounds: Sequence[metrics.Row]) -> Entry:
-    good = sorted((row for row in rounds if row.seconds is not None), key=lambda row: row.seconds)
-    if not good:
-        return Entry(name, rounds[0].title, None, "failed", rounds[0].reason)
-    row = good[(len(good) - 1) // 2]
-    return Entry(name, row.title, row.seconds, "ok")
+def chosen(rows: Sequence[metrics.Row]) -> metrics.Row:
+    """The recording that represents an implementation at one scale: of those with the most batches the median one.
+
+    A failure only if all of them failed.
+    """
+    best = max((row.status == "ok", row.n) for row in rows)
+    good = [row for row in rows if (row.status == "ok", row.n) == best]
+    return sorted(good, key=lambda row: row.seconds or 0.0)[(len(good) - 1) // 2]
 
 
 def printed(rows: Iterable[published.Row], workload: LiteratureWorkload, mode: str) -> list[Side]:
-    """The document's figures for the workload in one mode: one side per device, including cells without a figure."""
-    sides: dict[str, list[published.Row]] = {}
+    """The published figures for the workload in one mode: one side per source and device, the document's first.
+
+    They include cells without a figure.
+    """
+    sides: dict[tuple[str, str], list[published.Row]] = {}
     for row in rows:
         if row.statistic in published.TYPICAL and row.matches(workload) and row.mode == mode:
-            sides.setdefault(row.device, []).append(row)
-    return [replace(_printed(device, found, workload), mode=mode) for device, found in sides.items()]
+            sides.setdefault((row.source, row.device), []).append(row)
+    return [replace(_printed(*key, found, workload), mode=mode) for key, found in sides.items()]
 
 
-def _printed(device: str, rows: list[published.Row], workload: LiteratureWorkload) -> Side:
+def _printed(source: str, device: str, rows: list[published.Row], workload: LiteratureWorkload) -> Side:
     entries = tuple(Entry(row.implementation, printed_title(row), row.seconds, row.status, row.reason) for row in rows)
     hardware = " and ".join(dict.fromkeys(row.hardware for row in rows if row.hardware)) or (
         f"unspecified {device.upper()}" if device else ""
@@ -141,21 +147,47 @@ def _printed(device: str, rows: list[published.Row], workload: LiteratureWorkloa
     versions = dict.fromkeys(f"{row.framework} {row.framework_version}".strip() for row in rows if row.framework)
     size = f"batch {workload.batch}, sequence {workload.sequence}"
     corrected = [printed_title(row) for row in rows if row.corrected]
-    note = f"corrected: {', '.join(corrected)}, see data/published" if corrected else ""
+    notes = [f"corrected: {', '.join(corrected)}, see data/published"] if corrected else []
+    if source != workload.document:
+        notes += dict.fromkeys(row.note for row in rows if row.note and not row.corrected)
     where = "; ".join(filter(None, (hardware, ", ".join(versions))))
-    name = ", ".join(filter(None, (f"document {workload.document}", device.upper())))
-    return Side(name, where, size, entries, note=note)
+    name = f"document {source}" if source == workload.document else source
+    name = ", ".join(filter(None, (name, device.upper())))
+    return Side(name, where, size, entries, note="; ".join(notes))
 
 
 #: Table of document 001 -> what it calls its implementations there, where this package uses others in their place.
 PRINTED = {"cuDNN": "CuDNN LSTM", "static CPU": "LSTMCell", "static GPU": "LSTMCell"}
 
+#: Tables that compare versions of a framework, which the titles therefore name.
+BY_VERSION = ("results.csv", "1x320-LSTM_cross-entropy_100.png")
+
+#: (document, its name of an implementation) -> the implementations of this package that take its place today, the
+#: nearest one first, or the reason why there is none. Names that are not listed are this package's own.
+SUCCESSORS: dict[tuple[str, str], tuple[str, ...] | str] = {
+    ("000", "tvm"): ("tvm-untuned", "tvm-tuned"),
+    ("000", "cudnn"): ("tensorrt", "pytorch-one-call-eager"),
+    ("002", "theano"): ("pytensor-scan",),
+    ("002", "tensorflow"): ("tensorflow-static-graph",),
+    ("002", "mxnet"): ("mxnet-one-call",),
+    ("002", "torch7"): ("pytorch-fused-eager",),
+    ("002", "keras-theano"): ("keras-jax", "keras-torch"),
+    ("002", "keras-tensorflow"): ("tensorflow-one-call-graph",),
+    ("004", ""): ("pytorch-one-call-eager",),
+}
+
+
+def successors(document: str) -> dict[str, tuple[str, ...]]:
+    """A document's names of implementations -> those of this package that take their place, the nearest one first."""
+    return {name: own for (of, name), own in SUCCESSORS.items() if of == document and not isinstance(own, str)}
+
 
 def printed_title(row: published.Row) -> str:
     """The title of a document's implementation."""
-    if row.table not in PRINTED:
-        return title_of(row.implementation, row.framework)
-    return f"{row.framework} {PRINTED[row.table]}, {load(row.implementation).EXECUTION}"
+    title = title_of(row.implementation, row.framework)
+    if row.table in PRINTED:
+        title = f"{row.framework} {PRINTED[row.table]}, {load(row.implementation).EXECUTION}"
+    return f"{title}, {row.framework_version}" if row.table in BY_VERSION else title
 
 
 def title_of(implementation: str, framework: str) -> str:
@@ -181,7 +213,7 @@ def order_text(then: Side, now: Side) -> str:
         gap_then, gap_now = before[slow] / before[fast], after[slow] / after[fast]
         if gap_then >= APART and gap_now <= 1 / APART:
             turned.append(
-                f"{titles[slow]} took {gap_then:.3g} times as long as {titles[fast]} in the document"
+                f"{titles[slow]} took {gap_then:.3g} times as long as {titles[fast]} in the published figures"
                 f" and takes {gap_now:.3g} times as long today."
             )
         elif gap_then >= APART and gap_now >= APART:
@@ -189,10 +221,10 @@ def order_text(then: Side, now: Side) -> str:
     pairs = len(common) * (len(common) - 1) // 2
     sentences += turned or ["No pair has reversed its order by more than 10 %."]
     close = pairs - alike - len(turned)
-    order = f"{alike} of {pairs} pairs have the same order as in the document"
-    sentences.append(order + (f"; {close} differ by less than 10 % in the document or today." if close else "."))
+    order = f"{alike} of {pairs} pairs have the same order as in the published figures"
+    sentences.append(order + (f"; {close} differ by less than 10 % then or today." if close else "."))
     spread = [max(times[name] for name in common) / min(times[name] for name in common) for times in (before, after)]
-    sentences.append(f"Ratio of the slowest to the fastest: {spread[0]:.3g} in the document, {spread[1]:.3g} today.")
+    sentences.append(f"Ratio of the slowest to the fastest: {spread[0]:.3g} published, {spread[1]:.3g} today.")
     return "\n".join(sentences)
 
 

@@ -64,6 +64,11 @@ class Row(Figure):
     machine: str | None
     config_id: str
 
+    @property
+    def leading(self) -> bool:
+        """Whether this is the main statistic of its document (`LEADING`)."""
+        return (self.statistic, self.unit) == LEADING[self.source]
+
 
 #: Main statistic of each document; a failure's reason is in its row.
 LEADING = {"000": ("mean", "ms"), "001": ("wall", "s"), "002": ("mean", "ms"), "004": ("mean", "ms")}
@@ -218,9 +223,14 @@ def _line(recording: list[Row], statistics: list[str]) -> list[str]:
 
 
 def _cell(row: Row | None) -> str:
-    """The value with four significant digits, at most four after the decimal point."""
+    """The value in `short`, or a dash."""
     if row is None or row.value is None:
         return "-"
     if row.unit == "count":
         return f"{row.value:.0f}"
-    return format.number(row.value, 4) if abs(row.value) >= 1 else f"{row.value:.4f}"
+    return short(row.value)
+
+
+def short(value: float) -> str:
+    """Four significant digits, at most four after the decimal point."""
+    return format.number(value, 4) if abs(value) >= 1 else f"{value:.4f}"

@@ -212,7 +212,7 @@ def draw(rows: Iterable[metrics.Row], folder: str | Path, *, formats: Iterable[s
     rows = list(rows)
     pictures: dict[str, Callable[[], Picture]] = {}
     for name in dict.fromkeys(row.workload for row in rows):
-        printed = published.load(VARIANTS[name][0].document)
+        printed = published.of(VARIANTS[name][0].document)
         for mode in dict.fromkeys(row.mode for row in rows if row.workload == name):
             title = MODE_TITLES[mode]
             found = [(workload, compare.printed(printed, workload, mode)) for workload in VARIANTS[name]]

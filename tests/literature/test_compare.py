@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from matplotlib.lines import Line2D
 
+from lstm_trt import registry
 from lstm_trt.config.errors import UsageError
 from lstm_trt.literature import compare, metrics, published
 from lstm_trt.literature.compare import Entry, Side
@@ -85,6 +86,18 @@ def test_todays_side_has_the_median_round_and_failures():
     assert "n = 10 batches" in compare.source_text([found])
 
 
+def test_the_recording_with_the_most_batches_represents_an_implementation():
+    rows = [row("onnxruntime", 0.1, n=5), row("onnxruntime", 0.3, n=50), row("onnxruntime", None, n=0)]
+    rows += [row("onnxruntime", value, n=50, round=number) for number, value in ((1, 0.2), (2, 0.4))]
+    (found,) = compare.today([*rows, row("tvm-tuned", 0.1, n=5)], PTB, "forward")
+    assert [(entry.implementation, entry.seconds) for entry in found.entries] == [
+        ("onnxruntime", 0.3),
+        ("tvm-tuned", 0.1),
+    ]
+    assert found.counts == (5, 50)
+    assert compare.chosen([row("onnxruntime", None, n=0)]).reason == "out of mem"
+
+
 def test_a_scaled_recording_belongs_to_its_variant():
     small = PTB.scaled("1/8")
     rows = [row("onnxruntime", 0.1, small, published_batch=PTB.batch, published_sequence=PTB.sequence)]
@@ -116,6 +129,36 @@ def test_the_document_has_one_side_per_device_with_its_empty_cells():
     assert "MXNet" in side.note and 0.4902 in {entry.seconds for entry in side.entries}
 
 
+def test_further_sources_are_sides_of_their_own_after_the_documents():
+    rows = published.of("001")
+    document, both = (compare.printed(found, PTB, "forward") for found in (published.load("001"), rows))
+    assert both[: len(document)] == document
+    later = {found.name: found for found in both[len(document) :]}
+    source = "lcy-seso/Carrot e8aebd8 (later revision of 001)"
+    assert set(later) == {f"{source}, CPU", f"{source}, GPU"}
+    cpu = later[f"{source}, CPU"]
+    assert {entry.status for entry in cpu.entries} == {"ok"} and len(cpu.ranked) == 9
+    times = {entry.implementation: entry.seconds for entry in cpu.entries}
+    assert times["tensorflow-basic-eager"] == 1.5050 and times["pytorch-basic-scripted"] == 0.2077
+    assert "096bad5" in cpu.note and not any("096bad5" in found.note for found in document)
+
+
+def test_several_versions_of_an_implementation_have_titles_of_their_own():
+    rows = published.of("004")
+    (short,) = compare.printed(rows, WORKLOADS["speech-ce-short"], "training")
+    titles = [entry.title for entry in short.entries]
+    assert len(set(titles)) == len(titles) == 12 and sum("0.3.1.post2" in title for title in titles) == 3
+    assert short.ranked[0].implementation == "pytorch-one-call-eager" and short.ranked[0].seconds == 0.011
+    assert "read from a picture" in short.note
+    own, times = compare.printed(rows, WORKLOADS["speech-ctc-long"], "training")
+    assert [entry.reason for entry in own.entries] == ["not carried out"] and len(times.ranked) == 3
+    old = [row for row in rows if row.framework_version == "0.2.0_4"]
+    *_, old_short = compare.printed(old, WORKLOADS["speech-ce-short"], "training")
+    assert [entry.implementation for entry in old_short.ranked] == [
+        f"pytorch-{style}-eager" for style in ("one-call", "fused", "basic")
+    ]
+
+
 def test_the_changed_order_as_text():
     then, now = side("then", a=1.0, b=2.0, c=4.0, gone=1.0), side("today", a=3.0, b=1.0, c=3.1, new=0.1)
     fastest, reversed_pair, pairs, spread = compare.order_text(then, now).splitlines()
@@ -145,6 +188,19 @@ def test_successors_replace_discontinued_implementations():
     assert [(entry.implementation, entry.title, entry.seconds) for entry in found.entries] == [
         ("pytorch-fused-eager", "TORCH7", 2.0)
     ]
+
+
+def test_every_published_implementation_is_one_of_this_package_or_has_a_successor():
+    names = {
+        (document, row.implementation)
+        for document in ("000", "001", "002", "004")
+        for row in published.of(document)
+        if row.statistic in published.TYPICAL
+    }
+    own = set(registry.table("IMPLEMENTATIONS"))
+    assert {name for name in names if name[1] not in own} == set(compare.SUCCESSORS)
+    assert compare.successors("002")["keras-theano"] == ("keras-jax", "keras-torch")
+    assert set(compare.successors("000")) == {"tvm", "cudnn"} and compare.successors("001") == {}
 
 
 def test_bars_show_time_and_ratio_and_failures():
