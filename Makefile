@@ -27,7 +27,7 @@ help:
 	@echo "make test             run the tests, in 5 minutes on 2 cores"
 	@echo "make test-frameworks  run the slow tests and those that need TensorFlow and TVM, in a separate environment ($(FRAMEWORKS))"
 	@echo "make literature       record the published benchmarks in that environment, within 45 minutes on 2 cores"
-	@echo "make figures          redraw the figures of the recordings in data/"
+	@echo "make figures          redraw the figures of the recordings in data/, and the table in docs/literature.md"
 	@echo "make lab              open JupyterLab on this folder, with notebooks/00_overview.ipynb"
 	@echo "make hook             strip notebook outputs from commits with a git hook; FILTER=1: with a clean filter"
 	@echo "make clean            remove the environments and the recordings of make sweep"
@@ -125,6 +125,8 @@ figures: $(VENV)/.core
 	  && $(BIN)/lstm-trt scaling $$topic --figures $$out > /dev/null || exit 1; \
 	done
 	@$(BIN)/lstm-trt literature --table --out data/epyc/literature --figures figures/epyc/literature > /dev/null
+	@$(BIN)/$$(sed -n 's/^<!-- coverage: \(.*\) -->$$/\1/p' docs/literature.md) \
+	  | sed -i -e '/^<!-- coverage/,/^<!-- end of/{//!d}' -e '/^<!-- coverage/r /dev/stdin' docs/literature.md
 	@$(BIN)/lstm-trt outliers data/epyc/arrivals --figures figures/epyc/arrivals > /dev/null
 	@$(BIN)/lstm-trt verdict data/epyc/confirm --deadline-us $(DEADLINE_US) --figures figures/epyc/confirm > /dev/null; \
 	  case $$? in 0|1|3) ;; *) exit 1 ;; esac

@@ -190,6 +190,8 @@ LITERATURE = {
     "order_text": "lstm_trt.literature.compare:order_text",
     "filled": "lstm_trt.literature.compare:filled",
     "succeeded_by": "lstm_trt.literature.compare:succeeded_by",
+    "successors": "lstm_trt.literature.compare:successors",
+    "coverage": "lstm_trt.literature.completeness:coverage",
     "bars": "lstm_trt.literature.plots:bars",
     "costs": "lstm_trt.literature.plots:costs",
     "over_size": "lstm_trt.literature.plots:over_size",

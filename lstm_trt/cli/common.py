@@ -388,12 +388,14 @@ def print_json(value: object) -> None:
 
 
 def print_answer(answer: object, form: str, warnings: Iterable[str] = ()) -> None:
-    """Print warnings to standard error, then the answer as JSON (`as_dict`), CSV (`csv_text`) or text (`str`)."""
+    """Print warnings to standard error, then the answer: JSON (`as_dict`), CSV, Markdown (`markdown_text`) or text."""
     warn(warnings)
     if form == "json":
         print_json(answer.as_dict())
     elif form == "csv":
         print(answer.csv_text(), end="")
+    elif form == "markdown":
+        print(answer.markdown_text(), end="")
     else:
         show(answer)
 

@@ -19,20 +19,22 @@ from lstm_trt.cli.common import (
 )
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
-from lstm_trt.literature import metrics, plan
+from lstm_trt.config.format import listed
+from lstm_trt.literature import completeness, metrics, plan
 from lstm_trt.literature.session import describe_benchmark, listing, ready_implementations
 from lstm_trt.literature.workloads import MODES, VARIANTS, WORKLOADS, LiteratureWorkload, find
 from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.store import folders
 
-FORMATS = ("text", "csv", "json")
+FORMATS = ("text", "csv", "json", "markdown")
 
 EXAMPLE = (
     "lstm-trt literature --list\n"
     "  lstm-trt literature ptb-lm --implementation pytorch-one-call-eager pytorch-fused-eager --mode training"
     " --scale 1/8 --out recordings\n"
     "  lstm-trt literature layer --variants --implementation onnxruntime --out recordings\n"
-    "  lstm-trt literature --plan --out recordings"
+    "  lstm-trt literature --plan --out recordings\n"
+    "  lstm-trt literature --coverage --out recordings"
 )
 
 SIZES = ("hidden", "layers", "batch", "sequence")
@@ -51,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--list", action="store_true", help="show the workloads and the implementations that can run them")
     add("--plan", action="store_true", help="record all workloads and implementations, scaled to 45 minutes on 2 cores")
     add("--dry-run", action="store_true", help="with --plan: only print each row with its scale and estimated time")
-    add("--table", action="store_true", help="print the results in the folder --out; nothing is recorded")
+    add("--table", action="store_true", help="print the results in the folders --out; nothing is recorded")
+    today = "print for each published time what takes its place in the folders --out, or why nothing does"
+    add("--coverage", action="store_true", help=today)
     add(
         "--implementation",
         nargs="+",
@@ -74,7 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=Protocol.seed, metavar="N", help=seed)
     add("--time-limit", type=float, metavar="S", help="time limit per recording in seconds")
     sweep_arguments(parser)
-    add("--out", type=Path, metavar="DIR", help="folder for the recordings")
+    out = "folder for the recordings; with --table and --coverage folders to read"
+    add("--out", type=Path, nargs="+", metavar="DIR", help=out)
     figure_arguments(parser, "draw the results beside the published ones into this folder")
 
 
@@ -84,6 +89,10 @@ def run(arguments: argparse.Namespace) -> int:
         find(name)  # an unknown name is reported before anything that is missing
     if arguments.format == "csv" and (arguments.list or arguments.dry_run):
         raise UsageError(f"{'--list' if arguments.list else '--dry-run'} supports text and json only")
+    if arguments.format == "markdown" and not arguments.coverage:
+        raise UsageError("--format markdown needs --coverage")
+    if len(arguments.out or ()) > 1 and not (arguments.table or arguments.coverage):
+        raise UsageError("a recording goes into one folder: give one after --out, and workloads before all options")
     if arguments.list:
         return _list(arguments)
     if arguments.plan:
@@ -93,7 +102,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is None:
         raise UsageError("--out is missing: give a folder for the recordings, or --list")
     if arguments.table:
-        return _print_metrics(arguments, _table_filter(arguments))
+        return _print_metrics(arguments, lambda item: _wanted(arguments, item.workload.name, item.runtime, item.mode))
+    if arguments.coverage:
+        return _print_coverage(arguments)
     if not arguments.workload:
         raise UsageError("no workload given: lstm-trt literature --list shows them")
     if not arguments.implementation:
@@ -135,7 +146,7 @@ def _own_implementations(arguments: argparse.Namespace) -> list[str]:
 
 
 def _record(arguments: argparse.Namespace, wanted: list[Configuration]) -> int:
-    report = run_sweep(wanted, arguments.out, seed=arguments.seed, **sweep_options(arguments))
+    report = run_sweep(wanted, arguments.out[0], seed=arguments.seed, **sweep_options(arguments))
     print_progress(str(report))
     if report.stopped:
         return stopped(arguments.given)
@@ -144,27 +155,42 @@ def _record(arguments: argparse.Namespace, wanted: list[Configuration]) -> int:
     return exit_status(report)
 
 
-def _table_filter(arguments: argparse.Namespace) -> Callable[[Configuration], bool]:
-    """Filter of --table: configurations of the given workloads, implementations and mode."""
-    workloads = {find(name).name for name in arguments.workload}
+def _wanted(arguments: argparse.Namespace, workload: str, implementation: str, mode: str) -> bool:
+    """Filter of --table and --coverage: whether a row is of the given workloads, implementations and mode."""
     names = set(arguments.implementation or ()) - {"all"}
-    return lambda configuration: (
-        (not workloads or configuration.workload.name in workloads)
-        and (not names or configuration.runtime in names)
-        and arguments.mode in (None, configuration.mode)
+    return (
+        (not arguments.workload or workload in arguments.workload)
+        and (not names or implementation in names)
+        and arguments.mode in (None, mode)
     )
 
 
-def _print_metrics(arguments: argparse.Namespace, wanted: Callable[[Configuration], bool]) -> int:
-    """Print the metrics of the wanted configurations in the folder --out."""
-    items = folders.read_many(arguments.out, command="literature WORKLOAD --implementation NAME")
+def _metrics(arguments: argparse.Namespace, wanted: Callable[[Configuration], bool]) -> metrics.Table:
+    """The metrics of the wanted configurations in the folders --out; raises `UsageError` if there are none."""
+    command = "literature WORKLOAD --implementation NAME"
     found = metrics.table(
         item
-        for item in items
+        for folder in arguments.out
+        for item in folders.read_many(folder, command=command)
         if isinstance(item.configuration.workload, LiteratureWorkload) and wanted(item.configuration)
     )
     if not found:
-        raise UsageError(f"{arguments.out} has no matching recording of a literature workload")
+        raise UsageError(f"{listed(arguments.out)} has no matching recording of a literature workload")
+    return found
+
+
+def _print_coverage(arguments: argparse.Namespace) -> int:
+    rows = completeness.coverage(_metrics(arguments, lambda item: True))
+    wanted = [row for row in rows if _wanted(arguments, row.workload, row.implementation, row.mode)]
+    if not wanted:
+        raise UsageError("no published time is of this workload, implementation and mode")
+    print_answer(completeness.Coverage(tuple(wanted)), arguments.format)
+    return 0
+
+
+def _print_metrics(arguments: argparse.Namespace, wanted: Callable[[Configuration], bool]) -> int:
+    """Print and draw the metrics of the wanted configurations in the folders --out."""
+    found = _metrics(arguments, wanted)
     print_answer(found, arguments.format)
     if arguments.figures is not None:
         from lstm_trt.literature.plots import draw  # matplotlib takes a second to load

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+import shlex
 from collections import Counter
 from dataclasses import replace
 
@@ -19,6 +21,7 @@ from lstm_trt.literature.workloads import VARIANTS, WORKLOADS
 from lstm_trt.recorder.pool import WorkerPool
 from lstm_trt.store import folders, schema
 from lstm_trt.store.schema import Failure
+from tests.conftest import ROOT
 
 #: ONNX Runtime does not train: one recording and one failure.
 COMMAND = (
@@ -96,6 +99,36 @@ def test_the_table_shows_the_requested_recordings(folder, run):
         assert (status, out) == (2, "") and "has no matching recording" in err
 
 
+def test_the_coverage_prints_a_row_per_published_time(folder, run):
+    command = ("literature", "cell", "ptb-lm", "--coverage", "--out", folder)
+    status, out, err = run(*command, "--format", "json")
+    rows = json.loads(out)
+    assert (status, err) == (0, "") and {row["workload"] for row in rows} == {"cell", "ptb-lm"}
+    recorded = [row for row in rows if row["today"] is not None]
+    assert {(row["document"], row["device"]) for row in recorded} == {("001", "gpu"), ("001-later", "gpu")}
+    for row in recorded:
+        assert (row["implementation"], row["mode"], row["scale"]) == ("pytorch-one-call-eager", "training", "1/16")
+        assert (row["n"], row["document_n"], row["device_today"]) == (3, 50, "cpu") and row["framework_version"]
+    _, out, _ = run(*command, "--format", "csv")
+    assert len(list(csv.DictReader(io.StringIO(out)))) == len(rows)
+    _, text, _ = run(*command)
+    _, markdown, _ = run(*command, "--format", "markdown")
+    titles = re.findall(r"^\*\*(.*)\*\*$", markdown, re.MULTILINE)
+    assert len(titles) == 3 and all(f"{title}\n" in text for title in titles)
+    lines = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert len(lines) == len(rows) + 2 * len(titles) and {line.count("|") for line in lines} == {11}
+    status, out, err = run("literature", "cell", "--mode", "training", *command[3:])
+    assert (status, out) == (2, "") and err.count("\n") == 1
+
+
+def test_the_page_has_the_coverage_of_the_recordings_that_ship(run):
+    """`make figures` writes it."""
+    marked = re.compile(r"^<!-- coverage: lstm-trt (.*) -->\n(.*?)^<!-- end of coverage -->$", re.MULTILINE | re.DOTALL)
+    ((command, shown),) = marked.findall((ROOT / "docs/literature.md").read_text())
+    status, out, _ = run(*shlex.split(command))
+    assert status == 0 and out == shown
+
+
 def test_the_same_command_resumes(folder, run):
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.suffix != ".lock"}
     status, out, err = run(*COMMAND, "--out", folder)
@@ -123,7 +156,10 @@ def test_names_of_the_literature_are_complete_in_summaries(folder, run):
         (("layer", "--implementation", "onnxruntime", "--variants", "--hidden", "8", "--out", "x"), "--variants"),
         (("cell", "--implementation", "onnxruntime", "--batches", "0", "--out", "x"), "batches must be at least 1"),
         (("cell", "--implementation", "onnxruntime", "--rounds", "0", "--out", "x"), "rounds must be at least 1"),
+        (("cell", "--implementation", "onnxruntime", "--out", "x", "y"), "one folder"),
         (("--list", "--format", "csv"), "text and json"),
+        (("--table", "--format", "markdown", "--out", "x"), "needs --coverage"),
+        (("--coverage",), "--out is missing"),
         (("--table", "--out", "x"), "file or folder"),
         (("--dry-run",), "--dry-run needs --plan"),
         (("--plan",), "--out is missing"),
