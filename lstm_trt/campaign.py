@@ -30,7 +30,7 @@ from lstm_trt.config.workload import Workload
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.literature import implementations as literature_implementations
 from lstm_trt.literature import metrics, published
-from lstm_trt.literature.session import availability, describe_benchmark, reason
+from lstm_trt.literature.session import availability, describe_benchmark, interpreters, reason
 from lstm_trt.literature.workloads import VARIANTS, LiteratureWorkload, find
 from lstm_trt.recorder import pool
 from lstm_trt.recorder.session import describe
@@ -349,7 +349,9 @@ def load_literature(
             for name in names
             if reason(name, variant.scaled(scale), mode) is None
         ]
-        runs = _record_missing(wanted, out, show_progress=show_progress)
+        pythons = interpreters(wanted, print, optional=not implementations)
+        wanted = [configuration for configuration in wanted if configuration.id in pythons]
+        runs = _record_missing(wanted, out, show_progress=show_progress, interpreters=pythons)
     else:
         runs = load([find_folder(path) for path in ([data] if isinstance(data, str | Path) else data)])
         items = [

@@ -70,6 +70,7 @@ IMPLEMENTATIONS = {
     "tensorrt-rtx": f"{_IMPLEMENTATIONS}.tensorrt:TENSORRT_RTX",
     "tvm-untuned": f"{_IMPLEMENTATIONS}.tvm:UNTUNED",
     "tvm-tuned": f"{_IMPLEMENTATIONS}.tvm:TUNED",
+    "mxnet-one-call": f"{_IMPLEMENTATIONS}.mxnet:ONE_CALL",
 }
 
 #: Command -> its group and its summary in `lstm-trt --help`, in this order. Its module is `lstm_trt.cli.<command>`,

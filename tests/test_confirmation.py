@@ -122,7 +122,7 @@ def test_the_command_records_that_configuration(configuration):
     command = shlex.split(record_command(configuration, "a folder"))
     assert command[:2] == ["lstm-trt", "record"]
     given = parse(command[1:])
-    assert shape_of(given) == configuration.workload and given.runtime == configuration.runtime
+    assert shape_of(given, "") == configuration.workload and given.runtime == configuration.runtime
     assert protocol_of(given) == configuration.protocol
     assert replace(options_of(given), device=given.device or "cpu") == configuration.options
     assert str(given.out) == "a folder"

@@ -25,7 +25,7 @@ _RANGES = {"sequence": "sequence length", "batch": "batch size"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `build`."""
-    shape_arguments(parser, required=False)
+    shape_arguments(parser)
     add = parser.add_argument
     add("--onnx", type=Path, metavar="FILE", help="build this ONNX file instead of a network of given sizes")
     runtime = "TensorRT for RTX, or TensorRT for the GPU of this machine (default %(default)s)"
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         profile=_profile(arguments),
         detailed=True,
     )
-    engine = build_engine(arguments.onnx or _shape(arguments), options, seed=arguments.seed)
+    engine = build_engine(arguments.onnx or shape_of(arguments, "--onnx FILE"), options, seed=arguments.seed)
     files = [] if arguments.out is None else engine.write(arguments.out)
     if arguments.format == "json":
         print_json({"files": [str(path) for path in files], "cached": engine.cached, **engine.information})
@@ -80,13 +80,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _shape(arguments: argparse.Namespace):
-    for axis in ("layers", "hidden", "sequence"):
-        if getattr(arguments, axis) is None:
-            raise UsageError(f"--{axis} is missing: give the network's sizes, or --onnx FILE")
-    return shape_of(arguments)
-
-
 def _profile(arguments: argparse.Namespace) -> Profile | None:
     """The given ranges, None without any; for a shape, a size without a range stays fixed."""
     ranges = {axis: getattr(arguments, f"{axis}_range") for axis in _RANGES}
@@ -96,7 +89,7 @@ def _profile(arguments: argparse.Namespace) -> Profile | None:
         for axis, given in ranges.items():
             if given:
                 setattr(arguments, axis, given[1])
-        shape = _shape(arguments)
+        shape = shape_of(arguments, "--onnx FILE")
         ranges = {axis: given or [getattr(shape, axis)] * 3 for axis, given in ranges.items()}
     return Profile(**ranges)
 

@@ -56,7 +56,7 @@ AXIS_HELP = {
 }
 
 
-def shape_arguments(parser: argparse.ArgumentParser, *, several: bool = False, required: bool = True) -> None:
+def shape_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     """Add the sizes of one network, or lists of sizes if `several`."""
     for axis, meaning in AXIS_HELP.items():
         default = getattr(LstmShape, axis, None)
@@ -65,14 +65,13 @@ def shape_arguments(parser: argparse.ArgumentParser, *, several: bool = False, r
             type=int,
             nargs="+" if several else None,
             metavar="N",
-            required=required and default is None,
             help=meaning if default is None else f"{meaning} (default {default})",
         )
 
 
 def workload_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     """Add what is recorded: the sizes of a stacked LSTM, or ONNX files, or a step; of lists if `several`."""
-    shape_arguments(parser, several=several, required=False)
+    shape_arguments(parser, several=several)
     many = {"nargs": "+"} if several else {}
     own = parser.add_argument_group("your own network or step")
     onnx_arguments(own, several=several)
@@ -167,11 +166,8 @@ def one_workload(arguments: argparse.Namespace) -> Workload:
         raise UsageError(
             f"--size gives {count(len(own), 'network')}, but one is needed: lstm-trt sweep records several"
         )
-    for axis in () if own else ("layers", "hidden", "sequence"):
-        if getattr(arguments, axis) is None:
-            step = ", or --step" if hasattr(arguments, "step") else ""
-            raise UsageError(f"--{axis} is missing: give the sizes of a stacked LSTM, or --onnx FILE{step}")
-    return own[0] if own else shape_of(arguments)
+    step = ", or --step" if hasattr(arguments, "step") else ""
+    return own[0] if own else shape_of(arguments, f"--onnx FILE{step}")
 
 
 def _as_list(value: object) -> list:
@@ -201,8 +197,11 @@ def sizes_of(arguments: argparse.Namespace) -> dict:
     return {axis: getattr(arguments, axis) for axis in AXES if getattr(arguments, axis) is not None}
 
 
-def shape_of(arguments: argparse.Namespace) -> LstmShape:
-    """The given shape; raises `UsageError` for invalid sizes."""
+def shape_of(arguments: argparse.Namespace, instead: str) -> LstmShape:
+    """The given shape; raises `UsageError` for invalid sizes, and for missing ones with what can be given `instead`."""
+    for axis in ("layers", "hidden", "sequence"):
+        if getattr(arguments, axis) is None:
+            raise UsageError(f"--{axis} is missing: give the sizes of a stacked LSTM, or {instead}")
     return LstmShape(**sizes_of(arguments))
 
 
@@ -231,8 +230,8 @@ def runtime_arguments(parser: argparse.ArgumentParser, *, several: bool = False)
     add("--trials", type=int, metavar="N", help=f"timed trials (default {Protocol.trials})")
     tiers = ", ".join(f"{name} {trials}" for name, trials in TIERS.items())
     add("--tier", choices=TIERS, help=f"predefined number of trials: {tiers}")
-    warmup = "warm-up trials, stored and marked as such (default %(default)s)"
-    add("--warmup", type=int, default=Protocol.warmup, metavar="N", help=warmup)
+    warmup = f"warm-up trials, stored and marked as such (default {Protocol.warmup})"
+    add("--warmup", type=int, metavar="N", help=warmup)
     arrival = "start of a call: after the previous one, at a fixed period, or after a pause (default %(default)s)"
     add("--arrival", choices=ARRIVALS, default=Protocol.arrival, help=arrival)
     add("--period-us", type=float, metavar="US", help="period of periodic arrivals")
@@ -268,9 +267,10 @@ def sweep_options(arguments: argparse.Namespace) -> dict:
     }
 
 
-def protocol_of(arguments: argparse.Namespace) -> Protocol:
-    """The given protocol; raises `UsageError` if its options contradict each other."""
-    return Protocol(**{**_given(arguments, Protocol), "trials": _trials(arguments)})
+def protocol_of(arguments: argparse.Namespace, **defaults: int) -> Protocol:
+    """The given protocol, else `defaults`; raises `UsageError` if options contradict each other."""
+    given = {**_given(arguments, Protocol), "trials": trials_of(arguments)}
+    return Protocol(**defaults | {name: value for name, value in given.items() if value is not None})
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
@@ -288,9 +288,10 @@ def _given(arguments: argparse.Namespace, kind: type) -> dict:
     return {field.name: getattr(arguments, field.name) for field in fields(kind) if hasattr(arguments, field.name)}
 
 
-def _trials(arguments: argparse.Namespace) -> int:
+def trials_of(arguments: argparse.Namespace) -> int | None:
+    """The given number of trials, None if there is none; raises `UsageError` if it is not that of the given tier."""
     if arguments.tier is None:
-        return Protocol.trials if arguments.trials is None else arguments.trials
+        return arguments.trials
     trials = TIERS[arguments.tier]
     if arguments.trials not in (None, trials):
         raise UsageError(f"--tier {arguments.tier} means {trials} trials, but --trials is {arguments.trials}: give one")

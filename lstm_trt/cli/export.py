@@ -20,7 +20,7 @@ EXAMPLE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `export`."""
-    shape_arguments(parser, required=False)
+    shape_arguments(parser)
     add = parser.add_argument
     mode = (
         "forward (default), or stream: the states are inputs and outputs; with --c only the function run, or step, for"

@@ -21,7 +21,7 @@ from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import listed
 from lstm_trt.literature import completeness, metrics, plan
-from lstm_trt.literature.session import describe_benchmark, listing, ready_implementations
+from lstm_trt.literature.session import describe_benchmark, interpreters, listing, ready_implementations
 from lstm_trt.literature.workloads import MODES, VARIANTS, WORKLOADS, LiteratureWorkload, find
 from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.store import folders
@@ -146,7 +146,11 @@ def _own_implementations(arguments: argparse.Namespace) -> list[str]:
 
 
 def _record(arguments: argparse.Namespace, wanted: list[Configuration]) -> int:
-    report = run_sweep(wanted, arguments.out[0], seed=arguments.seed, **sweep_options(arguments))
+    named = not arguments.plan and arguments.implementation != ["all"]
+    pythons = interpreters(wanted, print_progress, optional=not named)
+    wanted = [configuration for configuration in wanted if configuration.id in pythons]
+    how = {"seed": arguments.seed, "interpreters": pythons, **sweep_options(arguments)}
+    report = run_sweep(wanted, arguments.out[0], **how)
     print_progress(str(report))
     if report.stopped:
         return stopped(arguments.given)

@@ -16,15 +16,24 @@ from lstm_trt.cli.common import (
     runtime_arguments,
     shape_arguments,
     shape_of,
+    sizes_of,
     stopped,
     sweep_arguments,
     sweep_options,
+    trials_of,
 )
 from lstm_trt.cli.main import EXIT_FAILED
+from lstm_trt.config.configuration import Protocol
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.workload import Workload
+from lstm_trt.literature import session
+from lstm_trt.literature.workloads import WORKLOADS, find
 from lstm_trt.recorder.versions import record_versions
 
 EXAMPLE = (
     "lstm-trt versions onnxruntime 1.20.1 1.31.1 --layers 2 --hidden 64 --sequence 32 --out versions\n"
+    "  lstm-trt versions tensorflow-cpu 2.20.0 2.21.0 --workload text-classifier --scale 1/8"
+    " --runtime tensorflow-one-call-graph --out versions\n"
     "each version is installed into its own virtual environment, which is kept in the cache"
 )
 
@@ -34,10 +43,16 @@ FORMATS = ("text", "csv", "json")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `versions`."""
     add = parser.add_argument
-    add("library", metavar="LIBRARY", help="name of the package on PyPI: onnxruntime, torch, tensorrt, tensorrt-rtx")
+    add("library", metavar="LIBRARY", help="name of the package on PyPI, such as onnxruntime, torch, tensorrt")
     add("versions", nargs="+", metavar="VERSION", help="two or more versions; the first is the baseline")
     shape_arguments(parser)
-    add("--runtime", metavar="NAME", help="runtime, if the library has several; lstm-trt doctor lists them")
+    workload = "workload of the literature instead of a stacked LSTM, with the warm-up and batches of its document"
+    add("--workload", metavar="NAME", help=f"{workload}: {', '.join(WORKLOADS)}")
+    add("--scale", metavar="FRACTION", help="fraction of its batch size and sequence length, such as 1/8 (default 1)")
+    mode = "forward, stream or training, if the workload has it (default: its first)"
+    add("--mode", metavar="MODE", help=mode)
+    runtime = "runtime, or with --workload implementation, if the library has several; lstm-trt doctor lists them"
+    add("--runtime", metavar="NAME", help=runtime)
     runtime_arguments(parser)
     add("--rounds", type=int, default=ROUNDS, metavar="N", help="rounds, each in new processes (default %(default)s)")
     add("--control", action="store_true", help=CONTROL_HELP)
@@ -48,14 +63,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `versions`; returns the exit status."""
+    workload = _workload(arguments)
     answer = record_versions(
         arguments.library,
         arguments.versions,
-        shape_of(arguments),
+        workload,
         out=arguments.out,
+        mode=arguments.mode,
         runtime=arguments.runtime,
         **sweep_options(arguments),
-        protocol=protocol_of(arguments),
+        protocol=_protocol(arguments, workload),
         options=options_of(arguments),
         control=arguments.control,
         effect=arguments.effect,
@@ -67,3 +84,18 @@ def run(arguments: argparse.Namespace) -> int:
         return stopped(arguments.given)
     print_answer(answer, arguments.format, answer.warnings)
     return 0 if any(answer.comparisons) else EXIT_FAILED
+
+
+def _workload(arguments: argparse.Namespace) -> Workload:
+    if arguments.workload:
+        return find(arguments.workload).variant(**sizes_of(arguments)).scaled(arguments.scale or "1")
+    if arguments.scale:
+        raise UsageError("--scale is for a workload of the literature: give one with --workload")
+    return shape_of(arguments, "--workload NAME")
+
+
+def _protocol(arguments: argparse.Namespace, workload: Workload) -> Protocol:
+    if not arguments.workload:
+        return protocol_of(arguments)
+    document = session.protocol_of(workload, trials_of(arguments), arguments.warmup)
+    return protocol_of(arguments, trials=document.trials, warmup=document.warmup, settle=document.settle)

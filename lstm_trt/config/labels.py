@@ -91,13 +91,15 @@ def versions_command(
     library: str, versions: Sequence[str], configuration: Configuration, out: str | Path, rounds: int
 ) -> str:
     """The shell command that records alternating rounds of one configuration under versions of a library."""
-    return _command("versions", _flags(configuration), out, rounds, (library, *versions))
+    # The default of --warmup depends on the workload.
+    return _command("versions", _flags(configuration, shown=("--warmup",)), out, rounds, (library, *versions))
 
 
-def _flags(configuration: Configuration) -> dict[str, tuple[str, ...]]:
-    """Flag -> its values; defaults are left out."""
+def _flags(configuration: Configuration, shown: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
+    """Flag -> its values; defaults are left out, unless they are in `shown`."""
     defaults, options = _defaults(), configuration.options
-    flags = {flag: texts for flag, texts in _flag_texts(configuration).items() if defaults.get(flag) != texts}
+    texts = _flag_texts(configuration)
+    flags = {flag: values for flag, values in texts.items() if flag in shown or defaults.get(flag) != values}
     switches = {"--graph": options.graph, "--no-io-binding": not options.io_binding}
     return flags | {flag: () for flag, given in switches.items() if given}
 

@@ -212,7 +212,7 @@ class Workload(ABC):
 
     @property
     def flags(self) -> dict[str, tuple[str, ...]] | None:
-        """Flags of `lstm-trt record` that select it, with their values; None if another command records it."""
+        """Flags of `lstm-trt record`, or of `versions`, that select it, with their values; None if there are none."""
         return None
 
     def command(self, configuration: Configuration, out: str | Path, rounds: int | str | None = None) -> str | None:

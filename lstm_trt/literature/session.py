@@ -20,6 +20,8 @@ from lstm_trt.config.format import table
 from lstm_trt.literature import implementations
 from lstm_trt.literature.data import make_batch, make_weights
 from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload, find
+from lstm_trt.recorder.environments import Tell, described
+from lstm_trt.recorder.process import Interpreter
 from lstm_trt.recorder.session import availability as runtime_availability
 from lstm_trt.recorder.session import describe
 from lstm_trt.runtimes.base import Availability, Gate, Preparer, Request
@@ -40,6 +42,9 @@ class LiteraturePreparer(Preparer):
 
     def runtime(self, name: str):
         return implementations.load(name)
+
+    def protocol(self, workload: LiteratureWorkload) -> Protocol:
+        return protocol_of(workload)
 
     def reference(
         self, configuration: Configuration, gate_seed: int, answers_path: Path, send: Callable[..., None]
@@ -103,6 +108,33 @@ def ready_implementations(workload: LiteratureWorkload, mode: str) -> list[str]:
     if not ready:
         raise UsageError(f"no implementation for {workload.label} ({mode}) is ready on this machine")
     return ready
+
+
+def interpreters(
+    configurations: Iterable[Configuration], tell: Tell, optional: bool = False
+) -> dict[str, Interpreter | None]:
+    """Configuration id -> Python that records it, None for the current one; makes the environments that are missing.
+
+    `tell` gets a line before an installation. If an environment cannot be made, this raises `UsageError`, or, if
+    `optional`, `tell` gets the reason and the configurations that need the environment are not in the result.
+    """
+    found: dict[str, Interpreter | None] = {}
+    groups: dict[str, list[Configuration]] = {}
+    for configuration in configurations:
+        groups.setdefault(configuration.runtime, []).append(configuration)
+    for name, group in groups.items():
+        interpreter, pins = None, getattr(implementations.load(name), "ENVIRONMENT", ())
+        if pins:
+            library, version = pins[0].split("==")
+            try:
+                interpreter = described(library, version, group[0].as_dict(), tell, pins[1:])[0].interpreter
+            except UsageError as error:
+                if not optional:
+                    raise
+                tell(f"{name} is not recorded: {error}")
+                continue
+        found |= {configuration.id: interpreter for configuration in group}
+    return found
 
 
 @dataclass(frozen=True)

@@ -221,18 +221,23 @@ class LiteratureWorkload(Workload):
             sizes["features"] = sizes["hidden"]
         return replace(self, **sizes)
 
-    def command(self, configuration: Configuration, out: str | Path, rounds: int | str | None = None) -> str:
-        options, protocol = configuration.options, configuration.protocol
-        line = ["lstm-trt", "literature", self.name, "--implementation", configuration.runtime]
-        line += ["--mode", configuration.mode]
-        whole = base_of(self)
+    @property
+    def flags(self) -> dict[str, tuple[str, ...]]:
+        """Flags of `lstm-trt versions`: the name, sizes that differ from the default variant's, and the scale."""
+        flags, whole = {"--workload": (self.name,)}, base_of(self)
         for name in FAMILIES.get(self.name, ()):
             size = getattr(whole or self, name)
             if whole is None and name in ("batch", "sequence"):
                 size = math.ceil(size / Fraction(self.scale))  # scaling rounds down
             if size != getattr(WORKLOADS[self.name], name):
-                line += [f"--{name}", str(size)]
-        line += ["--scale", self.scale] if self.scale != "1" else []
+                flags[f"--{name}"] = (str(size),)
+        return flags | ({"--scale": (self.scale,)} if self.scale != "1" else {})
+
+    def command(self, configuration: Configuration, out: str | Path, rounds: int | str | None = None) -> str:
+        options, protocol = configuration.options, configuration.protocol
+        line = ["lstm-trt", "literature", self.name, "--implementation", configuration.runtime]
+        line += ["--mode", configuration.mode]
+        line += [text for flag, values in self.flags.items() if flag != "--workload" for text in (flag, *values)]
         line += ["--batches", str(protocol.trials), "--warmup", str(protocol.warmup)]
         line += ["--threads", str(options.threads)] if options.threads != 1 else []
         line += ["--seed", str(protocol.seed)] if protocol.seed else []

@@ -209,7 +209,7 @@ def _literature_lines(found: list[ImplementationRow], width: int, colour: bool) 
     for (broken, framework, version, extra, reason, remedy), names in sorted(
         grouped.items(), key=lambda item: item[0][0]
     ):
-        last = f"{', '.join(names)}: {reason}" if broken else ", ".join(names)
+        last = f"{', '.join(names)}: {reason}" if reason else ", ".join(names)
         cells = ("not ready" if broken else "ready", framework, version, extra, last)
         rows.append(_Line(cells, remedy=remedy if broken else ""))
     ready = sum(row.ready for row in found)

@@ -1,10 +1,10 @@
 """Virtual environments with one version of a library each: made by `python -m venv` and pip, kept in the cache.
 
-An environment contains the library and those of its dependencies that the current
-environment lacks. Everything else (this package, numpy, PyTorch) is imported from the
-current environment, after the new environment's own packages. So two environments differ
-only in the library, and PyTorch is not installed again for each version of another library.
-A process that imports the library in the environment verifies which version is loaded.
+An environment contains the library, packages that have to be pinned for it, and those of its dependencies that the
+current environment lacks. Everything else (this package, numpy, PyTorch) is imported from the current environment,
+after the new environment's own packages. So two environments of the same library differ only in its version, and
+PyTorch is not installed again for each version of another library. A process that imports the library in the
+environment verifies which version is loaded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -70,9 +70,9 @@ def site_packages(path: Path) -> tuple[str, ...]:
     return tuple(dict.fromkeys(sysconfig.get_path(name, "venv", base) for name in ("purelib", "platlib")))
 
 
-def surroundings() -> str:
-    """8 hexadecimal digits that identify the current environment: its Python and its package folders."""
-    return hashlib.sha256(json.dumps([sys.version, sys.base_prefix, _here()]).encode()).hexdigest()[:8]
+def surroundings(pins: Sequence[str] = ()) -> str:
+    """8 hexadecimal digits that identify the current environment (its Python and its package folders) and the pins."""
+    return hashlib.sha256(json.dumps([sys.version, sys.base_prefix, _here(), *pins]).encode()).hexdigest()[:8]
 
 
 def made(path: Path) -> dict[str, str] | None:
@@ -84,14 +84,14 @@ def made(path: Path) -> dict[str, str] | None:
     return packages if python_of(path).exists() else None
 
 
-def make(path: Path, library: str, version: str) -> dict[str, str]:
-    """Make an environment at `path`; returns its packages, name -> version.
+def make(path: Path, library: str, version: str, pins: Sequence[str] = ()) -> dict[str, str]:
+    """Make an environment at `path`, with further `pins` ("numpy==1.23.5"); returns its packages, name -> version.
 
     Raises `UsageError` if the version cannot be installed; `path` is removed then.
     """
     try:
         shutil.rmtree(path, ignore_errors=True)
-        _install(path, library, version)
+        _install(path, library, version, pins)
         found = importlib.metadata.distributions(path=list(site_packages(path)))
         packages = {normal(item.name): item.version for item in found if item.name not in ("pip", "setuptools")}
         if library not in packages:
@@ -104,7 +104,7 @@ def make(path: Path, library: str, version: str) -> dict[str, str]:
     return packages
 
 
-def _install(path: Path, library: str, version: str) -> None:
+def _install(path: Path, library: str, version: str, pins: Sequence[str] = ()) -> None:
     # Not find_spec: under Python 3.11, setuptools takes it for a run of pip and can no longer be imported afterwards.
     own_pip = facts.installed_version("pip") is None  # the current environment has no pip
     done = _run([sys.executable, "-P", "-m", "venv", *([] if own_pip else ["--without-pip"]), str(path)])
@@ -121,10 +121,10 @@ def _install(path: Path, library: str, version: str) -> None:
     pip += ["--retries", "2", "--prefer-binary"]
     with tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder:
         constraints = Path(folder) / "constraints.txt"
-        constraints.write_text("".join(f"{line}\n" for line in _needs(library)))
-        # First the library, even if the current environment has it too; then the missing dependencies.
+        constraints.write_text("".join(f"{line}\n" for line in _needs(library, *map(_name, pins))))
+        # First what is pinned, even if the current environment has it too; then the missing dependencies.
         for more in (["--no-deps", "--ignore-installed"], ["--no-warn-conflicts", "-c", str(constraints)]):
-            done = _run([*pip, *more, f"{library}=={version}"])
+            done = _run([*pip, *more, f"{library}=={version}", *pins])
             if done.returncode:
                 raise UsageError(f"cannot install {library} {version}: {_reason(done.stderr, library, version)}")
 
@@ -176,12 +176,16 @@ def plain(text: str) -> str:
     return re.sub(r"(?<![\w.])/\S*/", "", text)[:240]
 
 
-def _needs(library: str) -> Iterator[str]:
-    """This package's requirements except the library itself: no other package may be downgraded below them."""
+def _name(requirement: str) -> str:
+    """The normalized name in a requirement."""
+    return normal(re.match(r"[\w.-]+", requirement)[0])
+
+
+def _needs(*pinned: str) -> Iterator[str]:
+    """This package's requirements except of what is pinned: no other package may be downgraded below them."""
     with suppress(importlib.metadata.PackageNotFoundError):
         for line in importlib.metadata.requires("lstm_trt") or ():
-            name = re.match(r"[\w.-]+", line)
-            if name and normal(name[0]) != library and "extra ==" not in line:
+            if _name(line) not in pinned and "extra ==" not in line:
                 yield line
 
 
@@ -291,13 +295,16 @@ def clear_cache() -> CacheContents:
     return held
 
 
-def environment(library: str, version: str, tell: Tell = lambda line: None, rebuild: bool = False) -> Environment:
+def environment(
+    library: str, version: str, tell: Tell = lambda line: None, rebuild: bool = False, pins: Sequence[str] = ()
+) -> Environment:
     """The environment with this version of a library; made if it does not exist or `rebuild` is True.
 
-    `tell` gets a line before each step that takes time. Only one process at a time makes an
-    environment. Raises `UsageError` if the version cannot be installed or the cache cannot be written.
+    `pins`: requirements on further packages, such as "numpy==1.23.5", in place of this package's own. `tell` gets a
+    line before each step that takes time. Only one process at a time makes an environment. Raises `UsageError` if the
+    version cannot be installed or the cache cannot be written.
     """
-    name = f"{library}-{version}-{surroundings()}"
+    name = f"{library}-{version}-{surroundings(pins)}"
     path = folder() / name
     try:
         folder().mkdir(parents=True, exist_ok=True)
@@ -305,7 +312,7 @@ def environment(library: str, version: str, tell: Tell = lambda line: None, rebu
             if not rebuild and (packages := made(path)) is not None:
                 return Environment(library, version, path, packages, reused=True)
             tell(f"installing {library} {version} into a separate environment")
-            packages = make(path, library, version)
+            packages = make(path, library, version, pins)
     except OSError as error:
         raise UsageError(
             f"cannot write the cache {folder()}: {error.strerror or error};"
@@ -353,6 +360,20 @@ def describe_there(place: Environment, asked: dict) -> Configuration:
             f"in the environment of {which}, {configuration.runtime} reports version {configuration.runtime_version}"
         )
     return configuration
+
+
+def described(
+    library: str, version: str, asked: dict, tell: Tell, pins: Sequence[str] = ()
+) -> tuple[Environment, Configuration]:
+    """`environment`, and what `describe_there` finds in it; a damaged environment is made again."""
+    place = environment(library, version, tell, pins=pins)
+    try:
+        return place, describe_there(place, asked)
+    except EnvironmentBroken:
+        if not place.reused:
+            raise
+    place = environment(library, version, tell, rebuild=True, pins=pins)
+    return place, describe_there(place, asked)
 
 
 def _lock(tell: Tell) -> AcquireReturnProxy:

@@ -79,14 +79,14 @@ class WorkerPool:
     """The processes of one campaign; a context manager that ends all of them.
 
     `wait`: whether to wait while another recording uses the same cores or device, instead of raising `UsageError`.
-    `interpreters`: configuration id -> Python of its worker, if it is not the current one.
+    `interpreters`: configuration id -> Python of its worker; None, or no entry, is the current one.
     """
 
     def __init__(
         self,
         time_limit_s: float | None = None,
         memory_limit: int | None = None,
-        interpreters: Mapping[str, Interpreter] | None = None,
+        interpreters: Mapping[str, Interpreter | None] | None = None,
         wait: bool = True,
     ) -> None:
         self._wait = wait

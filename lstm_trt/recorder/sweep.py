@@ -310,7 +310,7 @@ def run_sweep(
     retry_failed: bool = False,
     wait: bool = True,
     show_progress: bool = True,
-    interpreters: Mapping[str, Interpreter] | None = None,
+    interpreters: Mapping[str, Interpreter | None] | None = None,
     warnings: Iterable[str] = (),
 ) -> Report:
     """Record the configurations that `out` does not contain yet; Ctrl-C ends it cleanly with `report.stopped`.
@@ -318,7 +318,7 @@ def run_sweep(
     `rounds`: how often each configuration is recorded (None: `default_rounds` of the largest
     number of trials). `control`: add a control run after each, which doubles the run time.
     `wait`: whether to wait while another recording uses the same cores. `interpreters`:
-    configuration id -> Python that records it, if it is not the current one. `warnings`: lines
+    configuration id -> Python that records it; None, or no entry, is the current one. `warnings`: lines
     for the report. If a configuration fails, a failure row is written and the sweep continues.
     Raises `UsageError` if the folder is unusable or in use, or without `wait` the cores are in
     use; `Refused` if the disk is full. Completed recordings are kept.

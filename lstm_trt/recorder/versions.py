@@ -1,10 +1,9 @@
-"""Record one shape under several versions of a library in interleaved rounds; compare each with the first version.
+"""Record one workload under several versions of a library in interleaved rounds; compare each with the first version.
 
-Each version has its own environment (`environments.py`). A round records the shape once under
-each version, in a new random order, in fresh processes of that environment's Python. The
-parity gate's reference and the exported network are made in the current environment for all
-versions. The version is part of a configuration's identity, so all recordings share one
-folder, and existing recordings are not repeated.
+Each version has its own environment (`environments.py`). A round records the workload once under each version, in a
+new random order, in fresh processes of that environment's Python. The parity gate's reference is made in the current
+environment for all versions, and so is the exported network of a shape. The version is part of a configuration's
+identity, so all recordings share one folder, and existing recordings are not repeated.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import numpy as np
 
-from lstm_trt import registry, runtimes
+from lstm_trt import registry
 from lstm_trt.analysis.compare import Comparison, check_effect, compare_groups
 from lstm_trt.analysis.pairing import recorded_first
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT, ROUNDS, check_confidence, percentile
@@ -31,12 +30,13 @@ from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import RuntimeUnavailable, UsageError
 from lstm_trt.config.format import microseconds, table
 from lstm_trt.config.labels import versions_command
-from lstm_trt.config.shape import LstmShape
+from lstm_trt.config.workload import Workload
 from lstm_trt.machine.facts import installed_version
-from lstm_trt.recorder.environments import Environment, EnvironmentBroken, Tell, describe_there, environment, normal
+from lstm_trt.recorder.environments import Environment, Tell, described, normal
 from lstm_trt.recorder.pool import check_limits
 from lstm_trt.recorder.session import describe
 from lstm_trt.recorder.sweep import Report, run_sweep
+from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store import files, folders
 from lstm_trt.store.samples import Group, groups_of
 
@@ -108,7 +108,7 @@ class Answer:
         ]
         return {
             "library": first.place.library,
-            **{name: plain[name] for name in ("workload", "runtime", "device_name", "options", "protocol")},
+            **{name: plain[name] for name in ("workload", "mode", "runtime", "device_name", "options", "protocol")},
             "versions": [
                 {
                     "version": side.version,
@@ -173,6 +173,7 @@ class Answer:
             plain = side.configuration.as_dict()
             row = {"library": side.place.library, "version": side.version, "runtime": plain["runtime"]}
             row |= {name: value for name, value in plain["workload"].items() if name != "kind"}
+            row["mode"] = plain["mode"]
             row |= {name: plain["options"][name] for name in ("precision", "threads", "device")}
             row |= {**side.numbers(), "against": self.sides[0].version if comparison else None}
             rows.append(row | {name: getattr(comparison, name, None) for name in _COMPARED})
@@ -198,21 +199,30 @@ def _ratio(comparison: Comparison | None, name: str) -> str:
     return cell if low is None or high is None else f"{cell} ({low:.3f} to {high:.3f})"
 
 
-def runtime_of(library: str, runtime: str | None = None) -> ModuleType:
-    """The runtime that uses a library, the first of several; raises `UsageError` if none uses it."""
+def runtime_of(library: str, workload: Workload, runtime: str | None = None) -> Any:
+    """The runtime of the workload's kind that uses a library, the first of several.
+
+    Raises `UsageError` if none uses it.
+    """
+    preparer = preparer_of(workload)
     if runtime is not None:
-        module = runtimes.load(runtime)
-        if normal(module.DISTRIBUTION) != library:
-            raise UsageError(f"{runtime} uses {module.DISTRIBUTION}, not {library}: omit --runtime")
-        return module
-    known: dict[str, ModuleType] = {}
-    for name in registry.table("RUNTIMES"):
-        module = runtimes.load(name)
-        if module.DISTRIBUTION != "lstm_trt":  # it has no other version to install beside this one
-            known.setdefault(normal(module.DISTRIBUTION), module)
+        found = preparer.runtime(runtime)
+        if library not in _libraries(found):
+            raise UsageError(f"{runtime} uses {found.DISTRIBUTION}, not {library}: omit --runtime")
+        return found
+    known: dict[str, Any] = {}
+    for name in registry.table(preparer.RUNTIMES):
+        found = preparer.runtime(name)
+        for used in _libraries(found):
+            known.setdefault(used, found)
     if library not in known:
         raise UsageError(f"no runtime uses the library {library}: choose from {', '.join(sorted(known))}")
     return known[library]
+
+
+def _libraries(runtime: Any) -> set[str]:
+    """The packages that install what a runtime uses; this one has no other version to install beside itself."""
+    return {normal(name) for name in getattr(runtime, "DISTRIBUTIONS", (runtime.DISTRIBUTION,))} - {"lstm-trt"}
 
 
 def check_versions(versions: Sequence[str]) -> list[str]:
@@ -229,9 +239,10 @@ def check_versions(versions: Sequence[str]) -> list[str]:
 def record_versions(
     library: str,
     versions: Sequence[str],
-    shape: LstmShape,
+    workload: Workload,
     *,
     out: str | os.PathLike,
+    mode: str | None = None,
     runtime: str | None = None,
     rounds: int = ROUNDS,
     protocol: Protocol | None = None,
@@ -245,30 +256,33 @@ def record_versions(
     show_progress: bool = True,
     tell: Tell = lambda line: None,
 ) -> Answer:
-    """Record one shape under several versions of a library and compare each with the first.
+    """Record one workload, such as an `LstmShape`, under several versions of a library; compare each with the first.
 
-    Missing versions are installed; then all are recorded alternately, `rounds` times, into `out`.
+    Missing versions are installed; then all are recorded alternately, `rounds` times, into `out`. `mode` is by default
+    the first of the workload, `protocol` that of its kind: of a workload of the literature, its document's.
     A run that was interrupted with Ctrl-C (`report.stopped`) resumes when called again. The other
     arguments are those of `run_sweep` and `compare_groups`; `confidence` holds for each comparison
     separately. Raises `UsageError` for an unknown library or version, and what `describe` and
     `run_sweep` raise.
     """
     library, versions = normal(library), check_versions(versions)
-    module = runtime_of(library, runtime)
+    preparer, module = preparer_of(workload), runtime_of(library, workload, runtime)
     check_confidence(confidence)  # before anything is installed
     check_effect(effect)
     check_limits(time_limit_s, rounds)
-    protocol = protocol or Protocol()
+    protocol = protocol or preparer.protocol(workload)
     options = options or Options()
     name = module.NAME if runtime is None else runtime
     try:
-        describe(shape, name, protocol, options)
+        preparer.check(describe(workload, name, protocol, options, mode))
     except RuntimeUnavailable:
         if installed_version(library) is not None:
             raise  # another version would not run here either
     folder = files.make_folder(Path(out))
-    asked = {"workload": shape.as_dict(), "runtime": name, "protocol": protocol.as_dict(), "options": options.as_dict()}
-    installed = {version: _described(library, version, asked, tell) for version in versions}
+    asked = {"workload": workload.as_dict(), "mode": mode, "runtime": name}
+    asked |= {"protocol": protocol.as_dict(), "options": options.as_dict()}
+    pins = getattr(module, "ENVIRONMENT", ())[1:]
+    installed = {version: described(library, version, asked, tell, pins) for version in versions}
     known: dict[str, str] = {}
     for version, (_, configuration) in installed.items():
         if configuration.id in known:
@@ -292,18 +306,6 @@ def record_versions(
         for place, configuration in installed.values()
     )
     return Answer(sides, tuple(_compared(sides[0], side, effect, confidence) for side in sides[1:]), report)
-
-
-def _described(library: str, version: str, asked: dict, tell: Tell) -> tuple[Environment, Configuration]:
-    """A version's environment and its configuration; a damaged environment is made again."""
-    place = environment(library, version, tell)
-    try:
-        return place, describe_there(place, asked)
-    except EnvironmentBroken:
-        if not place.reused:
-            raise
-    place = environment(library, version, tell, rebuild=True)
-    return place, describe_there(place, asked)
 
 
 def _groups(folder: Path, wanted: set[str]) -> dict[str, Group]:

@@ -99,22 +99,26 @@ def record_job(job: dict, send: Send) -> None:
 def describe_job(job: dict, send: Send) -> None:
     """Report a library's version by its metadata and its module, the module's file, and the configuration or an error.
 
-    The job has `library` and the arguments of `recorder.session.describe` as JSON values.
+    The job has `library` and the arguments of `recorder.session.describe` as JSON values. The runtime can have
+    a function that imports the module; by default it is the one with the library's name.
     """
-    module = importlib.import_module(job["library"].replace("-", "_"))
-
     from lstm_trt.config.configuration import Options, Protocol
     from lstm_trt.config.workload import workload_from_dict
     from lstm_trt.recorder.session import describe
+    from lstm_trt.runtimes.base import preparer_of
+
+    workload, name = workload_from_dict(job["workload"]), job["runtime"]
+    load_module = getattr(preparer_of(workload).runtime(name), "load_module", None)
+    module = load_module() if load_module else importlib.import_module(job["library"].replace("-", "_"))
 
     loaded = {
         "metadata": importlib.metadata.version(job["library"]),
         "module": getattr(module, "__version__", None),
         "file": getattr(module, "__file__", None),
     }
-    workload = workload_from_dict(job["workload"])
+    protocol, options = Protocol(**job["protocol"]), Options(**job["options"])
     try:
-        configuration = describe(workload, job["runtime"], Protocol(**job["protocol"]), Options(**job["options"]))
+        configuration = describe(workload, name, protocol, options, job.get("mode"))
     except LabError as error:
         send("done", **loaded, error=str(error))
     else:

@@ -16,6 +16,8 @@ Optional attributes:
     MODES        ("forward", "stream") if it can carry state from call to call
     parser_refusal(content, name) -> str | None        why it rejects an ONNX model, if it knows without its device
     supports(workload, mode, device) -> str | None     reason why this is not supported, or None if it is
+    DISTRIBUTIONS  the packages that `versions` can install, if DISTRIBUTION is one of several
+    load_module() -> module    imports the module of DISTRIBUTION, if importing its name is not enough
 
 Importing the module must not import the runtime's libraries. Built-in runtimes are listed in
 `registry.RUNTIMES`; an installed package adds its own by an entry point of the group `lstm_trt.runtimes`. A name

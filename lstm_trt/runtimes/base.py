@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lstm_trt import registry, runtimes
-from lstm_trt.config.configuration import Configuration, Options
+from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UnsupportedPrecision, UsageError
 from lstm_trt.config.workload import State, Workload
 from lstm_trt.export.to_onnx import static_model
@@ -267,6 +267,10 @@ class Preparer(ABC):
     def version(self, workload: Workload) -> str | None:
         """Version of the code that the workload itself brings; None if only the runtime's matters."""
         return None
+
+    def protocol(self, workload: Workload) -> Protocol:
+        """The protocol of `versions` if none is given."""
+        return Protocol()
 
     def check(self, configuration: Configuration) -> None:
         """Raises `BuildFailed` with the runtime's reason if it does not support the workload or mode."""

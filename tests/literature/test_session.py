@@ -14,8 +14,9 @@ import pytest
 from lstm_trt.analysis.summary import summarize
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import ParityFailed, RunFailed, RuntimeUnavailable, UsageError
+from lstm_trt.config.labels import versions_command
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.literature import implementations, metrics
+from lstm_trt.literature import implementations, metrics, session
 from lstm_trt.literature.data import make_batch, make_weights
 from lstm_trt.literature.session import PREPARER, describe_benchmark, protocol_of
 from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, base_of
@@ -443,6 +444,8 @@ def test_summary_groups_and_consolidation_include_them(folder, tmp_path):
 
 
 def test_the_command_of_a_configuration_gives_the_same_configuration(tmp_path):
+    from lstm_trt.cli import versions
+    from lstm_trt.cli.common import options_of
     from lstm_trt.cli.literature import configurations
     from lstm_trt.cli.main import parse
 
@@ -455,6 +458,12 @@ def test_the_command_of_a_configuration_gives_the_same_configuration(tmp_path):
         configuration = describe_benchmark(workload, name, mode, scale=scale, batches=4, warmup=1, seed=3)
         arguments = configuration.workload.command(configuration, tmp_path).split()[1:]
         assert [item.id for item in configurations(parse(arguments))] == [configuration.id]
+        line = versions_command("a-library", ("1.0", "2.0"), configuration, tmp_path, 3)
+        given = parse(line.split()[1:])
+        asked = versions._workload(given)
+        protocol, options = versions._protocol(given, asked), options_of(given)
+        assert describe(asked, given.runtime, protocol, options, given.mode).id == configuration.id
+        assert (given.library, given.versions, given.rounds) == ("a-library", ["1.0", "2.0"], 3)
 
 
 def test_every_implementation_starts_from_the_given_weights(folder):
@@ -467,3 +476,16 @@ def test_every_implementation_starts_from_the_given_weights(folder):
         losses.append(step.loss())
         step.close()
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_without_its_environment_a_named_implementation_is_refused_and_others_are_recorded(monkeypatch):
+    def refuse(library: str, version: str, *more: object) -> None:
+        raise UsageError(f"cannot install {library} {version}: no network")
+
+    monkeypatch.setattr(session, "described", refuse)
+    own, other = (Configuration(WORKLOADS["layer"], name, "1", "a CPU") for name in ("mxnet-one-call", "onnxruntime"))
+    with pytest.raises(UsageError, match=r"^cannot install mxnet 1\.9\.1"):
+        session.interpreters([own, other], lambda line: None)
+    told: list[str] = []
+    assert session.interpreters([own, other], told.append, optional=True) == {other.id: None}
+    assert len(told) == 1 and "no network" in told[0]

@@ -19,9 +19,10 @@ import pytest
 from lstm_trt.analysis.compare import compare_groups
 from lstm_trt.analysis.pairing import recorded_first
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import LabError, UsageError
 from lstm_trt.config.labels import versions_command
 from lstm_trt.config.shape import LstmShape
+from lstm_trt.literature.workloads import WORKLOADS
 from lstm_trt.recorder import environments, versions
 from lstm_trt.recorder.environments import EnvironmentBroken, _needs, _reason, same_version
 from lstm_trt.recorder.process import Interpreter
@@ -30,7 +31,7 @@ from lstm_trt.store.samples import groups_of
 from tests.conftest import ROOT
 
 LIBRARY, OLD = "onnxruntime", "1.20.1"
-SHAPE = LstmShape(2, 8, 4, 1)
+SHAPE, LAYER = LstmShape(2, 8, 4, 1), WORKLOADS["layer"]
 SIZES = ("--layers", 2, "--hidden", 8, "--sequence", 4)
 ASKED = {"workload": SHAPE.as_dict(), "runtime": LIBRARY, "protocol": {"trials": 50}, "options": {}}
 
@@ -139,6 +140,21 @@ def test_a_version_that_was_added_later_was_not_recorded_in_turns(recorded, here
 
 
 @pytest.mark.heavy
+def test_a_workload_of_the_literature_has_the_batches_of_its_document(recorded, here, lab, tmp_path):
+    asked = ("--workload", "layer", "--scale", "1/8", "--rounds", 2, "--format", "json", "--out", tmp_path)
+    result = lab("versions", LIBRARY, OLD, here, *asked)
+    assert result.returncode == 0, result.stderr
+    answer = json.loads(result.stdout)
+    assert (answer["workload"]["name"], answer["workload"]["scale"], answer["mode"]) == ("layer", "1/8", "forward")
+    assert (answer["runtime"], answer["protocol"]["warmup"]) == (LIBRARY, LAYER.warmup)
+    assert [(side["version"], side["n"]) for side in answer["versions"]] == [
+        (version, 2 * LAYER.batches) for version in (OLD, here)
+    ]
+    command = answer["comparisons"][0]["command"]
+    assert command is None or "--workload layer --scale 1/8" in command
+
+
+@pytest.mark.heavy
 def test_an_environment_that_loads_another_version_is_found_out_and_made_anew(recorded, here):
     place = environments.environment(LIBRARY, OLD)
     assert place.reused and environments.describe_there(place, ASKED).runtime_version == OLD
@@ -154,7 +170,7 @@ def test_an_environment_that_loads_another_version_is_found_out_and_made_anew(re
     package.rename(package.with_name("elsewhere"))  # now the one here is found behind it
     with pytest.raises(EnvironmentBroken, match=f"loads {here} .installed: {OLD}. from outside"):
         environments.describe_there(place, ASKED)
-    again, configuration = versions._described(LIBRARY, OLD, ASKED, lambda line: None)
+    again, configuration = environments.described(LIBRARY, OLD, ASKED, lambda line: None)
     assert not again.reused and configuration.runtime_version == OLD
     assert start.read_text() == text
 
@@ -237,12 +253,15 @@ def test_what_fails_under_every_version_is_told_and_compared_with_nothing(record
         ("onnxruntime", ["1.20.1", "1.21.0"], {"effect": 1.5}, "effect"),
         ("onnxruntime", ["1.20.1", "1.21.0"], {"time_limit_s": 0}, "time limit"),
         ("onnxruntime", ["1.20.1", "1.21.0"], {"options": Options(precision="fp16")}, "fp16"),
+        ("onnxruntime", ["1.20.1", "1.21.0"], {"workload": LAYER, "mode": "training"}, "training"),
+        ("onnxruntime", ["1.20.1", "1.21.0"], {"workload": WORKLOADS["text-classifier"]}, "training is not supported"),
+        ("openvino", ["2025.4", "2026.1"], {"workload": LAYER}, "choose from apache-tvm, .*tensorflow-cpu"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_installed(monkeypatch, tmp_path, library, asked, more, words):
-    monkeypatch.setattr(versions, "environment", lambda *given: pytest.fail("installed something"))
-    with pytest.raises(UsageError, match=words):
-        versions.record_versions(library, asked, SHAPE, out=tmp_path, **more)
+    monkeypatch.setattr(versions, "described", lambda *given: pytest.fail("installed something"))
+    with pytest.raises(LabError, match=words):
+        versions.record_versions(library, asked, **{"workload": SHAPE, "out": tmp_path, **more})
 
 
 def test_sides_that_were_recorded_one_after_the_other_took_no_turns():
@@ -262,9 +281,12 @@ def test_the_command_that_records_versions_has_what_was_asked_for():
 
 
 def test_a_library_has_the_runtime_that_is_named_first_or_asked_for():
-    assert versions.runtime_of("torch").NAME == "pytorch"
-    assert versions.runtime_of("torch", "torchscript").NAME == "torchscript"
-    assert versions.runtime_of("tensorrt-rtx").NAME == "tensorrt-rtx"
+    assert versions.runtime_of("torch", SHAPE).NAME == "pytorch"
+    assert versions.runtime_of("torch", SHAPE, "torchscript").NAME == "torchscript"
+    assert versions.runtime_of("tensorrt-rtx", SHAPE).NAME == "tensorrt-rtx"
+    for library in ("tensorflow", "tensorflow-cpu"):
+        assert versions.runtime_of(library, LAYER).FRAMEWORK == "TensorFlow"
+    assert versions.runtime_of("torch", LAYER, "pytorch-fused-eager").NAME == "pytorch-fused-eager"
 
 
 def test_versions_are_the_same_as_pip_sees_them():
@@ -291,6 +313,7 @@ def test_an_older_library_must_not_replace_what_this_package_needs():
     needs = list(_needs("onnxruntime"))
     assert any(line.startswith("numpy>=") for line in needs)
     assert not any(line.startswith("onnxruntime") or "extra" in line for line in needs)
+    assert not any(line.startswith(("mxnet", "numpy")) for line in _needs("mxnet", "numpy"))
 
 
 def test_a_child_has_the_modules_of_its_environment_before_those_here(tmp_path):

@@ -14,6 +14,9 @@ an `Implementation`. In addition to a runtime's attributes it has
 and optionally
 
     RATES          mode -> `Rates`, from which `literature.plan` estimates; without them the plan has no estimate
+    ENVIRONMENT    ("mxnet==1.9.1", "numpy==1.23.5"): requirements, the framework first, that contradict other packages
+                   here. It is recorded in an environment of its own, made at its first use, which has all other
+                   packages from here; `availability` says whether this environment can be made
 
 Its prepared steps have `costs`, and in training `loss` and `gradients`. `prepare` may call the step
 (`first_call_s`) and restores the weights and the optimizer afterwards. Built-in implementations are listed in

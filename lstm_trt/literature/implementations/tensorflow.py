@@ -81,6 +81,7 @@ class TensorFlow(Implementation):
 
     FRAMEWORK = "TensorFlow"
     EXTRA = "frameworks"
+    DISTRIBUTIONS = DISTRIBUTIONS
 
     @property
     def NAME(self) -> str:
@@ -117,6 +118,12 @@ class TensorFlow(Implementation):
             if not is_installed(package):
                 return Availability(False, version, reason=f"{package} is not installed", remedy=FRAMEWORKS_REMEDY)
         return Availability(True, version)
+
+    def load_module(self) -> ModuleType:
+        """The module of either package."""
+        import tensorflow
+
+        return tensorflow
 
     def _prepare(self, request: Request, batch: Batch) -> PreparedStep:
         return (ForwardStep if request.mode == "forward" else TrainingStep)(self, request, batch)
