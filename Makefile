@@ -118,8 +118,9 @@ test-frameworks: $(FRAMEWORKS)/.frameworks $(FRAMEWORKS)/.pycuda
 literature: $(FRAMEWORKS)/.frameworks
 	$(FRAMEWORKS)/bin/lstm-trt literature --plan --out $(LITERATURE_OUT)
 
+XEON = batch c deadline deep grid large-batch layers near stream
 figures: $(VENV)/.core
-	@for topic in $(filter-out data/epyc/literature/,$(wildcard data/epyc/*/)) data/xeon/stream/ data/xeon/c/ data/xeon/deadline/; do \
+	@for topic in $(filter-out data/epyc/literature/,$(wildcard data/epyc/*/)) $(addprefix data/xeon/,$(addsuffix /,$(XEON))); do \
 	  out=figures/$${topic#data/}; \
 	  $(BIN)/lstm-trt summarize $$topic --figures $$out --deadline-us $(DEADLINE_US) > /dev/null \
 	  && $(BIN)/lstm-trt scaling $$topic --figures $$out > /dev/null || exit 1; \

@@ -172,6 +172,7 @@ PICTURES = {
     "draw_verdicts": "lstm_trt.plots.page:draw_verdicts",
     "failures": "lstm_trt.plots.sweep:failures",
     "fits": "lstm_trt.plots.scaling:fits",
+    "growth": "lstm_trt.plots.scaling:growth",
     "heat_map": "lstm_trt.plots.heatmap:heat_map",
     "inversions": "lstm_trt.plots.scaling:inversions",
     "outliers_page": "lstm_trt.plots.page:outliers_page",
@@ -181,6 +182,7 @@ PICTURES = {
     "tails": "lstm_trt.plots.tail:tails",
     "trials_in_order": "lstm_trt.plots.trials:trials_in_order",
     "verdict_page": "lstm_trt.plots.page:verdict_page",
+    "versions": "lstm_trt.plots.version:versions",
 }
 
 #: Name in `lab.literature` -> where it is defined.

@@ -158,13 +158,29 @@ def implementations(statement: Statement) -> None:
     assert [len(side.ranked)] == statement.numbers
 
 
-def deep_recordings(statement: Statement) -> None:
-    layers, hidden, sequence = statement.numbers
-    folders = [
-        path for path in sorted((ROOT / "data/epyc").glob("*/configs.parquet")) if "literature" not in path.parts
-    ]
-    deep = [row for path in folders for row in configs(path) if row["layers"] >= layers]
-    assert (max(row["hidden"] for row in deep), max(row["sequence"] for row in deep)) == (hidden, sequence)
+def no_kinks(statement: Statement) -> None:
+    """256 units take longer than 200 in each network that differs in nothing else, from 1 to 6 layers."""
+    rows = kinks_table(statement, "hidden")
+    assert {layers for _, layers, _ in rows.index} == {1, 2, 3, 4, 6} and len(rows) == 30
+    assert (rows[256] > rows[200]).all()
+
+
+def proportional_to_sequence(statement: Statement) -> None:
+    """Between 200 and 256 steps, within the stated percentage, except for PyTorch with the most layers and units."""
+    (percent, layers, hidden) = statement.numbers
+    rows = kinks_table(statement, "sequence")
+    apart = rows[256] / rows[200] / (256 / 200) - 1
+    exception = ("pytorch", layers, hidden)
+    assert apart[exception] > percent / 100 and len(rows) == 20
+    assert (apart.drop(exception).abs() <= percent / 100).all()
+
+
+def kinks_table(statement: Statement, column: str):
+    names = re.findall(r"`([^`]+)`", statement.rests_on)
+    kinks = lab.load([ROOT / name for name in names]).where(hidden=[200, 256], sequence=[128, 200, 256])
+    rows = lab.summarize(kinks, clusters=False).frame
+    others = [axis for axis in ("layers", "hidden", "sequence") if axis != column]
+    return rows.pivot_table(index=["runtime", *others], columns=column, values="median_us")
 
 
 def not_carried_out(statement: Statement) -> None:
@@ -188,7 +204,8 @@ def citation(statement: Statement) -> None:
 
 CHECKS = (
     drift, machine, trials_needed, percentile_proven, three_recordings, roofline_bound, libraries, implementations,
-    deep_recordings, not_carried_out, citation, below_the_bound, c_is_fastest, one_call_is_fastest,
+    no_kinks, proportional_to_sequence, not_carried_out, citation, below_the_bound, c_is_fastest,
+    one_call_is_fastest,
 )  # fmt: skip
 
 
@@ -219,7 +236,9 @@ def test_no_measured_number_lacks_evidence(page):
 
 
 def test_the_table_of_recordings_states_their_trials():
-    for name, described in re.findall(r"^\| `(epyc/\w+)` \| (.*) \|$", (ROOT / "data/README.md").read_text(), re.M):
+    for name, described in re.findall(
+        r"^\| `((?:epyc|xeon)/[\w-]+)` \| (.*) \|$", (ROOT / "data/README.md").read_text(), re.M
+    ):
         stated = {int(n.replace(" ", "")) for n in re.findall(r"(\d+(?: 000)?)(?= trials|\))", described)}
         rows = configs(f"data/{name}/configs.parquet")
         trials = {json.loads(row["configuration"])["protocol"]["trials"] for row in rows}

@@ -32,8 +32,16 @@ SMALL = {
     "sequence": "[4, 8]",
     "batch": "[1, 2]",
 }
+DEEP = '{"layers": [3, 4], "hidden": [8, 16], "sequence": [4, 8]}'
 MORE = {
-    "01_hidden_size": {"near": "[8, 9]"},
+    "01_hidden_size": {"near": "[8, 9]", "deep": DEEP},
+    "02_sequence_length": {"deep": DEEP},
+    "04_batch_size": {
+        "others": '{"layers": [1, 2], "hidden": [8, 16]}',
+        "base": '{"layers": 2, "hidden": 8, "sequence": 4, "batch": 1}',
+        "large": '{"layers": [1], "hidden": [8], "sequence": [4], "batch": [1, 2]}',
+        "large_trials": "5",
+    },
     "05_outliers": {"show": "8", "pause_ms": "1"},
     "06_deadline": {"show": "8", "show_sequence": "4", "percentile": "50"},
 }

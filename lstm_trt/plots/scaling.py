@@ -35,6 +35,7 @@ from lstm_trt.plots.style import (
     edge_width,
     even_ticks,
     folded,
+    kind_colors,
     latency_axis,
     name_axes,
     panels,
@@ -282,6 +283,59 @@ def batching(findings: Findings, system: str | None = None, fixed: dict[str, int
         handles.append(Line2D([], [], color=GREY, label="cheapest", **STAR))
         handles.append(Line2D([], [], label="if batching\nwere free", **FREE))
         side_legend(body, handles)
+    return picture
+
+
+def growth(findings: Findings, base: Mapping[str, int]) -> Picture:
+    """Which size costs most: how latency grows when one size of the network `base` changes and the others stay.
+
+    One panel per system, one line per axis: latency relative to `base` over size relative to `base`, both log2. `base`:
+    all sizes of a measured network, such as `{"layers": 2, "hidden": 64, "sequence": 64, "batch": 1}`. Raises
+    `UsageError` if no series of two sizes passes through it.
+    """
+    grown: dict[str, dict[str, dict[float, float]]] = {}
+    for system, axis, fixed, line in lines(findings.times):
+        if at(base, fixed) and base.get(axis) in line and len(line) > 1:
+            start, first_us = base[axis], line[base[axis]].latency_us
+            relative = {size / start: cell.latency_us / first_us for size, cell in line.items()}
+            grown.setdefault(system, {})[axis] = relative
+    sizes = ", ".join(axis_value(axis, size) for axis, size in base.items())
+    if not grown:
+        raise UsageError(f"no series of two sizes passes through the network with {sizes}: nothing to draw")
+    colors = dict(zip(findings.times.axes, kind_colors(len(findings.times.axes)), strict=True))
+    doubled = [
+        f"{system}: {', '.join(f'{AXIS_NAMES[axis]} {each[2]:.2f}' for axis, each in axes.items() if 2 in each)}"
+        for system, axes in grown.items()
+    ]
+    with style():
+        picture, body = sheet(
+            "Growth of latency along each size",
+            [f"Medians relative to the network with {sizes}. Dotted: in proportion to the size."],
+            3.7 * math.ceil(len(grown) / columns_of(len(grown))),
+            summary=f"Latency with one size doubled, relative to before: {'; '.join(doubled)}.",
+        )
+        panes = panels(body, len(grown), columns_of(len(grown)))
+        for ax, (system, axes) in zip(panes, grown.items(), strict=True):
+            for axis, each in axes.items():
+                ax.plot(each.keys(), each.values(), color=colors[axis], marker="o", markersize=3.8)
+            ends = sorted(size for each in axes.values() for size in each)
+            ax.plot([ends[0], ends[-1]], [ends[0], ends[-1]], color=GREY, linestyle=":", zorder=1)
+            ax.set_xscale("log", base=2)
+            ax.set_yscale("log", base=2)
+            ax.set_title(system, loc="left")
+        for ax in panes:
+            ax.xaxis.set_major_formatter("{x:g}")
+            ax.yaxis.set_major_formatter("{x:g}")
+        name_axes(panes, "size / size of the base (log2)", "latency / latency of the base (log2)")
+        known = {axis for axes in grown.values() for axis in axes}
+        side_legend(
+            body,
+            [
+                Line2D([], [], color=colors[axis], marker="o", label=AXIS_NAMES[axis])
+                for axis in colors
+                if axis in known
+            ],
+        )
     return picture
 
 

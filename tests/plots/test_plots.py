@@ -431,6 +431,54 @@ def test_machines_and_versions_are_lines_of_their_own():
     assert len(plots.box_plots(runs, "sequence").axes) == 4  # one of them hidden
 
 
+def of_versions(*names: str) -> Runs:
+    """One network under several versions, in 3 rounds; each version has other planted medians."""
+    systems = (OLDER, EPYC, TORCH)[: len(names)]
+    groups = [
+        replace(group, configuration=replace(group.configuration, runtime="onnxruntime", runtime_version=name))
+        for system, name in zip(systems, names, strict=True)
+        for group in make_runs(ONE, (system,), rounds=3)
+    ]
+    return Runs(tuple(groups))
+
+
+def test_versions_have_a_dot_per_round_and_the_ratio_to_the_oldest():
+    runs = of_versions("1.27.0", "1.9.0")
+    figure = plots.versions(runs)
+    ax = only(figure.axes)
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["1.9.0", "1.27.0"]  # by number, not by letter
+    newer, older = (sorted(median for median, _ in rounds_us(group)) for group in runs)
+    drawn = [sorted(line.get_ydata()) for line in lines(figure, linestyle="None", marker="o")]
+    assert np.allclose(drawn, [older, newer])
+    assert [text.get_text() for text in ax.texts] == ["1.00", f"{newer[1] / older[1]:.2f}"]
+    with pytest.raises(UsageError, match="two versions"):
+        plots.versions(of_versions("1.27.0"))
+
+
+def rounds_us(group: Group) -> list[tuple[float, float]]:
+    """Median and maximum of each round."""
+    return [(each.median_us, each.max_us) for each in points_of([group])[0].rounds]
+
+
+def test_growth_is_relative_to_the_base_along_each_axis():
+    runs = make_runs(Grid((1, 2, 4), (64,), (32, 64), (1, 8)))
+    base = {"layers": 2, "hidden": 64, "sequence": 32, "batch": 1}
+    figure = plots.growth(scaling(runs).findings, base)
+    start_us = median_us(only(list(runs.where(**base))))
+    drawn = {
+        tuple(zip(*(line.get_data()), strict=True)) for line in only(figure.axes).lines if line.get_marker() == "o"
+    }
+    expected = set()
+    for axis, sizes in {"layers": (1, 2, 4), "sequence": (32, 64), "batch": (1, 8)}.items():
+        networks = [only(list(runs.where(**{**base, axis: size}))) for size in sizes]
+        ratios = [median_us(group) / start_us for group in networks]
+        expected.add(tuple(zip([size / base[axis] for size in sizes], ratios, strict=True)))
+    assert drawn == expected
+    assert f"layers {median_us(only(list(runs.where(**{**base, 'layers': 4})))) / start_us:.2f}" in figure.alt
+    with pytest.raises(UsageError, match="no series"):
+        plots.growth(scaling(runs).findings, {**base, "hidden": 65})
+
+
 def test_many_lines_get_panels_of_their_own():
     figure = plots.curves(make_runs(Grid((1, 2), (32, 64, 100, 128, 200), (32, 64)), (EPYC, TORCH)), "sequence")
     titles = [ax.get_title(loc="left") for ax in figure.axes]
@@ -666,6 +714,13 @@ def findings(**grid):
         lambda: plots.curves(dense(batch=tuple(2**k for k in range(10)), systems=(EPYC, TORCH)), "batch"),
         lambda: plots.runtimes(dense(hidden=steps(32), systems=(EPYC, TORCH))),
         lambda: plots.precisions(in_precisions(dense(sequence=(64,)), "fp32"), deadline_us=40),
+        lambda: plots.versions(of_versions("1.9.0", "1.26.1", "1.27.0")),
+        lambda: plots.growth(
+            findings(
+                layers=(1, 2, 4), hidden=(32, 64, 400), sequence=(32, 64, 128), batch=(1, 64), systems=(EPYC, TORCH)
+            ),
+            {"layers": 2, "hidden": 64, "sequence": 32, "batch": 1},
+        ),
         lambda: plots.precisions(in_precisions(dense(systems=(EPYC, TORCH, XEON)), "fp32", "bf16", "int8")),
         lambda: plots.precisions(in_precisions(dense(hidden=steps(8), systems=(EPYC, TORCH, OLDER)), *ERRORS)),
         lambda: plots.tails(dense(hidden=steps(8), sequence=(32,)), deadline_us=40),

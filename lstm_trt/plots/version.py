@@ -1,0 +1,76 @@
+"""Median latency by version of a library: a panel per network and runtime, a dot per round."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from lstm_trt.config.errors import UsageError
+from lstm_trt.plots import points as data
+from lstm_trt.plots.points import Point
+from lstm_trt.plots.style import (
+    GREY,
+    Picture,
+    columns_of,
+    kind_colors,
+    name_axes,
+    panels,
+    sheet,
+    style,
+)
+from lstm_trt.store.runs import Runs
+
+#: Height of a row of panels.
+ROW_IN = 2.6
+
+
+def versions(runs: Runs) -> Picture:
+    """Median latency in us of each round over the versions that were recorded, oldest first.
+
+    One panel per network and runtime, one dot per round; the line joins the middle rounds. Numbers: the middle round
+    relative to that of the oldest version. `runs` is the result of `load` or `versions`' folder. Raises `UsageError`
+    unless a network and runtime have two versions.
+    """
+    series: dict[str, dict[str, Point]] = {}
+    for point in data.points_of(runs):
+        configuration = point.group.configuration
+        if point.ok:
+            series.setdefault(f"{point.network}, {configuration.runtime}", {})[configuration.runtime_version] = point
+    series = {title: dict(sorted(found.items(), key=_order)) for title, found in series.items() if len(found) > 1}
+    if not series:
+        raise UsageError("nothing to draw: no network was recorded with two versions of a runtime")
+    drawn = [point for found in series.values() for point in found.values()]
+    changes = [f"{title}: {_ratios(found)[-1]:.2f}" for title, found in series.items()]
+    color, columns = kind_colors(1)[0], columns_of(len(series))
+    with style():
+        picture, body = sheet(
+            "Median latency by version",
+            [f"{data.describe_counts(drawn)}. Numbers: ratio to the oldest version."],
+            ROW_IN * math.ceil(len(series) / columns) + 0.4,
+            summary=f"Newest version relative to the oldest: {'; '.join(changes)}.",
+        )
+        axes = panels(body, len(series), columns, share_y=False)
+        for ax, (title, found) in zip(axes, series.items(), strict=True):
+            ax.set_title(title, loc="left")
+            for place, (point, ratio) in enumerate(zip(found.values(), _ratios(found), strict=True)):
+                medians_us = point.each_round("median_us")
+                ax.plot([place] * len(medians_us), medians_us, color=color, marker="o", markersize=4, linestyle="none")
+                ax.annotate(f"{ratio:.2f}", (place, max(medians_us)), (0, 6), textcoords="offset points", ha="center")
+            middles_us = [point.statistic("median_us") for point in found.values()]
+            ax.plot(range(len(found)), middles_us, color=GREY, linewidth=1, zorder=1)
+            ax.set_xlim(-0.5, len(found) - 0.5)
+            ax.set_xticks(range(len(found)), found)
+            ax.set_ylim(0, 1.25 * max(max(point.each_round("median_us")) for point in found.values()))
+        name_axes(axes, "version", "median latency [µs]")
+    return picture
+
+
+def _order(item: tuple[str, Point]) -> list[int]:
+    """The key that sorts versions by their numbers: 1.9 before 1.20."""
+    return [int(digits) for digits in re.findall(r"\d+", item[0])]
+
+
+def _ratios(found: dict[str, Point]) -> list[float]:
+    """The median of each version divided by that of the first."""
+    medians_us = [point.statistic("median_us") for point in found.values()]
+    return [median_us / medians_us[0] for median_us in medians_us]
