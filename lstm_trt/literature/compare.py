@@ -23,6 +23,9 @@ APART = 1.10
 #: Sizes are listed only up to this number; beyond it the labels in the figure show them.
 MOST_SIZES = 3
 
+#: Pairs that reversed their order are listed up to this number, those with the largest change first.
+MOST_PAIRS = 5
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -212,14 +215,16 @@ def order_text(then: Side, now: Side) -> str:
     for fast, slow in itertools.combinations(common, 2):
         gap_then, gap_now = before[slow] / before[fast], after[slow] / after[fast]
         if gap_then >= APART and gap_now <= 1 / APART:
-            turned.append(
-                f"{titles[slow]} took {gap_then:.3g} times as long as {titles[fast]} in the published figures"
-                f" and takes {gap_now:.3g} times as long today."
-            )
+            text = f"{titles[slow]} took {gap_then:.3g} times as long as {titles[fast]} in the published figures"
+            turned.append((gap_now / gap_then, f"{text} and takes {gap_now:.3g} times as long today."))
         elif gap_then >= APART and gap_now >= APART:
             alike += 1
     pairs = len(common) * (len(common) - 1) // 2
-    sentences += turned or ["No pair has reversed its order by more than 10 %."]
+    sentences += [text for _, text in sorted(turned)[:MOST_PAIRS]] or [
+        "No pair has reversed its order by more than 10 %."
+    ]
+    if len(turned) > MOST_PAIRS:
+        sentences.append(f"{len(turned) - MOST_PAIRS} further pairs have reversed their order.")
     close = pairs - alike - len(turned)
     order = f"{alike} of {pairs} pairs have the same order as in the published figures"
     sentences.append(order + (f"; {close} differ by less than 10 % then or today." if close else "."))

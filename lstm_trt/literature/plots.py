@@ -59,14 +59,9 @@ def framework_colors() -> dict[str, tuple]:
 
 
 def color_of(implementation: str) -> tuple | str:
-    """The colour of an implementation's framework; grey for those not in this package.
-
-    Documents may name only a framework: "tvm" has the colour of "tvm-tuned".
-    """
-    names = registry.table("IMPLEMENTATIONS")
-    styles = [name for name in names if name.startswith(f"{implementation}-")]
-    known = implementation if implementation in names or not styles else styles[0]
-    return framework_colors().get(title_and_framework(known)[1], OTHER)
+    """The colour of an implementation's framework, or that of its successor; grey for those without one."""
+    nearest = {name: own[0] for (_, name), own in compare.SUCCESSORS.items() if not isinstance(own, str)}
+    return framework_colors().get(title_and_framework(nearest.get(implementation, implementation))[1], OTHER)
 
 
 #: Mode -> marker of its runs; half filled if the sizes are a fraction of the document's.

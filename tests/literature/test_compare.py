@@ -167,6 +167,11 @@ def test_the_changed_order_as_text():
     assert re.findall(r"[\d.]*\d", pairs) == ["1", "3", "1", "10"]
     assert re.findall(r"[\d.]*\d", spread) == ["4", "3.1"]
     assert compare.order_text(then, then).splitlines()[1].startswith("No pair")
+    many = {f"n{number}": float(number) for number in range(1, 7)}
+    lines = compare.order_text(side("then", **many), side("today", **{name: 1 / s for name, s in many.items()}))
+    _, first, *rest, more, _, _ = lines.splitlines()
+    assert len(rest) + 1 == compare.MOST_PAIRS and more.startswith("10 further pairs")
+    assert re.findall(r"[\d.]*\d", first) == ["6", "6", "1", "0.167"]  # the largest change
     assert "no implementation in common" in compare.order_text(then, side("today", x=1.0))
 
 
@@ -271,7 +276,8 @@ def test_a_table_of_shapes_keeps_the_sides_apart():
 
 def test_a_framework_has_one_colour_for_all_its_names():
     assert color_of("tvm") == color_of("tvm-tuned") != color_of("tensorflow") == color_of("tensorflow-xla")
-    assert color_of("theano") == OTHER not in {color_of("tvm"), color_of("tensorflow"), color_of("tensorrt")}
+    assert color_of("torch7") == color_of("pytorch-basic-eager") != color_of("tensorflow")  # its successor
+    assert color_of("nobody") == OTHER not in {color_of("tvm"), color_of("tensorflow"), color_of("tensorrt")}
 
 
 def test_costs_are_drawn_by_kind():
