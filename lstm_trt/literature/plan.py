@@ -253,11 +253,6 @@ def batches_of(workload: LiteratureWorkload, name: str, mode: str, seconds: floa
     return batches, warmup
 
 
-def weights_touched(workload: LiteratureWorkload) -> float:
-    """Millions of weights that all cells of a forward pass read."""
-    return workload.sequence * workload.cell_weights / 1e6
-
-
 def _rates(name: str, mode: str) -> Rates | None:
     return getattr(implementations.load(name), "RATES", {}).get(mode)
 
@@ -267,11 +262,7 @@ def step_ms(workload: LiteratureWorkload, name: str, mode: str) -> float | None:
     rates = _rates(name, mode)
     if rates is None:
         return None
-    outputs = math.prod(workload.output_shape) / 1e6 if workload.outputs else 0.0
-    cells_ms = rates.gflop_ms * workload.flops / 1e9 + rates.cell_ms * workload.cells
-    cells_ms += rates.weights_ms * weights_touched(workload)
-    ms = rates.outputs_ms * outputs + cells_ms
-    return ms + (PARAMETERS_MS * workload.parameters / 1e6 if mode == "training" else 0.0)
+    return rates.step_ms(workload) + (PARAMETERS_MS * workload.parameters / 1e6 if mode == "training" else 0.0)
 
 
 def estimate_s(workload: LiteratureWorkload, name: str, mode: str, steps: int) -> float | None:
@@ -280,8 +271,7 @@ def estimate_s(workload: LiteratureWorkload, name: str, mode: str, steps: int) -
     if rates is None:
         return None
     more = 2 if mode == "forward" else 3
-    build_s = rates.build_s + rates.build_cell_s * workload.cells
-    return rates.start_s + build_s + (steps + more) * step_ms(workload, name, mode) / 1e3
+    return rates.start_s + rates.building_s(workload) + (steps + more) * step_ms(workload, name, mode) / 1e3
 
 
 def reference_s(entries: Iterable[Entry]) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -49,7 +49,10 @@ class Row:
 
 @dataclass(frozen=True)
 class ImplementationRow:
-    """One implementation of the literature's workloads; `extra` is the extra of this package that installs it."""
+    """One implementation of the literature's workloads; `extra` is the extra of this package that installs it.
+
+    `devices`: whether it can run on each of its devices; the other fields are those of the first.
+    """
 
     implementation: str
     framework: str | None
@@ -58,6 +61,7 @@ class ImplementationRow:
     ready: bool
     reason: str = ""
     remedy: str = ""
+    devices: Mapping[str, Availability] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -117,14 +121,15 @@ def rows_of(name: str) -> list[Row]:
 
 def _implementation(name: str) -> ImplementationRow:
     """One row per implementation, also if it raises an error."""
-    framework = extra = None
+    framework, extra, devices = None, None, {}
     try:
         implementation = runtimes.load(name, "IMPLEMENTATIONS")
         framework, extra = implementation.FRAMEWORK, implementation.EXTRA
-        state = implementation.availability(implementation.DEVICES[0])
+        devices = {device: _availability(implementation, device) for device in implementation.DEVICES}
+        state = devices[implementation.DEVICES[0]]
     except (Exception, SystemExit) as error:
         state = _broken(error)
-    return ImplementationRow(name, framework, extra, state.version, state.ready, state.reason, state.remedy)
+    return ImplementationRow(name, framework, extra, state.version, state.ready, state.reason, state.remedy, devices)
 
 
 def _distributions(names: Iterable[str]) -> list[str]:
@@ -200,21 +205,26 @@ def _heading(report: Report, width: int) -> list[str]:
 
 
 def _literature_lines(found: list[ImplementationRow], width: int, colour: bool) -> list[str]:
-    """Implementations of one framework in the same state share a row."""
+    """Implementations of one framework in the same state share a row; below it, why a device cannot be used."""
     grouped: dict[tuple, list[str]] = {}
     for row in found:
         key = (not row.ready, row.framework or row.implementation, row.version or "-", row.extra or "core")
-        grouped.setdefault((*key, row.reason, row.remedy), []).append(row.implementation)
+        usable = ", ".join(device for device, state in row.devices.items() if state.ready) or "-"
+        lacking = [
+            (f"{device}: {state.reason}", state.remedy) for device, state in row.devices.items() if not state.ready
+        ]
+        below = lacking[0] if row.ready and lacking else ("", "" if row.ready else row.remedy)
+        grouped.setdefault((*key, usable, row.reason, *below), []).append(row.implementation)
     rows = []
-    for (broken, framework, version, extra, reason, remedy), names in sorted(
-        grouped.items(), key=lambda item: item[0][0]
-    ):
+    for (broken, *cells, reason, meaning, remedy), names in sorted(grouped.items(), key=lambda item: item[0][0]):
         last = f"{', '.join(names)}: {reason}" if reason else ", ".join(names)
-        cells = ("not ready" if broken else "ready", framework, version, extra, last)
-        rows.append(_Line(cells, remedy=remedy if broken else ""))
+        rows.append(_Line(("not ready" if broken else "ready", *cells, last), meaning, remedy))
     ready = sum(row.ready for row in found)
     heading = f"LITERATURE BENCHMARKS (lstm-trt literature): {ready} of {len(found)} implementations ready"
-    return [heading, *_table(("state", "framework", "version", "extra", "implementations"), rows, width, colour)]
+    return [
+        heading,
+        *_table(("state", "framework", "version", "extra", "devices", "implementations"), rows, width, colour),
+    ]
 
 
 def render(report: Report, width: int | None = None, colour: bool | None = None) -> str:

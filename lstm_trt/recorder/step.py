@@ -23,9 +23,8 @@ from lstm_trt.config import configuration
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import BuildFailed, RunFailed, UsageError
 from lstm_trt.config.step import Step
-from lstm_trt.machine.facts import cpu_name, gpu_name
-from lstm_trt.machine.gpu import NO_GPU_REMEDY
-from lstm_trt.runtimes.base import Availability, Gate, PreparedStep, Preparer, Request
+from lstm_trt.machine.facts import cpu_name
+from lstm_trt.runtimes.base import Availability, Gate, PreparedStep, Preparer, Request, on_gpu
 
 NAME = "python"
 
@@ -39,10 +38,8 @@ PRECISIONS = dict.fromkeys(DEVICES, configuration.PRECISIONS)
 
 def availability(device: str = "cpu") -> Availability:
     """Ready if there is such a device."""
-    name = cpu_name() if device == "cpu" else gpu_name()
-    if name is None:
-        return Availability(False, reason="no NVIDIA GPU is visible", remedy=NO_GPU_REMEDY)
-    return Availability(True, platform.python_version(), name)
+    version = platform.python_version()
+    return Availability(True, version, cpu_name()) if device == "cpu" else on_gpu(version)
 
 
 def prepare(request: Request) -> PreparedStep:

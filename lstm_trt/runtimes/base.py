@@ -20,6 +20,8 @@ from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UnsupportedPrecision, UsageError
 from lstm_trt.config.workload import State, Workload
 from lstm_trt.export.to_onnx import static_model
+from lstm_trt.machine.facts import gpu_name
+from lstm_trt.machine.gpu import NO_GPU_REMEDY
 from lstm_trt.runtimes._cuda import EventClocks
 
 #: Keys that `PreparedStep.costs` may have, all in seconds.
@@ -41,6 +43,14 @@ class Availability:
         if not self.ready:
             raise RuntimeUnavailable(name, self.reason, self.remedy)
         return self
+
+
+def on_gpu(version: str | None) -> Availability:
+    """Ready if CUDA finds a GPU here, and its name; never raises."""
+    name = gpu_name()
+    if name is None:
+        return Availability(False, version, reason="no NVIDIA GPU is visible", remedy=NO_GPU_REMEDY)
+    return Availability(True, version, name)
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,9 @@ from pathlib import Path
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, building
 from lstm_trt.export import onnx_checks
-from lstm_trt.machine.facts import cpu_name, gpu_name, installed_version
-from lstm_trt.machine.gpu import NO_GPU_REMEDY
+from lstm_trt.machine.facts import cpu_name, installed_version
 from lstm_trt.runtimes import _cuda
-from lstm_trt.runtimes.base import Availability, HostStep, PreparedStep, Request, in_turn
+from lstm_trt.runtimes.base import Availability, HostStep, PreparedStep, Request, in_turn, on_gpu
 
 NAME = "onnxruntime"
 
@@ -62,29 +61,26 @@ def availability(device: str = "cpu") -> Availability:
             reason=f"the installed onnxruntime has no {PROVIDERS[device]}",
             remedy="pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]' (needs an NVIDIA GPU)",
         )
-
-    name = gpu_name()
-    if name is None:
-        return Availability(False, version, reason="no NVIDIA GPU is visible", remedy=NO_GPU_REMEDY)
-    return Availability(True, version, name)
+    return on_gpu(version)
 
 
 def prepare(request: Request) -> PreparedStep:
     """A bound session on static sizes. Raises `BuildFailed`, `MemoryExhausted`, `RuntimeUnavailable`."""
     availability(request.options.device).require(NAME)
-    if request.options.device == "cuda":
-        _prepare_cuda(request.options)
+    load_libraries(request.options)
     with building(NAME, request.label):
         model = onnx_checks.checked(request.model(), ONNX_RULES)
         return bound_session(_quantized(model) if request.options.precision == "int8" else model, request)
 
 
-def _prepare_cuda(options: Options) -> None:
-    """Load the CUDA libraries, which needs to be done before the first session, and with TF32 off for float32.
+def load_libraries(options: Options) -> None:
+    """For "cuda", load its libraries, which needs to be done before the first session, and with TF32 off for float32.
 
     Its LSTM uses cuDNN's default math, in which TF32 is allowed whatever `use_tf32` says; the variable is read when
     the libraries are loaded. A worker process has one precision.
     """
+    if options.device != "cuda":
+        return
     if options.precision == "fp32":
         os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
     _cuda.spin_while_waiting()

@@ -200,7 +200,7 @@ def test_wrong_arguments_are_rejected():
         ({"scale": "2"}, "scale"),
         ({"scale": "a half"}, "a half"),
         ({"options": Options(threads=4096)}, "threads"),
-        ({"options": Options(device="cuda")}, "cuda"),
+        ({"options": Options(device="cuda", precision="tf32")}, "tf32"),
         ({"batches": 0}, "batches"),
     ):
         with pytest.raises(UsageError, match=match):

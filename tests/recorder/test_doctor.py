@@ -170,4 +170,4 @@ def test_what_is_installed_at_its_first_use_is_ready_and_says_so():
     row = doctor.ImplementationRow("later", "A framework", None, "1.0", True, "installed at its first use")
     versions = {"lstm_trt": "0", "python": "3", "kernel": "6"}
     page = doctor.render(Report([], versions, facts.describe("cpu"), [], [row]), 100, False)
-    assert "  ready  A framework  1.0      core   later: installed at its first use" in page
+    assert "  ready  A framework  1.0      core   -        later: installed at its first use" in page

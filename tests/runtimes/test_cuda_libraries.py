@@ -37,7 +37,7 @@ def test_float32_switches_tf32_off_before_the_libraries_are_loaded(monkeypatch, 
     monkeypatch.setattr(_cuda, "spin_while_waiting", lambda: spun.append(True))
     loaded = []
     monkeypatch.setattr(ort, "preload_dlls", lambda: loaded.append(os.environ.get("NVIDIA_TF32_OVERRIDE")))
-    onnxruntime._prepare_cuda(Options(device="cuda", precision=precision))
+    onnxruntime.load_libraries(Options(device="cuda", precision=precision))
     assert os.environ.get("NVIDIA_TF32_OVERRIDE") == expected and spun and loaded == [expected]
 
 

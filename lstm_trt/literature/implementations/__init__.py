@@ -27,6 +27,7 @@ dot, `my_package.my_implementation` or `my_package.module:OBJECT`. Importing one
 from __future__ import annotations
 
 import importlib.util
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -53,7 +54,8 @@ FRAMEWORKS_REMEDY = "pip install -e '.[frameworks]'"
 class Rates:
     """Rates for estimating the time of a run in one mode, for `literature.plan`.
 
-    A step takes `gflop_ms` per GFLOP of the forward pass, `cell_ms` per cell (one layer, direction and time step),
+    A step takes `gflop_ms` per GFLOP of the forward pass, and `gflop_unit_ms` more for each hidden unit of the network
+    (where wider rows leave the cache), `cell_ms` per cell (one layer, direction and time step),
     `weights_ms` per million weights read by the cells and `outputs_ms` per million outputs of the dense layer. A run
     takes in addition `start_s` (process, framework, parity gate, storing), `build_s`, and `build_cell_s` per cell.
     """
@@ -65,6 +67,23 @@ class Rates:
     start_s: float = 3.0
     build_s: float = 0.0
     build_cell_s: float = 0.0
+    gflop_unit_ms: float = 0.0
+
+    def step_ms(self, workload: LiteratureWorkload) -> float:
+        """Estimate for one batch, without the optimizer."""
+        outputs = math.prod(workload.output_shape) / 1e6 if workload.outputs else 0.0
+        gflop_ms = self.gflop_ms + self.gflop_unit_ms * workload.hidden
+        cells_ms = gflop_ms * workload.flops / 1e9 + self.cell_ms * workload.cells
+        return self.outputs_ms * outputs + cells_ms + self.weights_ms * weights_touched(workload)
+
+    def building_s(self, workload: LiteratureWorkload) -> float:
+        """Estimate for building."""
+        return self.build_s + self.build_cell_s * workload.cells
+
+
+def weights_touched(workload: LiteratureWorkload) -> float:
+    """Millions of weights that all cells of a forward pass read."""
+    return workload.sequence * workload.cell_weights / 1e6
 
 
 class Implementation(ABC):

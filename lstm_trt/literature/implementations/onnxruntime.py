@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU, and the base shared with TensorRT: forward workloads exported from PyTorch's `nn.LSTM`.
+"""ONNX Runtime, and the base shared with TensorRT: forward workloads exported from PyTorch's `nn.LSTM`.
 
 The ONNX model includes embedding and head, with the workload's sizes as static sizes. It is not cached, because the
 export time is one of the costs. A step is one run with a host input and a host output that stay bound, as in the
@@ -55,13 +55,15 @@ class OnnxRuntime(Exported):
     TITLE = "ONNX Runtime"
     FRAMEWORK = "ONNX Runtime"
     DISTRIBUTION = runtime.DISTRIBUTION
+    DEVICES = runtime.DEVICES
     forward = Rates(7, 0.001)
 
     def availability(self, device: str = "cpu") -> Availability:
-        """Ready if the package is installed; never raises."""
+        """Ready if the package is installed and has the device's provider."""
         return runtime.availability(device)
 
     def _built(self, model: bytes, request: Request) -> PreparedStep:
+        runtime.load_libraries(request.options)
         return runtime.bound_session(model, request)
 
 

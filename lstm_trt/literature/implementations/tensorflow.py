@@ -1,4 +1,4 @@
-"""TensorFlow 2 and Keras 3 on the CPU: the cell written out, Keras' cell unrolled, and Keras' LSTM layer.
+"""TensorFlow 2 and Keras 3: the cell written out, Keras' cell unrolled, and Keras' LSTM layer.
 
 `basic` is the cell written out with matrix products and pointwise operators in a Python loop over
 time, which `graph` unrolls into one `tf.function`. `while` is the same cell in a symbolic
@@ -15,10 +15,11 @@ so Keras' loss agrees in the first step and then differs slightly.
 
 Sequences of different lengths are masked, not packed: padding is computed and discarded.
 
-The batch is in place as tensors. A step runs the function (eager operators, one graph, or XLA code)
-and reads the outputs or the loss as numpy, which waits for the result. Costs: `build_s` is making
-the variables and tracing, and for XLA the call that compiles; `first_call_s` is the first step after
-that (for a graph including Grappler's passes); its weight update is undone.
+On the CPU the batch is in place as tensors; on a GPU a step first copies it there. A step runs the
+function (eager operators, one graph, or XLA code) and reads the outputs or the loss as numpy, which
+waits for the result. Costs: `build_s` is making the variables and tracing, and for XLA the call that
+compiles; `first_call_s` is the first step after that (for a graph including Grappler's passes); its
+weight update is undone.
 
 TensorFlow's numbers of threads can only be set before its first operator, so each needs a new process.
 """
@@ -36,6 +37,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError, first_line
 from lstm_trt.literature.data import Batch
 from lstm_trt.literature.implementations import (
@@ -50,7 +52,7 @@ from lstm_trt.literature.implementations import (
 from lstm_trt.literature.implementations.tensorflow_networks import STYLES
 from lstm_trt.literature.workloads import LiteratureWorkload
 from lstm_trt.machine.facts import installed_version
-from lstm_trt.runtimes.base import Availability, PreparedStep, Request
+from lstm_trt.runtimes.base import Availability, PreparedStep, Request, on_gpu
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -65,6 +67,11 @@ UNROLLED = {"forward": 4000, "training": 1000}
 
 #: The packages that install TensorFlow, with and without GPU libraries.
 DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu")
+
+CUDA_WHEEL = "on a machine with an NVIDIA GPU: pip uninstall tensorflow-cpu, then pip install 'tensorflow[and-cuda]'"
+
+#: How a training step with Keras' bias vector differs from PyTorch's.
+ONE_BIAS = "the single bias vector changes half as much per update as PyTorch's two together"
 
 #: PyTorch's default; Keras' default is 1e-7.
 ADAM_EPSILON = 1e-8
@@ -82,6 +89,7 @@ class TensorFlow(Implementation):
     FRAMEWORK = "TensorFlow"
     EXTRA = "frameworks"
     DISTRIBUTIONS = DISTRIBUTIONS
+    DEVICES = ("cpu", "cuda")
 
     @property
     def NAME(self) -> str:
@@ -112,12 +120,16 @@ class TensorFlow(Implementation):
         return None
 
     def availability(self, device: str = "cpu") -> Availability:
-        """Ready if TensorFlow and Keras are installed; imports neither, never raises."""
+        """Ready if TensorFlow and Keras are installed, for "cuda" built for a GPU; imports neither, never raises."""
         version = installed_version(self.DISTRIBUTION)
         for package in ("tensorflow", "keras"):
             if not is_installed(package):
                 return Availability(False, version, reason=f"{package} is not installed", remedy=FRAMEWORKS_REMEDY)
-        return Availability(True, version)
+        if device == "cpu":
+            return Availability(True, version)
+        if self.DISTRIBUTION == "tensorflow-cpu":
+            return Availability(False, version, reason="tensorflow-cpu is built without CUDA", remedy=CUDA_WHEEL)
+        return on_gpu(version)
 
     def load_module(self) -> ModuleType:
         """The module of either package."""
@@ -129,29 +141,40 @@ class TensorFlow(Implementation):
         return (ForwardStep if request.mode == "forward" else TrainingStep)(self, request, batch)
 
 
-def load(threads: int) -> tuple[ModuleType, ModuleType]:
-    """TensorFlow and Keras, with `threads` threads within an operator and `threads` parallel operators.
+def load_keras(backend: str) -> ModuleType:
+    """Keras with a backend, of which a process can have one.
 
-    GPUs are hidden, since these implementations run on the CPU. Raises `RuntimeUnavailable` if
-    the packages cannot be imported or Keras uses another backend, and `UsageError` if TensorFlow
-    is already running with other numbers of threads in this process.
+    Raises `RuntimeUnavailable` if one of them cannot be imported or Keras already uses another backend.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors are also raised as exceptions
-    os.environ["KERAS_BACKEND"] = "tensorflow"  # overrides the user's configuration file
+    os.environ["KERAS_BACKEND"] = backend  # overrides the user's configuration file
     try:
         with _silence():
             import keras
-            import tensorflow as tf
     except ImportError as error:
-        raise RuntimeUnavailable("tensorflow", first_line(error)) from error
-    if keras.backend.backend() != "tensorflow":
-        raise RuntimeUnavailable("tensorflow", f"Keras uses the backend {keras.backend.backend()} in this process")
+        raise RuntimeUnavailable(backend, first_line(error)) from error
+    if keras.backend.backend() != backend:
+        raise RuntimeUnavailable(backend, f"Keras uses the backend {keras.backend.backend()} in this process")
+    return keras
+
+
+def load(options: Options) -> tuple[ModuleType, ModuleType]:
+    """TensorFlow and Keras, with as many threads within an operator and parallel operators as `options` has.
+
+    On the CPU, GPUs are hidden. On "cuda", float32 is computed without TF32, which TensorFlow uses by default. Raises
+    `RuntimeUnavailable` if the packages cannot be imported, Keras uses another backend or TensorFlow finds no GPU, and
+    `UsageError` if TensorFlow is already running with other numbers of threads or with a GPU in this process.
+    """
+    threads, keras = options.threads, load_keras("tensorflow")
+    import tensorflow as tf
+
     tf.get_logger().setLevel("ERROR")
     threading = tf.config.threading
     try:
         threading.set_intra_op_parallelism_threads(threads)
         threading.set_inter_op_parallelism_threads(threads)
-        tf.config.set_visible_devices([], "GPU")
+        if options.device == "cpu":
+            tf.config.set_visible_devices([], "GPU")
     except RuntimeError:  # TensorFlow is already running: its settings must match
         found = (threading.get_intra_op_parallelism_threads(), threading.get_inter_op_parallelism_threads())
         if found != (threads, threads):
@@ -159,8 +182,12 @@ def load(threads: int) -> tuple[ModuleType, ModuleType]:
                 f"TensorFlow already runs with {found[0]} and {found[1]} threads in this process, not {threads}:"
                 " use a new process"
             ) from None
-        if tf.config.get_visible_devices("GPU"):
+        if options.device == "cpu" and tf.config.get_visible_devices("GPU"):
             raise UsageError("TensorFlow already uses a GPU in this process: use a new process") from None
+    if options.device == "cuda":
+        if not tf.config.get_visible_devices("GPU"):
+            raise RuntimeUnavailable("tensorflow", "TensorFlow finds no GPU or not its CUDA libraries", CUDA_WHEEL)
+        tf.config.experimental.enable_tensor_float_32_execution(False)
     return tf, keras
 
 
@@ -188,11 +215,10 @@ def framework_facts(tf: ModuleType, keras: ModuleType) -> dict:
         "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
         "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1") != "0",
         "built_for_cuda": bool(build.get("is_cuda_build")),
-        "device": "cpu",
     }
 
 
-def optimizer(tf: ModuleType, keras: ModuleType, name: str, learning_rate: float) -> object:
+def optimizer(keras: ModuleType, name: str, learning_rate: float) -> object:
     """Keras' SGD, or its Adam with two changes to match PyTorch (and algorithm 1 of Kingma and Ba).
 
     Keras adds epsilon before the bias correction of the second moment, which makes its effect
@@ -206,7 +232,7 @@ def optimizer(tf: ModuleType, keras: ModuleType, name: str, learning_rate: float
 
     class Adam(keras.optimizers.Adam):
         def update_step(self, gradient: object, variable: object, learning_rate: object) -> None:
-            gradient = tf.convert_to_tensor(gradient, variable.dtype)
+            gradient = ops.convert_to_tensor(gradient, variable.dtype)
             rate = ops.cast(learning_rate, variable.dtype)
             step = ops.cast(self.iterations + 1, variable.dtype)
             first = 1 - ops.power(ops.cast(self.beta_1, variable.dtype), step)
@@ -221,6 +247,12 @@ def optimizer(tf: ModuleType, keras: ModuleType, name: str, learning_rate: float
     return Adam(learning_rate, epsilon=ADAM_EPSILON)
 
 
+def batch_major(workload: LiteratureWorkload, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Inputs (and targets) with the batch first; targets of the last step and of CTC have no sequence."""
+    time_major = [True, workload.loss == "cross-entropy" and workload.head == "every-step"]
+    return [array.swapaxes(0, 1) if swap else array for array, swap in zip(arrays, time_major, strict=False)]
+
+
 class _TensorFlowStep(FrameworkStep):
     """Variables, batch and execution, common to both modes."""
 
@@ -228,7 +260,7 @@ class _TensorFlowStep(FrameworkStep):
 
     def __init__(self, implementation: TensorFlow, request: Request, batch: Batch) -> None:
         super().__init__(implementation, request)
-        self._tf, self._keras = load(self._options.threads)
+        self._tf, self._keras = load(self._options)
         with timed(self.costs, "build_s"):
             self._network = STYLES[implementation.STYLE](self._tf, self._keras, self._workload)
             self._batch_major = self._network.batch_major
@@ -278,27 +310,32 @@ class _TensorFlowStep(FrameworkStep):
         return 0 if self._implementation.EXECUTION == "eager" else self._call.experimental_get_tracing_count()
 
     def _run(self) -> np.ndarray:
+        if self._options.device == "cuda":
+            self._copy_in()
         return self._call(*self._arguments).numpy()
 
     def _place(self, batch: Batch) -> None:
-        workload = self._workload
         arrays = [batch.inputs, batch.targets] if self._needs_targets else [batch.inputs]
         if self._batch_major:
-            time_major = [True, workload.loss == "cross-entropy" and workload.head == "every-step"]
-            arrays = [array.swapaxes(0, 1) if swap else array for array, swap in zip(arrays, time_major, strict=False)]
-        if workload.loss == "ctc":
+            arrays = batch_major(self._workload, arrays)
+        if self._workload.loss == "ctc":
             arrays.append(batch.lengths.astype(np.int32))
         # Copies, since a constant may share the memory of its source array.
-        self._arguments = [self._tf.constant(np.array(array)) for array in arrays]
+        self._host = [np.array(array) for array in arrays]
+        self._copy_in()
+
+    def _copy_in(self) -> None:
+        self._arguments = [self._tf.constant(array) for array in self._host]
 
     def _outputs(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
         return self._network.outputs(inputs, lengths if self._workload.lengths else None)
 
     def facts(self) -> dict:
         implementation, found = self._implementation, {**framework_facts(self._tf, self._keras), **self._graph}
+        found["device"] = self._options.device
         if not self._closed:
             found["traces"] = self._traces()
-        if implementation.STYLE == "one-call":
+        if implementation.STYLE == "one-call" and self._options.device == "cpu":
             loop = "a Python loop" if implementation.EXECUTION == "eager" else "tf.while_loop"
             found["dispatches_to"] = f"{loop} over LSTMCell (only cuDNN has a kernel for the whole layer)"
         found["bias_vectors"] = 1 if implementation.STYLE in ("static", "one-call") else 2
@@ -331,7 +368,7 @@ class TrainingStep(_TensorFlowStep):
 
     def _prepare_mode(self) -> None:
         workload = self._workload
-        self._optimizer = optimizer(self._tf, self._keras, workload.optimizer, workload.learning_rate)
+        self._optimizer = optimizer(self._keras, workload.optimizer, workload.learning_rate)
         self._trained = [held.variable for held in self._network.held]
         self._optimizer.build(self._trained)
         self._initial = [variable.numpy().copy() for variable in self._optimizer.variables]
@@ -400,7 +437,7 @@ class TrainingStep(_TensorFlowStep):
     def facts(self) -> dict:
         found = {**super().facts(), **self._facts}
         if found["bias_vectors"] == 1:
-            found["updates"] = "the single bias vector changes half as much per update as PyTorch's two together"
+            found["updates"] = ONE_BIAS
         if self._workload.loss == "ctc":
             xla = self._implementation.EXECUTION == "xla"
             found["ctc"] = "dense: a loop of operators" if xla else "TensorFlow's CTCLoss kernel"

@@ -46,6 +46,32 @@ class Held:
         return {name: np.ascontiguousarray(array.T if self.transposed else array).copy() for name in self.names}
 
 
+def held_by_cell(cell: object, suffix: str) -> list[Held]:
+    """The variables of a `keras.layers.LSTMCell`, which has one bias vector."""
+    return [
+        Held(cell.kernel, (f"lstm.weight_ih_{suffix}",), transposed=True),
+        Held(cell.recurrent_kernel, (f"lstm.weight_hh_{suffix}",), transposed=True),
+        Held(cell.bias, (f"lstm.bias_ih_{suffix}", f"lstm.bias_hh_{suffix}")),
+    ]
+
+
+def lstm_layers(keras: ModuleType, workload: LiteratureWorkload) -> tuple[list, list[Held]]:
+    """One `keras.layers.LSTM` per layer, within a `Bidirectional` for two directions, and their variables."""
+    stack, held = [], []
+    for index, width in enumerate(workload.shape.layer_inputs()):
+        both = workload.directions == 2
+        only_last = workload.head == "last-step" and index == workload.layers - 1 and not both
+        layer = keras.layers.LSTM(workload.hidden, return_sequences=not only_last, dtype="float32")
+        if both:
+            layer = keras.layers.Bidirectional(layer, dtype="float32")
+        layer.build((workload.batch, workload.sequence, width))
+        cells = [layer.forward_layer.cell, layer.backward_layer.cell] if both else [layer.cell]
+        for cell, suffix in zip(cells, ("", "_reverse"), strict=False):
+            held += held_by_cell(cell, f"l{index}{suffix}")
+        stack.append(layer)
+    return stack, held
+
+
 class Network(ABC):
     """Embedding, LSTM layers, head; subclasses implement the LSTM."""
 
@@ -66,12 +92,6 @@ class Network(ABC):
         variable = self._keras.Variable(np.zeros(shape, np.float32), dtype="float32", name=name.replace(".", "_"))
         self.held.append(Held(variable, (name,), transposed))
         return variable.value
-
-    def _hold_cell(self, cell: object, suffix: str) -> None:
-        """The variables of a `keras.layers.LSTMCell`, which has one bias vector."""
-        self.held.append(Held(cell.kernel, (f"lstm.weight_ih_{suffix}",), transposed=True))
-        self.held.append(Held(cell.recurrent_kernel, (f"lstm.weight_hh_{suffix}",), transposed=True))
-        self.held.append(Held(cell.bias, (f"lstm.bias_ih_{suffix}", f"lstm.bias_hh_{suffix}")))
 
     @abstractmethod
     def _build_layers(self) -> None:
@@ -179,7 +199,7 @@ class Static(Unrolled):
     def _build_cell(self, width: int, suffix: str) -> Callable[[], Cell]:
         layer = self._keras.layers.LSTMCell(self._workload.hidden, dtype="float32")
         layer.build((None, width))
-        self._hold_cell(layer, suffix)
+        self.held += held_by_cell(layer, suffix)
 
         def cell(inputs: Tensor, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
             return layer(inputs, [hidden, memory])[1]
@@ -224,19 +244,8 @@ class OneCall(Network):
     batch_major = True
 
     def _build_layers(self) -> None:
-        workload, layers = self._workload, self._keras.layers
-        self._stack = []
-        for index, width in enumerate(workload.shape.layer_inputs()):
-            both = workload.directions == 2
-            only_last = workload.head == "last-step" and index == workload.layers - 1 and not both
-            layer = layers.LSTM(workload.hidden, return_sequences=not only_last, dtype="float32")
-            if both:
-                layer = layers.Bidirectional(layer, dtype="float32")
-            layer.build((workload.batch, workload.sequence, width))
-            cells = [layer.forward_layer.cell, layer.backward_layer.cell] if both else [layer.cell]
-            for cell, suffix in zip(cells, ("", "_reverse"), strict=False):
-                self._hold_cell(cell, f"l{index}{suffix}")
-            self._stack.append(layer)
+        self._stack, held = lstm_layers(self._keras, self._workload)
+        self.held += held
 
     def _layers(self, read: Tensor, running: Tensor | None) -> Tensor:
         for layer in self._stack:

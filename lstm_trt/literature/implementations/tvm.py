@@ -1,4 +1,4 @@
-"""Apache TVM on the CPU: forward passes of `cell` and the smallest `layer` of document 000, untuned and tuned.
+"""Apache TVM: forward passes of `cell`, `layer` and `stack` of document 000, untuned and tuned.
 
 Relax has no LSTM operator, so the cells are unrolled into primitive operators, as TVM did in the
 document. `untuned` compiles TVM's default loops; `tuned` first searches for schedules with
@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed
+from lstm_trt.config.format import count, duration, milliseconds
 from lstm_trt.literature.data import Batch
 from lstm_trt.literature.implementations import (
     FRAMEWORKS_REMEDY,
@@ -34,9 +36,9 @@ from lstm_trt.literature.implementations import (
     mode_reason,
     timed,
 )
-from lstm_trt.literature.workloads import WORKLOADS, LiteratureWorkload
+from lstm_trt.literature.workloads import LiteratureWorkload
 from lstm_trt.machine.facts import installed_version
-from lstm_trt.runtimes.base import Availability, PreparedStep, Request
+from lstm_trt.runtimes.base import Availability, PreparedStep, Request, on_gpu
 
 if TYPE_CHECKING:
     import tvm
@@ -45,9 +47,13 @@ if TYPE_CHECKING:
 #: The document's `num_measure_trials`.
 TRIALS = 200
 
-_LARGEST = {name: WORKLOADS[name] for name in ("cell", "layer")}
+#: Limit of the estimated time of building and `STEPS` steps.
+LIMIT_S, STEPS = 120.0, 5
 
-_SIZES = ("batch", "sequence", "features", "hidden", "layers", "directions")
+#: Most tensors that one operator splits or stacks.
+GROUP = 32
+
+CUDA_LIBRARIES = "pip install nvidia-cuda-runtime nvidia-cuda-nvrtc cuda-bindings, and add their lib to LD_LIBRARY_PATH"
 
 #: With this FFI or a later one, TVM 0.27 crashes (segmentation fault) on saving a function, which tuning does.
 _BROKEN_FFI = (0, 1, 15)
@@ -66,6 +72,7 @@ class Tvm(Implementation):
     STYLE = "basic"
     EXTRA = "frameworks"
     DISTRIBUTION = "apache-tvm"
+    DEVICES = ("cpu", "cuda")
 
     @property
     def EXECUTION(self) -> str:
@@ -80,18 +87,22 @@ class Tvm(Implementation):
         return f"Apache TVM, tuned in {self.trials} trials" if self.trials else "Apache TVM, untuned"
 
     def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
-        """None for `cell` and `layer` up to sizes that can be unrolled and tuned within minutes."""
-        largest = _LARGEST.get(workload.name)
+        """None for the workloads of document 000 whose estimate is within `LIMIT_S`; on a GPU steps count as 0."""
         if mode == "training":
             return "training is not supported"
-        if largest is None:
-            return "only cell and layer are supported"
-        if any(getattr(workload, size) > getattr(largest, size) for size in _SIZES):
-            return f"unrolling and tuning sizes above {largest.label} would take minutes to hours"
+        if workload.document != "000":
+            return "only cell, layer and stack are supported"
+        build_s, step_s = self.forward.building_s(workload), self.forward.step_ms(workload) / 1e3
+        if build_s + STEPS * step_s * (device == "cpu") > LIMIT_S:
+            cells = count(workload.cells, "cell")
+            return (
+                f"building {cells} takes about {duration(build_s)} and each step {milliseconds(1e3 * step_s)};"
+                f" the limit is {duration(LIMIT_S)} for building and {STEPS} steps"
+            )
         return mode_reason(workload, mode)
 
     def availability(self, device: str = "cpu") -> Availability:
-        """Ready if TVM is installed, and for `tuned` a compatible FFI; imports neither, never raises."""
+        """Ready if TVM is installed, and for `tuned` a compatible FFI; imports TVM only on a machine with a GPU."""
         version = installed_version(self.DISTRIBUTION)
         if not is_installed("tvm"):
             return Availability(False, version, reason="tvm is not installed", remedy=FRAMEWORKS_REMEDY)
@@ -99,7 +110,15 @@ class Tvm(Implementation):
         if self.trials and (version or "").startswith("0.27.") and _numbers(ffi) >= _BROKEN_FFI:
             reason = f"TVM {version} crashes on tuning with {_FFI} {ffi}"
             return Availability(False, version, reason=reason, remedy=f"pip install '{_FFI}<0.1.15'")
-        return Availability(True, version)
+        if device == "cpu":
+            return Availability(True, version)
+        state = on_gpu(version)
+        if state.ready:
+            import tvm
+
+            if not tvm.runtime.enabled("cuda"):
+                return Availability(False, version, reason="TVM cannot load its CUDA runtime", remedy=CUDA_LIBRARIES)
+        return state
 
     def _prepare(self, request: Request, batch: Batch) -> PreparedStep:
         # Before TVM starts its threads. By default it pins them to cores that it chooses, but this process is pinned.
@@ -111,55 +130,97 @@ def _numbers(version: str | None) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version or "0")[:3])
 
 
-def target(threads: int) -> tvm.target.Target:
-    """The LLVM target of this machine's CPU."""
+def target(options: Options) -> tvm.target.Target:
+    """The LLVM target of this machine's CPU; on "cuda" the GPU, with the CPU as its host."""
     import tvm
 
     cpu = tvm.get_global_func("target.llvm_get_system_cpu")()
-    return tvm.target.Target({"kind": "llvm", "mcpu": str(cpu), "num-cores": threads})
+    host = tvm.target.Target({"kind": "llvm", "mcpu": str(cpu), "num-cores": options.threads})
+    return host if options.device == "cpu" else tvm.target.Target(tvm.target.Target.from_device(tvm.cuda()), host)
 
 
 def unrolled(workload: LiteratureWorkload, weights: dict[str, np.ndarray]) -> tvm.IRModule:
-    """A module with `main(inputs, hidden, cell)` for one layer: the hidden states of all steps.
+    """A module with `main(inputs, hidden, cell)`: the hidden states of the last layer at all steps.
 
-    Output shape (sequence, batch, hidden). The weights are constants; the two bias vectors are summed, which is
-    equivalent in a forward pass.
+    Output shape (sequence, batch, hidden). `main` calls a function for each cell; `schedule` inlines these calls when
+    the function is scheduled, so that equal cells are scheduled once. All layers start from the same `hidden` and
+    `cell`. The weights are constants; the two bias vectors are summed, which is equivalent in a forward pass.
     """
     from tvm import relax
 
-    steps, batch, hidden, op = workload.sequence, workload.batch, workload.hidden, relax.op
-    by_input, by_hidden = (
-        relax.const(np.ascontiguousarray(weights[f"lstm.weight_{name}_l0"].T)) for name in ("ih", "hh")
-    )
-    bias = relax.const(weights["lstm.bias_ih_l0"] + weights["lstm.bias_hh_l0"])
-
-    def variable(name: str, *sizes: int) -> relax.Var:
-        return relax.Var(name, relax.TensorType(sizes, "float32"))
-
-    given = (
-        variable("inputs", *workload.input_shape), variable("hidden", batch, hidden), variable("cell", batch, hidden),
-    )  # fmt: skip
+    length, batch, hidden, op = workload.sequence, workload.batch, workload.hidden, relax.op
     builder = relax.BlockBuilder()
-    with builder.function("main", list(given)):
+    first = _cell(builder, workload, (1, batch, workload.features))
+    later = _cell(builder, workload, (batch, hidden)) if workload.layers > 1 else None
+
+    def split(whole: relax.Expr, steps: int, size: int) -> list[relax.Expr]:
+        cuts = list(range(size, steps, size))
+        parts = builder.emit(op.split(whole, cuts, axis=0)) if cuts else [whole]
+        return [parts[index] for index in range(len(cuts) + 1)]
+
+    given = _variables(workload.input_shape, (batch, hidden), (batch, hidden))
+    with builder.function("main", given):
         with builder.dataflow():
-            inputs, state, cell = given
-            parts = builder.emit(op.split(inputs, steps, axis=0)) if steps > 1 else [inputs]
-            states = []
-            for step in range(steps):
-                read = builder.emit(op.reshape(parts[step], (batch, workload.features)))
-                products = op.add(op.matmul(read, by_input), op.matmul(state, by_hidden))
-                gates = builder.emit(op.add(products, bias))
-                input_gate, forget_gate, new, output_gate = (
-                    op.strided_slice(gates, [1], [gate * hidden], [(gate + 1) * hidden]) for gate in range(4)
+            read = []
+            for start, group in zip(range(0, length, GROUP), split(given[0], length, GROUP), strict=True):
+                read += split(group, min(GROUP, length - start), 1)
+            for layer in range(workload.layers):
+                by_input, by_hidden = (
+                    relax.const(np.ascontiguousarray(weights[f"lstm.weight_{name}_l{layer}"].T))
+                    for name in ("ih", "hh")
                 )
-                kept = op.multiply(op.sigmoid(forget_gate), cell)
-                added = op.multiply(op.sigmoid(input_gate), op.tanh(new))
-                cell = builder.emit(op.add(kept, added))
-                state = builder.emit(op.multiply(op.sigmoid(output_gate), op.tanh(cell)))
-                states.append(state)
-            outputs = builder.emit_output(op.stack(states, axis=0))
+                bias = relax.const(weights[f"lstm.bias_ih_l{layer}"] + weights[f"lstm.bias_hh_l{layer}"])
+                _, state, memory = given
+                for step, inputs in enumerate(read):
+                    call = relax.Call(later if layer else first, [inputs, state, memory, by_input, by_hidden, bias])
+                    both = builder.emit(call)
+                    state, memory = builder.emit(both[0]), builder.emit(both[1])
+                    read[step] = state
+            starts = range(0, length, GROUP)
+            groups = [builder.emit_output(op.stack(read[start : start + GROUP], axis=0)) for start in starts]
+        with builder.dataflow():  # in a block of its own, since it would be fused with the stacks
+            outputs = builder.emit_output(op.concat(groups, axis=0))
         builder.emit_func_output(outputs)
     return builder.get()
+
+
+def _variables(*shapes: tuple[int, ...]) -> list[relax.Var]:
+    from tvm import relax
+
+    return [relax.Var(f"given_{index}", relax.TensorType(shape, "float32")) for index, shape in enumerate(shapes)]
+
+
+def _cell(builder: relax.BlockBuilder, workload: LiteratureWorkload, shape: tuple[int, ...]) -> tvm.ir.GlobalVar:
+    """A function of an input with this shape, hidden, cell, both weights and bias; it returns hidden and cell."""
+    from tvm import relax
+
+    batch, width, hidden, op = workload.batch, shape[-1], workload.hidden, relax.op
+    given = _variables(shape, *[(batch, hidden)] * 2, (width, 4 * hidden), (hidden, 4 * hidden), (4 * hidden,))
+    read, state, memory, by_input, by_hidden, bias = given
+    with builder.function(f"cell_{len(shape)}", given, private=True):
+        with builder.dataflow():
+            products = op.add(op.matmul(op.reshape(read, (batch, width)), by_input), op.matmul(state, by_hidden))
+            gates = builder.emit(op.add(products, bias))
+            input_gate, forget_gate, new, output_gate = (
+                op.strided_slice(gates, [1], [gate * hidden], [(gate + 1) * hidden]) for gate in range(4)
+            )
+            kept = op.multiply(op.sigmoid(forget_gate), memory)
+            memory = builder.emit_output(op.add(kept, op.multiply(op.sigmoid(input_gate), op.tanh(new))))
+            state = builder.emit_output(op.multiply(op.sigmoid(output_gate), op.tanh(memory)))
+        return builder.emit_func_output(relax.Tuple([state, memory]))
+
+
+def schedule(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with scheduled functions, its cells inlined."""
+    from tvm.relax import transform
+    from tvm.relax.pipeline import zero_pipeline
+
+    for change in (
+        zero_pipeline(), transform.InlinePrivateFunctions(), transform.CanonicalizeBindings(),
+        transform.DeadCodeElimination(),
+    ):  # fmt: skip
+        module = change(module)
+    return module
 
 
 class ForwardStep(FrameworkStep):
@@ -176,25 +237,24 @@ class ForwardStep(FrameworkStep):
             raise BuildFailed(
                 f"TVM already runs with {running} threads in this process, not {threads}: use a new process"
             )
-        where = target(threads)
+        where = target(self._options)
+        self._device = tvm.cuda() if self._options.device == "cuda" else tvm.cpu()
         self._facts = {"target": str(where), "threads": threads, "unrolled_cells": workload.cells, "bias_vectors": 1}
         module = self._scheduled(where)
         with timed(self.costs, "build_s"):
-            self._machine = relax.VirtualMachine(tvm.compile(module, target=where), tvm.cpu())
+            self._machine = relax.VirtualMachine(tvm.compile(module, target=where), self._device)
             self._main = self._machine["main"]
         self._facts["functions"] = sorted(str(found.name_hint) for found in module.get_global_vars())
-        self._placed = tvm.runtime.empty(workload.input_shape, "float32")
+        self._placed = tvm.runtime.empty(workload.input_shape, "float32", self._device)
         zeros = np.zeros((workload.batch, workload.hidden), np.float32)
-        self._states = tuple(tvm.runtime.tensor(zeros) for _ in range(2))
+        self._states = tuple(tvm.runtime.tensor(zeros, self._device) for _ in range(2))
         self._place(batch)
         self._finish()
 
     def _scheduled(self, where: tvm.target.Target) -> tvm.IRModule:
         """The network as scheduled functions, tuned if the implementation has trials."""
-        from tvm.relax.pipeline import zero_pipeline
-
         with timed(self.costs, "schedule_s"), where:
-            module = zero_pipeline()(unrolled(self._workload, self._weights))
+            module = schedule(unrolled(self._workload, self._weights))
         if not self._implementation.trials:
             self._facts["tuning"] = "none: TVM's default loops"
             return module
@@ -218,6 +278,6 @@ class ForwardStep(FrameworkStep):
         self._states = ()
 
 
-UNTUNED = Tvm(0, Rates(1450, 0.0, start_s=5.0, build_s=1.0, build_cell_s=0.8))
+UNTUNED = Tvm(0, Rates(250, 0.002, gflop_unit_ms=1.6, start_s=5.0, build_s=1.0, build_cell_s=0.01))
 
-TUNED = Tvm(TRIALS, Rates(12, 0.03, start_s=5.0, build_s=70.0, build_cell_s=0.8))
+TUNED = Tvm(TRIALS, Rates(15, 0.006, start_s=5.0, build_s=55.0, build_cell_s=0.012))

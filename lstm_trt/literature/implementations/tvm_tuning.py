@@ -1,9 +1,9 @@
-"""The search for schedules with TVM's MetaSchedule on this CPU; results are cached by module, target and settings.
+"""The search for schedules with TVM's MetaSchedule on this machine; results are cached by module, target and settings.
 
 TVM's builder and runner start processes and need cloudpickle; here candidates are built and
 measured in this process, which already has its threads. TVM's learned cost model needs xgboost
 and takes effect only after 100 measurements of an operator, so candidates are instead drawn at
-random from the space of TVM's rules for LLVM (search strategy "replay-trace"). Trials are first
+random from the space of TVM's rules for the target (search strategy "replay-trace"). Trials are first
 distributed evenly over the operators and then by expected gain (TVM's gradient scheduler).
 """
 
@@ -32,8 +32,6 @@ from lstm_trt.store import cache
 KIND = "tvm-schedules"
 
 SEARCH = "replay-trace"
-
-RULES = "llvm"
 
 #: A candidate is run for this long; its mean time is used.
 MEASURE_MS = 30
@@ -71,7 +69,7 @@ def tune(module: tvm.IRModule, target: tvm.target.Target, trials: int, threads: 
     with target:
         tasks = meta_schedule.relax_integration.extract_tasks(module, target)
     how = {
-        "search": f"MetaSchedule, {SEARCH}, rules {RULES}, no cost model, in this process",
+        "search": f"MetaSchedule, {SEARCH}, rules {target.kind.name}, no cost model, in this process",
         "trials_wanted": trials, "trials_a_round": ROUND, "measure_ms": MEASURE_MS, "seed": SEED, "threads": threads,
         "target": str(target), "tvm": installed_version("apache-tvm"), "tvm_ffi": installed_version("apache-tvm-ffi"),
     }  # fmt: skip
@@ -95,7 +93,7 @@ def _search(tasks: list, target: tvm.target.Target, trials: int, how: dict) -> b
             max_trials_global=trials,
             num_trials_per_iter=min(ROUND, max(1, trials // len(tasks))),
             builder=_Builder(counts),
-            runner=_Runner(counts),
+            runner=_Runner(counts, tvm.cuda() if target.kind.name == "cuda" else tvm.cpu()),
             database=database,
             cost_model="none",
             measure_callbacks=[meta_schedule.measure_callback.AddToDatabase()],
@@ -115,7 +113,8 @@ def _context(task: meta_schedule.ExtractedTask, target: tvm.target.Target, seed:
     TVM's constructor first imports intrinsics for all GPUs and CPUs, which takes half a minute and is
     not needed by these rules; the rest of the constructor is repeated here. The last argument is the log.
     """
-    space = meta_schedule.space_generator.PostOrderApply(sch_rules=RULES, postprocs=RULES, mutator_probs=RULES)
+    rules = str(target.kind.name)  # "llvm" or "cuda"
+    space = meta_schedule.space_generator.PostOrderApply(sch_rules=rules, postprocs=rules, mutator_probs=rules)
     search = meta_schedule.search_strategy.SearchStrategy.create(SEARCH)
     context = meta_schedule.TuneContext.__new__(meta_schedule.TuneContext)
     context.__init_handle_by_constructor__(
@@ -167,16 +166,16 @@ class _Builder(PyBuilder):
 class _Runner(PyRunner):
     """Measures candidates sequentially, with random arguments."""
 
-    def __init__(self, counts: Counts) -> None:
+    def __init__(self, counts: Counts, device: tvm.runtime.Device) -> None:
         super().__init__()
-        self.counts = counts
+        self.counts, self.device = counts, device
 
     def run(self, runner_inputs: list[RunnerInput]) -> list[LocalRunnerFuture]:
         return [self._measure(candidate) for candidate in runner_inputs]
 
     def _measure(self, candidate: RunnerInput) -> LocalRunnerFuture:
         try:
-            built, device = self.counts.built.pop(str(candidate.artifact_path)), tvm.cpu()
+            built, device = self.counts.built.pop(str(candidate.artifact_path)), self.device
             (arguments,) = default_alloc_argument(device, [info.as_json() for info in candidate.args_info], 1)
             clock = built.time_evaluator("main", device, number=1, repeat=1, min_repeat_ms=MEASURE_MS)
             seconds = [float(value) for value in clock(*arguments).results]

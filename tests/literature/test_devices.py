@@ -1,0 +1,99 @@
+"""On which devices the literature's implementations can run, decided without a GPU: what a build has is planted."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from lstm_trt.config.configuration import Options
+from lstm_trt.config.errors import RuntimeUnavailable
+from lstm_trt.literature import implementations
+from lstm_trt.literature.data import make_batch, make_weights
+from lstm_trt.literature.implementations import tensorflow
+from lstm_trt.literature.workloads import VARIANTS, WORKLOADS
+from lstm_trt.recorder import doctor
+from lstm_trt.runtimes import base, onnxruntime
+from lstm_trt.runtimes.base import Availability, Request
+
+CELL = WORKLOADS["cell"].scaled("1/64")
+
+
+def request(device: str) -> Request:
+    return Request(CELL, Options(device=device), make_batch(CELL, 1).by_name(), make_weights(CELL, 1))
+
+
+@pytest.mark.parametrize(
+    ("installed", "gpu", "reason"),
+    [
+        ({"tensorflow-cpu": "2.21"}, "NVIDIA X", "built without CUDA"),
+        ({"tensorflow": "2.21"}, None, "no NVIDIA GPU"),
+        ({"tensorflow": "2.21"}, "NVIDIA X", None),
+    ],
+)
+def test_tensorflow_on_a_gpu(monkeypatch, installed, gpu, reason):
+    monkeypatch.setattr(tensorflow, "installed_version", installed.get)
+    monkeypatch.setattr(tensorflow, "is_installed", lambda package: True)
+    monkeypatch.setattr(base, "gpu_name", lambda: gpu)
+    implementation = implementations.load("tensorflow-xla")
+    assert implementation.availability("cpu").ready
+    state = implementation.availability("cuda")
+    assert state.ready == (reason is None) and state.version == "2.21"
+    if reason:
+        assert reason in state.reason and state.remedy
+        with pytest.raises(RuntimeUnavailable, match=reason):
+            implementation.prepare(request("cuda"))
+
+
+def test_onnx_runtime_on_cuda_loads_its_libraries_before_the_session(monkeypatch):
+    done = []
+
+    def session(model, request):
+        done.append((request.options.device, len(model) > 100))
+        return SimpleNamespace(costs={})
+
+    monkeypatch.setattr(onnxruntime, "availability", lambda device: Availability(True))
+    monkeypatch.setattr(onnxruntime, "load_libraries", lambda options: done.append(options.device))
+    monkeypatch.setattr(onnxruntime, "bound_session", session)
+    implementation = implementations.load("onnxruntime")
+    assert implementation.DEVICES == ("cpu", "cuda")
+    step = implementation.prepare(request("cuda"))
+    assert done == ["cuda", ("cuda", True)] and "export_s" in step.costs
+
+
+def test_onnx_runtime_without_the_provider_or_without_a_gpu_says_so(monkeypatch):
+    import onnxruntime as ort
+
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    assert "CUDAExecutionProvider" in onnxruntime.availability("cuda").reason
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    for name, ready in ((None, False), ("NVIDIA X", True)):
+        monkeypatch.setattr(base, "gpu_name", lambda name=name: name)
+        state = implementations.load("onnxruntime").availability("cuda")
+        assert (state.ready, state.device_name) == (ready, name) and bool(state.remedy) != ready
+
+
+def test_on_a_gpu_tvm_is_limited_by_building_only():
+    untuned, slow = implementations.load("tvm-untuned"), VARIANTS["layer"][18]
+    assert slow.hidden == 1024 and untuned.DEVICES == ("cpu", "cuda")
+    assert untuned.supports(slow, "forward", "cpu") and untuned.supports(slow, "forward", "cuda") is None
+
+
+def test_doctor_says_which_devices_an_implementation_can_use(monkeypatch):
+    found = {
+        "cpu": Availability(True, "1.0", "Planted CPU"),
+        "cuda": Availability(False, "1.0", reason="planted: built without CUDA", remedy="pip install planted"),
+    }
+    for name in ("tensorflow-xla", "onnxruntime"):
+        monkeypatch.setattr(type(implementations.load(name)), "availability", lambda self, device="cpu": found[device])
+    rows = {name: doctor._implementation(name) for name in ("tensorflow-xla", "onnxruntime")}
+    assert rows["onnxruntime"].ready and rows["onnxruntime"].devices == found
+    versions, machine = {"lstm_trt": "0", "python": "3", "kernel": "6"}, doctor.facts.describe("cpu")
+    report = doctor.Report([], versions, machine, [], list(rows.values()))
+    page = doctor.render(report, 100)
+    assert page.count("cuda: planted: built without CUDA") == 2 and "-> pip install planted" in page
+    assert "devices" in page and max(map(len, page.splitlines())) <= 100
+    found["cuda"] = Availability(True, "1.0", "NVIDIA X")
+    assert "cpu, cuda" in doctor.render(
+        doctor.Report([], report.versions, report.machine, [], [doctor._implementation("onnxruntime")]), 100
+    )
