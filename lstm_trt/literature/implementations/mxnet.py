@@ -54,8 +54,8 @@ class MxNet(Implementation):
     EXECUTION = "eager"
     DISTRIBUTION = "mxnet"
     ENVIRONMENT = ("mxnet==1.9.1", "numpy==1.23.5", "pyarrow==21.0.0")
-    forward = Rates(10, 0.01)
-    training = Rates(30, 0.05, outputs_ms=30.0)
+    forward = Rates(15, 0.01)
+    training = Rates(35, 0.05, outputs_ms=60.0)
 
     def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
         """None for sequences of one length."""
