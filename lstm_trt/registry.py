@@ -65,6 +65,8 @@ IMPLEMENTATIONS = {
     "tensorflow-xla": f"{_IMPLEMENTATIONS}.tensorflow:XLA",
     "tensorflow-one-call-eager": f"{_IMPLEMENTATIONS}.tensorflow:ONE_CALL_EAGER",
     "tensorflow-one-call-graph": f"{_IMPLEMENTATIONS}.tensorflow:ONE_CALL_GRAPH",
+    "keras-jax": f"{_IMPLEMENTATIONS}.keras:JAX",
+    "keras-torch": f"{_IMPLEMENTATIONS}.keras:TORCH",
     "onnxruntime": f"{_IMPLEMENTATIONS}.onnxruntime:ONNXRUNTIME",
     "tensorrt": f"{_IMPLEMENTATIONS}.tensorrt:TENSORRT",
     "tensorrt-rtx": f"{_IMPLEMENTATIONS}.tensorrt:TENSORRT_RTX",

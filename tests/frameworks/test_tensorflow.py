@@ -19,7 +19,7 @@ import pytest
 
 from lstm_trt import registry
 from lstm_trt.config.configuration import Options
-from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, UsageError
+from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, RuntimeUnavailable, UsageError
 from lstm_trt.literature import implementations
 from lstm_trt.literature.data import Batch, make_batch, make_weights, weight_shapes
 from lstm_trt.literature.implementations import tensorflow as tensorflow_implementations
@@ -241,11 +241,11 @@ def test_updates_agree_with_pytorch_for_tiny_gradients_and_for_slices(name):
     """Gradients close to epsilon show where it is added; rows are read twice, once or not at all."""
     import torch
 
-    tf, keras = tensorflow_implementations.load(1)
+    tf, keras = tensorflow_implementations.load(Options(device="cpu"))
     start = np.ones((4, 2), np.float32)
     scale = np.float32([[1, 1e-2], [1e-6, 1e-7], [1e-8, 1e-9], [1, 1]])
     ours, theirs = keras.Variable(start), torch.nn.Parameter(torch.from_numpy(start.copy()))
-    tested = tensorflow_implementations.optimizer(tf, keras, name, 1e-3)
+    tested = tensorflow_implementations.optimizer(keras, name, 1e-3, tf.convert_to_tensor)
     tested.build([ours])
     reference = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[name]([theirs], lr=1e-3)
     for rows in ([0, 1, 2], [0, 1, 1], [2, 1, 0], [1, 1, 1]):
@@ -427,6 +427,23 @@ def test_exhausted_memory_is_reported():
     task._call = lambda *_: 1 / 0
     with pytest.raises(RunFailed, match="division by zero"):
         task.step()
+
+
+def test_gpus_are_hidden_on_the_cpu_only(monkeypatch):
+    """For planted GPUs; on "cuda" TF32 is off, and a build that finds no GPU is refused."""
+    import tensorflow as tf
+
+    hidden, tf32, visible = [], [], ["GPU:0"]
+    monkeypatch.setattr(tf.config, "set_visible_devices", lambda devices, kind: hidden.append((devices, kind)))
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: visible)
+    monkeypatch.setattr(tf.config.experimental, "enable_tensor_float_32_execution", tf32.append)
+    tensorflow_implementations.load(Options(device="cuda"))
+    assert (hidden, tf32) == ([], [False])
+    tensorflow_implementations.load(Options(device="cpu"))
+    assert hidden == [([], "GPU")]
+    visible.clear()
+    with pytest.raises(RuntimeUnavailable, match="and-cuda"):
+        tensorflow_implementations.load(Options(device="cuda"))
 
 
 def test_names_and_titles_are_unique():

@@ -218,13 +218,13 @@ def framework_facts(tf: ModuleType, keras: ModuleType) -> dict:
     }
 
 
-def optimizer(keras: ModuleType, name: str, learning_rate: float) -> object:
+def optimizer(keras: ModuleType, name: str, learning_rate: float, dense: Callable = lambda slices: slices) -> object:
     """Keras' SGD, or its Adam with two changes to match PyTorch (and algorithm 1 of Kingma and Ba).
 
     Keras adds epsilon before the bias correction of the second moment, which makes its effect
     about 30 times larger in the first steps. An embedding's gradient consists of slices, and
     Keras 3.15 squares each slice: a token that occurs twice in a batch gets the sum of two squares
-    instead of the square of the sum. Here the slices are first summed to the dense gradient.
+    instead of the square of the sum. Here `dense` first sums the slices to the dense gradient.
     """
     if name == "sgd":
         return keras.optimizers.SGD(learning_rate)
@@ -232,7 +232,7 @@ def optimizer(keras: ModuleType, name: str, learning_rate: float) -> object:
 
     class Adam(keras.optimizers.Adam):
         def update_step(self, gradient: object, variable: object, learning_rate: object) -> None:
-            gradient = ops.convert_to_tensor(gradient, variable.dtype)
+            gradient = dense(gradient)
             rate = ops.cast(learning_rate, variable.dtype)
             step = ops.cast(self.iterations + 1, variable.dtype)
             first = 1 - ops.power(ops.cast(self.beta_1, variable.dtype), step)
@@ -368,7 +368,7 @@ class TrainingStep(_TensorFlowStep):
 
     def _prepare_mode(self) -> None:
         workload = self._workload
-        self._optimizer = optimizer(self._keras, workload.optimizer, workload.learning_rate)
+        self._optimizer = optimizer(self._keras, workload.optimizer, workload.learning_rate, self._tf.convert_to_tensor)
         self._trained = [held.variable for held in self._network.held]
         self._optimizer.build(self._trained)
         self._initial = [variable.numpy().copy() for variable in self._optimizer.variables]

@@ -1,0 +1,177 @@
+"""Keras 3 on JAX and on PyTorch: a compiled `keras.Model` with `keras.layers.LSTM`, as a user of Keras writes it.
+
+A step is `train_on_batch`, which returns the loss of this batch before the update (Keras resets its running mean at
+each call), or `predict_on_batch`. Both take numpy arrays and return a number or a numpy array, which waits for the
+result. With Keras' defaults the step is compiled on JAX and eager on PyTorch. Costs: `build_s` is making the model;
+`first_call_s` is the first step, in which JAX compiles; its weight update is undone.
+
+Losses and outputs agree with PyTorch as described in `tensorflow`: Keras has one bias vector, and its Adam is changed.
+A process can have one backend.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from lstm_trt.literature.data import Batch
+from lstm_trt.literature.implementations import (
+    FRAMEWORKS_REMEDY,
+    FrameworkStep,
+    Implementation,
+    Rates,
+    is_installed,
+    mode_reason,
+    timed,
+)
+from lstm_trt.literature.implementations.tensorflow import ONE_BIAS, batch_major, load_keras, optimizer
+from lstm_trt.literature.implementations.tensorflow_networks import Held, lstm_layers
+from lstm_trt.literature.workloads import LiteratureWorkload
+from lstm_trt.machine.facts import installed_version
+from lstm_trt.runtimes import _torch
+from lstm_trt.runtimes.base import Availability, PreparedStep, Request
+
+#: With this learning rate, an update by SGD is the gradient to the precision of float32.
+GRADIENT_RATE = 2.0**20
+
+
+@dataclass(frozen=True)
+class Keras(Implementation):
+    """Keras on one backend as an implementation."""
+
+    backend: str
+    EXECUTION: str
+    DEVICES: tuple[str, ...]
+    forward: Rates
+    training: Rates
+
+    FRAMEWORK = "Keras"
+    STYLE = "one-call"
+    EXTRA = "frameworks"
+    DISTRIBUTION = "keras"
+
+    @property
+    def NAME(self) -> str:
+        return f"keras-{self.backend}"
+
+    @property
+    def TITLE(self) -> str:
+        return f"Keras LSTM on {'JAX' if self.backend == 'jax' else 'PyTorch'}"
+
+    def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
+        """None for sequences of the same length, else the reason."""
+        if workload.loss == "ctc":
+            return "variable lengths and the CTC loss are not supported"
+        return mode_reason(workload, mode)
+
+    def availability(self, device: str = "cpu") -> Availability:
+        """Ready if Keras and its backend are installed, for "cuda" if PyTorch finds a GPU; imports no Keras."""
+        version = installed_version(self.DISTRIBUTION)
+        for package in ("keras", self.backend):
+            if not is_installed(package):
+                return Availability(False, version, reason=f"{package} is not installed", remedy=FRAMEWORKS_REMEDY)
+        state = _torch.availability(device, self.DEVICES)
+        return Availability(True, version) if state.ready else state
+
+    def _prepare(self, request: Request, batch: Batch) -> PreparedStep:
+        return KerasStep(self, request, batch)
+
+
+class KerasStep(FrameworkStep):
+    """Outputs, or loss and update."""
+
+    def __init__(self, implementation: Keras, request: Request, batch: Batch) -> None:
+        super().__init__(implementation, request)
+        device, threads = self._options.device, str(self._options.threads)
+        os.environ |= {"KERAS_TORCH_DEVICE": device, "JAX_PLATFORMS": device, "PJRT_NPROC": threads}
+        self._keras, workload = load_keras(implementation.backend), self._workload
+        if implementation.backend == "torch":
+            _torch.configure(self._options)
+            _torch.set_precision(self._options)
+        with timed(self.costs, "build_s"):
+            chosen = optimizer(self._keras, workload.optimizer, workload.learning_rate) if workload.optimizer else None
+            self._model, self._held = self._built(chosen)
+        self._initial = [(variable, _copy(variable)) for variable in (chosen.variables if chosen else ())]
+        self._place(batch)
+        self._rewind()
+        self._finish()
+
+    def _built(self, optimizer: object | None) -> tuple:
+        """A compiled model and its variables."""
+        workload, layers = self._workload, self._keras.layers
+        stack, held = lstm_layers(self._keras, workload)
+        sequence, batch, *features = workload.input_shape
+        inputs = read = self._keras.Input(batch_shape=(batch, sequence, *features), dtype=None if features else "int32")
+        if workload.vocabulary:
+            embedding = layers.Embedding(workload.vocabulary, workload.features)
+            read = embedding(read)
+            held.append(Held(embedding.embeddings, ("embedding.weight",)))
+        for layer in stack:
+            read = layer(read)
+        if workload.head == "last-step" and workload.directions == 2:
+            read = read[:, -1]
+        if workload.head != "none":
+            dense = layers.Dense(workload.outputs, use_bias=workload.head_bias)
+            read = dense(read)
+            held.append(Held(dense.kernel, ("dense.weight",), transposed=True))
+            held += [Held(dense.bias, ("dense.bias",))] if workload.head_bias else []
+        model = self._keras.Model(inputs, read)
+        if optimizer:
+            model.compile(optimizer, self._keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+            optimizer.build(model.trainable_variables)
+        return model, held
+
+    def _run(self) -> np.ndarray | float:
+        if self._mode == "forward":
+            return self._model.predict_on_batch(self._arrays[0])
+        return float(self._model.train_on_batch(*self._arrays))
+
+    def _place(self, batch: Batch) -> None:
+        arrays = [batch.inputs] if self._mode == "forward" else [batch.inputs, batch.targets]
+        self._arrays = [np.array(array, order="C") for array in batch_major(self._workload, arrays)]
+
+    def _rewind(self) -> None:
+        super()._rewind()
+        for held in self._held:
+            held.load(self._weights)
+        for variable, value in self._initial:
+            variable.assign(value)
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        (outputs,) = batch_major(self._workload, [super().outputs()["outputs"]])
+        return {"outputs": np.ascontiguousarray(outputs)}
+
+    def gradients(self) -> dict[str, np.ndarray]:
+        """From one update by SGD of a copy of the model."""
+        self._require_open()
+        model, copies = self._built(self._keras.optimizers.SGD(GRADIENT_RATE))
+        before = [_copy(held.variable) for held in self._held]
+        for held, value in zip(copies, before, strict=True):
+            held.variable.assign(value)
+        model.train_on_batch(*self._arrays)
+        found: dict[str, np.ndarray] = {}
+        for held, value in zip(copies, before, strict=True):
+            found |= held.spread((value - _copy(held.variable)) / np.float32(GRADIENT_RATE))
+        return found
+
+    def facts(self) -> dict:
+        backend = self._implementation.backend
+        found = {"keras": self._keras.__version__, backend: installed_version(backend), "bias_vectors": 1}
+        found |= {"device": self._options.device, "compiled": self._implementation.EXECUTION == "xla"}
+        return found if self._mode == "forward" else found | {"gradients": "on", "updates": ONE_BIAS}
+
+    def close(self) -> None:
+        super().close()
+        self._model, self._held, self._initial = None, [], []
+
+
+def _copy(variable: object) -> np.ndarray:
+    """The value of a Keras variable, which does not change with it."""
+    return np.array(variable.numpy())
+
+
+JAX = Keras("jax", "xla", ("cpu",), Rates(10, 0.02, build_s=2.0), Rates(30, 0.1, 0.5, build_s=4.0))
+
+TORCH = Keras("torch", "eager", ("cpu", "cuda"), Rates(14, 0.05), Rates(37, 0.3, 0.4))

@@ -1,0 +1,53 @@
+"""Keras on JAX and PyTorch: `keras_checks` in a process for each, since a process can have one backend."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lstm_trt.literature import implementations
+from lstm_trt.literature.workloads import WORKLOADS
+
+NAMES = ("keras-jax", "keras-torch")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_agrees_with_pytorch(name):
+    state = implementations.load(name).availability()
+    if not state.ready:
+        pytest.skip(f"needs the extra frameworks: {state.reason}")
+    checks = Path(__file__).with_name("keras_checks.py")
+    command = [sys.executable, "-m", "pytest", str(checks), "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    done = subprocess.run(command, env=os.environ | {"CHECKED": name}, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+
+
+def test_what_is_supported():
+    refused = {
+        (name, workload.name, mode)
+        for name in NAMES
+        for workload in WORKLOADS.values()
+        for mode in workload.modes
+        if implementations.load(name).supports(workload, mode)
+    }
+    assert refused == {(name, "speech-ctc-long", "training") for name in NAMES}
+
+
+def test_availability_imports_nothing_and_names_what_is_missing(monkeypatch):
+    script = "import sys; from lstm_trt.literature import implementations as i\n"
+    script += "for n in ('keras-jax', 'keras-torch'): i.load(n).availability()\n"
+    script += "assert not {'keras', 'jax', 'torch'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=900)
+    for name in NAMES:
+        implementation = implementations.load(name)
+        missing = implementation.backend
+        monkeypatch.setattr(
+            "lstm_trt.literature.implementations.keras.is_installed",
+            lambda package, missing=missing: package != missing,
+        )
+        state = implementation.availability()
+        assert not state.ready and missing in state.reason and "frameworks" in state.remedy
