@@ -73,6 +73,8 @@ IMPLEMENTATIONS = {
     "tvm-untuned": f"{_IMPLEMENTATIONS}.tvm:UNTUNED",
     "tvm-tuned": f"{_IMPLEMENTATIONS}.tvm:TUNED",
     "mxnet-one-call": f"{_IMPLEMENTATIONS}.mxnet:ONE_CALL",
+    "jax-scan": f"{_IMPLEMENTATIONS}.jax:SCAN",
+    "pytensor-scan": f"{_IMPLEMENTATIONS}.pytensor:SCAN",
 }
 
 #: Command -> its group and its summary in `lstm-trt --help`, in this order. Its module is `lstm_trt.cli.<command>`,

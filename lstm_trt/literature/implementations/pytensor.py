@@ -1,0 +1,95 @@
+"""PyTensor, the successor of Theano, on the CPU: the cell written out in `pytensor.scan`, compiled by Numba.
+
+The batch and the variables are shared variables, which the compiled function updates. Numba compiles at the first
+call, which is part of `build_s`; its cache on disk is not used. Products of matrices are those of scipy's BLAS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lstm_trt.literature.data import Batch
+from lstm_trt.literature.implementations import Rates
+from lstm_trt.literature.implementations.functional import Array, Arrays, Functional, FunctionalStep
+from lstm_trt.literature.workloads import LiteratureWorkload
+from lstm_trt.machine.facts import installed_version
+
+#: Most scans (layers x directions) with gradients. On one core of a 2-core EPYC compiling a training step took about
+#: 20 s and 30 s per scan.
+SCANS = 3
+
+
+class PyTensorStep(FunctionalStep):
+    """Functions without arguments, of shared variables."""
+
+    def _load(self) -> None:
+        import pytensor
+        import scipy.linalg  # noqa: F401 - loads the BLAS
+        from pytensor.tensor.special import log_softmax
+        from threadpoolctl import threadpool_info, threadpool_limits
+
+        threadpool_limits(self._options.threads, "blas")
+        self._pytensor, self.arrays = pytensor, pytensor.tensor
+        self.sigmoid, self.log_softmax = pytensor.tensor.sigmoid, log_softmax
+        self._variables, self._batch = {}, {}
+        blas = [library for library in threadpool_info() if library["user_api"] == "blas"]
+        self._facts = {name: installed_version(name) for name in ("pytensor", "numba")}
+        self._facts |= {"threads": max(library["num_threads"] for library in blas), "mode": "NUMBA"}
+
+    def _scan(self, cell: Callable, gates: Array, state: tuple[Array, Array], reverse: bool) -> Array:
+        hidden, _ = self._pytensor.scan(cell, [gates], list(state), go_backwards=reverse, return_updates=False)
+        return hidden[::-1] if reverse else hidden
+
+    def _differentiated(self, loss: Callable[[Arrays], Array], weights: Arrays) -> tuple[Array, list[Array]]:
+        value = loss(weights)
+        return value, self._pytensor.grad(value, list(weights.values()))
+
+    def _compiled(self, work: Callable) -> Callable[[], Any]:
+        with self._pytensor.config.change_flags(floatX="float32", numba__cache=False):
+            result, updated = work(self._variables, self._batch)
+            updates = [(self._variables[name], value) for name, value in updated.items()]
+            call = self._pytensor.function([], result, updates=updates, mode="NUMBA")
+            call()
+        return call
+
+    def _place(self, batch: Batch) -> None:
+        self._share(self._batch, self._read(batch))
+
+    def _rewind(self) -> None:
+        super()._rewind()
+        self._share(self._variables, self._initial())
+
+    def _share(self, shared: Arrays, arrays: Arrays) -> None:
+        """Copy arrays to the shared variables with these names."""
+        for name, array in arrays.items():
+            if name in shared:
+                shared[name].set_value(array)
+            else:
+                shared[name] = self._pytensor.shared(array, name, shape=array.shape)
+
+
+class PyTensor(Functional):
+    """PyTensor as an implementation."""
+
+    NAME = "pytensor-scan"
+    TITLE = "PyTensor scan, Numba"
+    FRAMEWORK = "PyTensor"
+    EXECUTION = "numba"
+    DISTRIBUTION = "pytensor"
+    PACKAGES = ("pytensor", "threadpoolctl")
+    STEP = PyTensorStep
+    forward = Rates(12, 0.02, start_s=5.0, build_s=20.0)
+    training = Rates(60, 0.2, 1.5, start_s=5.0, build_s=90.0)
+
+    def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
+        """None for workloads without CTC; in training, the number of scans has a limit."""
+        scans = workload.layers * workload.directions
+        if workload.loss == "ctc":
+            return "PyTensor has no CTC loss"
+        if mode == "training" and scans > SCANS:
+            return f"compiling the gradients of {scans} scans would take minutes, the limit is {SCANS}"
+        return super().supports(workload, mode, device)
+
+
+SCAN = PyTensor()

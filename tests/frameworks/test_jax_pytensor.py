@@ -1,0 +1,143 @@
+"""JAX and PyTensor compared with PyTorch's `nn.LSTM`: outputs, losses, gradients, gates, biases, padding, times."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from lstm_trt.config.errors import RunFailed
+from lstm_trt.literature import implementations
+from lstm_trt.literature.implementations.functional import by_inputs
+from lstm_trt.literature.workloads import WORKLOADS
+from lstm_trt.runtimes.base import COSTS
+from tests.support.framework_checks import (
+    FORWARD,
+    TRAINING,
+    assert_both_bias_vectors_are_used,
+    assert_gates_are_in_pytorchs_order,
+    assert_outputs_agree,
+    assert_padding_has_no_influence,
+    assert_time_grows_with_the_work,
+    assert_training_agrees,
+    one_thread_for_the_reference,  # noqa: F401
+    prepared,
+)
+
+NAMES = ("jax-scan", "pytensor-scan")
+
+for _name in NAMES:
+    if not (_state := implementations.load(_name).availability()).ready:
+        pytest.skip(f"needs the extra frameworks: {_state.reason}", allow_module_level=True)
+
+
+def supported(mode, workloads):
+    """(name, workload) of what is supported."""
+    return [
+        pytest.param(name, workload, id=f"{name}-{kind}")
+        for name in NAMES
+        for kind, workload in workloads.items()
+        if implementations.load(name).supports(workload, mode) is None
+    ]
+
+
+def current(task) -> dict[tuple[str, ...], np.ndarray]:
+    """The weights, each by its own name."""
+    values = {name: task._variables[name] for name in task._names}
+    if task._implementation.NAME == "pytensor-scan":
+        values = {name: value.get_value() for name, value in values.items()}
+    return {(name,): np.asarray(value) for name, value in by_inputs(values).items()}
+
+
+@pytest.mark.parametrize(("name", "workload"), supported("forward", FORWARD))
+def test_outputs_agree_with_pytorch(name, workload):
+    assert_outputs_agree(name, workload)
+
+
+@pytest.mark.parametrize(("name", "workload"), supported("training", TRAINING))
+def test_training_agrees_with_pytorch_and_the_loss_decreases(name, workload):
+    facts = assert_training_agrees(name, workload, current)
+    assert facts["bias_vectors"] == 2
+    assert ("variable_lengths" in facts) == (workload.loss == "ctc")
+
+
+def test_padding_has_no_influence():
+    assert_padding_has_no_influence("jax-scan")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gates_are_in_pytorchs_order(name):
+    assert_gates_are_in_pytorchs_order(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_bias_vectors_are_used(name):
+    assert_both_bias_vectors_are_used(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"), [("jax-scan", "forward"), ("jax-scan", "training"), ("pytensor-scan", "forward")]
+)
+def test_time_inside_the_step_grows_with_the_work(name, mode):
+    assert_time_grows_with_the_work(name, mode)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_facts_costs_and_errors(name):
+    task = prepared(name, FORWARD["layer"], "forward")
+    assert set(task.costs) == {"build_s", "first_call_s"} <= set(COSTS)
+    assert all(seconds > 0 for seconds in task.costs.values())
+    assert task.costs["build_s"] > task.costs["first_call_s"], "the first call compiles nothing"
+    facts = json.loads(json.dumps(task.facts()))
+    assert facts["threads"] == 1
+    assert facts[name.split("-")[0]] == implementations.load(name).availability().version
+    task._call = lambda: 1 / 0
+    with pytest.raises(RunFailed, match="division by zero"):
+        task.step()
+
+
+def test_what_is_supported():
+    refused = {
+        (name, workload.name, mode)
+        for name in NAMES
+        for workload in WORKLOADS.values()
+        for mode in workload.modes
+        if implementations.load(name).supports(workload, mode)
+    }
+    long = ("speech-bidirectional-ce-long", "speech-ctc-long")
+    assert refused == {("pytensor-scan", name, "training") for name in long}
+
+
+_QUIET = """
+import sys
+from lstm_trt.literature import implementations
+from lstm_trt.literature.data import make_batch, make_weights
+from lstm_trt.literature.workloads import WORKLOADS
+from lstm_trt.config.configuration import Options
+from lstm_trt.runtimes.base import Request
+implementation = implementations.load("NAME")
+assert implementation.availability().ready
+assert not {"jax", "pytensor", "numba", "optax"} & set(sys.modules), "availability imports nothing"
+workload = WORKLOADS["layer"]
+arguments = make_batch(workload, 1).by_name(), make_weights(workload, 1)
+task = implementation.prepare(Request(workload, Options(threads=2), *arguments))
+task.step()
+assert task.facts()["threads"] == 2, task.facts()
+try:
+    task = implementation.prepare(Request(workload, Options(threads=1), *arguments))
+    print(task.facts()["threads"])
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize(("name", "last"), [("jax-scan", "UsageError JAX already runs with 2"), ("pytensor-scan", "1")])
+def test_a_new_process_prints_nothing_and_has_the_threads_of_the_options(name, last):
+    code = _QUIET.replace("NAME", name)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    assert result.stdout.startswith(last)
