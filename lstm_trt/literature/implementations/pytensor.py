@@ -79,8 +79,8 @@ class PyTensor(Functional):
     DISTRIBUTION = "pytensor"
     PACKAGES = ("pytensor", "threadpoolctl")
     STEP = PyTensorStep
-    forward = Rates(12, 0.02, start_s=5.0, build_s=20.0)
-    training = Rates(60, 0.2, 1.5, start_s=5.0, build_s=90.0)
+    forward = Rates(12, 0.02, start_s=4.0, build_s=8.0, build_cell_s=0.04)
+    training = Rates(60, 0.2, 1.5, start_s=4.0, build_s=45.0, build_cell_s=0.4)
 
     def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
         """None for workloads without CTC; in training, the number of scans has a limit."""
