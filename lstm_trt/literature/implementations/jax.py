@@ -110,8 +110,8 @@ class Jax(Functional):
     DISTRIBUTION = "jax"
     PACKAGES = ("jax", "optax")
     STEP = JaxStep
-    forward = Rates(10, 0.01, build_s=1.0)
-    training = Rates(30, 0.1, 0.5, build_s=2.0)
+    forward = Rates(9, 0.003, build_s=0.5)
+    training = Rates(25, 0.05, 0.4, build_s=2.0)
 
 
 SCAN = Jax()
