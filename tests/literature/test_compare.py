@@ -206,6 +206,7 @@ def test_every_published_implementation_is_one_of_this_package_or_has_a_successo
     assert {name for name in names if name[1] not in own} == set(compare.SUCCESSORS)
     assert compare.successors("002")["keras-theano"] == ("keras-jax", "keras-torch")
     assert set(compare.successors("000")) == {"tvm", "cudnn"} and compare.successors("001") == {}
+    assert all(set(names) <= own for names in compare.SUCCESSORS.values() if not isinstance(names, str))
 
 
 def test_bars_show_time_and_ratio_and_failures():
