@@ -25,6 +25,7 @@ from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import RuntimeUnavailable
 from lstm_trt.config.format import count, table
 from lstm_trt.literature import implementations
+from lstm_trt.literature.compare import successors
 from lstm_trt.literature.implementations import Rates
 from lstm_trt.literature.session import REFERENCE, can_run, describe_benchmark, protocol_of
 from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload
@@ -45,35 +46,42 @@ FEWEST = LADDER[-1]
 
 COMPILED = tuple(name for name in registry.IMPLEMENTATIONS if name.endswith("-compiled"))
 
-NOT_COMPILED = tuple(name for name in registry.IMPLEMENTATIONS if name not in COMPILED)
+#: Implementations that are built in seconds: compiling a training step of PyTensor takes more than a minute.
+NOT_COMPILED = tuple(name for name in registry.IMPLEMENTATIONS if name not in (*COMPILED, "pytensor-scan"))
 
 #: The fastest implementation of each kind, and PyTorch's cell in a loop.
 FAMILIES = (
-    "pytorch-one-call-eager", "pytorch-fused-eager", "tensorflow-xla", "tensorflow-one-call-graph", "onnxruntime",
+    "pytorch-one-call-eager", "pytorch-fused-eager", "tensorflow-xla", "tensorflow-one-call-graph", "jax-scan",
+    "onnxruntime",
 )  # fmt: skip
 
 TWO = ("pytorch-one-call-eager", "onnxruntime")
 
 PYTORCH = tuple(name for name in NOT_COMPILED if name.startswith("pytorch-"))
 
-LONG = (*PYTORCH, "tensorflow-while-graph", "tensorflow-xla", "tensorflow-one-call-graph")
+LONG = (*PYTORCH, "tensorflow-while-graph", "tensorflow-xla", "tensorflow-one-call-graph", "jax-scan", "mxnet-one-call")
 
-#: Implementations with a counterpart in document 001.
-_NOT_IN_001 = ("pytorch-one-call-scripted", "tensorflow-xla", "pytensor-scan")  # the last one compiles for minutes
-
-DOCUMENT_001 = tuple(name for name in NOT_COMPILED if name not in _NOT_IN_001)
+#: Implementations with a counterpart in document 001, and the fastest of other frameworks.
+DOCUMENT_001 = tuple(
+    name
+    for name in NOT_COMPILED
+    if name not in ("pytorch-one-call-scripted", "tensorflow-xla") and not name.startswith("keras-")
+)
 
 #: Implementations for a scale that is small enough for torch.compile.
 SMALL = (
     "pytorch-basic-eager", "pytorch-fused-eager", "pytorch-one-call-eager", "pytorch-one-call-scripted", *COMPILED,
-    "tensorflow-xla",
+    "tensorflow-xla", "jax-scan",
 )  # fmt: skip
 
 #: The three styles of document 004, and the most similar one of TensorFlow.
 STYLES = ("pytorch-basic-eager", "pytorch-fused-eager", "pytorch-one-call-eager", "tensorflow-one-call-graph")
 
-#: PyTorch, TensorFlow and Keras, current successors of frameworks of document 002, in one style each.
-TEXT = ("pytorch-one-call-eager", "tensorflow-basic-graph", "tensorflow-one-call-graph")
+#: What takes the place of the six frameworks of document 002 today, both back ends of Keras included.
+DOCUMENT_002 = tuple(name for names in successors("002").values() for name in names)
+
+#: PyTorch, TensorFlow and Keras, current versions of frameworks of document 002, in one style each.
+TEXT = ("pytorch-one-call-eager", "tensorflow-basic-graph", "tensorflow-one-call-graph", "jax-scan")
 
 
 @dataclass(frozen=True)
@@ -99,36 +107,55 @@ _ALONG = (8, 32, 128, 512)
 
 _DEEP = tuple(workload for workload in _STACK if workload.layers in (4, 12, 20))
 
+#: Layers that TVM's default loops compute in about two seconds.
+_UNTUNED = tuple(workload for workload in _LAYER if workload.flops < 2.2e9)
+
+_TUNED = tuple(workload for workload in _LAYER if (workload.sequence, workload.hidden) == (8, 32))
+
 
 BLOCKS = (
     Block((WORKLOADS["cell"],), why="all implementations"),
-    Block(_LAYER[:1], seconds=2, why="all implementations at the smallest layer, the only one that TVM supports"),
-    Block(_LAYER[1:], TWO, seconds=2, why="the other sizes of the document's table"),
+    Block(_LAYER[:1], seconds=2, why="all implementations at the smallest layer"),
+    Block(_LAYER[1:], TWO, seconds=1, why="the other sizes of the document's table"),
+    Block(_UNTUNED, ("tvm-untuned",), seconds=2, why="the larger ones take minutes with TVM's default loops"),
+    Block(_TUNED, ("tvm-tuned",), seconds=2, why="three layers: each search takes about a minute"),
     Block(
         tuple(
             workload
             for workload in _LAYER
             if (workload.batch, workload.hidden, workload.layers) == (128, 128, 1) and workload.sequence in _ALONG
         ),
-        ("tensorflow-one-call-graph",),
-        seconds=2.5,
-        why="TensorFlow for the sequences of the table's longest column",
+        ("tensorflow-one-call-graph", "jax-scan"),
+        seconds=2,
+        why="TensorFlow and JAX for the sequences of the table's longest column",
     ),
-    Block(_STACK[:1], seconds=2.5, why="all implementations at depth 1"),
-    Block((*_DEEP, _STACK[-1]), FAMILIES, seconds=2.5, why="one of each kind over depth, and the run with batch 32"),
-    Block(_STACK[1:-1], TWO, why="two implementations at all depths of the document"),
+    Block(_STACK[:1], seconds=2, why="all implementations at depth 1"),
+    Block(
+        (*_DEEP, _STACK[-1]),
+        (*FAMILIES, "tvm-untuned"),
+        seconds=2,
+        why="one of each kind over depth, and the run with batch 32",
+    ),
+    Block(_STACK[1:-1], TWO, seconds=2, why="two implementations at all depths of the document"),
     Block(
         (_PTB,),
         (*NOT_COMPILED, "pytorch-one-call-compiled"),
-        seconds=6,
+        seconds=4,
         why="full size; building the other compiled implementations would take minutes",
     ),
-    Block((_PTB,), DOCUMENT_001, "training", seconds=6, why="full size: the rows of the document"),
+    Block((_PTB,), DOCUMENT_001, "training", seconds=4, why="full size: the rows of the document"),
     Block((_PTB,), SMALL, "training", "1/8", seconds=2, why="small enough for torch.compile, with others to compare"),
-    Block(_TEXT[:3], TEXT, "training", seconds=4, why="full size up to hidden 512: the document's frameworks"),
-    Block(_TEXT[:1], NOT_COMPILED, "training", "1/4", seconds=2, why="all but torch.compile"),
-    Block(_TEXT[1:], (*TEXT, "tensorflow-xla"), "training", "1/4", seconds=2, why="over hidden size"),
-    Block((_SHORT,), NOT_COMPILED, "training", "1/4", seconds=3, why="all but torch.compile"),
+    Block(_TEXT[:3], TEXT, "training", seconds=3, why="full size up to hidden 512: the document's frameworks"),
+    Block(_TEXT[:1], (*NOT_COMPILED, "pytensor-scan"), "training", "1/4", seconds=2, why="all but torch.compile"),
+    Block(
+        _TEXT[1:],
+        (*(name for name in DOCUMENT_002 if name in NOT_COMPILED), "pytorch-one-call-eager", "jax-scan"),
+        "training",
+        "1/4",
+        seconds=2,
+        why="the document's frameworks over hidden size, except for PyTensor",
+    ),
+    Block((_SHORT,), NOT_COMPILED, "training", "1/4", seconds=2, why="all but torch.compile"),
     Block(
         (_SHORT,), STYLES, "training", seconds=4, why="full size: the document's three styles, and one of TensorFlow"
     ),

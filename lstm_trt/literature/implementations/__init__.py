@@ -64,7 +64,7 @@ class Rates:
     cell_ms: float
     weights_ms: float = 0.0
     outputs_ms: float = 4.0
-    start_s: float = 3.0
+    start_s: float = 2.0
     build_s: float = 0.0
     build_cell_s: float = 0.0
     gflop_unit_ms: float = 0.0
