@@ -114,7 +114,7 @@ _TUNED = tuple(workload for workload in _LAYER if (workload.sequence, workload.h
 
 
 BLOCKS = (
-    Block((WORKLOADS["cell"],), why="all implementations"),
+    Block((WORKLOADS["cell"],), seconds=2, why="all implementations"),
     Block(_LAYER[:1], seconds=2, why="all implementations at the smallest layer"),
     Block(_LAYER[1:], TWO, seconds=1, why="the other sizes of the document's table"),
     Block(_UNTUNED, ("tvm-untuned",), seconds=2, why="the larger ones take minutes with TVM's default loops"),
@@ -133,14 +133,14 @@ BLOCKS = (
     Block(
         (*_DEEP, _STACK[-1]),
         (*FAMILIES, "tvm-untuned"),
-        seconds=2,
+        seconds=1,
         why="one of each kind over depth, and the run with batch 32",
     ),
-    Block(_STACK[1:-1], TWO, seconds=2, why="two implementations at all depths of the document"),
+    Block(_STACK[1:-1], TWO, seconds=1, why="two implementations at all depths of the document"),
     Block(
         (_PTB,),
         (*NOT_COMPILED, "pytorch-one-call-compiled"),
-        seconds=4,
+        seconds=3,
         why="full size; building the other compiled implementations would take minutes",
     ),
     Block((_PTB,), DOCUMENT_001, "training", seconds=4, why="full size: the rows of the document"),

@@ -449,7 +449,7 @@ class TrainingStep(_TensorFlowStep):
         self._trained, self._initial = [], []
 
 
-_forward, _training = partial(Rates, start_s=4.2), partial(Rates, start_s=4.2, outputs_ms=15.0)
+_forward, _training = partial(Rates, start_s=3.5), partial(Rates, start_s=3.5, outputs_ms=15.0)
 
 BASIC_EAGER = TensorFlow("basic", "eager", _forward(10, 0.30), _training(25, 1.1, 2.2))
 

@@ -280,4 +280,4 @@ class ForwardStep(FrameworkStep):
 
 UNTUNED = Tvm(0, Rates(250, 0.002, gflop_unit_ms=1.6, start_s=5.0, build_s=1.0, build_cell_s=0.01))
 
-TUNED = Tvm(TRIALS, Rates(15, 0.006, start_s=5.0, build_s=55.0, build_cell_s=0.012))
+TUNED = Tvm(TRIALS, Rates(15, 0.006, start_s=5.0, build_s=50.0, build_cell_s=0.012))
