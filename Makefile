@@ -25,7 +25,7 @@ help:
 	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), print the summary, draw its figures"
 	@echo "make gpu              install what the driver of an NVIDIA GPU needs: TensorRT and PyCUDA, without the CUDA toolkit"
 	@echo "make test             run the tests, in 5 minutes on 2 cores"
-	@echo "make test-frameworks  run the slow tests and those that need TensorFlow and TVM, in a separate environment ($(FRAMEWORKS))"
+	@echo "make test-frameworks  run the slow tests and those that need other frameworks, in a separate environment ($(FRAMEWORKS))"
 	@echo "make literature       record the published benchmarks in that environment, within 45 minutes on 2 cores"
 	@echo "make figures          redraw the figures of the recordings in data/, and the table in docs/literature.md"
 	@echo "make lab              open JupyterLab on this folder, with notebooks/00_overview.ipynb"
@@ -95,7 +95,7 @@ check-notebooks: $(VENV)/.dev
 hook: $(VENV)/.lab
 	@$(BIN)/python .githooks/install $(if $(filter 1,$(FILTER)),--filter)
 
-# TensorFlow and TVM in a separate environment, because of their pinned dependencies.
+# Other frameworks in a separate environment, because of their pinned dependencies.
 $(FRAMEWORKS)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "lstm_trt needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 2; }
@@ -118,14 +118,14 @@ test-frameworks: $(FRAMEWORKS)/.frameworks $(FRAMEWORKS)/.pycuda
 literature: $(FRAMEWORKS)/.frameworks
 	$(FRAMEWORKS)/bin/lstm-trt literature --plan --out $(LITERATURE_OUT)
 
-XEON = batch c deadline deep grid large-batch layers near stream
+XEON = batch c deadline deep grid large-batch layers near stream versions
 figures: $(VENV)/.core
-	@for topic in $(filter-out data/epyc/literature/,$(wildcard data/epyc/*/)) $(addprefix data/xeon/,$(addsuffix /,$(XEON))); do \
+	@for topic in $(wildcard data/epyc/*/) $(addprefix data/xeon/,$(addsuffix /,$(XEON))); do \
 	  out=figures/$${topic#data/}; \
 	  $(BIN)/lstm-trt summarize $$topic --figures $$out --deadline-us $(DEADLINE_US) > /dev/null \
 	  && $(BIN)/lstm-trt scaling $$topic --figures $$out > /dev/null || exit 1; \
 	done
-	@$(BIN)/lstm-trt literature --table --out data/epyc/literature --figures figures/epyc/literature > /dev/null
+	@$(BIN)/lstm-trt literature --table --out data/xeon/literature --figures figures/xeon/literature > /dev/null
 	@$(BIN)/$$(sed -n 's/^<!-- coverage: \(.*\) -->$$/\1/p' docs/literature.md) \
 	  | sed -i -e '/^<!-- coverage/,/^<!-- end of/{//!d}' -e '/^<!-- coverage/r /dev/stdin' docs/literature.md
 	@$(BIN)/lstm-trt outliers data/epyc/arrivals --figures figures/epyc/arrivals > /dev/null

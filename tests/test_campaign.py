@@ -108,7 +108,7 @@ def test_missing_runs_raise_an_error(folder, arguments, message):
 def test_unknown_names_of_the_literature_raise_an_error(tmp_path, workloads, implementations, message, record):
     with pytest.raises(UsageError, match=message):
         load_literature(
-            workloads, data=ROOT / "data/epyc/literature", implementations=implementations, record=record, out=tmp_path
+            workloads, data=ROOT / "data/xeon/literature", implementations=implementations, record=record, out=tmp_path
         )
 
 

@@ -147,14 +147,14 @@ def c_is_fastest(statement: Statement) -> None:
 
 
 def libraries(statement: Statement) -> None:
-    rows = configs("data/epyc/literature/configs.parquet")
+    rows = configs("data/xeon/literature/configs.parquet")
     tensorflow = [row for row in rows if row["runtime"].startswith("tensorflow") and row["status"] == "ok"]
     assert tensorflow and all(json.loads(row["provenance"])["runtime"]["onednn"] for row in tensorflow)
     assert "BLAS_INFO=mkl" in torch.__config__.show() or platform.machine() != "x86_64"
 
 
 def implementations(statement: Statement) -> None:
-    found = lab.load_literature(["ptb-lm"], data=ROOT / "data/epyc/literature")
+    found = lab.load_literature(["ptb-lm"], data=ROOT / "data/xeon/literature")
     (side,) = lab.literature.today(found.rows, found.variants[0], "forward")
     assert [len(side.ranked)] == statement.numbers
 

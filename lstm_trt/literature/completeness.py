@@ -14,7 +14,7 @@ from lstm_trt.config import format
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.labels import record_command
-from lstm_trt.literature import compare, implementations, metrics, published
+from lstm_trt.literature import compare, implementations, metrics, plan, published
 from lstm_trt.literature.session import protocol_of, reason
 from lstm_trt.literature.workloads import VARIANTS, LiteratureWorkload
 
@@ -154,5 +154,8 @@ def _why_not(workload: LiteratureWorkload, name: str, mode: str) -> str:
         return refusal
     if implementations.load(name).DEVICES[0] == "cuda":
         return "needs an NVIDIA GPU"
-    configuration = Configuration(workload, name, "", "", protocol=protocol_of(workload), mode=mode)
-    return f"not recorded: {record_command(configuration, 'FOLDER')}"
+    protocol = protocol_of(workload)
+    estimate_s = plan.estimate_s(workload, name, mode, protocol.warmup + protocol.trials)
+    takes = f"takes about {format.duration(estimate_s)}: " if estimate_s else ""
+    configuration = Configuration(workload, name, "", "", protocol=protocol, mode=mode)
+    return f"not recorded; {takes}{record_command(configuration, 'FOLDER')}"

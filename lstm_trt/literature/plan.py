@@ -57,9 +57,11 @@ FAMILIES = (
 
 TWO = ("pytorch-one-call-eager", "onnxruntime")
 
-PYTORCH = tuple(name for name in NOT_COMPILED if name.startswith("pytorch-"))
-
-LONG = (*PYTORCH, "tensorflow-while-graph", "tensorflow-xla", "tensorflow-one-call-graph", "jax-scan", "mxnet-one-call")
+#: Implementations for long sequences, where eager TensorFlow takes seconds per batch.
+LONG = (
+    "pytorch-basic-eager", "pytorch-fused-eager", "pytorch-one-call-eager", "tensorflow-while-graph", "tensorflow-xla",
+    "tensorflow-one-call-graph", "jax-scan", "mxnet-one-call",
+)  # fmt: skip
 
 #: Implementations with a counterpart in document 001, and the fastest of other frameworks.
 DOCUMENT_001 = tuple(
@@ -110,15 +112,12 @@ _DEEP = tuple(workload for workload in _STACK if workload.layers in (4, 12, 20))
 #: Layers that TVM's default loops compute in about two seconds.
 _UNTUNED = tuple(workload for workload in _LAYER if workload.flops < 2.2e9)
 
-_TUNED = tuple(workload for workload in _LAYER if (workload.sequence, workload.hidden) == (8, 32))
-
 
 BLOCKS = (
     Block((WORKLOADS["cell"],), seconds=2, why="all implementations"),
     Block(_LAYER[:1], seconds=2, why="all implementations at the smallest layer"),
     Block(_LAYER[1:], TWO, seconds=1, why="the other sizes of the document's table"),
     Block(_UNTUNED, ("tvm-untuned",), seconds=2, why="the larger ones take minutes with TVM's default loops"),
-    Block(_TUNED, ("tvm-tuned",), seconds=2, why="three layers: each search takes about a minute"),
     Block(
         tuple(
             workload
@@ -155,12 +154,12 @@ BLOCKS = (
         seconds=2,
         why="the document's frameworks over hidden size, except for PyTensor",
     ),
-    Block((_SHORT,), NOT_COMPILED, "training", "1/4", seconds=2, why="all but torch.compile"),
+    Block((_SHORT,), (*LONG, "keras-jax", "keras-torch"), "training", "1/4", seconds=2, why="all but the slowest"),
     Block(
         (_SHORT,), STYLES, "training", seconds=4, why="full size: the document's three styles, and one of TensorFlow"
     ),
-    Block((_LONG,), LONG, "training", "1/8", seconds=3, why="eager TensorFlow takes seconds per batch"),
-    Block((_BIDIRECTIONAL, _CTC), LONG, "training", "1/16", seconds=4, why="eager TensorFlow takes seconds per batch"),
+    Block((_LONG,), LONG, "training", "1/8", seconds=3, why="small enough for a few seconds per row"),
+    Block((_BIDIRECTIONAL, _CTC), LONG, "training", "1/16", seconds=4, why="small enough for a few seconds per row"),
 )
 
 

@@ -17,6 +17,7 @@ from lstm_trt.plots.runtime import runtimes
 from lstm_trt.plots.style import Picture, count, sheet, style, write_pictures
 from lstm_trt.plots.tail import choose_tails, tails
 from lstm_trt.plots.trials import trials_in_order
+from lstm_trt.plots.version import by_version, versions
 from lstm_trt.store.runs import Runs, as_runs
 
 FAILURE_LINES = 25
@@ -28,7 +29,8 @@ def draw_sweep(
     """Draw all figures that the runs allow into `folder` as `sweep-*.png` (or svg, pdf); returns their paths.
 
     These are curves and box plots for every axis with more than one value, a heat map if there are two such axes,
-    runtimes if there are several systems, latency against error if there are several precisions, tails of up to 6
+    runtimes if there are several systems, latency against error if there are several precisions, medians
+    by version if there are several, tails of up to 6
     configurations, and the trials in order of the one with the largest maximum / median; the failures if nothing
     succeeded. Files are written atomically; other files in the folder are not touched. Raises `UsageError` if there is
     nothing to draw or the folder cannot be written.
@@ -53,6 +55,8 @@ def _plan(runs: Runs, deadline_us: float | None) -> dict[str, Callable[[], Pictu
         plan["runtimes"] = partial(runtimes, runs, deadline_us=deadline_us)
     if len({point.precision for point in points if point.parity_error is not None}) > 1:
         plan["precisions"] = partial(precisions, runs, deadline_us=deadline_us)
+    if by_version(points):
+        plan["versions"] = partial(versions, runs)
     for axis in axes:
         if any(point.ok for point in data.hold_fixed(points, (axis,))):
             plan[f"boxes-by-{axis}"] = partial(box_plots, runs, axis)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import points as data
@@ -31,12 +32,7 @@ def versions(runs: Runs) -> Picture:
     relative to that of the oldest version. `runs` is the result of `load` or `versions`' folder. Raises `UsageError`
     unless a network and runtime have two versions.
     """
-    series: dict[str, dict[str, Point]] = {}
-    for point in data.points_of(runs):
-        configuration = point.group.configuration
-        if point.ok:
-            series.setdefault(f"{point.network}, {configuration.runtime}", {})[configuration.runtime_version] = point
-    series = {title: dict(sorted(found.items(), key=_order)) for title, found in series.items() if len(found) > 1}
+    series = by_version(data.points_of(runs))
     if not series:
         raise UsageError("nothing to draw: no network was recorded with two versions of a runtime")
     drawn = [point for found in series.values() for point in found.values()]
@@ -63,6 +59,16 @@ def versions(runs: Runs) -> Picture:
             ax.set_ylim(0, 1.25 * max(max(point.each_round("median_us")) for point in found.values()))
         name_axes(axes, "version", "median latency [µs]")
     return picture
+
+
+def by_version(points: Iterable[Point]) -> dict[str, dict[str, Point]]:
+    """Network and runtime -> version -> its point, oldest first; only those with several versions."""
+    series: dict[str, dict[str, Point]] = {}
+    for point in points:
+        configuration = point.group.configuration
+        if point.ok:
+            series.setdefault(f"{point.network}, {configuration.runtime}", {})[configuration.runtime_version] = point
+    return {title: dict(sorted(found.items(), key=_order)) for title, found in series.items() if len(found) > 1}
 
 
 def _order(item: tuple[str, Point]) -> list[int]:

@@ -46,7 +46,7 @@ def test_availability_imports_nothing_and_names_what_is_missing(monkeypatch):
         implementation = implementations.load(name)
         missing = implementation.backend
         monkeypatch.setattr(
-            "lstm_trt.literature.implementations.keras.is_installed",
+            "lstm_trt.literature.implementations.is_installed",
             lambda package, missing=missing: package != missing,
         )
         state = implementation.availability()

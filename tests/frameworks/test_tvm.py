@@ -304,13 +304,14 @@ def test_an_unsupported_shape_is_rejected_with_the_reason():
 def test_incompatible_versions_are_rejected(monkeypatch):
     for ffi, ready in (("0.1.14.post1", True), ("0.1.15.post2", False), ("0.2.0", False)):
         versions = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": ffi}
-        monkeypatch.setattr(literature_implementations_tvm, "installed_version", versions.get)
-        monkeypatch.setattr(literature_implementations_tvm, "is_installed", lambda package: True)
+        for module in (literature_implementations_tvm, implementations):
+            monkeypatch.setattr(module, "installed_version", versions.get)
+        monkeypatch.setattr(implementations, "is_installed", lambda package: True)
         assert TUNED.availability().ready == ready
         assert UNTUNED.availability().ready
     with pytest.raises(RuntimeUnavailable, match=r"apache-tvm-ffi<0\.1\.15"):
         prepare(TUNED, CELL)
-    monkeypatch.setattr(literature_implementations_tvm, "is_installed", lambda package: False)
+    monkeypatch.setattr(implementations, "is_installed", lambda package: False)
     assert "frameworks" in UNTUNED.availability().remedy
 
 

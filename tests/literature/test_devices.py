@@ -32,8 +32,9 @@ def request(device: str) -> Request:
     ],
 )
 def test_tensorflow_on_a_gpu(monkeypatch, installed, gpu, reason):
-    monkeypatch.setattr(tensorflow, "installed_version", installed.get)
-    monkeypatch.setattr(tensorflow, "is_installed", lambda package: True)
+    for module in (tensorflow, implementations):
+        monkeypatch.setattr(module, "installed_version", installed.get)
+    monkeypatch.setattr(implementations, "is_installed", lambda package: True)
     monkeypatch.setattr(base, "gpu_name", lambda: gpu)
     implementation = implementations.load("tensorflow-xla")
     assert implementation.availability("cpu").ready

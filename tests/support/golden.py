@@ -22,7 +22,7 @@ TEXTS = {
     "scaling": ["scaling", "data/epyc/layers"],
     "replay": ["replay", "data/epyc/confirm", "--period-us", "400", "--deadline-us", "1000"],
     "summarize": ["summarize", "data/epyc/arrivals", "--by-round"],
-    "literature": ["literature", "cell", "layer", "--table", "--out", "data/epyc/literature"],
+    "literature": ["literature", "cell", "layer", "--table", "--out", "data/xeon/literature"],
 }
 #: The last digits of sums can differ between processors.
 RELATIVE = 1e-9

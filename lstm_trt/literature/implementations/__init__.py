@@ -41,7 +41,8 @@ from lstm_trt import registry, runtimes
 from lstm_trt.config.errors import BuildFailed, RunFailed, UsageError, building, run_failure
 from lstm_trt.literature.data import Batch, weight_shapes
 from lstm_trt.literature.workloads import MODES, LiteratureWorkload
-from lstm_trt.runtimes.base import Availability, PreparedStep, Request
+from lstm_trt.machine.facts import installed_version
+from lstm_trt.runtimes.base import Availability, PreparedStep, Request, on_gpu
 
 #: Attributes that an implementation must have.
 CONTRACT = (*runtimes.CONTRACT, "TITLE", "FRAMEWORK", "STYLE", "EXECUTION", "EXTRA", "supports")
@@ -95,6 +96,8 @@ class Implementation(ABC):
     STYLE: str
     EXECUTION: str
     DISTRIBUTION: str
+    #: Packages that it imports.
+    PACKAGES: ClassVar[tuple[str, ...]] = ()
     EXTRA: str | None = None
     DEVICES: tuple[str, ...] = ("cpu",)
     PRECISIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {"cpu": ("fp32",), "cuda": ("fp32",)}
@@ -106,13 +109,17 @@ class Implementation(ABC):
     def RATES(self) -> dict[str, Rates]:
         return {mode: rates for mode in MODES if (rates := getattr(self, mode))}
 
-    @abstractmethod
     def availability(self, device: str = "cpu") -> Availability:
-        """Whether it can run on this machine; imports no framework and never raises."""
+        """Ready if `PACKAGES` are installed, and for "cuda" if there is a GPU; imports no framework, never raises."""
+        version = installed_version(self.DISTRIBUTION)
+        for package in self.PACKAGES:
+            if not is_installed(package):
+                return Availability(False, version, reason=f"{package} is not installed", remedy=FRAMEWORKS_REMEDY)
+        return Availability(True, version) if device == "cpu" else on_gpu(version)
 
-    @abstractmethod
     def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
-        """None if it is supported, else the reason in a few words."""
+        """None if it is supported, here the modes of the document; else the reason in a few words."""
+        return mode_reason(workload, mode)
 
     @abstractmethod
     def _prepare(self, request: Request, batch: Batch) -> PreparedStep:

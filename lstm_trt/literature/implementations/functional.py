@@ -23,17 +23,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lstm_trt.literature.data import Batch, weight_shapes
-from lstm_trt.literature.implementations import (
-    FRAMEWORKS_REMEDY,
-    FrameworkStep,
-    Implementation,
-    is_installed,
-    mode_reason,
-    timed,
-)
-from lstm_trt.literature.workloads import LiteratureWorkload
-from lstm_trt.machine.facts import installed_version
-from lstm_trt.runtimes.base import Availability, PreparedStep, Request
+from lstm_trt.literature.implementations import FrameworkStep, Implementation, timed
+from lstm_trt.runtimes.base import PreparedStep, Request
 
 #: An array of the library, or its symbol for one.
 Array = Any
@@ -56,21 +47,7 @@ class Functional(Implementation):
 
     STYLE = "while"
     EXTRA = "frameworks"
-    #: Packages that it imports.
-    PACKAGES: ClassVar[tuple[str, ...]]
     STEP: ClassVar[type[FunctionalStep]]
-
-    def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
-        """None for all workloads in the modes of their documents."""
-        return mode_reason(workload, mode)
-
-    def availability(self, device: str = "cpu") -> Availability:
-        """Ready if the packages are installed; imports none, never raises."""
-        version = installed_version(self.DISTRIBUTION)
-        for package in self.PACKAGES:
-            if not is_installed(package):
-                return Availability(False, version, reason=f"{package} is not installed", remedy=FRAMEWORKS_REMEDY)
-        return Availability(True, version)
 
     def _prepare(self, request: Request, batch: Batch) -> PreparedStep:
         return self.STEP(self, request, batch)

@@ -17,15 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lstm_trt.literature.data import Batch
-from lstm_trt.literature.implementations import (
-    FRAMEWORKS_REMEDY,
-    FrameworkStep,
-    Implementation,
-    Rates,
-    is_installed,
-    mode_reason,
-    timed,
-)
+from lstm_trt.literature.implementations import FrameworkStep, Implementation, Rates, jax, mode_reason, timed
 from lstm_trt.literature.implementations.tensorflow import ONE_BIAS, batch_major, load_keras, optimizer
 from lstm_trt.literature.implementations.tensorflow_networks import Held, lstm_layers
 from lstm_trt.literature.workloads import LiteratureWorkload
@@ -57,6 +49,10 @@ class Keras(Implementation):
         return f"keras-{self.backend}"
 
     @property
+    def PACKAGES(self) -> tuple[str, ...]:
+        return ("keras", self.backend)
+
+    @property
     def TITLE(self) -> str:
         return f"Keras LSTM on {'JAX' if self.backend == 'jax' else 'PyTorch'}"
 
@@ -68,12 +64,8 @@ class Keras(Implementation):
 
     def availability(self, device: str = "cpu") -> Availability:
         """Ready if Keras and its backend are installed, for "cuda" if PyTorch finds a GPU; imports no Keras."""
-        version = installed_version(self.DISTRIBUTION)
-        for package in ("keras", self.backend):
-            if not is_installed(package):
-                return Availability(False, version, reason=f"{package} is not installed", remedy=FRAMEWORKS_REMEDY)
-        state = _torch.availability(device, self.DEVICES)
-        return Availability(True, version) if state.ready else state
+        state = super().availability()
+        return state if device == "cpu" or not state.ready else _torch.availability(device, self.DEVICES)
 
     def _prepare(self, request: Request, batch: Batch) -> PreparedStep:
         return KerasStep(self, request, batch)
@@ -84,8 +76,9 @@ class KerasStep(FrameworkStep):
 
     def __init__(self, implementation: Keras, request: Request, batch: Batch) -> None:
         super().__init__(implementation, request)
-        device, threads = self._options.device, str(self._options.threads)
-        os.environ |= {"KERAS_TORCH_DEVICE": device, "JAX_PLATFORMS": device, "PJRT_NPROC": threads}
+        os.environ["KERAS_TORCH_DEVICE"] = self._options.device
+        if implementation.backend == "jax":
+            jax.load(self._options.threads)
         self._keras, workload = load_keras(implementation.backend), self._workload
         if implementation.backend == "torch":
             _torch.configure(self._options)

@@ -41,18 +41,16 @@ from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError, first_line
 from lstm_trt.literature.data import Batch
 from lstm_trt.literature.implementations import (
-    FRAMEWORKS_REMEDY,
     FrameworkStep,
     Implementation,
     Rates,
-    is_installed,
     mode_reason,
     timed,
 )
 from lstm_trt.literature.implementations.tensorflow_networks import STYLES
 from lstm_trt.literature.workloads import LiteratureWorkload
 from lstm_trt.machine.facts import installed_version
-from lstm_trt.runtimes.base import Availability, PreparedStep, Request, on_gpu
+from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -87,6 +85,7 @@ class TensorFlow(Implementation):
     training: Rates
 
     FRAMEWORK = "TensorFlow"
+    PACKAGES = ("tensorflow", "keras")
     EXTRA = "frameworks"
     DISTRIBUTIONS = DISTRIBUTIONS
     DEVICES = ("cpu", "cuda")
@@ -121,15 +120,10 @@ class TensorFlow(Implementation):
 
     def availability(self, device: str = "cpu") -> Availability:
         """Ready if TensorFlow and Keras are installed, for "cuda" built for a GPU; imports neither, never raises."""
-        version = installed_version(self.DISTRIBUTION)
-        for package in ("tensorflow", "keras"):
-            if not is_installed(package):
-                return Availability(False, version, reason=f"{package} is not installed", remedy=FRAMEWORKS_REMEDY)
-        if device == "cpu":
-            return Availability(True, version)
-        if self.DISTRIBUTION == "tensorflow-cpu":
+        if device != "cpu" and self.DISTRIBUTION == "tensorflow-cpu":
+            version = installed_version(self.DISTRIBUTION)
             return Availability(False, version, reason="tensorflow-cpu is built without CUDA", remedy=CUDA_WHEEL)
-        return on_gpu(version)
+        return super().availability(device)
 
     def load_module(self) -> ModuleType:
         """The module of either package."""

@@ -28,17 +28,15 @@ from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.format import count, duration, milliseconds
 from lstm_trt.literature.data import Batch
 from lstm_trt.literature.implementations import (
-    FRAMEWORKS_REMEDY,
     FrameworkStep,
     Implementation,
     Rates,
-    is_installed,
     mode_reason,
     timed,
 )
 from lstm_trt.literature.workloads import LiteratureWorkload
 from lstm_trt.machine.facts import installed_version
-from lstm_trt.runtimes.base import Availability, PreparedStep, Request, on_gpu
+from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
 if TYPE_CHECKING:
     import tvm
@@ -72,6 +70,7 @@ class Tvm(Implementation):
     STYLE = "basic"
     EXTRA = "frameworks"
     DISTRIBUTION = "apache-tvm"
+    PACKAGES = ("tvm",)
     DEVICES = ("cpu", "cuda")
 
     @property
@@ -103,17 +102,12 @@ class Tvm(Implementation):
 
     def availability(self, device: str = "cpu") -> Availability:
         """Ready if TVM is installed, and for `tuned` a compatible FFI; imports TVM only on a machine with a GPU."""
-        version = installed_version(self.DISTRIBUTION)
-        if not is_installed("tvm"):
-            return Availability(False, version, reason="tvm is not installed", remedy=FRAMEWORKS_REMEDY)
-        ffi = installed_version(_FFI)
-        if self.trials and (version or "").startswith("0.27.") and _numbers(ffi) >= _BROKEN_FFI:
+        state, ffi = super().availability(device), installed_version(_FFI)
+        version = state.version or ""
+        if state.ready and self.trials and version.startswith("0.27.") and _numbers(ffi) >= _BROKEN_FFI:
             reason = f"TVM {version} crashes on tuning with {_FFI} {ffi}"
             return Availability(False, version, reason=reason, remedy=f"pip install '{_FFI}<0.1.15'")
-        if device == "cpu":
-            return Availability(True, version)
-        state = on_gpu(version)
-        if state.ready:
+        if state.ready and device != "cpu":
             import tvm
 
             if not tvm.runtime.enabled("cuda"):
