@@ -29,6 +29,6 @@ def test_every_recording_that_ships_keeps_its_id():
     expected = json.loads((golden.FOLDER / "ids.json").read_text())
     found = {
         folder.name: sorted({Configuration.from_dict(item.configuration.as_dict()).id for item in read_many(folder)})
-        for folder in sorted((ROOT / "data" / "epyc").iterdir())
+        for folder in [*sorted((ROOT / "data" / "epyc").iterdir()), ROOT / "data" / "xeon" / "literature"]
     }
     assert found == {name: sorted(set(ids)) for name, ids in expected.items()}

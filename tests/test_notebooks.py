@@ -34,9 +34,11 @@ SMALL = {
 }
 DEEP = '{"layers": [3, 4], "hidden": [8, 16], "sequence": [4, 8]}'
 MORE = {
-    "01_hidden_size": {"near": "[8, 9]", "deep": DEEP},
-    "02_sequence_length": {"deep": DEEP},
+    "01_hidden_size": {"near": "[8, 9]", "deep": DEEP, "rounds": "1"},
+    "02_sequence_length": {"deep": DEEP, "rounds": "1"},
+    "03_layers": {"rounds": "1"},
     "04_batch_size": {
+        "rounds": "1",
         "others": '{"layers": [1, 2], "hidden": [8, 16]}',
         "base": '{"layers": 2, "hidden": 8, "sequence": 4, "batch": 1}',
         "large": '{"layers": [1], "hidden": [8], "sequence": [4], "batch": [1, 2]}',

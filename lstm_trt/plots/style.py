@@ -223,10 +223,14 @@ def size_colors(count: int) -> list:
 
 
 def kind_colors(count: int) -> list:
-    """Colours for categories, safe for the colour-blind, without grey and those too light for text."""
+    """Colours for categories, safe for the colour-blind, without grey and those too light for text.
+
+    If there are more categories than such colours, these follow again, darker.
+    """
     light = (0.2126, 0.7152, 0.0722)
     base = [c for c in seaborn.color_palette("colorblind", 10) if max(c) - min(c) > 0.1 and np.dot(c, light) < 0.72]
-    return [base[index % len(base)] for index in range(count)]
+    darker = (np.multiply(base, 0.55**turn) for turn in range(math.ceil(count / len(base))))
+    return [tuple(color) for colors in darker for color in colors][:count]
 
 
 def system_looks(labels: Sequence[str]) -> dict[str, dict]:

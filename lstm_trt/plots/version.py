@@ -15,14 +15,13 @@ from lstm_trt.plots.style import (
     columns_of,
     kind_colors,
     name_axes,
-    panels,
     sheet,
     style,
 )
 from lstm_trt.store.runs import Runs
 
 #: Height of a row of panels.
-ROW_IN = 2.6
+ROW_IN = 2.8
 
 
 def versions(runs: Runs) -> Picture:
@@ -36,7 +35,7 @@ def versions(runs: Runs) -> Picture:
     if not series:
         raise UsageError("nothing to draw: no network was recorded with two versions of a runtime")
     drawn = [point for found in series.values() for point in found.values()]
-    changes = [f"{title}: {_ratios(found)[-1]:.2f}" for title, found in series.items()]
+    changes = [f"{title.replace(chr(10), ', ')}: {_ratios(found)[-1]:.2f}" for title, found in series.items()]
     color, columns = kind_colors(1)[0], columns_of(len(series))
     with style():
         picture, body = sheet(
@@ -45,7 +44,11 @@ def versions(runs: Runs) -> Picture:
             ROW_IN * math.ceil(len(series) / columns) + 0.4,
             summary=f"Newest version relative to the oldest: {'; '.join(changes)}.",
         )
-        axes = panels(body, len(series), columns, share_y=False)
+        # Not `panels`: each panel has versions of its own.
+        grid = body.subplots(math.ceil(len(series) / columns), columns, squeeze=False)
+        axes = list(grid.flat)[: len(series)]
+        for ax in list(grid.flat)[len(series) :]:
+            ax.set_visible(False)
         for ax, (title, found) in zip(axes, series.items(), strict=True):
             ax.set_title(title, loc="left")
             for place, (point, ratio) in enumerate(zip(found.values(), _ratios(found), strict=True)):
@@ -67,7 +70,7 @@ def by_version(points: Iterable[Point]) -> dict[str, dict[str, Point]]:
     for point in points:
         configuration = point.group.configuration
         if point.ok:
-            series.setdefault(f"{point.network}, {configuration.runtime}", {})[configuration.runtime_version] = point
+            series.setdefault(f"{point.network}\n{configuration.runtime}", {})[configuration.runtime_version] = point
     return {title: dict(sorted(found.items(), key=_order)) for title, found in series.items() if len(found) > 1}
 
 

@@ -314,17 +314,16 @@ def test_outputs_are_those_of_the_reference(tmp_path):
 
 
 def test_a_notebook_records_with_a_graph(tmp_path, lab):
-    sizes = {"layers": "[1]", "hidden": "[16, 18]", "sequence": "[8]", "batch": "[1]", "trials": "30"}
+    sizes = {"layers": "[1]", "hidden": "[16, 18]", "sequence": "[8]", "batch": "[1]", "trials": "30", "rounds": "1"}
+    sizes["deep"] = '{"layers": [1], "hidden": [16, 18], "sequence": [8, 16]}'
     chosen = {"runtimes": "[tensorrt]", "device": "cuda", "graph": "true", "record": "true", "out": tmp_path / "runs"}
     given = [item for name, value in (sizes | chosen).items() for item in ("-y", f"{name}: {value}")]
     notebook = ROOT / "notebooks/02_sequence_length.ipynb"
     done = lab("rerun", notebook, "--out", tmp_path / "notebooks", *given)
     assert done.returncode == 0, done.stderr
     rows = lstm_trt.summarize(tmp_path / "runs")
-    assert [(row.runtime, row.graph_captured, row.hidden) for row in rows] == [
-        ("tensorrt", True, 16),
-        ("tensorrt", True, 18),
-    ]
+    found = [(row.runtime, row.graph_captured, row.hidden, row.sequence) for row in rows]
+    assert found == [("tensorrt", True, hidden, sequence) for hidden in (16, 18) for sequence in (8, 16)]
 
 
 def test_a_workload_of_the_literature(tmp_path, lab):
