@@ -224,7 +224,7 @@ def order_text(then: Side, now: Side) -> str:
         "No pair has reversed its order by more than 10 %."
     ]
     if len(turned) > MOST_PAIRS:
-        sentences.append(f"{len(turned) - MOST_PAIRS} further pairs have reversed their order.")
+        sentences.append(f"Further pairs that have reversed their order: {len(turned) - MOST_PAIRS}.")
     close = pairs - alike - len(turned)
     order = f"{alike} of {pairs} pairs have the same order as in the published figures"
     sentences.append(order + (f"; {close} differ by less than 10 % then or today." if close else "."))
