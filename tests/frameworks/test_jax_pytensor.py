@@ -13,7 +13,6 @@ import pytest
 from lstm_trt.config.errors import RunFailed
 from lstm_trt.literature import implementations
 from lstm_trt.literature.implementations.functional import by_inputs
-from lstm_trt.literature.workloads import WORKLOADS
 from lstm_trt.runtimes.base import COSTS
 from tests.support.framework_checks import (
     FORWARD,
@@ -26,6 +25,7 @@ from tests.support.framework_checks import (
     assert_training_agrees,
     one_thread_for_the_reference,  # noqa: F401
     prepared,
+    refused_by,
 )
 
 NAMES = ("jax-scan", "pytensor-scan")
@@ -103,13 +103,7 @@ def test_facts_costs_and_errors(name):
 
 
 def test_what_is_supported():
-    refused = {
-        (name, workload.name, mode)
-        for name in NAMES
-        for workload in WORKLOADS.values()
-        for mode in workload.modes
-        if implementations.load(name).supports(workload, mode)
-    }
+    refused = refused_by(NAMES)
     long = ("speech-bidirectional-ce-long", "speech-ctc-long")
     assert refused == {("pytensor-scan", name, "training") for name in long}
 

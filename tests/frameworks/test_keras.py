@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lstm_trt.literature import implementations
-from lstm_trt.literature.workloads import WORKLOADS
+from tests.support.framework_checks import refused_by
 
 NAMES = ("keras-jax", "keras-torch")
 
@@ -27,13 +27,7 @@ def test_it_agrees_with_pytorch(name):
 
 
 def test_what_is_supported():
-    refused = {
-        (name, workload.name, mode)
-        for name in NAMES
-        for workload in WORKLOADS.values()
-        for mode in workload.modes
-        if implementations.load(name).supports(workload, mode)
-    }
+    refused = refused_by(NAMES)
     assert refused == {(name, "speech-ctc-long", "training") for name in NAMES}
 
 

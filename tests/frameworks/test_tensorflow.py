@@ -30,6 +30,7 @@ from tests.support.framework_checks import (
     given,
     one_thread_for_the_reference,  # noqa: F401
     prepared,
+    refused_by,
     trained,
 )
 
@@ -162,13 +163,7 @@ def test_facts_and_costs(name):
 
 
 def test_what_is_supported():
-    refused = {
-        (name, workload.name, mode)
-        for name in NAMES
-        for workload in WORKLOADS.values()
-        for mode in workload.modes
-        if implementations.load(name).supports(workload, mode)
-    }
+    refused = refused_by(NAMES)
     unrolled = ("tensorflow-basic-graph", "tensorflow-static-graph")
     long = ("speech-bidirectional-ce-long", "speech-ctc-long")
     assert refused == {(name, workload, "training") for name in unrolled for workload in long}

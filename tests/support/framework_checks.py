@@ -8,7 +8,7 @@ that have one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 
@@ -292,3 +292,14 @@ def assert_time_grows_with_the_work(name: str, mode: str) -> None:
         task.close()
         fastest.append(min(seconds))
     assert fastest[1] > 2 * fastest[0]
+
+
+def refused_by(names: Iterable[str]) -> set[tuple[str, str, str]]:
+    """Which implementations refuse which workload of the documents in which mode."""
+    return {
+        (name, workload.name, mode)
+        for name in names
+        for workload in WORKLOADS.values()
+        for mode in workload.modes
+        if implementations.load(name).supports(workload, mode)
+    }

@@ -47,6 +47,9 @@ from lstm_trt.runtimes.base import Availability, PreparedStep, Request, on_gpu
 #: Attributes that an implementation must have.
 CONTRACT = (*runtimes.CONTRACT, "TITLE", "FRAMEWORK", "STYLE", "EXECUTION", "EXTRA", "supports")
 
+#: PyTorch's defaults for Adam, which the other frameworks are given.
+ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
+
 #: Command that installs the frameworks of the extra.
 FRAMEWORKS_REMEDY = "pip install -e '.[frameworks]'"
 

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lstm_trt.literature.data import Batch, weight_shapes
-from lstm_trt.literature.implementations import FrameworkStep, Implementation, timed
+from lstm_trt.literature.implementations import ADAM_BETAS, ADAM_EPSILON, FrameworkStep, Implementation, timed
 from lstm_trt.runtimes.base import PreparedStep, Request
 
 #: An array of the library, or its symbol for one.
@@ -34,9 +34,6 @@ Arrays = dict[str, Array]
 
 #: Value of the gates at padding; its sigmoid is zero in float32.
 CLOSED = -1e4
-
-#: PyTorch's defaults for Adam.
-BETAS, EPSILON = (0.9, 0.999), 1e-8
 
 #: What Adam keeps of each gradient.
 MOMENTS = ("mean", "square")
@@ -192,14 +189,14 @@ class FunctionalStep(FrameworkStep):
             return loss, {name: variables[name] - rate * gradient for name, gradient in by_name.items()}
         updates = variables["updates"] + 1
         # 1 - beta ** updates, which would lose digits in float32.
-        first, second = (-arrays.expm1(updates * math.log(beta)) for beta in BETAS)
+        first, second = (-arrays.expm1(updates * math.log(beta)) for beta in ADAM_BETAS)
         updated = {"updates": updates}
         for name, gradient in by_name.items():
             mean, square = (variables[f"{moment}.{name}"] for moment in MOMENTS)
-            mean = mean + (1 - BETAS[0]) * (gradient - mean)
-            square = square + (1 - BETAS[1]) * (gradient * gradient - square)
+            mean = mean + (1 - ADAM_BETAS[0]) * (gradient - mean)
+            square = square + (1 - ADAM_BETAS[1]) * (gradient * gradient - square)
             updated |= {f"mean.{name}": mean, f"square.{name}": square}
-            updated[name] = variables[name] - rate / first * mean / (arrays.sqrt(square / second) + EPSILON)
+            updated[name] = variables[name] - rate / first * mean / (arrays.sqrt(square / second) + ADAM_EPSILON)
         return loss, updated
 
 

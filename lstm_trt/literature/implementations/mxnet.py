@@ -24,7 +24,15 @@ import numpy as np
 
 from lstm_trt.config.errors import RuntimeUnavailable, first_line
 from lstm_trt.literature.data import Batch, weight_shapes
-from lstm_trt.literature.implementations import FrameworkStep, Implementation, Rates, mode_reason, timed
+from lstm_trt.literature.implementations import (
+    ADAM_BETAS,
+    ADAM_EPSILON,
+    FrameworkStep,
+    Implementation,
+    Rates,
+    mode_reason,
+    timed,
+)
 from lstm_trt.literature.workloads import LiteratureWorkload
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
@@ -36,9 +44,6 @@ if TYPE_CHECKING:
 
 #: Where wheels of both packages of the environment exist: system, machine, Python.
 WHEELS = ("Linux", "x86_64", (3, 11))
-
-#: PyTorch's defaults for Adam.
-BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 
 #: The name of the packed parameters of the LSTM.
 _LSTM = "lstm"
@@ -198,10 +203,11 @@ class TrainingStep(_MxNetStep):
         self._steps += 1
         update, settings = self._nd.sgd_update, {"lr": self._workload.learning_rate}
         if self._workload.optimizer == "adam":
-            root = math.sqrt(1 - BETA_2**self._steps)
+            first, second = ADAM_BETAS
+            root = math.sqrt(1 - second**self._steps)
             update = self._nd.adam_update
-            settings = {"beta1": BETA_1, "beta2": BETA_2, "epsilon": EPSILON * root}
-            settings["lr"] = self._workload.learning_rate * root / (1 - BETA_1**self._steps)
+            settings = {"beta1": first, "beta2": second, "epsilon": ADAM_EPSILON * root}
+            settings["lr"] = self._workload.learning_rate * root / (1 - first**self._steps)
         for name, parameter in self._held.items():
             update(parameter, parameter.grad, *self._moments[name], out=parameter, **settings)
         self._nd.waitall()

@@ -41,6 +41,7 @@ from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError, first_line
 from lstm_trt.literature.data import Batch
 from lstm_trt.literature.implementations import (
+    ADAM_EPSILON,
     FrameworkStep,
     Implementation,
     Rates,
@@ -70,9 +71,6 @@ CUDA_WHEEL = "on a machine with an NVIDIA GPU: pip uninstall tensorflow-cpu, the
 
 #: How a training step with Keras' bias vector differs from PyTorch's.
 ONE_BIAS = "the single bias vector changes half as much per update as PyTorch's two together"
-
-#: PyTorch's default; Keras' default is 1e-7.
-ADAM_EPSILON = 1e-8
 
 
 @dataclass(frozen=True)
