@@ -68,6 +68,12 @@ def test_the_overview_names_all_notebooks():
     assert ["00_overview", *named] == NAMES
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
+def test_stored_as_jupyterlab_writes_them(path):
+    """Else the first commit of a notebook that was run would change lines that nobody edited."""
+    assert path.read_text(encoding="utf-8") == nbformat.writes(nbformat.read(path, as_version=4)) + "\n"
+
+
 @pytest.mark.parametrize(
     "name", [name if name in UNCHANGED else pytest.param(name, marks=pytest.mark.heavy) for name in NAMES]
 )
