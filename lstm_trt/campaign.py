@@ -237,7 +237,7 @@ def load_or_record(
             f"{f' in {listed(precisions)}' + ' with a graph' * wanted[0].graph if wanted else ''}:"
             " set record = True to record them here"
         )
-    return replace(as_runs(items), source=runs.source, warnings=runs.warnings)
+    return replace(as_runs(items), source=listed(sources, 3), warnings=runs.warnings)
 
 
 def own_networks(
@@ -282,7 +282,7 @@ def _record_missing(configurations: Sequence[Configuration], out: str | Path, **
         raise UsageError("stopped; run the cell again to resume")
     ids = {configuration.id for configuration in configurations}
     items = [item for item in folders.read_many(source) if item.configuration.id in ids]
-    return replace(as_runs(items), source=str(source))
+    return replace(as_runs(items), source=str(out))
 
 
 def describe_runs(runs: Runs) -> str:
@@ -302,7 +302,7 @@ def _described(runs: Runs) -> str:
     devices = sorted({item.configuration.device_name for item in items})
     parts = [f"{count(len(recordings), 'recording')} of {' or '.join(map(str, lengths))} trials"] if recordings else []
     parts += [count(failures, "failure")] if failures else []
-    return f"{', '.join(parts)}; {listed(systems, 6)}; on {', '.join(devices)}; from {Path(runs.source).name}"
+    return f"{', '.join(parts)}; {listed(systems, 6)}; on {', '.join(devices)}; from {runs.source}"
 
 
 @dataclass(frozen=True)
@@ -353,14 +353,15 @@ def load_literature(
         wanted = [configuration for configuration in wanted if configuration.id in pythons]
         runs = _record_missing(wanted, out, show_progress=show_progress, interpreters=pythons)
     else:
-        runs = load([find_folder(path) for path in ([data] if isinstance(data, str | Path) else data)])
+        sources = [data] if isinstance(data, str | Path) else list(data)
+        runs = load([find_folder(path) for path in sources])
         items = [
             item
             for item in runs.recordings
             if isinstance(item.configuration.workload, LiteratureWorkload)
             and item.configuration.workload.name in workloads
         ]
-        runs = replace(as_runs(items), source=runs.source, warnings=runs.warnings)
+        runs = replace(as_runs(items), source=listed(sources, 3), warnings=runs.warnings)
     if not runs:
         known = listed(workloads)
         raise UsageError(f"{runs.source} has no recording of {known}: set record = True to record here")

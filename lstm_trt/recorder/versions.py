@@ -302,8 +302,8 @@ def record_versions(
     )
     groups = _groups(folder, set(known))
     sides = tuple(
-        Side(configuration.runtime_version, configuration, place, groups.get(configuration.id))
-        for place, configuration in installed.values()
+        Side(version, configuration, place, groups.get(configuration.id))
+        for version, (place, configuration) in installed.items()
     )
     return Answer(sides, tuple(_compared(sides[0], side, effect, confidence) for side in sides[1:]), report)
 
