@@ -18,6 +18,7 @@ from lstm_trt.store.schema import (
     Recording,
     arrow_arrays,
     arrow_schema,
+    as_written,
     numpy_columns,
     numpy_control,
     validate,
@@ -25,7 +26,36 @@ from lstm_trt.store.schema import (
 
 TRIALS_FILE, CONFIGS_FILE = "trials.parquet", "configs.parquet"
 
+#: Columns of `configs.parquet` that are read, and those of them that every row has.
+CONFIG_COLUMNS = {
+    "config_id": "string",
+    "round": "int64",
+    "status": "string",
+    "stage": "string",
+    "reason": "string",
+    "row_group": "int64",
+    "first_row": "int64",
+    "rows": "int64",
+    "configuration": "string",
+    "provenance": "string",
+}
+ALWAYS = ("config_id", "round", "status", "configuration", "provenance")
+
 LSTM_FIELDS = ("layers", "hidden", "sequence", "batch", "features", "directions")
+
+
+def read_configs(folder: Path) -> tuple[list[dict], dict]:
+    """The rows of `configs.parquet`, and the JSON in its metadata; raises `StoreError` if the file is damaged."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def load(path: Path) -> tuple[list[dict], dict]:
+        table = pq.read_table(path, page_checksum_verification=True)
+        described = described_by(table.schema.metadata, path)
+        fields = [pa.field(name, kind, nullable=name not in ALWAYS) for name, kind in CONFIG_COLUMNS.items()]
+        return table.select(list(CONFIG_COLUMNS)).cast(pa.schema(fields)).to_pylist(), described
+
+    return opened(folder / CONFIGS_FILE, load)
 
 
 def read_pair(
@@ -41,15 +71,14 @@ def read_pair(
     """
     import pyarrow.parquet as pq
 
-    configs = opened(folder / CONFIGS_FILE, lambda path: pq.read_table(path, page_checksum_verification=True))
+    rows, described = read_configs(folder)
     trials = opened(folder / TRIALS_FILE, lambda path: pq.ParquetFile(path, page_checksum_verification=True))
-    stamps = [described_by(configs.schema.metadata, folder / CONFIGS_FILE).get("pair")]
-    stamps.append(described_by(trials.schema_arrow.metadata, folder / TRIALS_FILE).get("pair"))
-    if stamps[0] != stamps[1]:
+    schema = opened(folder / TRIALS_FILE, lambda _: trials.schema_arrow)
+    if described.get("pair") != described_by(schema.metadata, folder / TRIALS_FILE).get("pair"):
         raise StoreError(f"{folder}: {TRIALS_FILE} and {CONFIGS_FILE} do not belong together; consolidate again")
-    names = wanted(columns, trials.schema_arrow.names)
+    names = opened(folder / TRIALS_FILE, lambda _: wanted(columns, schema.names))
     current, table = -1, None
-    for row in configs.to_pylist():
+    for row in rows:
         key = (row["config_id"], row["round"])
         if key in known:
             continue
@@ -58,6 +87,8 @@ def read_pair(
             provenance, failure = json.loads(row["provenance"]), None
             if row["status"] != "ok":
                 failure = Failure(configuration, row["round"], row["stage"], row["reason"], provenance)
+            elif None in (row["row_group"], row["first_row"], row["rows"]):
+                raise ValueError(f"row_group, first_row or rows of {row['config_id']} is missing")
         except UnknownConfiguration as error:
             if skipped is None:
                 raise
@@ -70,8 +101,12 @@ def read_pair(
             continue
         if row["row_group"] != current:
             current = row["row_group"]
-            table = opened(folder / TRIALS_FILE, lambda _, group=current: trials.read_row_group(group, names))
-        part = table.slice(row["first_row"], row["rows"])
+            table = opened(
+                folder / TRIALS_FILE, lambda _, group=current: as_written(trials.read_row_group(group, names))
+            )
+        part = table.slice(max(0, row["first_row"]), max(0, row["rows"]))
+        if len(part) != row["rows"]:
+            raise StoreError(f"{folder}: {TRIALS_FILE} and {CONFIGS_FILE} do not belong together; consolidate again")
         recording = Recording(
             configuration,
             row["round"],

@@ -22,6 +22,7 @@ from lstm_trt.store.schema import (
     Recording,
     arrow_arrays,
     arrow_schema,
+    as_written,
     numpy_columns,
     numpy_control,
     validate,
@@ -107,7 +108,7 @@ def read(path: Path, columns: Collection[str] | None = None) -> Recording:
 
     def load(path: Path):
         file = pq.ParquetFile(path, page_checksum_verification=True)
-        return file.read(wanted(columns, file.schema_arrow.names))
+        return as_written(file.read(wanted(columns, file.schema_arrow.names)))
 
     table = opened(path, load)
     described = described_by(table.schema.metadata, path)
@@ -175,7 +176,7 @@ def opened(path: Path, reader: Callable[[Path], Any]) -> Any:
         return reader(path)
     except FileNotFoundError:
         raise StoreError(f"no such file: {path}") from None
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, ValueError, LookupError, OverflowError) as error:
         raise StoreError(f"{path} is not a valid Parquet file: {first_line(error)}") from None
 
 

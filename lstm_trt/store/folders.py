@@ -17,7 +17,7 @@ import numpy as np
 from lstm_trt.config.configuration import warnings_of
 from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError
 from lstm_trt.config.format import count
-from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, read_pair
+from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, read_configs, read_pair
 from lstm_trt.store.files import make_folder, opened, read, read_failure, wanted
 from lstm_trt.store.schema import Failure, Recording
 
@@ -257,13 +257,10 @@ def finished(folder: Path) -> tuple[set[Key], set[Key]]:
 
     A long recording counts as recorded from its first part on; if it is incomplete, a new round is recorded.
     """
-    import pyarrow.parquet as pq
-
     found = contents(folder)
     recorded, failed = found.recordings.keys() | found.parts.keys(), set(found.failures)
     if found.pair is not None:
-        columns = ["config_id", "round", "status"]
-        for row in opened(folder / CONFIGS_FILE, lambda path: pq.read_table(path, columns=columns)).to_pylist():
+        for row in read_configs(folder)[0]:
             (recorded if row["status"] == "ok" else failed).add((row["config_id"], row["round"]))
     return recorded, failed - recorded
 

@@ -123,6 +123,19 @@ def arrow_schema():
     return pa.schema([*kinds.items(), *((name, pa.int64()) for name in CONTROL_COLUMNS)])
 
 
+def as_written(table):
+    """The columns of a recording in the types in which they were written, for tables whose schema may be damaged.
+
+    Others are left out: config_id and round of a consolidated table. Raises `pyarrow.ArrowException`, `LookupError`
+    or `ValueError` for what is damaged.
+    """
+    import pyarrow as pa
+
+    types = arrow_schema()
+    names = [name for name in table.schema.names if name in types.names]
+    return table.select(names).cast(pa.schema([types.field(name) for name in names], metadata=table.schema.metadata))
+
+
 def arrow_arrays(recording: Recording) -> list:
     """The recording's columns in the order of `arrow_schema`; columns that were not measured are null."""
     import pyarrow as pa
@@ -145,14 +158,13 @@ def numpy_columns(table, path: Path) -> dict[str, np.ndarray]:
     columns = {}
     for name in table.schema.names:
         if name not in COLUMNS:
-            continue  # the control run's; config_id and round of a consolidated table
+            continue  # the control run's
         values = table.column(name)
         if values.null_count == len(values):
             continue
         if values.null_count:
             raise StoreError(f"{path}: column {name} has {values.null_count} missing values")
-        kind = bool if COLUMNS[name] == "bool" else np.int64
-        columns[name] = values.to_numpy().astype(kind, copy=False)
+        columns[name] = values.to_numpy()
     return columns
 
 
@@ -162,7 +174,7 @@ def numpy_control(table, path: Path) -> dict[str, np.ndarray] | None:
     for column, name in CONTROL_COLUMNS.items():
         if column not in table.schema.names:
             return None
-        found[name] = values = table.column(column).drop_null().to_numpy().astype(np.int64, copy=False)
+        found[name] = values = table.column(column).drop_null().to_numpy()
         if table.column(column)[: len(values)].null_count:
             raise StoreError(f"{path}: column {column} has missing values")
     return found if len(found["start_ns"]) else None

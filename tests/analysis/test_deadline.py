@@ -49,6 +49,11 @@ def lognormal(rng, n: int, sigma: float = 0.05) -> np.ndarray:
     return 1e5 * np.exp(sigma * rng.standard_normal(n))
 
 
+def even(n: int, sigma: float) -> np.ndarray:
+    """As `lognormal`, in an order in which all parts are spread alike, so that chance plants no change of the level."""
+    return 1e5 * np.exp(sigma * stats.norm.ppf((np.arange(n) * (5**0.5 - 1) / 2 + 0.5) % 1))
+
+
 def of(*arrays) -> list[Sample]:
     return [Sample.of(latency_ns, round=place) for place, latency_ns in enumerate(arrays)]
 
@@ -431,10 +436,10 @@ def test_a_drift_that_ends_over_the_deadline_does_not_stay_met(rng):
             assert verdict.verdict == NOT_ENOUGH
 
 
-@pytest.mark.parametrize(("share", "expected"), [(0.005, MET), (0.015, NOT_ENOUGH)])
-def test_a_drift_counts_from_the_allowed_miss_rate_on(share, expected, rng):
+@pytest.mark.parametrize(("share", "expected"), [(0.0095, MET), (0.0105, NOT_ENOUGH)])
+def test_a_drift_counts_from_the_allowed_miss_rate_on(share, expected):
     """`share`: of the last segment, at its level after another rise of 10 %, above the deadline; 1 % are allowed."""
-    latency_ns = lognormal(rng, 10_000, 0.01) * np.where(np.arange(10_000) < 6000, 1, 1.1)
+    latency_ns = even(10_000, 0.01) * np.where(np.arange(10_000) < 6000, 1, 1.1)
     deadline_us = float(np.quantile(latency_ns[6000:], 1 - share)) * 1.1 / 1e3
     verdict = judge(of(latency_ns), deadline_us, "99")
     assert (verdict.misses, verdict.verdict, verdict.verdict_if_effective) == (0, expected, MET)

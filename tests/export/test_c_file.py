@@ -36,7 +36,7 @@ RUNNABLE = c_networks.runnable()
 needs_compiler = pytest.mark.skipif(not c.availability().ready, reason="needs a C compiler")
 needs_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
 
-#: Of the largest output. Correct code has up to 1e-6.
+#: Relative to `scale_of` the outputs. Correct code has up to 1e-6.
 BOUND = 2e-6
 
 ALL = tuple(KINDS)
@@ -168,7 +168,7 @@ def sanitized(plan: Plan, target: str, block: int, x: np.ndarray, sanitizers: st
     done = subprocess.run(["./main"], cwd=folder, input=x.tobytes(), capture_output=True)
     assert done.returncode == 0 and not done.stderr, (plan, target, block, done.stderr.decode())
     for found in np.split(np.frombuffer(done.stdout, np.float32), 2):
-        assert np.abs(found - once).max() < BOUND * np.abs(once).max(), (plan, target, block)
+        assert np.abs(found - once).max() < BOUND * c_networks.scale_of(once), (plan, target, block)
 
 
 @pytest.mark.heavy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -194,13 +195,61 @@ def test_a_consolidation_that_breaks_off_leaves_the_old_pair(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["configs.parquet", "trials.parquet"]
 
 
-@pytest.mark.parametrize("damage", [{"reason": None}, {"provenance": None}, {"configuration": "{"}, {"stage": None}])
-def test_a_consolidated_failure_that_is_damaged_is_refused(damage, tmp_path):
-    configuration = planted().configuration
-    consolidated.consolidate([planted(16), schema.Failure(configuration, 0, "run", "it broke off")], tmp_path)
-    path = tmp_path / consolidated.CONFIGS_FILE
-    configs = pq.read_table(path)
+def pair(folder) -> tuple[Path, pa.Table]:
+    """A consolidated recording and failure in a folder: the path of `configs.parquet` and its table."""
+    failure = schema.Failure(planted().configuration, 0, "run", "it broke off")
+    consolidated.consolidate([planted(16), failure], folder)
+    path = folder / consolidated.CONFIGS_FILE
+    return path, pq.read_table(path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ({"reason": None}, "is damaged"),
+        ({"stage": None}, "is damaged"),
+        ({"configuration": "{"}, "is damaged"),
+        ({"provenance": None}, "null values"),
+        ({"config_id": None}, "null values"),
+        ({"rows": None}, "rows of .* is missing"),
+        ({"rows": 10**6}, "do not belong together"),
+        ({"first_row": -3, "rows": -3}, "do not belong together"),
+        ({"row_group": 7}, "not a valid Parquet file"),
+        ({"row_group": -7}, "not a valid Parquet file"),
+        ({"row_group": 2**40}, "not a valid Parquet file"),
+    ],
+)
+def test_consolidated_rows_that_are_damaged_are_refused(damage, said, tmp_path):
+    path, configs = pair(tmp_path)
     rows = [row | damage for row in configs.to_pylist()]
     pq.write_table(pa.Table.from_pylist(rows, schema=configs.schema), path)
-    with pytest.raises(StoreError, match="damaged"):
+    with pytest.raises(StoreError, match=said):
         list(folders.read_many(tmp_path))
+
+
+@pytest.mark.parametrize("name", consolidated.CONFIG_COLUMNS)
+def test_a_consolidated_column_that_is_damaged_is_refused(name, tmp_path):
+    """The schema of a Parquet file has no checksum: a name may be another, or twice there, a type another."""
+    path, configs = pair(tmp_path)
+    place = configs.schema.names.index(name)
+    doubled = configs.append_column(name, configs.column(name))
+    renamed = configs.rename_columns([column + "x" * (column == name) for column in configs.schema.names])
+    lists = pa.array([[1.5]] * len(configs))
+    for table in (doubled, renamed, configs.set_column(place, name, lists)):
+        pq.write_table(table.replace_schema_metadata(configs.schema.metadata), path)
+        for reading in (lambda: list(folders.read_many(tmp_path)), lambda: folders.finished(tmp_path)):
+            with pytest.raises(StoreError, match="not a valid Parquet file"):
+                reading()
+
+
+@pytest.mark.parametrize("place", ["one file", "a pair"])
+def test_a_column_of_another_type_is_refused(place, tmp_path):
+    if place == "one file":
+        path = store_files.write(planted(16), tmp_path)
+    else:
+        path = pair(tmp_path)[0].with_name(consolidated.TRIALS_FILE)
+    table = pq.read_table(path)
+    for values in (pa.array([[1.5]] * len(table)), pa.array(["a"] * len(table)), pa.array([b"\xff"] * len(table))):
+        pq.write_table(table.set_column(table.schema.names.index("latency_ns"), "latency_ns", values), path)
+        with pytest.raises(StoreError, match="not a valid Parquet file"):
+            list(folders.read_many(tmp_path))

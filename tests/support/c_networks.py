@@ -173,8 +173,17 @@ def file_of(plan: Plan, target: str, block: int) -> CFile:
     return c_file(network(plan).SerializeToString(), step, TARGETS[target], "network", include_weights=False)
 
 
+def scale_of(*outputs: np.ndarray) -> float:
+    """What errors are relative to: the largest output, and at least 0.1.
+
+    What a unit adds up is of about 1 in all networks here, and its rounding errors stay where the sum cancels, or a
+    rectifier makes it 0.
+    """
+    return max(0.1, *(float(np.abs(array).max()) for array in outputs))
+
+
 def largest_error(plan: Plan, target: str, block: int, rng: np.random.Generator, *flags: str) -> float:
-    """The largest error of an output of a window, and of the same samples in blocks, relative to the largest output.
+    """The largest error of an output of a window, and of the same samples in blocks, relative to `scale_of` them.
 
     `prepare_next` is called before `reset`, and before some of the blocks, chosen at random.
     """
@@ -196,4 +205,4 @@ def largest_error(plan: Plan, target: str, block: int, rng: np.random.Generator,
             step()
             pairs.append((answers.copy(), expected["y"][at : at + block]))
     errors = [np.abs(found - wanted).max() for found, wanted in pairs]
-    return float(np.max(errors) / max(np.abs(array).max() for array in expected.values()))
+    return float(np.max(errors)) / scale_of(*expected.values())
