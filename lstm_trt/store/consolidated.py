@@ -110,7 +110,7 @@ def read_pair(
         recording = Recording(
             configuration,
             row["round"],
-            numpy_columns(part, folder / TRIALS_FILE),
+            numpy_columns(part, folder / TRIALS_FILE, columns),
             provenance,
             numpy_control(part, folder / TRIALS_FILE),
         )

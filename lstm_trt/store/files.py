@@ -95,10 +95,6 @@ def make_folder(folder: Path) -> Path:
     return folder
 
 
-#: Columns without which nothing can be said about a recording.
-NEEDED = ("warmup", "latency_ns", "start_ns")
-
-
 def read(path: Path, columns: Collection[str] | None = None) -> Recording:
     """Read a recording, or a part of a long one; only the `columns` that are named, by default all.
 
@@ -112,14 +108,11 @@ def read(path: Path, columns: Collection[str] | None = None) -> Recording:
 
     table = opened(path, load)
     described = described_by(table.schema.metadata, path)
-    missing = [name for name in NEEDED if (columns is None or name in columns) and name not in table.column_names]
-    if missing:
-        raise StoreError(f"{path} is not a valid recording: the column {missing[0]} is missing")
     try:
         return Recording(
             configuration=configuration_of(described["configuration"], path),
             round=described["round"],
-            columns=numpy_columns(table, path),
+            columns=numpy_columns(table, path, columns),
             provenance=described["provenance"],
             control=numpy_control(table, path),
             part=described.get("part"),

@@ -11,6 +11,7 @@ Schema history (older versions stay readable):
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,6 +43,9 @@ COLUMNS = {
 CONTROL_COLUMNS = {"control_start_ns": "start_ns", "control_latency_ns": "latency_ns"}
 
 REQUIRED = ("trial", "warmup", "start_ns", "latency_ns")
+
+#: Columns without which nothing can be said about a recording.
+NEEDED = ("warmup", "latency_ns", "start_ns")
 
 
 @dataclass(frozen=True)
@@ -153,8 +157,11 @@ def arrow_arrays(recording: Recording) -> list:
     return arrays
 
 
-def numpy_columns(table, path: Path) -> dict[str, np.ndarray]:
-    """The trials' columns of a table; a column that is entirely null was not measured and is left out."""
+def numpy_columns(table, path: Path, asked: Collection[str] | None = None) -> dict[str, np.ndarray]:
+    """The trials' columns of a table that was read with the columns `asked`, by default all.
+
+    A column that is entirely null was not measured and is left out; raises `StoreError` if it is one of `NEEDED`.
+    """
     columns = {}
     for name in table.schema.names:
         if name not in COLUMNS:
@@ -165,6 +172,9 @@ def numpy_columns(table, path: Path) -> dict[str, np.ndarray]:
         if values.null_count:
             raise StoreError(f"{path}: column {name} has {values.null_count} missing values")
         columns[name] = values.to_numpy()
+    missing = [name for name in NEEDED if (asked is None or name in asked) and name not in columns]
+    if missing:
+        raise StoreError(f"{path} is not a valid recording: the column {missing[0]} is missing")
     return columns
 
 

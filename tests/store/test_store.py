@@ -112,16 +112,6 @@ def test_one_flipped_bit_in_the_latencies_is_found(tmp_path):
         store_files.read(path)
 
 
-@pytest.mark.parametrize("name", store_files.NEEDED)
-def test_a_column_whose_name_is_damaged_is_missing(name, tmp_path):
-    path = store_files.write(planted(), tmp_path)
-    table = pq.read_table(path)
-    renamed = table.rename_columns(["damaged" if old == name else old for old in table.column_names])
-    pq.write_table(renamed.replace_schema_metadata(table.schema.metadata), path)
-    with pytest.raises(StoreError, match=name):
-        store_files.read(path)
-
-
 def test_a_folder_without_recordings_names_the_command_that_records(tmp_path, refused):
     assert "lstm-trt record" in refused("summarize", tmp_path)
 
@@ -242,14 +232,33 @@ def test_a_consolidated_column_that_is_damaged_is_refused(name, tmp_path):
                 reading()
 
 
-@pytest.mark.parametrize("place", ["one file", "a pair"])
-def test_a_column_of_another_type_is_refused(place, tmp_path):
-    if place == "one file":
+@pytest.fixture(params=["one file", "a pair"])
+def trials(request, tmp_path) -> tuple[Path, pa.Table]:
+    """The path of a file with trials in a folder that has no other, and its table."""
+    if request.param == "one file":
         path = store_files.write(planted(16), tmp_path)
     else:
         path = pair(tmp_path)[0].with_name(consolidated.TRIALS_FILE)
-    table = pq.read_table(path)
-    for values in (pa.array([[1.5]] * len(table)), pa.array(["a"] * len(table)), pa.array([b"\xff"] * len(table))):
-        pq.write_table(table.set_column(table.schema.names.index("latency_ns"), "latency_ns", values), path)
-        with pytest.raises(StoreError, match="not a valid Parquet file"):
-            list(folders.read_many(tmp_path))
+    return path, pq.read_table(path)
+
+
+@pytest.mark.parametrize("name", schema.NEEDED)
+def test_a_column_whose_name_or_values_are_damaged_is_missing(name, trials):
+    path, table = trials
+    renamed = table.rename_columns(["damaged" if old == name else old for old in table.column_names])
+    nulls = pa.nulls(len(table), table.schema.field(name).type)
+    for damaged in (renamed, table.set_column(table.column_names.index(name), name, nulls)):
+        pq.write_table(damaged.replace_schema_metadata(table.schema.metadata), path)
+        for columns in (None, schema.NEEDED):
+            with pytest.raises(StoreError, match=f"column {name} is missing"):
+                list(folders.read_many(path.parent, columns))
+        assert list(folders.read_many(path.parent, [other for other in schema.NEEDED if other != name]))
+
+
+@pytest.mark.parametrize("values", [[1.5], "a", b"\xff"])
+def test_a_column_of_another_type_is_refused(values, trials):
+    path, table = trials
+    place = table.column_names.index("latency_ns")
+    pq.write_table(table.set_column(place, "latency_ns", pa.array([values] * len(table))), path)
+    with pytest.raises(StoreError, match="not a valid Parquet file"):
+        list(folders.read_many(path.parent))
