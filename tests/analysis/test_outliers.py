@@ -326,9 +326,9 @@ def counted(rng, holds, else_, n=1000):
 def test_planted_causes_are_found_and_named_for_their_cluster_alone(rng):
     samples, found, others = 30, 0, 0
     for _ in range(samples):
-        quarter, twice = counted(rng, 0.8, 0.01).clusters
-        found += [cause.name for cause in quarter.causes] == ["involuntary_switches"]
-        others += bool(twice.causes)
+        first, *later = counted(rng, 0.8, 0.01).clusters  # chance planted a third one in 1 of 1800 samples
+        found += [cause.name for cause in first.causes] == ["involuntary_switches"]
+        others += any(cluster.causes for cluster in later)
     assert samples - found <= allowed(samples, 0.05)
     assert others <= allowed(samples, 0.05)
 
