@@ -28,6 +28,10 @@ class LabError(Exception):
 
     exit_status = 2
 
+    def __str__(self) -> str:
+        """The text, with control characters as escapes: names in damaged files may contain them."""
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in super().__str__())
+
 
 class UsageError(LabError):
     """An argument, such as a name, size or path, is invalid."""

@@ -279,6 +279,14 @@ def _halves_differ(values: list) -> bool:
     return values[: len(values) // 2] != values[len(values) // 2 :]
 
 
+def type_name(number: int) -> str:
+    """ONNX's name of an element type, in lower case; its number if it has none, as in a damaged file."""
+    from onnx import TensorProto
+
+    known = number in TensorProto.DataType.values()
+    return TensorProto.DataType.Name(number).lower() if known else f"number {number}"
+
+
 def _fault_in_types(node: onnx.NodeProto, values: dict[str, Value], precision: str, rules: Rules) -> str:
     from onnx import TensorProto
 
@@ -292,7 +300,7 @@ def _fault_in_types(node: onnx.NodeProto, values: dict[str, Value], precision: s
     if TensorProto.DOUBLE in types.values() and rules.float64:
         return f"float64 {rules.float64}: convert it to float32"
     if len(set(types.values())) > 1:
-        listed = ", ".join(f"{name} {TensorProto.DataType.Name(number).lower()}" for name, number in types.items())
+        listed = ", ".join(f"{name} {type_name(number)}" for name, number in types.items())
         return f"its inputs have different types ({listed}): use one type for all of them, including initial states"
     if TensorProto.FLOAT16 in types.values() and precision != "fp16" and rules.checks_precision:
         return f"the graph computes in float16, but {precision} was requested: use --precision fp16"

@@ -240,7 +240,7 @@ def _numpy_type(value: onnx.ValueInfoProto, name: str, what: str) -> str:
     except KeyError:
         kind = np.dtype(object)
     if kind.kind not in "fiub" or kind.isbuiltin != 1:
-        text = onnx.TensorProto.DataType.Name(number).lower()
+        text = onnx_checks.type_name(number)
         raise UsageError(f"the {what} {value.name} of {name} has the type {text}, which is not supported")
     return kind.name
 

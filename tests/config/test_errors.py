@@ -53,3 +53,11 @@ def test_own_errors_are_passed_on_unchanged():
 def test_the_first_line_includes_the_second_after_a_colon():
     assert first_line(RuntimeError("raised:\n\n  CppCompileError: no g++\nmore")) == "raised: CppCompileError: no g++"
     assert first_line(RuntimeError("no\nmore")) == "no" and first_line(KeyError()) == "KeyError"
+
+
+def test_a_message_is_one_line_whatever_names_are_in_it():
+    """Of a damaged file, or made to change the colours or the title of a terminal."""
+    assert (
+        str(UsageError("give --size batc\n=N for 'µ ü 批' \x1b[31m")) == r"give --size batc\n=N for 'µ ü 批' \x1b[31m"
+    )
+    assert str(UsageError("\udcff \u2028")) == r"\udcff \u2028"  # of a file name that is not UTF-8

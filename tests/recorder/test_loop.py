@@ -160,6 +160,7 @@ def test_of_several_readings_the_narrowest_counts(monkeypatch):
 @pytest.mark.parametrize("was_on", [True, False])
 def test_the_collector_is_off_inside_and_as_before_afterwards(was_on):
     seen = []
+    gc.unfreeze()  # other tests of this process freeze
     (gc.enable if was_on else gc.disable)()
     try:
         run_trials(lambda: seen.append(gc.isenabled()), Protocol(trials=5, warmup=0))

@@ -113,6 +113,12 @@ def external():
     return model
 
 
+def of_no_known_type() -> onnx.ModelProto:
+    model = lstm()
+    model.graph.input[0].type.tensor_type.elem_type = 69
+    return model
+
+
 def in_bfloat16():
     model = lstm(states=False)
     for value in (*model.graph.input, *model.graph.output):
@@ -166,6 +172,7 @@ REFUSED = {
     "direction": (lambda: lstm(direction="sideways"), "unknown direction 'sideways'"),
     "float64": (lambda: lstm(dtype=np.float64), "float64"),
     "bfloat16": (in_bfloat16, "bfloat16"),
+    "no known type": (of_no_known_type, "X number 69, W float"),
     "float16": (lambda: lstm(dtype=np.float16), "--precision fp16"),
     "states of another type": (with_half_states, "(X float, W float, R float, B float"),
     "states of another size": (with_one_state, "initial_h has shape [1, 1, 4], expected [1, 3, 4]"),
