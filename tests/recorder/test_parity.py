@@ -147,7 +147,7 @@ def test_the_bound_of_a_lower_precision_follows_from_the_network(tmp_path):
 
 
 def test_rounding_to_bfloat16(rng):
-    values = rng.standard_normal(1000).astype(np.float32) * np.float32(10.0) ** rng.integers(-20, 20, 1000)
+    values = (rng.standard_normal(1000) * 10.0 ** rng.integers(-20, 20, 1000)).astype(np.float32)
     assert np.array_equal(to_bfloat16(values), significant(8)(values))
     assert np.array_equal(to_bfloat16(np.array([0, 1, -1.5], np.float32)), [0, 1, -1.5])
 
