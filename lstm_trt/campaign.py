@@ -38,7 +38,7 @@ from lstm_trt.recorder.sweep import plan, run_sweep
 from lstm_trt.runtimes import load as load_runtime
 from lstm_trt.store import folders
 from lstm_trt.store.folders import find_folder, project_folder
-from lstm_trt.store.runs import Runs, as_runs, load
+from lstm_trt.store.runs import Runs, as_runs, load, paths_of
 from lstm_trt.store.samples import Group, groups_of
 from lstm_trt.store.schema import Failure, Recording
 
@@ -353,7 +353,7 @@ def load_literature(
         wanted = [configuration for configuration in wanted if configuration.id in pythons]
         runs = _record_missing(wanted, out, show_progress=show_progress, interpreters=pythons)
     else:
-        sources = [data] if isinstance(data, str | Path) else list(data)
+        sources = paths_of(data)
         runs = load([find_folder(path) for path in sources])
         items = [
             item

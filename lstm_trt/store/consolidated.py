@@ -26,7 +26,7 @@ from lstm_trt.store.schema import (
 
 TRIALS_FILE, CONFIGS_FILE = "trials.parquet", "configs.parquet"
 
-#: Columns of `configs.parquet` that are read, and those of them that every row has.
+#: Columns of `configs.parquet` that are read, and those of them that have a value in every row.
 CONFIG_COLUMNS = {
     "config_id": "string",
     "round": "int64",
@@ -71,12 +71,16 @@ def read_pair(
     """
     import pyarrow.parquet as pq
 
+    def load(path: Path) -> tuple:
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+        schema = file.schema_arrow
+        return file, described_by(schema.metadata, path), wanted(columns, schema.names)
+
+    apart = f"{folder}: {TRIALS_FILE} and {CONFIGS_FILE} do not belong together; consolidate again"
     rows, described = read_configs(folder)
-    trials = opened(folder / TRIALS_FILE, lambda path: pq.ParquetFile(path, page_checksum_verification=True))
-    schema = opened(folder / TRIALS_FILE, lambda _: trials.schema_arrow)
-    if described.get("pair") != described_by(schema.metadata, folder / TRIALS_FILE).get("pair"):
-        raise StoreError(f"{folder}: {TRIALS_FILE} and {CONFIGS_FILE} do not belong together; consolidate again")
-    names = opened(folder / TRIALS_FILE, lambda _: wanted(columns, schema.names))
+    trials, of_trials, names = opened(folder / TRIALS_FILE, load)
+    if described.get("pair") != of_trials.get("pair"):
+        raise StoreError(apart)
     current, table = -1, None
     for row in rows:
         key = (row["config_id"], row["round"])
@@ -104,9 +108,10 @@ def read_pair(
             table = opened(
                 folder / TRIALS_FILE, lambda _, group=current: as_written(trials.read_row_group(group, names))
             )
-        part = table.slice(max(0, row["first_row"]), max(0, row["rows"]))
-        if len(part) != row["rows"]:
-            raise StoreError(f"{folder}: {TRIALS_FILE} and {CONFIGS_FILE} do not belong together; consolidate again")
+        first, length = row["first_row"], row["rows"]
+        if not 0 <= first <= first + length <= len(table):
+            raise StoreError(apart)
+        part = table.slice(first, length)
         recording = Recording(
             configuration,
             row["round"],
@@ -176,8 +181,8 @@ def consolidate(items: Iterable[Recording | Failure], folder: Path, group_rows: 
                 if pending_rows >= group_rows:
                     flush()
             flush()
-        integers = {"round", "row_group", "first_row", "rows", *LSTM_FIELDS}
-        fields = [(name, pa.int64() if name in integers else pa.string()) for name in rows[0]] if rows else []
+        kinds = CONFIG_COLUMNS | dict.fromkeys(LSTM_FIELDS, "int64")
+        fields = [pa.field(name, kinds.get(name, "string")) for name in rows[0]] if rows else []
         table = pa.Table.from_pylist(rows, schema=pa.schema(fields, metadata=metadata))
         pq.write_table(table, temporary[1], compression="zstd", write_page_checksum=True)
         for path, name in zip(temporary, (TRIALS_FILE, CONFIGS_FILE), strict=True):

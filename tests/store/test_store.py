@@ -204,6 +204,7 @@ def pair(folder) -> tuple[Path, pa.Table]:
         ({"rows": None}, "rows of .* is missing"),
         ({"rows": 10**6}, "do not belong together"),
         ({"first_row": -3, "rows": -3}, "do not belong together"),
+        ({"first_row": -1}, "do not belong together"),
         ({"row_group": 7}, "not a valid Parquet file"),
         ({"row_group": -7}, "not a valid Parquet file"),
         ({"row_group": 2**40}, "not a valid Parquet file"),
