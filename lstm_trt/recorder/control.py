@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import resource
 import time
-from array import array
 
 import numpy as np
 
@@ -43,9 +42,12 @@ def run_control(protocol: Protocol, calls: int, median_ns: float) -> tuple[dict[
     spacing_ns = round(1e3 * protocol.period_us) if protocol.period_us else max(LEAST_SPACING_NS, round(median_ns))
     turn_ns = spacing_ns + 1e6 * (protocol.pause_ms or 0)
     calls = max(1, min(calls, MOST_CALLS, int(1e9 * LONGEST_S / turn_ns)))
+    block = Block(calls, protocol, 0 if protocol.arrival == "periodic" else spacing_ns)
+    who, began = resource.RUSAGE_THREAD, time.perf_counter_ns()
     with quiet_collector():
-        run = _periodic if protocol.arrival == "periodic" else _following
-        start_ns, latency_ns = run(calls, spacing_ns, protocol)
+        block.run(_empty, calls, who, int(1e9 * LONGEST_S))
+    columns = block.take(resource.getrusage(who))
+    start_ns, latency_ns = columns["intended_ns"] - began, columns["latency_ns"]
     facts = {
         "arrival": protocol.arrival,
         "wait": protocol.wait if protocol.arrival == "periodic" else "spin",
@@ -56,35 +58,3 @@ def run_control(protocol: Protocol, calls: int, median_ns: float) -> tuple[dict[
         "max_us": int(latency_ns.max()) / 1e3,
     }
     return {"start_ns": start_ns, "latency_ns": latency_ns}, facts
-
-
-def _periodic(calls: int, spacing_ns: int, protocol: Protocol) -> tuple[np.ndarray, np.ndarray]:
-    """The recording's own loop with an empty step; the latency is counted from the due time."""
-    block, who = Block(calls, protocol), resource.RUSAGE_THREAD
-    began = time.perf_counter_ns()
-    block.run(_empty, calls, who, int(1e9 * LONGEST_S))
-    columns = block.take(resource.getrusage(who))
-    return columns["intended_ns"] - began, columns["latency_ns"]
-
-
-def _following(calls: int, spacing_ns: int, protocol: Protocol) -> tuple[np.ndarray, np.ndarray]:
-    """A separate loop, since the recording's would include the start and end of the spinning in the latency."""
-    due_at, latency_of = array("q", bytes(8 * calls)), array("q", bytes(8 * calls))
-    clock, sleep, step = time.perf_counter_ns, time.sleep, _empty
-    pause = (protocol.pause_ms or 0) / 1e3
-    began = clock()
-    limit = began + int(1e9 * LONGEST_S)
-    for row in range(calls):
-        if pause:
-            sleep(pause)
-        due = clock() + spacing_ns
-        while clock() < due:
-            pass
-        step()
-        end = clock()
-        due_at[row] = due
-        latency_of[row] = end - due
-        if end > limit:
-            break
-    done = row + 1
-    return np.frombuffer(due_at, np.int64, done) - began, np.frombuffer(latency_of, np.int64, done).copy()

@@ -6,10 +6,10 @@ and page faults are read once after each trial, outside the timed region, so a t
 cover the trial and about 1 us of the recorder's own work before it. Between blocks the
 machine's state is read; the `settle` trials after that are marked as warm-up.
 
-There is one loop per kind of arrival. Closed: the next call starts when the previous one has
-returned. Periodic: one call is due per period, and its latency is counted from the due time,
-so that a delayed call also shows in the latencies of the calls that it delays (no coordinated
-omission). Paused: each call follows an idle gap.
+Closed arrivals: the next call starts when the previous one has returned. Periodic: one call
+is due per period, and its latency is counted from the due time, so that a delayed call also
+shows in the latencies of the calls that it delays (no coordinated omission). Paused: each call
+follows an idle gap.
 
 `perf_counter_ns` and `time.sleep` use the same clock, CLOCK_MONOTONIC, and `time.sleep` sleeps
 until an absolute time (clock_nanosleep), so a delay between reading the clock and going to
@@ -92,95 +92,62 @@ WAITING: dict[str, Callable[[int], int]] = {"spin": spin_until, "sleep": sleep_u
 
 
 class Block:
-    """Buffers for one block's rows, written once in advance so that the loop causes no page faults in them."""
+    """Buffers for one block's rows, written once in advance so that the loop causes no page faults in them.
 
-    def __init__(self, capacity: int, protocol: Protocol) -> None:
+    With `spacing_ns`, which the control run uses, each call is due that long after the previous one (and the
+    pause, if there is one) ended, in place of the protocol's arrivals.
+    """
+
+    def __init__(self, capacity: int, protocol: Protocol, spacing_ns: int = 0) -> None:
         self.rows = 0
-        self.start, self.latency, self.switches, self.minor, self.major = (
-            array("q", bytes(8 * capacity)) for _ in range(5)
-        )
-        self.intended = array("q", bytes(8 * capacity)) if protocol.arrival == "periodic" else None
-        self._period_ns = round(1e3 * (protocol.period_us or 0))
+        self._spacing_ns = spacing_ns
+        self._period_ns = 0 if spacing_ns else round(1e3 * (protocol.period_us or 0))
         self._pause_s = (protocol.pause_ms or 0) / 1e3
-        self._until = WAITING.get(protocol.wait)
+        self._until = spin_until if spacing_ns else WAITING.get(protocol.wait)
+        due = ["intended_ns"] if self._period_ns or spacing_ns else []
+        names = ["start_ns", "latency_ns", *due, *_USAGE_FIELDS]
+        self._columns = {name: array("q", bytes(8 * capacity)) for name in names}
         # When the next call is due; while the schedule is stopped, the time left until then.
         self._due_ns: int | None = None
         self._ahead_ns = self._period_ns
-        self.run = {"closed": self._closed, "periodic": self._periodic, "paused": self._paused}[protocol.arrival]
 
-    def _closed(self, step: Callable[[], None], count: int, who: int, budget_ns: int) -> int:
-        """Run up to `count` trials, fewer if `budget_ns` is used up; returns how many were run."""
-        start_of, latency_of = self.start, self.latency
-        switches, minor, major = self.switches, self.minor, self.major
-        clock, usage = time.perf_counter_ns, resource.getrusage
-        first = self.rows
-        limit = clock() + budget_ns
-        for row in range(first, first + count):
-            start = clock()
-            step()
-            end = clock()
-            counted = usage(who)
-            start_of[row] = start
-            latency_of[row] = end - start
-            switches[row] = counted[15]
-            minor[row] = counted[6]
-            major[row] = counted[7]
-            if end > limit:
-                break
-        self.rows = row + 1
-        return self.rows - first
+    def run(self, step: Callable[[], None], count: int, who: int, budget_ns: int) -> int:
+        """Run up to `count` trials, fewer if `budget_ns` is used up; returns how many were run.
 
-    def _periodic(self, step: Callable[[], None], count: int, who: int, budget_ns: int) -> int:
-        """As `_closed`, with each call due one period after the previous one; an overdue call starts at once.
-
-        After `rest` the schedule is stopped until the next run.
+        With a period, each call is due one period after the previous one, an overdue call starts at once, and the
+        latency is counted from the due time. After `rest` the schedule is stopped until the next run.
         """
-        start_of, latency_of, intended_of = self.start, self.latency, self.intended
-        switches, minor, major = self.switches, self.minor, self.major
-        clock, usage, until, period = time.perf_counter_ns, resource.getrusage, self._until, self._period_ns
-        first = self.rows
+        start_of, latency_of, due_of = map(self._columns.get, ("start_ns", "latency_ns", "intended_ns"))
+        switches, minor, major = (self._columns[name] for name in _USAGE_FIELDS)
+        clock, usage, sleep, until = time.perf_counter_ns, resource.getrusage, time.sleep, self._until
+        pause, spacing, period = self._pause_s, self._spacing_ns, self._period_ns
+        first, due = self.rows, self._due_ns
         now = clock()
         limit = now + budget_ns
-        due = now + self._ahead_ns if self._due_ns is None else self._due_ns
+        if due is None:
+            due = now + self._ahead_ns
         for row in range(first, first + count):
-            start = until(due)
-            step()
-            end = clock()
-            counted = usage(who)
-            intended_of[row] = due
-            start_of[row] = start
-            latency_of[row] = end - due
-            switches[row] = counted[15]
-            minor[row] = counted[6]
-            major[row] = counted[7]
-            due += period
-            if end > limit:
-                break
-        self._due_ns = due
-        self.rows = row + 1
-        return self.rows - first
-
-    def _paused(self, step: Callable[[], None], count: int, who: int, budget_ns: int) -> int:
-        """As `_closed`, with a pause before each call; the latency is counted from the start of the call."""
-        start_of, latency_of = self.start, self.latency
-        switches, minor, major = self.switches, self.minor, self.major
-        clock, usage, sleep, pause = time.perf_counter_ns, resource.getrusage, time.sleep, self._pause_s
-        first = self.rows
-        limit = clock() + budget_ns
-        for row in range(first, first + count):
-            sleep(pause)
-            start = clock()
+            if pause:
+                sleep(pause)
+            if spacing:
+                due = clock() + spacing
+            start = clock() if due_of is None else until(due)
             step()
             end = clock()
             counted = usage(who)
             start_of[row] = start
-            latency_of[row] = end - start
             switches[row] = counted[15]
             minor[row] = counted[6]
             major[row] = counted[7]
+            if due_of is None:
+                latency_of[row] = end - start
+            else:
+                latency_of[row] = end - due
+                due_of[row] = due
+                due += period
             if end > limit:
                 break
-        self.rows = row + 1
+        self._due_ns, self.rows = due if period else None, row + 1
         return self.rows - first
 
     def rest(self) -> None:
@@ -191,20 +158,9 @@ class Block:
     def take(self, before: tuple) -> dict[str, np.ndarray]:
         """The rows as arrays, counters as differences; empties the block."""
         rows, self.rows = self.rows, 0
-
-        def column(values: array) -> np.ndarray:
-            return np.frombuffer(values, dtype=np.int64, count=rows).copy()
-
-        taken = {"start_ns": column(self.start), "latency_ns": column(self.latency)}
-        if self.intended is not None:
-            taken["intended_ns"] = column(self.intended)
-        cumulative = {
-            "involuntary_switches": self.switches,
-            "minor_faults": self.minor,
-            "major_faults": self.major,
-        }
-        for name, values in cumulative.items():
-            taken[name] = np.diff(column(values), prepend=np.int64(before[_USAGE_FIELDS[name]]))
+        taken = {name: np.frombuffer(kept, np.int64, rows).copy() for name, kept in self._columns.items()}
+        for name, field_index in _USAGE_FIELDS.items():
+            taken[name] = np.diff(taken[name], prepend=np.int64(before[field_index]))
         return taken
 
 

@@ -323,12 +323,16 @@ def test_a_stall_of_the_machine_shows_in_the_control_run(monkeypatch, manual_clo
 def test_a_control_run_takes_a_minute_at_most(monkeypatch, protocol, median_ns, calls):
     planned = []
 
-    def planted_loop(calls, spacing_ns, protocol):
-        planned.append((calls, spacing_ns))
-        return np.zeros(1, np.int64), np.zeros(1, np.int64)
+    class PlannedBlock(control.Block):
+        def __init__(self, calls, protocol, spacing_ns):
+            planned.append((calls, spacing_ns or round(1e3 * protocol.period_us)))
+            super().__init__(1, protocol, 1)
 
-    for name in ("_following", "_periodic"):
-        monkeypatch.setattr(control, name, planted_loop)
+        def run(self, step, count, who, budget_ns):
+            return super().run(step, 1, who, budget_ns)
+
+    monkeypatch.setattr(control, "Block", PlannedBlock)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
     run_control(protocol, 1000, median_ns)
     ((count, spacing_ns),) = planned
     assert count == calls and spacing_ns >= control.LEAST_SPACING_NS
