@@ -534,6 +534,8 @@ def _name_columns(rows: Sequence[SummaryRow]) -> dict[str, Callable[[SummaryRow]
     named |= {"graph": _graph} if any(row.graph for row in rows) else {}
     unbound = any(row.group.get("io_binding") is False for row in rows)
     named |= {"I/O binding": lambda row: "no" if row.group.get("io_binding") is False else "yes"} if unbound else {}
+    reduced = any(row.group.get("reduce_range") for row in rows)
+    named |= {"weights": lambda row: "7 bits" if row.group.get("reduce_range") else "full"} if reduced else {}
     clocks = any(row.device_clocks not in (None, "off") for row in rows)
     named |= {"device clocks": lambda row: row.device_clocks} if clocks else {}
     named |= {"arrival": _arrival} if any(row.arrival != "closed" for row in rows) else {}

@@ -50,7 +50,8 @@ class Options:
     ("off", "compute" or "all"): what is also timed on the device, with "all" also the copies.
     `device` "cuda:1" selects a GPU by CUDA's numbers and is stored as `device_index`, which is not part of the
     identity: the device's name is. `io_binding`: ONNX Runtime reads and writes the same buffers at every call; without
-    it, `session.run` allocates the outputs at every call.
+    it, `session.run` allocates the outputs at every call. `reduce_range`: int8 weights have 7 bits, which `describe`
+    sets where the processor's 8-bit products would saturate.
     """
 
     precision: str = "fp32"
@@ -61,6 +62,7 @@ class Options:
     device_clocks: str = "off"
     device_index: int = field(default=0, compare=False)
     io_binding: bool = field(default=True, metadata=ADDED)
+    reduce_range: bool = field(default=False, metadata=ADDED)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cores", tuple(self.cores))

@@ -9,6 +9,7 @@ import ctypes
 import importlib.util
 import mmap
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -58,7 +59,10 @@ def find_compiler() -> Compiler:
 
     Raises `RuntimeUnavailable` if there is none.
     """
-    given = os.environ.get("CC", "").split()
+    try:
+        given = shlex.split(os.environ.get("CC", ""))
+    except ValueError as error:
+        raise RuntimeUnavailable("c", f"the variable CC cannot be read: {error}", REMEDY) from None
     zig = [[sys.executable, "-m", "ziglang", "cc"]] if importlib.util.find_spec("ziglang") else []
     reason = f"the compiler {given[0]!r} of the variable CC was not found" if given else "no C compiler"
     for command in [given] if given else [["cc"], ["gcc"], ["clang"], *zig]:

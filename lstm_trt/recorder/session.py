@@ -61,6 +61,8 @@ def describe(
     options = options or Options()
     device = options.device or module.DEVICES[0]
     options = replace(options, device=device, cores=options.cores or choose_cores(options.threads))
+    reduces = getattr(module, "reduces_range", None)
+    options = replace(options, reduce_range=bool(reduces and reduces(options)))
     name = device_name(options)
     check_options(runtime, module, options)
     if mode == "stream" and mode not in getattr(module, "MODES", ()):

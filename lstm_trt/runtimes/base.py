@@ -217,6 +217,7 @@ def check_options(name: str, runtime: Any, options: Options) -> None:
 
     Runtimes that can capture a CUDA graph on request have the attribute `GRAPHS`, those with device clocks
     `DEVICE_CLOCKS`, those that can do without I/O binding `IO_BINDING`.
+    `reduces_range(options)` says whether int8 weights have 7 bits on this processor.
     """
     device = options.device
     if device not in runtime.DEVICES:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import os
+import platform
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, building
 from lstm_trt.export import onnx_checks
 from lstm_trt.machine.facts import cpu_name, installed_version
+from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.runtimes import _cuda
 from lstm_trt.runtimes.base import Availability, HostStep, PreparedStep, Request, in_turn, on_gpu
 
@@ -41,6 +43,9 @@ ONNX_RULES = onnx_checks.ONNXRUNTIME
 MODES = ("forward", "stream")
 
 IO_BINDING = True
+
+#: Processor flags of instructions that add four 8-bit products in 32 bits.
+VNNI_FLAGS = frozenset({"avx512_vnni", "avx_vnni"})
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
@@ -70,7 +75,19 @@ def prepare(request: Request) -> PreparedStep:
     load_libraries(request.options)
     with building(NAME, request.label):
         model = onnx_checks.checked(request.model(), ONNX_RULES)
-        return bound_session(_quantized(model) if request.options.precision == "int8" else model, request)
+        if request.options.precision == "int8":
+            model = _quantized(model, request.options.reduce_range)
+        return bound_session(model, request)
+
+
+def reduces_range(options: Options) -> bool:
+    """Whether int8 weights are limited to 7 bits here: on x86 without VNNI.
+
+    The older instruction adds two 8-bit products in 16 bits, which saturates (ONNX Runtime's documentation of
+    quantization); with 7 bits the sum fits.
+    """
+    x86 = platform.machine() in ("x86_64", "AMD64")
+    return options.precision == "int8" and options.device == "cpu" and x86 and not VNNI_FLAGS & cpuinfo_flags()
 
 
 def load_libraries(options: Options) -> None:
@@ -203,8 +220,8 @@ class _SessionStep(HostStep):
         self._carried = []
 
 
-def _quantized(model: bytes) -> bytes:
-    """Dynamic int8: weights stored in 8 bits, activations quantized at every call.
+def _quantized(model: bytes, reduce_range: bool) -> bytes:
+    """Dynamic int8: weights stored in 8 bits, with `reduce_range` in 7; activations quantized at every call.
 
     Convolutions stay in float32, because the CPU provider lacks their int8 operator. Raises `BuildFailed` if a
     recurrent operator would stay in float32, or everything would.
@@ -214,8 +231,8 @@ def _quantized(model: bytes) -> bytes:
 
     with tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder:
         target = os.path.join(folder, "int8.onnx")
-        how = {"weight_type": QuantType.QInt8, "op_types_to_quantize": ["LSTM", "MatMul", "Gemm"]}
-        quantize_dynamic(onnx.load_from_string(model), target, **how)
+        how = {"op_types_to_quantize": ["LSTM", "MatMul", "Gemm"], "reduce_range": reduce_range}
+        quantize_dynamic(onnx.load_from_string(model), target, weight_type=QuantType.QInt8, **how)
         quantized = Path(target).read_bytes()
     operators = {node.op_type for node in onnx.load_from_string(quantized).graph.node}
     left = sorted(operators & {"LSTM", "GRU", "RNN"})

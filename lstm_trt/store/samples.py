@@ -188,6 +188,7 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
         fields |= {"machine": key[1]} if len(machines) > 1 else {}
         fields |= {"graph_captured": False} if key[2] else {}
         fields |= {} if configuration.options.io_binding else {"io_binding": False}
+        fields |= {"reduce_range": True} if configuration.options.reduce_range else {}
         failure = failures.get(key)
         name = f"{configuration.name} on {configuration.runtime}"
         name += "" if fp32_only else f" in {configuration.options.precision}"

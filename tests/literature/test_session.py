@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -456,10 +457,10 @@ def test_the_command_of_a_configuration_gives_the_same_configuration(tmp_path):
         (TEXT, "1", "pytorch-basic-eager", "training"),
     ):
         configuration = describe_benchmark(workload, name, mode, scale=scale, batches=4, warmup=1, seed=3)
-        arguments = configuration.workload.command(configuration, tmp_path).split()[1:]
+        arguments = shlex.split(configuration.workload.command(configuration, tmp_path))[1:]
         assert [item.id for item in configurations(parse(arguments))] == [configuration.id]
         line = versions_command("a-library", ("1.0", "2.0"), configuration, tmp_path, 3)
-        given = parse(line.split()[1:])
+        given = parse(shlex.split(line)[1:])
         asked = versions._workload(given)
         protocol, options = versions._protocol(given, asked), options_of(given)
         assert describe(asked, given.runtime, protocol, options, given.mode).id == configuration.id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 
 import numpy as np
@@ -105,7 +106,7 @@ def test_a_compiler_that_fails_is_one_line_and_leaves_nothing(tmp_path, monkeypa
     path = tmp_path / "planted-cc"
     path.write_text(COMPILER + FAILURES[message])
     path.chmod(0o755)
-    monkeypatch.setenv("CC", str(path))
+    monkeypatch.setenv("CC", shlex.quote(str(path)))
     monkeypatch.setenv("PLANTED", str(tmp_path / "pid"))
     monkeypatch.setattr(c_compile, "LIMIT_S", 0.5)
     before = cache.entries()
@@ -118,7 +119,10 @@ def test_a_compiler_that_fails_is_one_line_and_leaves_nothing(tmp_path, monkeypa
         assert wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie", 10)
 
 
-@pytest.mark.parametrize(("variable", "reason"), [("", "no C compiler"), ("no-such-cc -m64", "'no-such-cc'")])
+@pytest.mark.parametrize(
+    ("variable", "reason"),
+    [("", "no C compiler"), ("no-such-cc -m64", "'no-such-cc'"), ("'cc", "No closing quotation")],
+)
 def test_without_a_compiler_there_is_a_reason_and_a_remedy(variable, reason, tmp_path, monkeypatch, lab, refused):
     monkeypatch.setattr(c_compile.importlib.util, "find_spec", lambda name: None)
     session.availability.cache_clear()
