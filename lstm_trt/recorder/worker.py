@@ -70,7 +70,6 @@ def record_job(job: dict, send: Send) -> None:
     """Record one configuration and write its file or its parts."""
     from lstm_trt.config.configuration import Configuration
     from lstm_trt.recorder.session import pin, record_here
-    from lstm_trt.recorder.soak import soak_here
     from lstm_trt.store import files
 
     configuration, folder = Configuration.from_dict(job["configuration"]), Path(job["folder"])
@@ -85,6 +84,8 @@ def record_job(job: dict, send: Send) -> None:
         "stage": lambda name: send("stage", stage=name),
     }
     if configuration.protocol.for_s is not None:
+        from lstm_trt.recorder.soak import soak_here  # with what reads recordings; others need none of it
+
         common |= {"asked_s": job["asked_s"], "progress": lambda **values: send("soak", **values)}
         send("done", **soak_here(configuration, job["reference"], folder=folder, **common))
         return

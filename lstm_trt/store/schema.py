@@ -151,10 +151,21 @@ def arrow_arrays(recording: Recording) -> list:
             values = None if recording.control is None else recording.control[CONTROL_COLUMNS[column.name]]
         else:
             values = recording.columns.get(column.name)
-        array = pa.nulls(0, column.type) if values is None else pa.array(values, column.type)
+        array = pa.nulls(0, column.type) if values is None else _arrow_array(values, column.type)
         missing = rows - len(array)
         arrays.append(pa.concat_arrays([array, pa.nulls(missing, column.type)]) if missing else array)
     return arrays
+
+
+def _arrow_array(values, type):
+    """The Arrow array of numpy numbers; `pyarrow.array` would import pandas, which takes longer than most recordings."""
+    import pyarrow as pa
+
+    if type == pa.bool_():
+        packed = np.packbits(np.asarray(values, bool), bitorder="little")
+    else:
+        packed = np.ascontiguousarray(values, np.int64)
+    return pa.Array.from_buffers(type, len(values), [None, pa.py_buffer(packed)])
 
 
 def numpy_columns(table, path: Path, asked: Collection[str] | None = None) -> dict[str, np.ndarray]:

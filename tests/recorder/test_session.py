@@ -258,3 +258,24 @@ def test_what_the_preparing_process_refuses_is_a_failure_with_its_reason(tmp_pat
     process.close()
     process.close()
     assert not process.alive
+
+
+def test_a_worker_loads_neither_pandas_nor_the_analysis(tmp_path):
+    """Both take longer than most recordings, and would be in the process that is timed."""
+    script = (
+        "import sys, numpy as np\n"
+        "from pathlib import Path\n"
+        "from lstm_trt.recorder import worker, session\n"
+        "from lstm_trt.store import files\n"
+        "from lstm_trt.config.configuration import Configuration, Protocol\n"
+        "from lstm_trt.config.shape import LstmShape\n"
+        "from lstm_trt.store.schema import Recording\n"
+        "rows = np.arange(5)\n"
+        "columns = {'trial': rows, 'warmup': rows < 1, 'start_ns': rows * 9, 'latency_ns': rows + 1}\n"
+        "configuration = Configuration(LstmShape(1, 8, 4), 'onnxruntime', '1', 'd', protocol=Protocol(trials=4))\n"
+        f"files.write(Recording(configuration, 0, columns, {{}}), Path({str(tmp_path)!r}))\n"
+        "names = ('pandas', 'scipy', 'torch', 'lstm_trt.analysis')\n"
+        "print([name for name in sys.modules if name.startswith(names)])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
