@@ -158,7 +158,7 @@ def arrow_arrays(recording: Recording) -> list:
 
 
 def _arrow_array(values, type):
-    """The Arrow array of numpy numbers; `pyarrow.array` would import pandas, which takes longer than most recordings."""
+    """The Arrow array of numpy numbers; `pyarrow.array` would import pandas, longer than most recordings take."""
     import pyarrow as pa
 
     if type == pa.bool_():

@@ -31,6 +31,8 @@ from tests.support.framework_checks import (
 NAME = "mxnet-one-call"
 IMPLEMENTATION = implementations.load(NAME)
 
+pytestmark = pytest.mark.heavy  # makes an environment
+
 _STATE = IMPLEMENTATION.availability()
 if not _STATE.ready:
     pytest.skip(_STATE.reason, allow_module_level=True)

@@ -28,10 +28,12 @@ from lstm_trt.literature.implementations.onnxruntime import export_workload
 from lstm_trt.literature.workloads import WORKLOADS
 from lstm_trt.runtimes._tensorrt import TensorRtRuntime
 from lstm_trt.runtimes.base import Availability, Request
+from tests.conftest import rest_is_heavy
 from tests.support.network_in_numpy import evaluate, parse
 
 STYLES = ("basic", "fused", "one-call")
 QUICK = [f"pytorch-{style}-{execution}" for style in STYLES for execution in ("eager", "scripted")]
+EAGER_FIRST = rest_is_heavy(QUICK, lambda name: name.endswith("eager"))
 needs_compiler = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "g++").split()[0]) is None, reason="torch.compile needs a C++ compiler"
 )
@@ -195,7 +197,7 @@ def assert_trains_like_one_call(name, workload):
 
 
 @pytest.mark.parametrize("workload", TRAINING, **label)
-@pytest.mark.parametrize("name", [name for name in QUICK if name != "pytorch-one-call-eager"])
+@pytest.mark.parametrize("name", EAGER_FIRST[:-2] + EAGER_FIRST[-1:])  # without the reference
 def test_training_agrees_with_one_call(name, workload):
     assert_trains_like_one_call(name, workload)
 
@@ -288,7 +290,7 @@ def test_wrong_lengths_and_shapes_are_rejected():
 
 
 @pytest.mark.parametrize("workload", TRAINING, **label)
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", EAGER_FIRST)
 def test_the_loss_decreases_over_twenty_steps(name, workload):
     prepared = prepare(name, replace(workload, learning_rate=workload.learning_rate * 5), "training")
     losses = []
@@ -351,7 +353,7 @@ def test_computing_gradients_changes_nothing():
 
 
 @pytest.mark.parametrize("mode", ["forward", "training"])
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", EAGER_FIRST)
 def test_a_step_takes_longer_with_more_work(name, mode):
     """32 times the steps take more than 3 times as long (minimum times): the work is complete when a step returns."""
     workload = small("ptb-lm", hidden=48, batch=64, layers=1)  # so that work per weight (packing, the update) is small

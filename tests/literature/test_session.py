@@ -339,13 +339,14 @@ def test_a_loss_that_does_not_decrease_is_an_error(losses, match):
             *({"loss": "1.001 * self._real.loss()"}, "training", "parity", "PyTorch", "first loss"),
             marks=pytest.mark.heavy,
         ),
-        ({"trouble": "raise MemoryError('none left')"}, "forward", "memory", "memory", "out of mem"),
-        (
-            {"trouble": "raise RecursionError('maximum recursion depth')"},
-            "forward",
-            "run",
-            "recursion",
-            "recursion depth",
+        pytest.param(
+            *({"trouble": "raise MemoryError('none left')"}, "forward", "memory", "memory", "out of mem"),
+            marks=pytest.mark.heavy,
+        ),
+        pytest.param(
+            *({"trouble": "raise RecursionError('maximum recursion depth')"}, "forward", "run"),
+            *("recursion", "recursion depth"),
+            marks=pytest.mark.heavy,
         ),
         ({"trouble": "import os; os.abort()"}, "forward", "build", "SIGABRT", "didn't run"),
     ],

@@ -26,7 +26,7 @@ from lstm_trt.recorder.pool import WorkerPool, record
 from lstm_trt.recorder.session import availability, describe, warm_up_device
 from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.store import folders
-from tests.conftest import ROOT
+from tests.conftest import ROOT, rest_is_heavy
 from tests.support.own_networks import saved, stream, words
 from tests.support.pictures import text_of
 from tests.test_readme import blocks
@@ -117,12 +117,17 @@ def test_own_networks_with_several_inputs_of_their_types(tmp_path, make, mode):
 @pytest.mark.parametrize(
     ("planted", "stage", "said"),
     [
-        ({"SHIM_MEMORY": "600"}, "memory", "out of memory"),
-        ({"SHIM_FAIL": "cuDevicePrimaryCtxRetain:2:2"}, "memory", "context"),
-        ({"SHIM_FAIL": "cuStreamSynchronize:30:700:sticky"}, "run", "illegal memory access"),
-        ({"SHIM_TRT_NULL": "1"}, "build", "driver version is insufficient"),
-        ({"SHIM_TRT_BUILD": "fail"}, "build", "any implementation for node"),
-        ({"SHIM_MEMORY": "100"}, "memory", "512 bytes needed"),
+        *rest_is_heavy(
+            [
+                ({"SHIM_FAIL": "cuStreamSynchronize:30:700:sticky"}, "run", "illegal memory access"),
+                ({"SHIM_MEMORY": "600"}, "memory", "out of memory"),
+                ({"SHIM_FAIL": "cuDevicePrimaryCtxRetain:2:2"}, "memory", "context"),
+                ({"SHIM_TRT_NULL": "1"}, "build", "driver version is insufficient"),
+                ({"SHIM_TRT_BUILD": "fail"}, "build", "any implementation for node"),
+                ({"SHIM_MEMORY": "100"}, "memory", "512 bytes needed"),
+            ],
+            quick=lambda planted, stage, said: stage == "run",
+        )
     ],
 )
 def test_a_failure_is_a_row_with_its_reason(tmp_path, monkeypatch, planted, stage, said):
@@ -138,6 +143,7 @@ def test_a_failure_is_a_row_with_its_reason(tmp_path, monkeypatch, planted, stag
         shim.left()
 
 
+@pytest.mark.heavy
 def test_a_capture_that_is_refused_is_never_published_as_a_graph(tmp_path, monkeypatch):
     monkeypatch.setenv("SHIM_TRT_SYNCHRONIZES", "1")
     recording = lstm_trt.record(SHAPE, "tensorrt", Protocol(trials=50), Options(graph=True), out=tmp_path)
@@ -313,6 +319,7 @@ def test_outputs_are_those_of_the_reference(tmp_path):
     assert 0 <= parity["error"] <= parity["bound"] and np.isfinite(parity["error"])
 
 
+@pytest.mark.heavy
 def test_a_notebook_records_with_a_graph(tmp_path, lab):
     sizes = {"layers": "[1]", "hidden": "[16, 18]", "sequence": "[8]", "batch": "[1]", "trials": "30", "rounds": "1"}
     sizes["deep"] = '{"layers": [1], "hidden": [16, 18], "sequence": [8, 16]}'
@@ -326,6 +333,7 @@ def test_a_notebook_records_with_a_graph(tmp_path, lab):
     assert found == [("tensorrt", True, hidden, sequence) for hidden in (16, 18) for sequence in (8, 16)]
 
 
+@pytest.mark.heavy
 def test_a_workload_of_the_literature(tmp_path, lab):
     command = ("literature", "layer", "--hidden", 16, "--batch", 2, "--sequence", 8, "--implementation", "tensorrt")
     done = lab(*command, "--batches", 10, "--out", tmp_path)
@@ -334,6 +342,7 @@ def test_a_workload_of_the_literature(tmp_path, lab):
     assert recording.configuration.device_name == SHIM_NAME and len(recording.timed_ns) == 10
 
 
+@pytest.mark.heavy
 def test_an_inspector_that_says_something_new_does_not_spoil_the_engine(tmp_path, monkeypatch, lab):
     """Rows as an engine of a future version may have them: an operand that is not among the inputs, and none at all."""
     row = {"Name": "add", "LayerType": "add", "Inputs": [], "Outputs": [{"Name": "x"}], "Metadata": ""}
@@ -348,6 +357,7 @@ def test_an_inspector_that_says_something_new_does_not_spoil_the_engine(tmp_path
         assert engine.plan
 
 
+@pytest.mark.heavy
 def test_tensorrt_for_rtx_is_refused_on_a_gpu_that_it_does_not_support(monkeypatch, lab):
     def row() -> dict:
         availability.cache_clear()
