@@ -112,7 +112,7 @@ $(FRAMEWORKS)/.pycuda: | $(FRAMEWORKS)/.frameworks
 
 test-frameworks: $(FRAMEWORKS)/.frameworks $(FRAMEWORKS)/.pycuda
 	$(FRAMEWORKS)/bin/python $(PYTEST) tests/frameworks
-	$(FRAMEWORKS)/bin/python $(PYTEST) -m "heavy or random" --ignore tests/frameworks tests
+	$(FRAMEWORKS)/bin/python $(PYTEST) -m heavy --ignore tests/frameworks tests
 
 # Resumes if interrupted.
 literature: $(FRAMEWORKS)/.frameworks

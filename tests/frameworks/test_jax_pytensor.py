@@ -35,15 +35,12 @@ for _name in NAMES:
         pytest.skip(f"needs the extra frameworks: {_state.reason}", allow_module_level=True)
 
 
-#: PyTensor compiles for about 30 s per scan: one layer, and both directions in place of one.
+#: PyTensor compiles for about 30 s per scan: one layer, and one of these at a time.
 SHORT = {
     name: replace(workload, layers=1)
     for name, workload in TRAINING.items()
     if name not in ("speech-ce-short", "speech-ctc-long")
 }
-
-TRAINED = [("jax-scan", name, workload) for name, workload in TRAINING.items()]
-TRAINED += [("pytensor-scan", name, workload) for name, workload in SHORT.items()]
 
 
 def current(task) -> dict[tuple[str, ...], np.ndarray]:
@@ -60,11 +57,16 @@ def test_outputs_agree_with_pytorch(name, workload):
     assert_outputs_agree(name, workload)
 
 
-@pytest.mark.parametrize(("name", "kind", "workload"), TRAINED, ids=[f"{name}-{kind}" for name, kind, _ in TRAINED])
-def test_training_agrees_with_pytorch_and_the_loss_decreases(name, kind, workload):
-    facts = assert_training_agrees(name, workload, current)
+@pytest.mark.parametrize("workload", TRAINING.values(), ids=TRAINING)
+def test_training_agrees_with_pytorch_and_the_loss_decreases(workload):
+    facts = assert_training_agrees("jax-scan", workload, current)
     assert facts["bias_vectors"] == 2
     assert ("variable_lengths" in facts) == (workload.loss == "ctc")
+
+
+def test_training_with_pytensor_agrees_on_a_workload_that_the_seed_chooses(seed):
+    workload = list(SHORT.values())[seed % len(SHORT)]
+    assert assert_training_agrees("pytensor-scan", workload, current)["bias_vectors"] == 2
 
 
 def test_padding_has_no_influence():
