@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lstm_trt.analysis import quantiles
 from lstm_trt.analysis.answers import Answers, JsonFields, runs_to_judge
 from lstm_trt.analysis.dependence import LEVEL_TRIALS, Dependence, assess
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
@@ -27,6 +28,7 @@ from lstm_trt.analysis.quantiles import (
     DEFAULT_CONFIDENCE,
     LONGEST,
     check_confidence,
+    interval,
     proves_above,
     proves_below,
     rate_bounds,
@@ -171,7 +173,9 @@ def rounds_of(
 class Verdict(JsonFields):
     """The verdict for one configuration, all rounds together; JSON values by `as_dict`.
 
-    `n` and `misses` count the trials after warm-up. `miss_rate_low` and `miss_rate_high` are
+    `n` and `misses` count the trials after warm-up. `percentile_us` is the measured percentile (an order statistic),
+    `percentile_low_us` and `percentile_high_us` its one-sided bounds, each at the confidence and the effective
+    sample size; None where there is no bound at this n. `miss_rate_low` and `miss_rate_high` are
     one-sided bounds, each at the confidence. `certifies` is the highest percentile that these
     trials prove to meet the deadline, `max_certifies` the share in % of calls that they prove not
     to exceed the observed maximum, both at the effective sample size. `trials_needed` is the
@@ -191,6 +195,9 @@ class Verdict(JsonFields):
     confidence: float
     max_us: float | None = None
     max_with_warmup_us: float | None = None
+    percentile_us: float | None = None
+    percentile_low_us: float | None = None
+    percentile_high_us: float | None = None
     certifies: float | None = None
     max_certifies: float | None = None
     miss_rate_low: float | None = None
@@ -347,6 +354,8 @@ def judge(
     if verdict == Outcome.NOT_ENOUGH_EVIDENCE and (effectively is None or independent == verdict):
         reasons.append(_missing(missed, n, allowed, needed, effectively, dependence.how))
     low, high = rate_bounds(missed, n, confidence)
+    ordered_us = np.sort(np.concatenate(timed)) / 1e3
+    least_us, most_us = interval(ordered_us, share, 2 * confidence - 1, effective_n / n)
     return Verdict(
         verdict=verdict,
         n=n,
@@ -356,6 +365,9 @@ def judge(
         confidence=confidence,
         max_us=max(part.max_us for part in rounds),
         max_with_warmup_us=max(float(np.nanmax(sample.latency_ns)) for sample in samples) / 1e3,
+        percentile_us=quantiles.percentile(ordered_us, share),
+        percentile_low_us=least_us,
+        percentile_high_us=most_us,
         certifies=100 * (1 - rate_bounds(effective_misses, effective_n, confidence)[1]),
         max_certifies=100 * (1 - rate_bounds(0, effective_n, confidence)[1]),
         miss_rate_low=low,

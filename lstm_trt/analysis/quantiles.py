@@ -67,13 +67,14 @@ def count_outliers(values_ns: np.ndarray) -> int:
 
 
 def share_of(percentile: str | float | Fraction) -> Fraction:
-    """A percentile as an exact share: `99.9` -> 999/1000; raises `UsageError` if not between 0 and 100."""
+    """A percentile as an exact share: `99.9` -> 999/1000; raises `UsageError` for less than 50 or 100 and more."""
     try:
         share = Fraction(str(percentile)) / 100
     except (ValueError, ZeroDivisionError):
         raise UsageError(f"a percentile must be a number such as 99.9, not {percentile!r}") from None
-    if not 0 < share < 1:
-        raise UsageError(f"a percentile must be between 0 and 100, not {percentile}")
+    if not Fraction(1, 2) <= share < 1:
+        meant = f", not a share: did you mean {float(10000 * share):g}?" if Fraction(1, 2) <= 100 * share < 1 else ""
+        raise UsageError(f"a percentile is in percent, at least 50 and below 100, and not {percentile}{meant}")
     return share
 
 

@@ -76,7 +76,7 @@ def verdict_text(verdict: Verdict, name: str = "") -> str:
     lines = [f"{verdict.verdict}  {question(verdict)}" + (f"  {name}" if name else "")]
     if verdict.n == 0:
         return "\n  ".join([*lines, *verdict.reasons])
-    lines += [_maximum(verdict), _misses(verdict), *_certificate(verdict)]
+    lines += [_maximum(verdict), _percentile(verdict), _misses(verdict), *_certificate(verdict)]
     lines += [f"because {reason}" for reason in verdict.reasons]
     lines += [_dependence(verdict), *_drift(verdict), _firm(verdict.firm_statistics), *_to_record(verdict)]
     return "\n  ".join(lines)
@@ -128,6 +128,19 @@ def _maximum(verdict: Verdict) -> str:
     if len(verdict.rounds) > 1:
         text += "; by round " + " ".join(map(microseconds, verdict.max_us_rounds))
     return text
+
+
+def _percentile(verdict: Verdict) -> str:
+    bounds = [
+        f"{side} {microseconds(bound)} us" if bound is not None else f"{none} bound at n = {verdict.n}"
+        for side, none, bound in (
+            ("at least", "no lower", verdict.percentile_low_us),
+            ("at most", "no upper", verdict.percentile_high_us),
+        )
+    ]
+    measured = f"p{short_number(verdict.percentile)} {microseconds(verdict.percentile_us)} us, {', '.join(bounds)}"
+    deadline = f"deadline {short_number(verdict.deadline_us)} us"
+    return f"{measured} (one-sided bounds, {_confidence(verdict)} confidence); {deadline}"
 
 
 def _misses(verdict: Verdict) -> str:

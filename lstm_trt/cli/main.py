@@ -2,7 +2,7 @@
 
 Exit status: 0 done; 1 nothing could be recorded, memory ran out, a notebook failed, a deadline is missed, or B is
 slower than A; 2 an error in the input, reported in one line; 3 not enough evidence for a verdict or a comparison; 70 a
-bug, with its traceback; 130 stopped by Ctrl-C.
+bug, with its traceback; 130 stopped by Ctrl-C; 141 the reader of the output closed the pipe (as a shell shows SIGPIPE).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from typing import NoReturn, TextIO
 
 from lstm_trt import __version__
-from lstm_trt.config.errors import LabError, MemoryExhausted, UsageError
+from lstm_trt.config.errors import LabError, MemoryExhausted, UsageError, printable
 from lstm_trt.config.format import WIDTH, table_lines, wrapped
 from lstm_trt.registry import COMMANDS
 
-EXIT_FAILED, EXIT_BUG, EXIT_STOPPED = 1, 70, 130
+EXIT_FAILED, EXIT_BUG, EXIT_STOPPED, EXIT_PIPE = 1, 70, 130, 141
 
 #: Errors of the machine (full disk, no permission), which are not bugs.
 _ENVIRONMENT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
@@ -120,13 +120,13 @@ def main(given: Sequence[str] | None = None) -> int:
     except LabError as error:
         return _refuse(error, error.exit_status)
     except MemoryError as error:
-        return _refuse(f"not enough memory: {error}", MemoryExhausted.exit_status)
+        return _refuse(f"not enough memory: {error}".rstrip(": "), MemoryExhausted.exit_status)
     except KeyboardInterrupt:
         show("lstm-trt: stopped", sys.stderr)
         return EXIT_STOPPED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe
-        return 0
+        return EXIT_PIPE
     except OSError as error:
         return _refuse(error, LabError.exit_status) if error.errno in _ENVIRONMENT_ERRORS else _bug()
     except Exception:
@@ -138,15 +138,17 @@ def _stop(signal_number: int, frame: object) -> NoReturn:
 
 
 def show(answer: object, file: TextIO | None = None) -> None:
-    """Print a text, or the text of an object, for the width of the terminal; unchanged if it is not a terminal."""
+    """Print a text, or the text of an object, wrapped at the width of a terminal; control characters as escapes.
+
+    Names in files of the user may contain them. An object whose own text has colours, and nothing of such files, says
+    so by its attribute `coloured`.
+    """
     file = file or sys.stdout
-    if not file.isatty():
-        print(answer, file=file, flush=True)
-        return
-    width = shutil.get_terminal_size().columns
+    width = shutil.get_terminal_size().columns if file.isatty() else None
     before = WIDTH.set(width)
     try:
-        print(wrapped(str(answer), width), file=file, flush=True)
+        text = str(answer) if getattr(answer, "coloured", False) else printable(str(answer), keep="\n")
+        print(wrapped(text, width) if width else text, file=file, flush=True)
     finally:
         WIDTH.reset(before)
 

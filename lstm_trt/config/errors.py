@@ -20,6 +20,13 @@ def first_line(error: BaseException) -> str:
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
+def printable(text: str, keep: str = "") -> str:
+    """The text with control characters, except those in `keep`, as escapes such as `\\x1b`."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
 class LabError(Exception):
     """Base of all errors that a user can cause or fix; the text is one line.
 
@@ -30,7 +37,7 @@ class LabError(Exception):
 
     def __str__(self) -> str:
         """The text, with control characters as escapes: names in damaged files may contain them."""
-        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in super().__str__())
+        return printable(super().__str__())
 
 
 class UsageError(LabError):
@@ -66,9 +73,13 @@ class RuntimeUnavailable(LabError):
 
 
 class ConfigurationFailed(LabError):
-    """One configuration failed at `stage` (one of `STAGES`); a sweep continues with the next."""
+    """One configuration failed at `stage` (one of `STAGES`); a sweep continues with the next.
+
+    `invalid`: its protocol cannot be carried out with this network.
+    """
 
     stage = "run"
+    invalid = False
 
 
 class ExportFailed(ConfigurationFailed):
@@ -144,8 +155,11 @@ def run_failure(name: str, error: Exception) -> LabError:
 
 
 def is_memory_message(text: str) -> bool:
-    """Whether a library's message reports that memory ran out."""
-    return any(pattern in text.lower() for pattern in _NO_MEMORY)
+    """Whether a library's message reports that memory ran out.
+
+    glibc's "cannot allocate memory in static TLS block" does not: a library was loaded too late.
+    """
+    return "static tls" not in text.lower() and any(pattern in text.lower() for pattern in _NO_MEMORY)
 
 
 def is_memory_error(error: BaseException | None) -> bool:

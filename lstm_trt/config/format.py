@@ -14,6 +14,8 @@ import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from contextvars import ContextVar
 
+from lstm_trt.config.errors import printable
+
 #: Width of the terminal that is printed to, in characters; None if it is none.
 WIDTH: ContextVar[int | None] = ContextVar("WIDTH", default=None)
 
@@ -245,6 +247,7 @@ def table_lines(
     With `wrap` the last column is wrapped onto several lines, of at most `width` characters (default: `WIDTH`).
     """
     width = width or WIDTH.get()
+    rows = [list(map(printable, row)) for row in rows]
     size = max((len(row) for row in ([header] if header else rows)), default=0)
     columns = [[row[k] for row in rows if k < len(row) - (len(row) < size)] for k in range(size)]
     names = list(header) if header else [""] * size

@@ -290,6 +290,8 @@ def TorchNetwork(
         for what, names, needed in (("input", named, len(example)), ("output", answers, len(results))):
             if len(names) != needed:
                 raise UsageError(f"{name} has {needed} {what}s, but {len(names)} names were given")
+        tensors = dict(zip((*named, *answers), (*example, *results), strict=True))
+        _check_axes(dynamic_axes or {}, tensors)
         content = export_module(module, example, name, None, dynamic_axes, named, answers)
     except LabError:
         raise
@@ -310,6 +312,16 @@ def TorchNetwork(
     np.savez(buffer, **arrays)
     cache.keep("onnx", network.sha256, ".torch.npz", buffer.getvalue())
     return network
+
+
+def _check_axes(dynamic_axes: Mapping[str, Mapping[int, str]], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raises `UsageError` for an unknown input or output, or an axis that it lacks; PyTorch would ignore them."""
+    for name, axes in dynamic_axes.items():
+        if name not in tensors:
+            raise UsageError(f"dynamic_axes: no input or output is called {name!r}: there are {listed(tensors)}")
+        for axis in axes:
+            if not (isinstance(axis, int) and 0 <= axis < tensors[name].dim()):
+                raise UsageError(f"dynamic_axes: {name!r} has the axes 0 to {tensors[name].dim() - 1}, not {axis!r}")
 
 
 def torch_answers(network: OnnxNetwork) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import lstm_trt
 from lstm_trt import registry, runtimes
@@ -73,6 +73,9 @@ class Report:
     machine: dict[str, object]
     checks: list[Check]
     implementations: list[ImplementationRow] = field(default_factory=list)
+
+    #: For `cli.main.show`: the text has colours of its own.
+    coloured: ClassVar[bool] = True
 
     def as_dict(self) -> dict:
         return asdict(self)

@@ -222,6 +222,8 @@ def check_clocks(columns: Mapping[str, np.ndarray], first: ClockPair, last: Cloc
 class PeriodTooShort(RunFailed):
     """The period is shorter than the step's median latency."""
 
+    invalid = True
+
 
 @dataclass(frozen=True)
 class Trials:

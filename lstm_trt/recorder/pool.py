@@ -79,6 +79,7 @@ class WorkerPool:
     """The processes of one campaign; a context manager that ends all of them.
 
     `wait`: whether to wait while another recording uses the same cores or device, instead of raising `UsageError`.
+    `single`: for one configuration; one that is invalid raises `UsageError` and leaves no failure row.
     `interpreters`: configuration id -> Python of its worker; None, or no entry, is the current one.
     """
 
@@ -88,8 +89,9 @@ class WorkerPool:
         memory_limit: int | None = None,
         interpreters: Mapping[str, Interpreter | None] | None = None,
         wait: bool = True,
+        single: bool = False,
     ) -> None:
-        self._wait = wait
+        self._wait, self._single = wait, single
         self._interpreters = dict(interpreters or {})
         self.time_limit_s = time_limit_s
         self.memory_limit = memory_limit if memory_limit is not None else memory_limit_bytes()
@@ -206,6 +208,8 @@ class WorkerPool:
             if not preparer.SHARED_REFERENCE:
                 Path(job["reference"]["answers_path"]).unlink(missing_ok=True)
         except ConfigurationFailed as error:
+            if self._single and error.invalid:
+                raise UsageError(str(error)) from None
             detail = _without_paths(getattr(error, "detail", ""))
             failure = Failure(configuration, round, error.stage, str(error), {"detail": detail} if detail else {})
         ended = time.monotonic()
@@ -353,7 +357,7 @@ def record_configuration(
         else:
             folder = files.make_folder(Path(out))
             stack.enter_context(folder_lock(folder))
-        pool = stack.enter_context(WorkerPool(time_limit_s, wait=wait))
+        pool = stack.enter_context(WorkerPool(time_limit_s, wait=wait, single=True))
         number = next_round(configuration, folder)
         outcome = pool.record(configuration, number, folder, listener, control=control)
         outcome.check(kept=out is not None)

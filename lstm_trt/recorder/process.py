@@ -53,12 +53,14 @@ def memory_limit_bytes() -> int:
 class WorkerLost(ConfigurationFailed):
     """A process failed, died, hung or used too much memory; `stage` is where, `detail` is its traceback, if any.
 
+    `invalid`: the protocol cannot be carried out with this network.
+
     A network that a runtime cannot export or build is an error in the input.
     """
 
-    def __init__(self, stage: str, reason: str, detail: str = "") -> None:
+    def __init__(self, stage: str, reason: str, detail: str = "", invalid: bool = False) -> None:
         super().__init__(reason)
-        self.stage, self.detail = stage, detail
+        self.stage, self.detail, self.invalid = stage, detail, invalid
         self.exit_status = 2 if stage in ("export", "build") else 1
 
 
@@ -171,7 +173,8 @@ class Process:
         if message["event"] == "failed":
             if message["spent"]:
                 self.close()
-            raise WorkerLost(message["stage"] or self._known_stage(), message["reason"], message.get("detail", ""))
+            more = {name: message[name] for name in ("detail", "invalid") if name in message}
+            raise WorkerLost(message["stage"] or self._known_stage(), message["reason"], **more)
         return message["event"] in ("done", "refused")
 
     def _known_stage(self) -> str:

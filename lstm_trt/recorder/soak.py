@@ -234,7 +234,7 @@ def soak(
     """
     configuration = describe(workload, runtime, soak_protocol(for_s, protocol), options, mode)
     folder = files.make_folder(Path(out))
-    with folder_lock(folder), WorkerPool(wait=wait) as pool:
+    with folder_lock(folder), WorkerPool(wait=wait, single=True) as pool:
         damaged = [f"{path.name} was damaged and has been moved aside" for path in folders.tidy(folder)]
         rest = rest_of(configuration, folder)
         if rest.continues is not None:

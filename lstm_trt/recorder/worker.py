@@ -159,7 +159,7 @@ def main() -> int:
             # The device may be in an undefined state: a failed graph capture, for example, leaves an allocator in it.
             on_device = job["configuration"]["options"]["device"] != "cpu"
             spent = error.stage in ("memory", "run", "time") or (on_device and error.stage == "build")
-            send("failed", stage=error.stage, reason=str(error), spent=spent)
+            send("failed", stage=error.stage, reason=str(error), spent=spent, invalid=error.invalid)
             if spent:
                 return 1
         except StoreError as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UsageError, printable
 from lstm_trt.config.format import count
 from lstm_trt.config.shape import AXES
 from lstm_trt.store.samples import BLOCK_CAUSES, TRIAL_CAUSES, Group, NoTrials, Sample
@@ -97,7 +97,7 @@ def groups_of_table(
             )
             for number, rows in rounds
         ]
-        label = ", ".join(f"{key}={value}" for key, value in fields.items()) or Path(table.where).name
+        label = ", ".join(f"{key}={printable(str(value))}" for key, value in fields.items()) or Path(table.where).name
         group = Group(label, tuple(sample for sample in samples if not sample.warmup.all()), fields)
         missing = total - sum(len(rows) for _, rows in rounds)
         if 2 * missing > total:

@@ -14,6 +14,7 @@ import math
 import re
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -97,8 +98,8 @@ class Table:
     lines: Sequence[int] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for name in self.names:
-            self._refuse_several([other for other in self.names if other == name])
+        for name, times in Counter(self.names).items():
+            self._refuse_several([name] * times)
 
     def _refuse_several(self, alike: Sequence[str]) -> None:
         if len(alike) > 1:

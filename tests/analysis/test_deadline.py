@@ -28,7 +28,7 @@ from lstm_trt.analysis.deadline import (
     firm_statistics,
     judge,
 )
-from lstm_trt.analysis.quantiles import proves_below, rate_bounds, trials_for_share
+from lstm_trt.analysis.quantiles import interval_ranks, proves_below, rate_bounds, share_of, trials_for_share
 from lstm_trt.analysis.text import sentence, verdict_line, verdict_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import percent_certified
@@ -123,6 +123,21 @@ def test_missed_by_the_exact_lower_bound():
     verdict = judge(of(with_misses(3000, spread(3000, 6))), 200)
     assert verdict.verdict == NOT_ENOUGH and verdict.miss_rate_low <= 0.001
     assert "not below the allowed rate" in verdict.reasons[0] and "record" not in verdict_text(verdict)
+
+
+def test_the_measured_percentile_stands_between_its_bounds():
+    """They are consistent with the test: MET exactly if the upper bound of the percentile is within the deadline."""
+    latency_ns = 1e5 + np.arange(3000)[np.argsort(np.arange(3000) * 7 % 3000)]  # distinct, in no order
+    ranks = interval_ranks(3000, share_of("99"), 2 * 0.95 - 1)
+    verdict = judge(of(latency_ns), 200, "99")
+    found = [verdict.percentile_low_us, verdict.percentile_us, verdict.percentile_high_us]
+    assert found == pytest.approx([(1e5 + rank - 1) / 1e3 for rank in (ranks[0], 2970, ranks[1])], rel=1e-12)
+    assert verdict.effective_n == 3000
+    for deadline_us in (verdict.percentile_high_us, np.nextafter(verdict.percentile_high_us, 0) - 1e-6):
+        met = judge(of(latency_ns), float(deadline_us), "99").verdict_if_independent == MET
+        assert met == (deadline_us == verdict.percentile_high_us)
+    short = judge(of(latency_ns[:100]), 200, "99.9")
+    assert short.percentile_high_us is None and "no upper bound at n = 100" in verdict_text(short)
 
 
 def test_what_the_trials_certify():

@@ -6,13 +6,19 @@ import csv
 import gzip
 import io
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lstm_trt.store import files, schema
+from lstm_trt.config.errors import UsageError
+from lstm_trt.store import files, schema, tables
+from lstm_trt.store.runs import load
+from tests.conftest import ROOT
 from tests.store.test_samples import put
 from tests.store.test_store import planted
 
@@ -149,8 +155,10 @@ def test_a_folder_of_one_configuration_is_a_list_too(tmp_path, answer):
         (("--deadline-us", "nan"), "nan"),
         (("--deadline-us", "inf"), "inf"),
         (("--deadline-us", "soon"), "invalid float value: 'soon'"),
-        (("--deadline-us", "5", "--percentile", "100"), "between 0 and 100"),
-        (("--deadline-us", "5", "--percentile", "0"), "between 0 and 100"),
+        (("--deadline-us", "5", "--percentile", "100"), "at least 50 and below 100"),
+        (("--deadline-us", "5", "--percentile", "0"), "at least 50 and below 100"),
+        (("--deadline-us", "5", "--percentile", "49.9"), "at least 50 and below 100, and not 49.9"),
+        (("--deadline-us", "5", "--percentile", "0.999"), "not 0.999, not a share: did you mean 99.9?"),
         (("--deadline-us", "5", "--percentile", "most"), "'most'"),
         (("--deadline-us", "5", "--confidence", "95"), "0.95"),
         (("--deadline-us", "5", "--confidence", "1"), "0.95"),
@@ -161,6 +169,44 @@ def test_a_folder_of_one_configuration_is_a_list_too(tmp_path, answer):
 )
 def test_mistakes_of_verdict(tmp_path, mistake, arguments, message):
     assert message in mistake("verdict", put(tmp_path / "t.csv", {"latency_us": [1, 2, 3]}), *arguments)
+
+
+def test_control_characters_of_a_file_never_reach_the_terminal(tmp_path, lab):
+    """A name that would clear the screen, set its colour, or begin a new line; JSON escapes them itself."""
+    hostile = "\x1b[2J\x1b[31mred\x07\x9b1m"
+    columns = {"model": [hostile] * 40 + ["b"] * 40, "latency_us": [*range(100, 180)]}
+    path = put(tmp_path / "t.csv", columns)
+    for command in (("verdict", path, "--deadline-us", 500), ("outliers", path), ("summarize", path)):
+        for form in (("--format", "json"), ()):
+            result = lab(*command, "--group-by", "model", *form)
+            shown = result.stdout + result.stderr
+            assert all(letter.isprintable() or letter == "\n" for letter in shown), shown
+            assert "\\x1b[2J" in shown or "\\u001b[2J" in shown
+    assert hostile in [group.group["model"] for group in load(path, group_by=["model"])]  # the data are as they were
+
+
+def test_a_missed_deadline_is_never_hidden_by_a_closed_pipe(tmp_path):
+    """`verdict ... | head -1` in a shell with pipefail; the reader is gone before anything is written."""
+    path = put(tmp_path / "t.csv", {"latency_us": [300] * 400})
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "lstm_trt", "verdict", path, "--deadline-us", "200", "--percentile", "99"]
+    with open(write, "w") as pipe:
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert done.returncode == 141 and done.stderr == ""
+    done = subprocess.run(["bash", "-c", '"$@" | head -1; exit ${PIPESTATUS[0]}', "-", *command], cwd=ROOT)
+    assert done.returncode in (1, 141)
+
+
+def test_a_table_with_thousands_of_columns_is_read_in_one_pass_over_their_names(tmp_path, monkeypatch):
+    """It took minutes for 10 000 columns: for each name all names were compared."""
+    path = put(tmp_path / "t.csv", {"latency_us": [1, 2, 3], **{f"c{k}": [k] * 3 for k in range(500)}})
+    passes, names = [], tables.Table.names.fget
+    monkeypatch.setattr(tables.Table, "names", property(lambda table: passes.append(1) or names(table)))
+    assert load(path)[0].n == 3 and len(passes) < 50
+    (tmp_path / "u.csv").write_text("latency_us,c7,c7,c7\n1,2,3,4\n5,6,7,8\n")
+    with pytest.raises(UsageError, match="3 columns named c7"):
+        load(tmp_path / "u.csv")
 
 
 ARGUMENTS = {

@@ -31,6 +31,7 @@ def wrapped(inner: str) -> RuntimeError:
         (RuntimeError("OOM when allocating tensor with shape[1]"), MemoryExhausted),
         (wrapped("CUDA out of memory. Tried to allocate 2.00 GiB"), MemoryExhausted),
         (wrapped("no such thing"), BuildFailed),
+        (OSError("libx.so: cannot allocate memory in static TLS block"), BuildFailed),
         (ValueError("no\nsuch thing"), BuildFailed),
     ],
 )

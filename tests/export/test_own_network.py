@@ -252,6 +252,8 @@ def test_a_module_is_exported_with_its_outputs():
         (dict(example_inputs=(torch.zeros(4, 1, 5), *example[1:])), "cannot be run with the example inputs"),
         (dict(example_inputs=[1]), "must be a tensor"),
         (dict(example_inputs=example, output_names=["one"]), "3 outputs, but 1 names"),
+        (dict(example_inputs=example, dynamic_axes={"sample": {0: "time"}}), "no input or output is called 'sample'"),
+        (dict(example_inputs=example, dynamic_axes={"samples": {3: "time"}}), "'samples' has the axes 0 to 2, not 3"),
     ):
         with pytest.raises((UsageError, ExportFailed), match=words):
             TorchNetwork(module, **wrong)
