@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lstm_trt.config.format import count
-from lstm_trt.machine import facts, gpu, linux
+from lstm_trt.machine import facts, floor, gpu, linux
 from lstm_trt.machine.linux import ROOT, read_int, read_text
 
 VERDICTS = ("good", "attention", "unknown")
@@ -268,6 +268,15 @@ def huge_pages(root: Path) -> Found:
         return mode, "good", "pages are merged only if a program requests it"
     meaning = "the kernel may stop the process to find and merge pages"
     return mode, "attention", meaning, f"echo madvise | sudo tee {folder}"
+
+
+@check("roofline bound")
+def roofline_bound(root: Path) -> Found:
+    try:
+        name = floor.core_probe(root).name
+    except floor.NoBound as reason:
+        return "none", "unknown", str(reason)
+    return f"measured with {name}", "good", "no float32 implementation on these cores can be faster"
 
 
 @check("virtual machine", "a hypervisor may take time from the cores")

@@ -220,6 +220,7 @@ def prepare(
                 "pilot": piloted,
                 "floor_ns": None,
                 "floor_limited_by": None,
+                "floor_missing": None,
                 "gpu_before": watcher.gpu_state(),
                 **({"costs_s": dict(step.costs)} if step.costs else {}),
                 **preparer.provenance(configuration, reference),
