@@ -359,7 +359,7 @@ def load(root: Path) -> Found:
 def _asked(function: str) -> object | None:
     """The answer of NVML about the first GPU; None without one."""
     with gpu.Nvml() as session:
-        return session.ask(function, session.first())
+        return session.ask(function, session.device())
 
 
 @check("GPU driver", checks=GPU_CHECKS)
@@ -400,7 +400,7 @@ def persistence_mode(root: Path) -> Found:
 @check("GPU clocks", "NVML does not state them", checks=GPU_CHECKS)
 def gpu_clocks(root: Path) -> Found:
     with gpu.Nvml() as session:
-        handle = session.first()
+        handle = session.device()
         most = handle and session.describe(handle)["max_sm_mhz"]
         now = handle and session.read(handle)["gpu_sm_mhz"]
     if not most:
