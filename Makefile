@@ -129,8 +129,11 @@ figures: $(VENV)/.core
 	@$(BIN)/$$(sed -n 's/^<!-- coverage: \(.*\) -->$$/\1/p' docs/literature.md) \
 	  | sed -i -e '/^<!-- coverage/,/^<!-- end of/{//!d}' -e '/^<!-- coverage/r /dev/stdin' docs/literature.md
 	@$(BIN)/lstm-trt outliers data/epyc/arrivals --figures figures/epyc/arrivals > /dev/null
-	@$(BIN)/lstm-trt verdict data/epyc/confirm --deadline-us $(DEADLINE_US) --figures figures/epyc/confirm > /dev/null; \
-	  case $$? in 0|1|3) ;; *) exit 1 ;; esac
+	@$(BIN)/lstm-trt summarize data/xeon/own-network --deadline-us 100 --figures figures/xeon/own-network > /dev/null
+	@for topic in confirm deadline; do \
+	  $(BIN)/lstm-trt verdict data/epyc/$$topic --deadline-us $(DEADLINE_US) --figures figures/epyc/$$topic > /dev/null; \
+	  case $$? in 0|1|3) ;; *) exit 1 ;; esac; \
+	done
 
 lab: $(VENV)/.lab
 	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks/00_overview.ipynb

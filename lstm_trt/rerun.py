@@ -139,7 +139,7 @@ def check_notebooks(
     try:
         import papermill  # noqa: F401
     except ImportError:
-        raise UsageError("rerun needs papermill: pip install -e '.[dev]'") from None
+        raise UsageError("rerun needs papermill: pip install -e '.[lab]'") from None
     if not paths:
         raise UsageError("give at least one notebook")
     twice = sorted(parameters.keys() & raw.keys())
@@ -211,7 +211,7 @@ def _kernel(path: Path, notebook: NotebookNode, wanted: str | None) -> str:
     try:
         spec = manager.get_kernel_spec(name)
     except NoSuchKernel:
-        present = ", ".join(sorted(manager.find_kernel_specs())) or "none: pip install -e '.[dev]'"
+        present = ", ".join(sorted(manager.find_kernel_specs())) or "none: pip install -e '.[lab]'"
         raise UsageError(
             f"{path}: kernel {name!r} is not installed; available: {present}; choose one with --kernel"
         ) from None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -259,8 +261,36 @@ def test_every_notebook_that_cannot_run_is_named(tmp_path, monkeypatch):
 
 def test_a_missing_papermill_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "papermill", None)
-    with pytest.raises(UsageError, match=r"pip install -e '\.\[dev\]'"):
+    with pytest.raises(UsageError, match=r"pip install -e '\.\[lab\]'"):
         check_notebooks([tmp_path / "a.ipynb"], {}, {})
+
+
+def test_a_missing_kernel_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setattr("jupyter_client.kernelspec.KernelSpecManager.find_kernel_specs", lambda manager: {})
+    with pytest.raises(UsageError, match=r"not installed; available: none: pip install -e '\.\[lab\]'"):
+        check_notebooks([notebook(tmp_path / "a.ipynb", kernel="planted")], {}, {})
+
+
+def printed() -> list[str]:
+    """The arguments of this command in README, the notebooks and its help, one text for each example."""
+    texts = [(ROOT / "README.md").read_text(), command.EXAMPLE]
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        texts += [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "markdown"]
+    return [found for text in texts for found in re.findall(r"lstm-trt rerun ([^`\n]+)", text)]
+
+
+def test_examples_run_as_printed(monkeypatch):
+    """The parameters are those of the notebooks, and the data that ships has recordings for their values."""
+    monkeypatch.chdir(ROOT / "notebooks")
+    examples = [parse(*shlex.split(arguments)) for arguments in printed()]
+    assert len(examples) >= 3
+    for example in examples:
+        values = {name: parse_value(value) for name, value in example.parameter}
+        for checked in check_notebooks([ROOT / path for path in example.notebooks], values, dict(example.raw)):
+            cells = [cell.source for cell in checked.notebook.cells if cell.cell_type == "code"]
+            known: dict[str, object] = {}
+            exec(cells[0], known)
+            exec(cells[1], known | values)  # loads the data
 
 
 @pytest.mark.parametrize(

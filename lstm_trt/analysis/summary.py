@@ -183,7 +183,8 @@ def summarize(runs: Any, by_round: bool = False, clusters: bool = True) -> Summa
             group = configuration.workload.group_fields(configuration.mode)
             failure = NoTrials(item.stage, item.reason)
             rows.append(_failed(configuration, group, failure, machine, number))
-    return Summary(runs, tuple(sorted(rows, key=_place) if runs.own else rows), runs.warnings)
+    missing = dict.fromkeys(f"no roofline bound: {group.floor_missing}" for group in groups if group.floor_missing)
+    return Summary(runs, tuple(sorted(rows, key=_place) if runs.own else rows), (*runs.warnings, *missing))
 
 
 def summarize_groups(groups: Iterable[Group], by_round: bool = False, clusters: bool = True) -> list[SummaryRow]:

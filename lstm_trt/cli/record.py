@@ -111,6 +111,8 @@ class _Progress:
 
     def __call__(self, event: dict) -> None:
         match event["event"]:
+            case "floor" if "missing" in event:
+                print_progress(f"{self._name}: no roofline bound: {event['missing']}")
             case "floor":
                 print_progress(f"{self._name}: roofline bound {latency(event['floor_ns'] / 1e3, 3)}")
             case "progress":

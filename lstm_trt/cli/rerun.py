@@ -12,7 +12,7 @@ from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
 from lstm_trt.rerun import Run, parse_value, parse_yaml, rerun
 
-EXAMPLE = "lstm-trt rerun notebooks/03_layers.ipynb notebooks/04_batch_size.ipynb -p trials 1000"
+EXAMPLE = "lstm-trt rerun notebooks/03_layers.ipynb notebooks/04_batch_size.ipynb -p deadline_us 500"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

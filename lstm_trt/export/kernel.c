@@ -3,7 +3,8 @@
    All sizes are compile-time constants of the callers, so that the compiler unrolls the inner loops and keeps the sums
    in registers. Matrices are packed by columns: groups of some vectors of VL columns, and in a group row after row, so
    that a product reads its weights once and in order. A NaN is passed on: neither minimum and maximum nor the
-   construction of powers of two drop it. */
+   construction of powers of two drop it. Flags such as -ffast-math change the last bits only: sums that must not be
+   reordered, and numbers that may be a NaN, are made OPAQUE. */
 
 #include <stdint.h>
 #include <string.h>
@@ -34,15 +35,37 @@ typedef int32_t ivec __attribute__((vector_size(4 * VL), may_alias));
 #define BLOCKS(units) (((units) + VL - 1) / VL)
 #define PADDED(units) (BLOCKS(units) * VL)
 
+/* An empty instruction that might change the vector x, so that the compiler knows nothing about its value. */
+#if defined(__AVX512F__)
+#define OPAQUE(x) __asm__("" : "+v"(x))
+#elif defined(__SSE__)
+#define OPAQUE(x) __asm__("" : "+x"(x))
+#elif defined(__aarch64__)
+#define OPAQUE(x) __asm__("" : "+w"(x))
+#else
+#define OPAQUE(x) __asm__("" : "+m"(x))
+#endif
+
+INLINE vec choose(ivec condition, vec a, vec b) { return (vec)(((ivec)a & condition) | ((ivec)b & ~condition)); }
+
 /* The smaller and the larger; if x is a NaN, the result is. */
-#if VL == 16
+#if __FINITE_MATH_ONLY__ /* a compiler may exchange the operands of minima and comparisons, so NaN are found by their bits */
+INLINE vec bounded(vec x, float a, int sign)
+{
+    const vec bound = a - (vec){0};
+    OPAQUE(x);
+    const ivec beyond = sign > 0 ? x > bound : x < bound, missing = ((ivec)x & 0x7fffffff) > 0x7f800000;
+    return choose(beyond & ~missing, bound, x);
+}
+INLINE vec least(float a, vec x) { return bounded(x, a, 1); }
+INLINE vec most(float a, vec x) { return bounded(x, a, -1); }
+#elif VL == 16
 INLINE vec least(float a, vec x) { return (vec)_mm512_min_ps((__m512)(a - (vec){0}), (__m512)x); }
 INLINE vec most(float a, vec x) { return (vec)_mm512_max_ps((__m512)(a - (vec){0}), (__m512)x); }
 #elif VL == 8
 INLINE vec least(float a, vec x) { return (vec)_mm256_min_ps((__m256)(a - (vec){0}), (__m256)x); }
 INLINE vec most(float a, vec x) { return (vec)_mm256_max_ps((__m256)(a - (vec){0}), (__m256)x); }
 #else
-INLINE vec choose(ivec condition, vec a, vec b) { return (vec)(((ivec)a & condition) | ((ivec)b & ~condition)); }
 INLINE vec least(float a, vec x) { return choose(x > a - (vec){0}, a - (vec){0}, x); }
 INLINE vec most(float a, vec x) { return choose(x < a - (vec){0}, a - (vec){0}, x); }
 #endif
@@ -98,8 +121,12 @@ INLINE vec exponential(vec x)
 {
     const float to_integer = 12582912.f; /* 1.5 * 2^23: the sum has the nearest integer in its last bits */
     x = most(-87.f, least(87.f, x));
-    vec sum = x * 1.44269504f + to_integer, n = sum - to_integer;
-    vec r = x - n * 0.693359375f + n * 2.12194440e-4f, s = r * r;
+    vec sum = x * 1.44269504f + to_integer;
+    OPAQUE(sum);
+    vec n = sum - to_integer, r = x - n * 0.693359375f;
+    OPAQUE(r);
+    r += n * 2.12194440e-4f;
+    vec s = r * r;
     vec p = (r * 1.9875691500e-4f + 1.3981999507e-3f) * s + (r * 8.3334519073e-3f + 4.1665795894e-2f);
     p = p * s + (r * 1.6666665459e-1f + 5.0000001201e-1f);
     p = p * s + (r + 1.f);

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lstm_trt.config.format import count
-from lstm_trt.machine import facts, gpu, linux
+from lstm_trt.machine import facts, floor, gpu, linux
 from lstm_trt.machine.linux import ROOT, read_int, read_text
 
 VERDICTS = ("good", "attention", "unknown")
@@ -270,6 +270,15 @@ def huge_pages(root: Path) -> Found:
     return mode, "attention", meaning, f"echo madvise | sudo tee {folder}"
 
 
+@check("roofline bound")
+def roofline_bound(root: Path) -> Found:
+    try:
+        name = floor.core_probe(root).name
+    except floor.NoBound as reason:
+        return "none", "unknown", str(reason)
+    return f"measured with {name}", "good", "no float32 implementation on these cores can be faster"
+
+
 @check("virtual machine", "a hypervisor may take time from the cores")
 def virtual_machine(root: Path) -> Found:
     kind = linux.hypervisor(root)
@@ -350,7 +359,7 @@ def load(root: Path) -> Found:
 def _asked(function: str) -> object | None:
     """The answer of NVML about the first GPU; None without one."""
     with gpu.Nvml() as session:
-        return session.ask(function, session.first())
+        return session.ask(function, session.device())
 
 
 @check("GPU driver", checks=GPU_CHECKS)
@@ -391,7 +400,7 @@ def persistence_mode(root: Path) -> Found:
 @check("GPU clocks", "NVML does not state them", checks=GPU_CHECKS)
 def gpu_clocks(root: Path) -> Found:
     with gpu.Nvml() as session:
-        handle = session.first()
+        handle = session.device()
         most = handle and session.describe(handle)["max_sm_mhz"]
         now = handle and session.read(handle)["gpu_sm_mhz"]
     if not most:

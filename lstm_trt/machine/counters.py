@@ -173,7 +173,7 @@ class Watcher:
         self._nvml = self._gpu = None
         if self.device != "cpu":
             self._nvml = Nvml().__enter__()
-            self._gpu = self._nvml.first()
+            self._gpu = self._nvml.device()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -37,10 +37,7 @@ ARM_CORES = {
 @lru_cache(maxsize=8)
 def cpu_name(root: Path = ROOT) -> str:
     """Name of the processor according to the kernel, "AMD EPYC 9575F 64-Core Processor"."""
-    first: dict[str, str] = {}
-    for line in (read_text("/proc/cpuinfo", root) or "").splitlines():
-        key, _, value = line.partition(":")
-        first.setdefault(key.strip(), " ".join(value.split()))
+    first = linux.cpuinfo(root)
     for key in ("model name", "Model", "Hardware", "cpu model", "cpu"):
         if first.get(key):
             return first[key]

@@ -6,10 +6,11 @@ measured on request, in the calling process and on the core to which it is pinne
 
 A lower bound must not be too high, and no library call reaches the limit of a core: on a 2-core AMD EPYC, where a core
 does 250 GFLOP/s and reads 500 GB/s from its first-level cache, MKL's sgemm reached 95 GFLOP/s, and `torch.sum`, the
-fastest reader found, 210 GB/s. Therefore two loops run as machine code on x86-64: fused multiply-adds on registers,
+fastest reader found, 210 GB/s; with older instructions libraries reach still less, and a bound from their rates lay up
+to 2.5 times above real latencies. Therefore two loops run as machine code on x86-64: fused multiply-adds on registers,
 and repeated loads over a buffer. They are listed below as pairs of machine code and assembly (a test assembles the
-text and compares), and need a few hundred bytes of executable memory. If that is not allowed, or on another processor,
-the rates are measured with `torch`: they are 10 to 15 % too low, and the bounds too high by the same factor.
+text and compares), and need a few hundred bytes of executable memory. Where they cannot run, there is no bound, and
+`NoBound` says why.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from __future__ import annotations
 import ctypes
 import json
 import mmap
+import os
 import platform
 import struct
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from lstm_trt.config.errors import LabError
 from lstm_trt.config.shape import FLOAT32_BYTES
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine import facts, linux
@@ -33,13 +37,13 @@ from lstm_trt.store import cache
 #: Part of the cache key: raise it whenever rates of older files must not be used.
 FORMAT = 1
 
+#: Cached rates are measured again after this time at the latest.
+LONGEST_AGE_S = 30 * 24 * 3600
+
 KIB = 1024
 
 #: Working sets in bytes, 16 KiB to 256 MiB, two per doubling.
 WORKING_SETS = tuple(half * KIB << power for power in range(3, 18) for half in (2, 3))[:-1]
-
-#: Assumed size of the first-level data cache if the system does not state it.
-LARGEST_L1D_BYTES = 128 * KIB
 
 #: A loop as (machine code, assembly) per instruction; a label has no code.
 Listing = list[tuple[bytes, str]]
@@ -57,7 +61,14 @@ LOAD = {64: b"\x62\xf1\x7c\x48\x10\x80", 32: b"\xc5\xfc\x10\x80"}
 
 REGISTER = {64: "zmm", 32: "ymm"}
 
+#: Probes by register width in bytes. Older files have rates of the probe "torch", which are too low for a bound.
+PROBES = {64: "avx512", 32: "avx2"}
+
 END: Listing = [(b"\xc5\xf8\x77", "vzeroupper"), (b"\xc3", "ret")]
+
+
+class NoBound(LabError):
+    """No roofline bound can be trusted here; the text is the reason."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +77,7 @@ class MachineRates:
 
     `gflops_per_core`: float32 multiplications and additions (a fused one counts as two), 1e9/s. `read_gb_s`: (working
     set in bytes, 1e9 bytes/s) for reading that many bytes repeatedly, by increasing size. `cores`: number of such cores
-    that a bound assumes, with perfect scaling. `probe`: method of measurement, "avx512", "avx2" or "torch".
+    that a bound assumes, with perfect scaling. `probe`: method of measurement, one of `PROBES`.
     """
 
     gflops_per_core: float
@@ -133,8 +144,10 @@ def roofline_bound(workload: Workload, rates: MachineRates) -> RooflineBound:
     The weights of each layer and direction are a separate working set, since a runtime
     can work layer by layer. Gate functions, activations and calls are left out. The
     first step counts too: all runtimes that were examined multiply by the initial state,
-    even if it is zero.
+    even if it is zero. Raises `NoBound` if the rates are not those of one of `PROBES`.
     """
+    if rates.probe not in PROBES.values():
+        raise NoBound(f"rates measured with {rates.probe or 'an unknown method'} are too low for a lower bound")
     peak = rates.cores * rates.gflops_per_core  # flop/ns
 
     def traffic_ns(size: int) -> float:
@@ -199,7 +212,7 @@ class CoreProbe:
     """
 
     def __init__(self, width: int) -> None:
-        self.name = {64: "avx512", 32: "avx2"}[width]
+        self.name = PROBES[width]
         self.flops_per_round = ACCUMULATORS * 2 * width // FLOAT32_BYTES
         multiply, read = machine_code(multiply_loop(width)), machine_code(read_loop(width))
         start = -(-len(multiply) // 64) * 64
@@ -210,45 +223,20 @@ class CoreProbe:
         self.read = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)(address + start)
 
 
-def core_probe(root: Path = ROOT) -> CoreProbe | None:
-    """The widest probe that this processor supports; None without one, or if executable memory is refused."""
+def core_probe(root: Path = ROOT) -> CoreProbe:
+    """The widest probe that this processor supports.
+
+    Raises `NoBound` without one, or if executable memory is refused.
+    """
+    if platform.machine() not in ("x86_64", "AMD64"):
+        raise NoBound(f"the rates of a core can be measured on x86-64 only, not on {platform.machine()}")
     flags = linux.cpuinfo_flags(root)
-    if platform.machine() not in ("x86_64", "AMD64") or not {"avx2", "fma"} <= flags:
-        return None
+    if not {"avx2", "fma"} <= flags:
+        raise NoBound("the rates of a core are measured with AVX2 and FMA, which the processor does not have")
     try:
         return CoreProbe(64 if "avx512f" in flags else 32)
     except (OSError, ValueError):  # a hardened kernel
-        return None
-
-
-# Measurement with PyTorch
-
-
-def torch_multiply() -> list[tuple[int, Callable[[], object]]]:
-    """Pairs (floating point operations, call that does them); the fastest counts.
-
-    A convolution runs code of oneDNN, sgemm that of the BLAS library of torch; which is faster depends on the
-    processor.
-    """
-    import torch
-
-    size, channels, side = 512, 64, 58
-    a, b, out = torch.zeros(size, size), torch.zeros(size, size), torch.zeros(size, size)
-    calls: list[tuple[int, Callable[[], object]]] = [(2 * size**3, lambda: torch.mm(a, b, out=out))]
-    if platform.machine() in ("x86_64", "AMD64"):  # elsewhere a Winograd transform may save operations
-        image = torch.zeros(1, channels, side, side).to(memory_format=torch.channels_last)
-        kernel = torch.zeros(channels, channels, 3, 3).to(memory_format=torch.channels_last)
-        flops = 2 * 9 * channels * channels * (side - 2) ** 2
-        calls.append((flops, lambda: torch.nn.functional.conv2d(image, kernel)))
-    return calls
-
-
-def torch_read(buffer, size: int, passes: int) -> Callable[[], object]:
-    """A call that reads the first `size` bytes of a float32 tensor `passes` times."""
-    import torch
-
-    rows, sums = buffer[: size // FLOAT32_BYTES].expand(passes, size // FLOAT32_BYTES), torch.empty(passes)
-    return lambda: torch.sum(rows, 1, out=sums)
+        raise NoBound("the system refuses executable memory, with which the rates of a core are measured") from None
 
 
 # Measuring
@@ -257,68 +245,25 @@ def torch_read(buffer, size: int, passes: int) -> Callable[[], object]:
 def measure_rates(threads: int = 1, *, seconds: float = 1.2) -> MachineRates:
     """Measure the core that this process runs on, in about `seconds`; `threads` becomes `cores`.
 
-    All sizes are measured three times and the best rates are kept, so that other load does not make the bound too high.
+    All sizes are measured three times and the best rates are kept, so that other load does not make the bound too
+    high. Raises `NoBound` as `core_probe` does.
     """
-    probe = core_probe()
-    if probe is None:
-        return _measure_torch(threads, seconds)
     import numpy as np
 
+    probe, rounds, turns = core_probe(), 20_000, 3
     array = np.ones(WORKING_SETS[-1] + 4096, dtype=np.uint8)  # zeros would all be one physical page
     address = -(-array.ctypes.data // 4096) * 4096
-
-    def reader(size: int, passes: int) -> Callable[[], object]:
-        return lambda: probe.read(address, size, passes)
-
-    rounds = 20_000
-    multiply = [(rounds * probe.flops_per_round, lambda: probe.multiply(rounds))]
-    return _measure(multiply, reader, threads, seconds, probe.name)
-
-
-def _measure_torch(threads: int, seconds: float) -> MachineRates:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        buffer = torch.ones(WORKING_SETS[-1] // FLOAT32_BYTES)
-        with torch.inference_mode():
-            reader = lambda size, passes: torch_read(buffer, size, passes)  # noqa: E731
-            rates = _measure(torch_multiply(), reader, threads, seconds, "torch")
-    finally:
-        torch.set_num_threads(before)
-    # No call reads the first-level cache at its limit. A core can load at least one operand for each multiply-add, so
-    # that traffic from there never takes longer than arithmetic.
-    nearest = 2 * rates.gflops_per_core
-    l1d = (facts.describe()["caches"] or {}).get("L1d", LARGEST_L1D_BYTES)
-    pairs = tuple((size, max(rate, nearest) if size <= l1d else rate) for size, rate in rates.read_gb_s)
-    return replace(rates, read_gb_s=pairs)
-
-
-def _measure(
-    multiply: list[tuple[int, Callable[[], object]]],
-    reader: Callable[[int, int], Callable[[], object]],
-    threads: int,
-    seconds: float,
-    probe: str,
-) -> MachineRates:
-    turns = 3
     budget_ns = int(seconds * 1e9 / turns / (len(WORKING_SETS) + 4))
     peak, rates = 0.0, dict.fromkeys(WORKING_SETS, 0.0)
     for _ in range(turns):
-        for flops, call in multiply:
-            peak = max(peak, flops / _fastest_ns(call, 4 * budget_ns // len(multiply)))
+        took_ns = _fastest_ns(lambda: probe.multiply(rounds), 4 * budget_ns)
+        peak = max(peak, rounds * probe.flops_per_round / took_ns)
         for size in WORKING_SETS:
             passes = max(1, 4 * 2**20 // size)  # 10 to 100 us per call: the overhead of the call is negligible
-            rates[size] = max(rates[size], passes * size / _fastest_ns(reader(size, passes), budget_ns))
-    return MachineRates(
-        gflops_per_core=peak,
-        read_gb_s=tuple(rates.items()),
-        cores=threads,
-        cpu=facts.cpu_name(),
-        measured_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        probe=probe,
-    )
+            took_ns = _fastest_ns(partial(probe.read, address, size, passes), budget_ns)
+            rates[size] = max(rates[size], passes * size / took_ns)
+    measured_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return MachineRates(peak, tuple(rates.items()), threads, facts.cpu_name(), measured_at, probe.name)
 
 
 def _fastest_ns(call: Callable[[], object], budget_ns: int) -> int:
@@ -334,12 +279,13 @@ def _fastest_ns(call: Callable[[], object], budget_ns: int) -> int:
 
 
 def load_rates(threads: int = 1) -> MachineRates:
-    """The rates of this machine from the cache, measured if they are missing; `threads` becomes `cores`.
+    """The rates of this machine from the cache, measured if they are missing or old; `threads` becomes `cores`.
 
-    Raises `UsageError` if the cache cannot be written.
+    Raises `NoBound` as `core_probe` does, and `UsageError` if the cache cannot be written.
     """
-    probe = core_probe()
-    name = probe.name if probe else f"torch-{facts.installed_version('torch')}"
-    key = f"{facts.fingerprint(facts.describe())}-{name}-v{FORMAT}"
+    # A kernel or microcode with other mitigations changes rates, and so does a cloud that moves a machine.
+    kernel, microcode = os.uname().release, linux.cpuinfo().get("microcode")
+    software = [kernel, microcode, core_probe().name, FORMAT, time.time() // LONGEST_AGE_S]
+    key = f"{facts.fingerprint(facts.describe())}-{cache.sha256(json.dumps(software).encode())[:16]}"
     path, _, _ = cache.fetch("rates", key, ".json", lambda: json.dumps(measure_rates().as_dict()).encode())
     return replace(MachineRates.from_dict(json.loads(path.read_bytes())), cores=threads)

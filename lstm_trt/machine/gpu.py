@@ -108,8 +108,9 @@ READINGS = ("gpu_sm_mhz", "gpu_memory_mhz", "gpu_temperature_c", "gpu_power_mw",
 
 
 #: Bits of NVML's "clocks event reasons" (nvml.h, nvmlClocksEventReason*).
+IDLE = 0x001
 THROTTLE_REASONS = {
-    0x001: "gpu idle",
+    IDLE: "gpu idle",
     0x002: "application clocks setting",
     0x004: "software power cap",
     0x008: "hardware slowdown",
@@ -206,16 +207,16 @@ class Nvml:
         self.ask("nvmlShutdown")
         self.library, self.devices = None, []
 
-    def first(self) -> object | None:
-        """The GPU that is device 0 for CUDA, which can number them in another order and hide some."""
+    def device(self, place: int = 0) -> object | None:
+        """The GPU that is device `place` for CUDA, which can number them in another order and hide some."""
         try:
-            return self.ask("nvmlDeviceGetHandleByPciBusId", cuda_device().pci_bus_id.encode())
+            return self.ask("nvmlDeviceGetHandleByPciBusId", cuda_device(place).pci_bus_id.encode())
         except NoCudaDevice:
             return None
 
-    def one_process_only(self) -> bool:
-        """Whether the first GPU is in the compute mode EXCLUSIVE_PROCESS (nvml.h), in which a second process fails."""
-        return self.ask("nvmlDeviceGetComputeMode", self.first()) == 3
+    def one_process_only(self, place: int) -> bool:
+        """Whether a GPU is in the compute mode EXCLUSIVE_PROCESS (nvml.h), in which a second process fails."""
+        return self.ask("nvmlDeviceGetComputeMode", self.device(place)) == 3
 
     def ask(self, name: str, *arguments: object) -> object | None:
         """Call an NVML function by its name; None if this driver, GPU or version of pynvml does not support it."""

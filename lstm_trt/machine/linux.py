@@ -101,13 +101,19 @@ def isolated_cores(root: Path = ROOT) -> tuple[int, ...] | None:
     return tuple(sorted({*(booted or ()), *(partition or ())}))
 
 
-def cpuinfo_flags(root: Path = ROOT) -> frozenset[str]:
-    """Feature flags of the first processor; empty if the file has none."""
+def cpuinfo(root: Path = ROOT) -> dict[str, str]:
+    """Lines of /proc/cpuinfo as name -> value, the first of each name, which is that of the first processor."""
+    first: dict[str, str] = {}
     for line in (read_text("/proc/cpuinfo", root) or "").splitlines():
         key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):
-            return frozenset(value.split())
-    return frozenset()
+        first.setdefault(key.strip(), " ".join(value.split()))
+    return first
+
+
+def cpuinfo_flags(root: Path = ROOT) -> frozenset[str]:
+    """Feature flags of the first processor; empty if the file has none."""
+    lines = cpuinfo(root)
+    return frozenset((lines.get("flags") or lines.get("Features") or "").split())
 
 
 def kernel_argument(name: str, root: Path = ROOT) -> str | None:

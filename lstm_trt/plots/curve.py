@@ -112,6 +112,7 @@ def curves(
                 data.describe_systems(points),
                 data.describe_rounds(points),
                 data.describe_shown(facet, plan.facets, len(facets)),
+                *{f"No roofline bound: {reason}." for point in points if (reason := point.group.floor_missing)},
             ],
             max(plan.height_in, 0.3 + 0.17 * (len(shown(plan.lines)) + 2 * len(plan.systems) + 10)),
             summary=data.describe_extremes(points, statistic),

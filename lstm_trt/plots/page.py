@@ -128,6 +128,8 @@ def facts(group: Group) -> list[str]:
         counts += f"; maximum {number(largest)} µs"
         if first.floor_us:
             counts += f"; roofline bound {number(first.floor_us)} µs (minimum time for arithmetic and weight traffic)"
+        elif first.floor_missing:
+            counts += f"; no roofline bound: {first.floor_missing}"
         notes.append(counts + ".")
     if configuration is not None:
         options = f"{configuration.options.precision}, {count(configuration.options.threads, 'thread')}"

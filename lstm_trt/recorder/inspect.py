@@ -60,7 +60,7 @@ class Inspection:
     """An ONNX network with known sizes, its roofline bound on one core here, and one answer per runtime and device."""
 
     network: OnnxNetwork
-    roofline: dict | None
+    roofline: dict
     runtimes: tuple[RuntimeAnswer, ...]
 
     def as_dict(self) -> dict:
@@ -176,7 +176,9 @@ def _lines(found: Inspection) -> Iterator[str]:
         yield "no recurrent layer: the network has no LSTM, GRU or RNN operator"
     flops = "unknown" if network.flops is None else f"{number(network.flops / 1e6)} MFLOP"
     yield f"\n{count(network.parameters, 'parameter')}; {flops} per call (matrix products and convolutions)"
-    if found.roofline and found.roofline["floor_ns"]:
+    if "missing" in found.roofline:
+        yield f"no roofline bound: {found.roofline['missing']}"
+    elif found.roofline["floor_ns"]:
         bound = latency(found.roofline["floor_ns"] / 1e3)
         yield f"roofline bound: {bound} on one core in fp32, limited by {found.roofline['limited_by']}"
     rows = [

@@ -136,11 +136,12 @@ class WorkerPool:
 
     def _leave_device(self, options: Options) -> None:
         """End the other workers on a GPU that allows one process only."""
-        others = [key for key in self._workers if key[1].device == options.device]
+        place = options.device_index
+        others = [key for key in self._workers if (key[1].device, key[2]) == (options.device, place)]
         if not others:
             return
         with gpu.Nvml() as session:
-            if session.one_process_only():
+            if session.one_process_only(place):
                 for key in others:
                     self._workers.pop(key).close()
 

@@ -206,7 +206,8 @@ def prepare(
             device_warm_up = None
             if options.device != "cpu" and configuration.mode != "training":
                 stage("warm-up")
-                device_warm_up = warm_up_device(step, lambda: watcher.read()["gpu_sm_mhz"])
+                highest_mhz = (watcher.gpu_state() or {}).get("max_sm_mhz")
+                device_warm_up = warm_up_device(step, watcher.read, highest_mhz)
             piloted = pilot(step.step, protocol) if protocol.period_us else None
             step.reset()
             step.device_times()
@@ -222,6 +223,7 @@ def prepare(
                 "pilot": piloted,
                 "floor_ns": None,
                 "floor_limited_by": None,
+                "floor_missing": None,
                 "gpu_before": watcher.gpu_state(),
                 **({"costs_s": dict(step.costs)} if step.costs else {}),
                 **preparer.provenance(configuration, reference),
@@ -240,15 +242,21 @@ def prepare(
             step.close()
 
 
-#: A GPU raises its clocks over some tenths of a second of load, far longer than a few short trials. Its warm-up ends
-#: when the SM clock has been the same, to `gpu.CLOCK_CHANGE`, for three parts of this length, and after this time.
-WARM_UP_PART_S, LONGEST_WARM_UP_S = 0.05, 2.0
+#: A GPU raises its clocks over some tenths of a second of load, far longer than a few short trials, and NVML may still
+#: report the clock and the idleness of before then. The warm-up ends at the earliest after the first of these times,
+#: when the SM clock has been the same, to `gpu.CLOCK_CHANGE`, for three parts and is not that of an idle GPU; and at
+#: the latest after the second.
+SHORTEST_WARM_UP_S, LONGEST_WARM_UP_S, WARM_UP_PART_S = 0.5, 2.0, 0.05
+
+#: Share of the highest SM clock from which on a GPU is awake, whatever NVML says.
+AWAKE = 0.6
 
 
-def warm_up_device(step: PreparedStep, sm_mhz: Callable[[], int | None]) -> dict:
-    """Call a step on a GPU, without recording the calls, until the clock is steady; returns their number and time.
+def warm_up_device(step: PreparedStep, read: Callable[[], Mapping], highest_mhz: int | None) -> dict:
+    """Call a step on a GPU, without recording the calls, until it is awake; returns their number and time.
 
-    Where the clock cannot be read, for a quarter of the longest time.
+    `read` gives the readings of NVML, `highest_mhz` is the highest SM clock. Where the clock cannot be read, for the
+    shortest time.
     """
     began, calls, clocks = time.perf_counter(), 0, []
     while True:
@@ -257,11 +265,15 @@ def warm_up_device(step: PreparedStep, sm_mhz: Callable[[], int | None]) -> dict
             calls += 1
             if calls % 1000 == 0:
                 step.device_times()  # returns their events to the pool
-        clocks.append(sm_mhz())
-        seconds, latest = time.perf_counter() - began, clocks[-3:]
+        readings, seconds = read(), time.perf_counter() - began
+        clock, reasons = readings["gpu_sm_mhz"], readings["gpu_throttle_reasons"]
+        clocks.append(clock)
+        latest = clocks[-3:]
         steady = len(latest) == 3 and None not in latest and gpu.is_steady(latest)
-        if steady or seconds >= LONGEST_WARM_UP_S / (4 if clocks[-1] is None else 1):
-            return {"calls": calls, "seconds": seconds, "sm_mhz": clocks[-1]}
+        idle = reasons is None or reasons & gpu.IDLE
+        ready = clock is None or (steady and (clock >= AWAKE * (highest_mhz or math.inf) or not idle))
+        if seconds >= (SHORTEST_WARM_UP_S if ready else LONGEST_WARM_UP_S):
+            return {"calls": calls, "seconds": seconds, "sm_mhz": clock}
 
 
 def record_here(

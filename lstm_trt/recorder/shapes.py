@@ -138,7 +138,10 @@ def _exported(network: tuple[int, int, int, int], seed: int, mode: str) -> to_on
 
 
 def announced_bound(configuration: Configuration, send: Callable[..., None]) -> dict | None:
-    """The roofline bound of a configuration, which is also sent; None where the measured rates do not apply."""
+    """The roofline bound of a configuration, or why there is none, which is also sent.
+
+    None where the measured rates do not apply.
+    """
     options = configuration.options
     # The rates are those of the CPU in float32.
     applies = (options.device, options.precision) == ("cpu", "fp32")
@@ -149,15 +152,18 @@ def announced_bound(configuration: Configuration, send: Callable[..., None]) -> 
 
 
 def bound_provenance(reference: Mapping) -> dict:
-    """The bound of a reference as provenance."""
+    """The bound of a reference as provenance, or why there is none."""
     bound = reference["floor"] or {}
-    return {"floor_ns": bound.get("floor_ns"), "floor_limited_by": bound.get("limited_by")}
+    names = {"floor_ns": "floor_ns", "floor_limited_by": "limited_by", "floor_missing": "missing"}
+    return {name: bound.get(key) for name, key in names.items()}
 
 
-def roofline_of(workload: Workload, threads: int) -> dict | None:
-    """The roofline bound of a workload on this machine's cores; None if it cannot be measured."""
+def roofline_of(workload: Workload, threads: int) -> dict:
+    """The roofline bound of a workload on this machine's cores; `missing` says why there is none."""
     try:
         found = roofline.roofline_bound(workload, roofline.load_rates(threads))
-    except (LabError, OSError):
-        return None  # if the cache cannot be written, the export reports it
+    except (LabError, OSError) as error:
+        # If the cache cannot be written, the export reports it with its path, which no recording may have.
+        reason = str(error) if isinstance(error, roofline.NoBound) else "the rates of a core could not be measured"
+        return {"floor_ns": None, "limited_by": None, "missing": reason}
     return {"floor_ns": found.total_ns, "limited_by": found.limited_by}

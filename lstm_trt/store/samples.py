@@ -39,6 +39,7 @@ class Sample:
     there was none. `alone`: whether hardly any other program ran meanwhile, None if not known.
     `graph_captured`: whether a CUDA graph was timed, None on runtimes without one. `parity_error`:
     relative difference of the outputs from those in float32, None if not checked or not known.
+    `floor_us`: roofline bound, None without one; `floor_missing`: why, None where it has no meaning.
     """
 
     latency_ns: np.ndarray = field(repr=False)
@@ -52,6 +53,7 @@ class Sample:
     machine: str | None = None
     versions: dict[str, str] = field(default_factory=dict, repr=False)
     floor_us: float | None = None
+    floor_missing: str | None = None
     alone: bool | None = None
     graph_captured: bool | None = None
     parity_error: float | None = None
@@ -108,6 +110,11 @@ class Group:
         """The largest of all rounds, see `largest_error`."""
         return largest_error(self.samples)
 
+    @property
+    def floor_missing(self) -> str | None:
+        """Why a sample has no roofline bound; None if all have one, or where it has no meaning."""
+        return next((sample.floor_missing for sample in self.samples if sample.floor_missing), None)
+
 
 def largest_error(samples: Iterable[Sample]) -> float | None:
     """The largest `parity_error`; None if one of the samples was not checked."""
@@ -128,7 +135,10 @@ def of_recording(recording: Recording) -> Sample:
                 counts[block["first_row"] : block["first_row"] + block["rows"]] = block[name]
             block_causes[name] = counts
     control = recording.control
-    floor_ns = provenance.get("floor_ns")
+    floor_ns, floor_missing = provenance.get("floor_ns"), provenance.get("floor_missing")
+    machine = provenance.get("machine") or {}
+    if floor_ns is not None and machine.get("architecture", "x86_64") not in ("x86_64", "AMD64"):
+        floor_ns, floor_missing = None, "the stored one is from rates measured with PyTorch, and may be too high"
     return Sample(
         latency_ns=columns["latency_ns"].astype(np.float64),
         warmup=columns["warmup"],
@@ -141,6 +151,7 @@ def of_recording(recording: Recording) -> Sample:
         machine=provenance.get("machine_fingerprint"),
         versions=provenance.get("versions", {}),
         floor_us=None if floor_ns is None else floor_ns / 1e3,
+        floor_missing=floor_missing,
         parity_error=(provenance.get("parity") or {}).get("error"),
         alone=(provenance.get("others") or {}).get("alone"),
         graph_captured=(provenance.get("runtime") or {}).get("graph_captured"),

@@ -238,6 +238,44 @@ def test_pointwise_functions_over_the_whole_range(target):
         assert (y[np.isinf(exact)] == exact[np.isinf(exact)]).all(), name
 
 
+#: Flags with which compilers reorder sums, and some assume that there are no NaN and infinities.
+FAST = (("-O1",), ("-O2",), ("-O3",), ("-Ofast",), ("-O3", "-funsafe-math-optimizations"), ("-O3", "-ffast-math"))
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("flags", "target"),
+    rest_is_heavy(
+        [(flags, target) for flags in FAST for target in RUNNABLE],
+        lambda flags, target: flags in (FAST[3], FAST[4]) and target == RUNNABLE[0],
+    ),
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
+)
+def test_values_do_not_depend_on_the_flags(flags, target):
+    """Each pointwise function, a window of an LSTM against PyTorch, and a NaN in both; infinities are left out."""
+    x = floats()
+    x = x[(np.abs(x) < 1e30) | np.isnan(x)]
+    outputs, missing = computed(pointwise(len(x)), {"x": x}, target, *flags), np.isnan(x)
+    assert missing.any() and not missing.all()
+    for name, y in outputs.items():
+        with np.errstate(invalid="ignore"):
+            exact = DEFINITIONS[name](x.astype(np.float64))
+            error = np.abs(y - exact)[~missing]
+        assert np.isnan(y[missing]).all(), name
+        assert (error <= 1e-6 * np.maximum(1, np.abs(exact[~missing]))).all(), name
+    torch.manual_seed(0)
+    layer, samples = torch.nn.LSTM(3, 20), torch.randn(9, 1, 3)
+    written = lstm_trt.TorchNetwork(Module(lambda p, x: p["lstm"](x)[0], lstm=layer).eval(), samples, name="module")
+    model = onnx.load_from_string(static_model(written.path, written))
+    for changed_from in (9, 4):
+        samples[changed_from:, 0, 1] = np.nan
+        with torch.inference_mode():
+            expected = layer(samples)[0].numpy()
+        (found,) = computed(model, {"x": samples.numpy()}, target, *flags).values()
+        assert np.isnan(found[changed_from:]).all()
+        assert np.abs(found - expected)[:changed_from].max() < 2e-6
+
+
 def positions(plan: Plan) -> list[tuple[int, int]]:
     """Time steps and features: the first, the last, and steps around the part that is computed at once."""
     steps = {0, 1, 23, 24, plan.sequence - 1}
@@ -657,7 +695,13 @@ CODE = {
         "x86-64-v3": "4709182207b739c3c4c7a7cd29fd1aec49f00389954eed77ffa3bb7ca52ac902",
         "x86-64": "5e7d78692e1ae9bdd15f23c51ebf4c1e44d757f81e070aa37c824615a7bbb198",
         "aarch64": "a8812c3fe99fc72972918ff433d7bea1b883b5ae3ec8799c93018c2b7a999679",
-    }
+    },
+    "2": {
+        "x86-64-v4": "2d0a6cc9cb518eeff8b347e2d2e7982a9a2b9162aaa59c9a033dfe6b862fc236",
+        "x86-64-v3": "8b39e64c322f1cc8af30cb3ea1cb9fbf24c5c1d2a05239466454216e730aa45c",
+        "x86-64": "897d371e382e1d7131c5b3a33670d5bb669b945a5d7abf3d500df75f8f07bf27",
+        "aarch64": "414b3edc233311ab8191026cfb8a6f701cf20c419f6f3769bce82ad564290462",
+    },
 }
 
 

@@ -499,7 +499,7 @@ def planted_nvml(monkeypatch, bus=1, **functions):
     )
     monkeypatch.setitem(sys.modules, "pynvml", library)
     device = gpu.CudaDevice(f"NVIDIA {'AB'[bus - 1]}", (9, 0), (13, 1), f"0000:0{bus}:00.0")
-    monkeypatch.setattr(gpu, "cuda_device", lambda: device)
+    monkeypatch.setattr(gpu, "cuda_device", lambda place=0: device)
     facts.gpu_name.cache_clear()
     return library
 

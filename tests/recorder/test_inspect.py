@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import onnx
 import pytest
@@ -57,8 +58,13 @@ def test_a_network_of_the_grid_is_counted_as_the_grid_does(tmp_path, ready):
     assert (first["operator"], first["direction"], first["hidden"]) == ("LSTM", "bidirectional", 24)
     assert first["weights"] == {"W": [2, 96, 12], "R": [2, 96, 24], "B": [2, 192]}
     assert second["weights"]["W"] == [2, 96, 48]
-    bound = floor.roofline_bound(shape, floor.load_rates(1))
-    assert plain["roofline"] == {"floor_ns": pytest.approx(bound.total_ns), "limited_by": bound.limited_by}
+    try:
+        bound = floor.roofline_bound(shape, floor.load_rates(1))
+        assert plain["roofline"] == {"floor_ns": pytest.approx(bound.total_ns), "limited_by": bound.limited_by}
+    except floor.NoBound as reason:
+        assert plain["roofline"] == {"floor_ns": None, "limited_by": None, "missing": str(reason)}
+    missing = {"floor_ns": None, "limited_by": None, "missing": "planted reason"}
+    assert "\nno roofline bound: planted reason\n" in str(replace(found, roofline=missing))
     states = {answer["runtime"]: answer["state"] for answer in plain["runtimes"]}
     assert states == {name: RUNS if name in READERS else NO_ONNX for name in registry.RUNTIMES}
     nan = {answer["runtime"]: answer["nan_reaches_output"] for answer in plain["runtimes"]}

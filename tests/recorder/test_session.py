@@ -8,8 +8,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,9 +23,11 @@ from lstm_trt.config.errors import ConfigurationFailed, ParityFailed, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import make_inputs
 from lstm_trt.export.to_onnx import OUTPUT
+from lstm_trt.machine import gpu
 from lstm_trt.machine.linux import allowed_cores
+from lstm_trt.recorder import session
 from lstm_trt.recorder.parity import PARITY_BOUNDS, check_parity
-from lstm_trt.recorder.pool import resources
+from lstm_trt.recorder.pool import WorkerPool, resources
 from lstm_trt.recorder.process import Process, WorkerLost
 from lstm_trt.recorder.session import describe
 from lstm_trt.recorder.shapes import PREPARER
@@ -279,3 +283,75 @@ def test_a_worker_loads_neither_pandas_nor_the_analysis(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+def warmed(monkeypatch, sm_mhz: Callable, reasons: Callable, highest_mhz: int | None = 1980) -> dict:
+    """Warm up a GPU of which NVML states these functions of the time in s; each call takes a millisecond."""
+    now = [100.0]
+    monkeypatch.setattr(session, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def call() -> None:
+        now[0] += 0.001
+
+    def read() -> dict:
+        return {"gpu_sm_mhz": sm_mhz(now[0] - 100), "gpu_throttle_reasons": reasons(now[0] - 100)}
+
+    return session.warm_up_device(SimpleNamespace(step=call, device_times=dict), read, highest_mhz)
+
+
+def busy(seconds: float) -> int:
+    return 0
+
+
+def idle(seconds: float) -> int:
+    return 0x1
+
+
+@pytest.mark.parametrize(
+    ("sm_mhz", "reasons", "highest_mhz", "seconds", "last_mhz"),
+    [
+        (lambda at: 1755, idle, 1980, 0.5, 1755),  # the clock is that of a GPU that works
+        (lambda at: 345, busy, 1980, 0.5, 345),  # locked at a low clock
+        (lambda at: 345, idle, 1980, 2.0, 345),
+        (lambda at: 345 if at < 0.82 else 1755, idle, 1980, 0.95, 1755),  # NVML lags
+        (lambda at: 345, lambda at: int(at < 0.72), 1980, 0.75, 345),
+        (lambda at: 300 + 100 * round(at / 0.05), busy, 1980, 2.0, 4300),  # never steady
+        (lambda at: 1100, idle, 1980, 2.0, 1100),  # 0.56 of the highest clock
+        (lambda at: 1755, lambda at: None, None, 2.0, 1755),
+        (lambda at: 1755, busy, None, 0.5, 1755),
+        (lambda at: None, lambda at: None, None, 0.5, None),
+    ],
+)
+def test_a_gpu_is_warmed_up_until_it_is_awake(monkeypatch, sm_mhz, reasons, highest_mhz, seconds, last_mhz):
+    found = warmed(monkeypatch, sm_mhz, reasons, highest_mhz)
+    assert found["seconds"] == pytest.approx(seconds, abs=0.01) and found["sm_mhz"] == last_mhz
+    assert found["calls"] == pytest.approx(1000 * seconds, abs=10)
+
+
+def test_workers_leave_the_device_in_use_if_it_is_for_one_process(monkeypatch):
+    """Of two GPUs the second allows one process only."""
+
+    class Worker:
+        alive = True
+
+        def close(self) -> None:
+            self.alive = False
+
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetHandleByPciBusId=int,
+        nvmlDeviceGetComputeMode=lambda handle: (0, 3)[handle],
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setattr(gpu, "cuda_device", lambda place=0: SimpleNamespace(pci_bus_id=str(place)))
+    options = [Options(device="cpu"), *(Options(device=f"cuda:{place}") for place in (0, 1))]
+    for asked, ended in ((options[1], set()), (options[2], {2})):
+        with WorkerPool() as pool:
+            workers = [Worker() for _ in options]
+            keys = [("planted", each, each.device_index, None) for each in options]
+            pool._workers.update(zip(keys, workers, strict=True))
+            pool._leave_device(asked)
+            assert {place for place, worker in enumerate(workers) if not worker.alive} == ended

@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,9 +20,8 @@ from lstm_trt.config.step import Step
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.machine import checks, gpu, linux
 from lstm_trt.machine.gpu import SHIM_NAME, SHIM_VARIABLE
-from lstm_trt.recorder import session
 from lstm_trt.recorder.pool import WorkerPool, record
-from lstm_trt.recorder.session import availability, describe, warm_up_device
+from lstm_trt.recorder.session import availability, describe
 from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.store import folders
 from tests.conftest import ROOT, rest_is_heavy
@@ -249,22 +247,6 @@ def test_a_clock_that_moves_is_a_warning():
     assert gpu.clock_warnings(blocks) == []
     (warning,) = gpu.clock_warnings([*blocks, {"gpu_sm_mhz": 1200}])
     assert "1200" in warning and "--lock-gpu-clocks=1500" in warning
-
-
-def test_a_device_is_warmed_up_until_its_clock_is_steady(monkeypatch):
-    monkeypatch.setattr(session, "WARM_UP_PART_S", 0.005)
-    monkeypatch.setattr(session, "LONGEST_WARM_UP_S", 0.2)
-    calls = []
-    step = SimpleNamespace(step=lambda: calls.append(None), device_times=dict)
-
-    def warmed(*clocks):
-        readings = iter(clocks)
-        return warm_up_device(step, lambda: next(readings))
-
-    assert warmed(300, 900, 1500, 1490, 1500)["sm_mhz"] == 1500  # ends with the fifth
-    assert warmed(*[None] * 40)["seconds"] >= 0.05
-    assert warmed(*range(100, 8200, 200))["seconds"] >= 0.2  # never steady
-    assert len(calls) > 3
 
 
 @pytest.mark.heavy

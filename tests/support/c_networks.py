@@ -157,12 +157,17 @@ def loaded(file: CFile, *flags: str) -> LoadedNetwork:
     return LoadedNetwork(replace(file, target=target), find_compiler())
 
 
-def computed(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], target: str) -> dict[str, np.ndarray]:
-    """The outputs of a window by name; raises `BuildFailed` for what cannot be generated."""
+def computed(
+    model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], target: str, *flags: str
+) -> dict[str, np.ndarray]:
+    """The outputs of a window by name, compiled with -O1 and these flags.
+
+    Raises `BuildFailed` for what cannot be generated.
+    """
     file = c_file(model.SerializeToString(), None, TARGETS[target], "network", include_weights=False)
     shapes = {entry.name: [dim.dim_value for dim in entry.type.tensor_type.shape.dim] for entry in model.graph.output}
     outputs = {name: np.full(shapes[name], np.nan, np.float32) for name in file.outputs}
-    compiled = loaded(file, "-O1")
+    compiled = loaded(file, "-O1", *flags)
     compiled.bound("run", *inputs.values(), *outputs.values())()
     return outputs
 

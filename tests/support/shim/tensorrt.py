@@ -7,6 +7,8 @@ those of the code that calls it. It makes the primary context current as TensorR
   SHIM_TRT_NULL=1           the factories of builder and runtime return null, as with a driver that is too old
   SHIM_TRT_SYNCHRONIZES=1   an engine waits for its stream, so that it cannot be captured
   SHIM_TRT_INSPECTOR=FILE   what the engine inspector answers
+
+There is no clock to wait for, so processes that import it warm up shortly.
 """
 
 from __future__ import annotations
@@ -20,9 +22,13 @@ from pathlib import Path
 
 import numpy as np
 
+from lstm_trt.recorder import session
+
 __version__ = "11.4.0.106"
 
 HEAD = b"ftrt"
+
+session.SHORTEST_WARM_UP_S = session.WARM_UP_PART_S = 0.005
 
 
 class _Flag(enum.Enum):
