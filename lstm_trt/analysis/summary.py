@@ -24,7 +24,7 @@ from lstm_trt.analysis.text import summary_table
 from lstm_trt.config.configuration import PRECISIONS
 from lstm_trt.config.labels import configuration_fields
 from lstm_trt.store.runs import as_runs
-from lstm_trt.store.samples import Group, NoTrials, Sample, groups_of, largest_error
+from lstm_trt.store.samples import Group, NoTrials, Sample, largest_error
 from lstm_trt.store.schema import Failure
 
 if TYPE_CHECKING:
@@ -170,8 +170,7 @@ def summarize(runs: Any, by_round: bool = False, clusters: bool = True) -> Summa
     spent on clusters and segments; `clusters=False` leaves them out.
     """
     runs = as_runs(runs)
-    groups = groups_of(runs.recordings) if runs.recordings else runs.groups
-    rows = summarize_groups(groups, by_round, clusters)
+    rows = summarize_groups(runs.groups, by_round, clusters)
     if by_round and runs.recordings:  # groups have a failure only if all rounds failed, and without the round
         rows = [row for row in rows if row.status == "ok"]
         failures = [item for item in runs.recordings if isinstance(item, Failure)]
@@ -183,7 +182,7 @@ def summarize(runs: Any, by_round: bool = False, clusters: bool = True) -> Summa
             group = configuration.workload.group_fields(configuration.mode)
             failure = NoTrials(item.stage, item.reason)
             rows.append(_failed(configuration, group, failure, machine, number))
-    missing = dict.fromkeys(f"no roofline bound: {group.floor_missing}" for group in groups if group.floor_missing)
+    missing = dict.fromkeys(f"no roofline bound: {group.floor_missing}" for group in runs if group.floor_missing)
     return Summary(runs, tuple(sorted(rows, key=_place) if runs.own else rows), (*runs.warnings, *missing))
 
 

@@ -183,11 +183,24 @@ def cpu_quota_cores(root: Path = ROOT) -> float | None:
     return min(quotas, default=None)
 
 
-def memory_limit_bytes(root: Path = ROOT) -> int | None:
-    """The smallest memory limit of the cgroup and its parents; None without one ("max" in v2)."""
-    names = ("memory.max", "memory.limit_in_bytes")
-    limits = [read_int(name, folder) for folder in cgroup_folders(root, "memory") for name in names]
-    return min((limit for limit in limits if limit is not None), default=None)
+#: Files of a cgroup's memory in v2 and v1: limit, use, and the name in memory.stat of the part of the use that is a
+#: cache of files, which the kernel gives back first.
+_MEMORY = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def unused_memory_bytes(root: Path = ROOT) -> int | None:
+    """What the memory limits of the cgroup and its parents leave, the smallest; None without a limit ("max" in v2)."""
+    left = []
+    for folder in cgroup_folders(root, "memory"):
+        for limit_name, use_name, cache_name in _MEMORY:
+            if (limit := read_int(limit_name, folder)) is not None:
+                lines = (line.split() for line in (read_text("memory.stat", folder) or "").splitlines())
+                cached = next((int(fields[1]) for fields in lines if fields[0] == cache_name), 0)
+                left.append(max(0, limit - max(0, (read_int(use_name, folder) or 0) - cached)))
+    return min(left, default=None)
 
 
 def psutil_at(root: Path = ROOT):
@@ -200,10 +213,10 @@ def psutil_at(root: Path = ROOT):
 
 
 def available_memory_bytes(root: Path = ROOT) -> int:
-    """Memory that is available without swapping, at most the limit of the cgroup of this process."""
+    """Memory that is available without swapping, at most what the limits of this process's cgroup leave."""
     available = psutil_at(root).virtual_memory().available
-    limit = memory_limit_bytes(root)
-    return available if limit is None else min(available, limit)
+    left = unused_memory_bytes(root)
+    return available if left is None else min(available, left)
 
 
 def throttling(text: str) -> tuple[int | None, int | None]:

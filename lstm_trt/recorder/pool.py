@@ -23,7 +23,7 @@ from pathlib import Path
 from lstm_trt.config.configuration import Configuration, Options, Protocol, canonical_json
 from lstm_trt.config.errors import ConfigurationFailed, StoreError, UsageError
 from lstm_trt.config.workload import Workload
-from lstm_trt.machine import gpu
+from lstm_trt.machine import facts, gpu
 from lstm_trt.machine.linux import sibling_cores
 from lstm_trt.recorder.process import SILENCE_LIMIT_S, Interpreter, Listener, Process, WorkerLost, memory_limit_bytes
 from lstm_trt.recorder.session import describe
@@ -206,13 +206,16 @@ class WorkerPool:
             with timing_lock(needed, self._wait, lambda holder: listener({"event": "waiting", "holder": holder})):
                 began += time.monotonic() - asked
                 message = worker.call(job, **limits)
-            if not preparer.SHARED_REFERENCE:
-                Path(job["reference"]["answers_path"]).unlink(missing_ok=True)
         except ConfigurationFailed as error:
             if self._single and error.invalid:
                 raise UsageError(str(error)) from None
             detail = _without_paths(getattr(error, "detail", ""))
-            failure = Failure(configuration, round, error.stage, str(error), {"detail": detail} if detail else {})
+            provenance = {"machine_fingerprint": facts.fingerprint(facts.describe())}
+            provenance |= {"detail": detail} if detail else {}
+            failure = Failure(configuration, round, error.stage, str(error), provenance)
+        finally:
+            if "reference" in job and not preparer.SHARED_REFERENCE:
+                Path(job["reference"]["answers_path"]).unlink(missing_ok=True)
         ended = time.monotonic()
         if message.get("event") == "refused":
             raise Refused(message["reason"])

@@ -200,10 +200,16 @@ class Process:
         return ""
 
     def _resident_bytes(self) -> int:
-        try:
-            return psutil.Process(self._child.pid).memory_info().rss
-        except psutil.Error:  # it has ended
-            return 0
+        """Memory of the process, and until it is timed also of its own children, such as compilers.
+
+        Finding these reads all of /proc, which would disturb the trials.
+        """
+        total = 0
+        with suppress(psutil.Error):  # it has ended
+            process = psutil.Process(self._child.pid)
+            for each in (process, *(process.children(recursive=True) if self.stage != "run" else ())):
+                total += each.memory_info().rss
+        return total
 
     def kill(self) -> None:
         with suppress(OSError):

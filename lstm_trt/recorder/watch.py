@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import shlex
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -20,7 +21,7 @@ import numpy as np
 
 from lstm_trt.analysis.deadline import limit_ns
 from lstm_trt.config.configuration import Configuration
-from lstm_trt.config.errors import StoreError, UsageError
+from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError
 from lstm_trt.config.format import count, duration
 from lstm_trt.store import files as store_files
 from lstm_trt.store import folders, schema
@@ -28,8 +29,6 @@ from lstm_trt.store.locks import folder_in_use
 
 #: Ratio of a bin's upper edge to its lower one.
 BIN_RATIO = 1.001
-
-_BINS = math.ceil(math.log(1e13) / math.log(BIN_RATIO))  # from 1 ns to 10 000 s
 
 POLL_S = 1.0
 
@@ -54,7 +53,7 @@ class LatencyHistogram:
         self.n, self.max_ns, self.misses = 0, 0, 0
         self.deadline_us = deadline_us
         self._late_ns = None if deadline_us is None else limit_ns(deadline_us)
-        self._bins = np.zeros(_BINS, dtype=np.int64)
+        self._bins: Counter[int] = Counter()  # only those that are not empty: a sweep has many configurations
 
     def add(self, latency_ns: np.ndarray) -> None:
         """Count latencies in ns (without warm-up)."""
@@ -64,8 +63,8 @@ class LatencyHistogram:
         self.max_ns = max(self.max_ns, int(latency_ns.max()))
         if self._late_ns is not None:
             self.misses += int(np.count_nonzero(latency_ns > self._late_ns))
-        places = np.log(np.maximum(latency_ns, 1)) / math.log(BIN_RATIO)
-        self._bins += np.bincount(np.minimum(places.astype(np.int64), _BINS - 1), minlength=_BINS)
+        places = (np.log(np.maximum(latency_ns, 1)) / math.log(BIN_RATIO)).astype(np.int64)
+        self._bins.update(dict(zip(*(part.tolist() for part in np.unique(places, return_counts=True)), strict=True)))
 
     def percentile_us(self, share: Fraction) -> float | None:
         """The centre of the bin with the order statistic of rank ceil(n * share); None without trials."""
@@ -74,7 +73,8 @@ class LatencyHistogram:
         rank = math.ceil(self.n * share)
         if rank == self.n:
             return self.max_ns / 1e3
-        place = int(np.searchsorted(np.cumsum(self._bins), rank))
+        ordered = sorted(self._bins)
+        place = ordered[int(np.searchsorted(np.cumsum([self._bins[each] for each in ordered]), rank))]
         return min(BIN_RATIO ** (place + 0.5), self.max_ns) / 1e3
 
 
@@ -183,8 +183,7 @@ class Follower:
             raise UsageError(f"the deadline must be greater than 0 us, not {deadline_us:g}")
         self._folder, self._deadline_us = folder, deadline_us
         self._seen: set[str] = set()
-        self._configurations: set[str] = set()
-        self._histogram = LatencyHistogram(deadline_us)
+        self._histograms: defaultdict[str, LatencyHistogram] = defaultdict(lambda: LatencyHistogram(deadline_us))
         self._last: schema.Recording | None = None
         self._written = 0.0
         self._unreadable = 0
@@ -211,8 +210,9 @@ class Follower:
             elif self._last:
                 state = State.IDLE
         configuration = self._last.configuration if self._last else None
-        counts = len(self._seen), len(self._configurations)
-        return snapshot_of(state, self._histogram, configuration, *counts, elapsed_s, left_s, self._unreadable)
+        histogram = self._histograms[configuration.id] if configuration else LatencyHistogram(self._deadline_us)
+        counts = len(self._seen), len(self._histograms)
+        return snapshot_of(state, histogram, configuration, *counts, elapsed_s, left_s, self._unreadable)
 
     def _read_new(self) -> bool:
         fresh = []
@@ -226,13 +226,10 @@ class Follower:
             self._seen.add(path.name)
             try:
                 recording = store_files.read(path, ("latency_ns", "warmup"))
-            except StoreError:
+            except (StoreError, UnknownConfiguration):  # damaged, or of a newer version
                 self._unreadable += 1
                 continue
-            if self._last is None or recording.configuration != self._last.configuration:
-                self._histogram = LatencyHistogram(self._deadline_us)
-            self._configurations.add(recording.configuration.id)
-            self._histogram.add(recording.timed_ns)
+            self._histograms[recording.configuration.id].add(recording.timed_ns)
             self._last, self._written = recording, written
         return bool(fresh)
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import stat
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,10 +122,10 @@ def entries() -> list[Entry]:
     """All cached files, least recently used first."""
     found = []
     for path in folder().glob("*/*"):
-        if path.suffix in (".sha256", ".tmp") or not path.is_file():
-            continue
-        status = path.stat()
-        found.append(Entry(path.parent.name, path, status.st_size, status.st_mtime))
+        with suppress(OSError):  # another process has removed it
+            status = path.stat()
+            if path.suffix not in (".sha256", ".tmp") and stat.S_ISREG(status.st_mode):
+                found.append(Entry(path.parent.name, path, status.st_size, status.st_mtime))
     return sorted(found, key=lambda entry: entry.used_at)
 
 

@@ -119,8 +119,7 @@ def read_pair(
             provenance,
             numpy_control(part, folder / TRIALS_FILE),
         )
-        if columns is None:
-            validate(recording, folder / TRIALS_FILE)
+        validate(recording, folder / TRIALS_FILE, columns)
         yield recording
 
 
@@ -138,7 +137,7 @@ def consolidate(items: Iterable[Recording | Failure], folder: Path, group_rows: 
     described = {"schema_version": SCHEMA_VERSION, "pair": secrets.token_hex(8)}
     metadata = {METADATA_KEY: canonical_json(described).encode()}
     schema = pa.schema([("config_id", pa.string()), ("round", pa.int64()), *arrow_schema()], metadata=metadata)
-    temporary = [folder / f".{name}.tmp" for name in (TRIALS_FILE, CONFIGS_FILE)]
+    temporary = [folder / f".{name}.{secrets.token_hex(8)}.tmp" for name in (TRIALS_FILE, CONFIGS_FILE)]
     rows: list[dict] = []
     pending, pending_rows, group, failures = [], 0, 0, 0
     try:

@@ -109,7 +109,7 @@ def read(path: Path, columns: Collection[str] | None = None) -> Recording:
     table = opened(path, load)
     described = described_by(table.schema.metadata, path)
     try:
-        return Recording(
+        recording = Recording(
             configuration=configuration_of(described["configuration"], path),
             round=described["round"],
             columns=numpy_columns(table, path, columns),
@@ -119,6 +119,8 @@ def read(path: Path, columns: Collection[str] | None = None) -> Recording:
         )
     except KeyError as error:
         raise StoreError(f"{path}: the metadata has no {error}") from None
+    validate(recording, path, columns)
+    return recording
 
 
 def wanted(columns: Collection[str] | None, present: Sequence[str]) -> list[str] | None:

@@ -19,6 +19,7 @@ from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError
 from lstm_trt.config.format import count
 from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, read_configs, read_pair
 from lstm_trt.store.files import make_folder, opened, read, read_failure, wanted
+from lstm_trt.store.locks import folder_lock
 from lstm_trt.store.schema import Failure, Recording
 
 #: Names of recordings, parts and failures: `<id>-r<round>.parquet`, `-r<round>-p<part>.parquet`, `.failure.json`.
@@ -144,12 +145,13 @@ class Consolidated:
 def consolidate_folder(path: Path, out: Path | None = None) -> Consolidated:
     """Merge all recordings of `path` into two tables, trials.parquet and configs.parquet, in `out` (default: `path`).
 
-    Raises `UsageError` if `path` does not exist or `out` is not writable, and the errors of `read_many`.
+    Raises `UsageError` if `path` does not exist, or `out` is not writable or in use, and the errors of `read_many`.
     """
     if not path.exists():
         raise UsageError(f"no such folder: {path}")
     folder = make_folder(out or (path if path.is_dir() else path.parent))
-    return Consolidated(folder, *consolidate(read_many(path), folder))
+    with folder_lock(folder):
+        return Consolidated(folder, *consolidate(read_many(path), folder))
 
 
 def read_parts(

@@ -88,7 +88,7 @@ def timing_lock(
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                holder = f"process {os.pread(handle, 100, 0).decode(errors='replace').strip() or 'unknown'}"
+                holder = f"process {_holder(handle)}"
                 if not wait:
                     raise UsageError(
                         f"another recording uses {resource.replace('-', ' ')} ({holder}): wait until it ends, or leave"
@@ -97,9 +97,6 @@ def timing_lock(
                 waiting(holder)
                 waiting = _silent
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            with suppress(OSError):
-                os.ftruncate(handle, 0)
-                os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         yield
 
 
@@ -107,15 +104,29 @@ def _silent(holder: str) -> None:
     pass
 
 
-def _opened(path: Path) -> int:
-    """Open a lock file that all users may write, and create it if needed.
+def _holder(handle: int) -> str:
+    """The process that holds the lock of an open file, as the kernel lists it."""
+    status = os.fstat(handle)
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    with suppress(OSError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            fields = line.split()  # 1: FLOCK ADVISORY WRITE 4711 00:18:42 0 EOF
+            if fields[1] == "FLOCK" and place in fields:
+                return fields[4]
+    return "unknown"
 
-    In a folder like /dev/shm Linux refuses to create over another user's file, even if that may be written
+
+def _opened(path: Path) -> int:
+    """Open a lock file, never for writing, and create it if needed.
+
+    The folder is shared with other users, who may plant a link to another file there: links are not followed, and
+    nothing is written. In a folder like /dev/shm Linux refuses to create over another user's file
     (fs.protected_regular).
     """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        return os.open(path, flags)
     except FileNotFoundError:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        os.fchmod(handle, 0o666)  # regardless of the umask
+        handle = os.open(path, flags | os.O_CREAT, 0o666)
+        os.fchmod(handle, 0o666)  # regardless of the umask; versions before 0.2 write into it
         return handle

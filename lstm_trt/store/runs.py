@@ -18,7 +18,7 @@ from lstm_trt.config.format import count, listed
 from lstm_trt.config.labels import configuration_fields
 from lstm_trt.store import consolidated, folders
 from lstm_trt.store.foreign import TableOptions, columns_of, groups_of_table
-from lstm_trt.store.samples import TRIAL_CAUSES, Group, groups_of
+from lstm_trt.store.samples import TRIAL_CAUSES, Group, group_key, groups_of
 from lstm_trt.store.schema import Failure, Recording
 from lstm_trt.store.tables import (
     STANDARD_INPUT,
@@ -114,8 +114,10 @@ class Runs(Sequence[Group]):
         return self._only(found)
 
     def _only(self, groups: tuple[Group, ...]) -> Runs:
-        ids = {group.configuration.id for group in groups if group.configuration is not None}
-        kept = tuple(item for item in self.recordings if item.configuration.id in ids)
+        """With these groups and their recordings; failures of rounds that have no machine belong to all of a group."""
+        keys = {group.key for group in groups}
+        keys |= {(*key[:2], False) for key in keys if key} | {(key[0], None, False) for key in keys if key}
+        kept = tuple(item for item in self.recordings if group_key(item) in keys)
         return replace(self, groups=groups, recordings=kept)
 
 
@@ -124,12 +126,11 @@ def group_fields(group: Group) -> dict:
     configuration = group.configuration
     if configuration is None:
         return dict(group.group) or {"name": group.name}
-    machine = group.samples[0].machine if group.samples else None
     return {
         **configuration_fields(configuration),
         **configuration.workload.group_fields(configuration.mode),
         **configuration.workload.axes,
-        "machine": machine,
+        "machine": group.machine,
         "config_id": configuration.id,
     }
 

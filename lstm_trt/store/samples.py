@@ -91,7 +91,7 @@ class Group:
 
     `name` is for display. `group` (JSON values) distinguishes it from the other groups of its
     source and is empty if there are none. `failure` is the reason if there are no samples.
-    `configuration` is None for tables from elsewhere.
+    `configuration` is None for tables from elsewhere, and so is `key` (`group_key`).
     """
 
     name: str
@@ -99,6 +99,12 @@ class Group:
     group: dict = field(default_factory=dict)
     configuration: Configuration | None = None
     failure: NoTrials | None = None
+    key: tuple[str, str | None, bool] | None = None
+
+    @property
+    def machine(self) -> str | None:
+        """The machine's fingerprint; None if it is not known."""
+        return self.key[1] if self.key else next((sample.machine for sample in self.samples), None)
 
     @property
     def n(self) -> int:
@@ -171,20 +177,19 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
     failures: dict[tuple, Failure] = {}
     configurations: dict[tuple, Configuration] = {}
     for item in items:
-        refused = (item.provenance.get("runtime") or {}).get("graph_fallback") is not None
-        key = (item.configuration.id, item.provenance.get("machine_fingerprint"), refused)
+        key = group_key(item)
         configurations[key] = item.configuration
         if isinstance(item, Failure):
             failures.setdefault(key, item)
         else:
             sample = of_recording(item)
             samples.setdefault(key, {})[sample.round, sample.started_unix_ns or 0] = sample
-    measured = {key[0] for key in samples}
-    machines = {key[1] for key in samples}
+    measured = {key[:2] for key in samples} | {(key[0], None) for key in samples}
+    machines = {key[1] for key in configurations if key in samples or key[1] is not None}
     fp32_only = {each.options.precision for each in configurations.values()} <= {PRECISIONS[0]}
     groups = []
     for key, configuration in configurations.items():
-        if key not in samples and key[0] in measured:
+        if key not in samples and key[:2] in measured:
             continue
         fields = {
             **configuration.workload.group_fields(configuration.mode),
@@ -210,6 +215,7 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
                 group=fields,
                 configuration=configuration,
                 failure=None if key in samples else NoTrials(failure.stage, failure.reason),
+                key=key,
             )
         )
 
@@ -221,6 +227,12 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
         return (named, *sizes, configuration.runtime, precision, configuration.id)
 
     return with_distinct_names(sorted(groups, key=place))
+
+
+def group_key(item: Recording | Failure) -> tuple[str, str | None, bool]:
+    """What recordings of one group share: configuration id, machine (None if not known), and a refused CUDA graph."""
+    refused = (item.provenance.get("runtime") or {}).get("graph_fallback") is not None
+    return item.configuration.id, item.provenance.get("machine_fingerprint"), refused
 
 
 def with_distinct_names(groups: list[Group]) -> list[Group]:
@@ -247,7 +259,7 @@ def _label_fields(group: Group) -> dict[str, object]:
         "version": configuration.runtime_version,
         **configuration.options.as_dict(),
         "device_name": configuration.device_name,
-        "machine": group.samples[0].machine if group.samples else None,
+        "machine": group.machine,
         **{name: fields[name] for name in protocol.as_dict() if name not in (*shown, "trials")},
         "length": f"{protocol.trials} trials",
     }

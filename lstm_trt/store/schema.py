@@ -96,27 +96,30 @@ class Failure:
             raise TypeError("stage and reason must be text")
 
 
-def validate(recording: Recording, where: object) -> None:
-    """Raise `StoreError` if columns are missing, of unequal length, or invalid."""
+def validate(recording: Recording, where: object, asked: Collection[str] | None = None) -> None:
+    """Raise `StoreError` if columns (by default all, else those `asked`) are missing, of unequal length, or invalid."""
     columns = recording.columns
     for name in REQUIRED:
-        if name not in columns:
+        if name not in columns and (asked is None or name in asked):
             raise StoreError(f"{where}: column {name} is missing")
+    first, rows = next(((name, len(values)) for name, values in columns.items()), ("trial", 0))
     for name, values in columns.items():
         if name not in COLUMNS:
             raise StoreError(f"{where}: unknown column {name}")
-        if len(values) != len(columns["trial"]):
-            raise StoreError(f"{where}: column {name} has {len(values)} rows, trial has {len(columns['trial'])}")
-    if len(columns["trial"]) == 0:
+        if len(values) != rows:
+            raise StoreError(f"{where}: column {name} has {len(values)} rows, {first} has {rows}")
+    if rows == 0 and (asked is None or asked):
         raise StoreError(f"{where}: contains no trials")
-    if not np.array_equal(columns["trial"], np.arange(len(columns["trial"]))):
+    if "trial" in columns and not np.array_equal(columns["trial"], np.arange(rows)):
         raise StoreError(f"{where}: trials are missing or out of order")
-    if (columns["latency_ns"] < 0).any():
+    if "latency_ns" in columns and (columns["latency_ns"] < 0).any():
         raise StoreError(f"{where}: a latency is negative")
+    if "start_ns" in columns and (np.diff(columns["start_ns"]) < 0).any():
+        raise StoreError(f"{where}: a trial starts before the previous one")
     if recording.control is not None:
         lengths = {len(recording.control[name]) for name in CONTROL_COLUMNS.values()}
-        if len(lengths) > 1 or not 0 < max(lengths) <= len(columns["trial"]):
-            raise StoreError(f"{where}: the control run has {lengths} rows, the recording {len(columns['trial'])}")
+        if len(lengths) > 1 or not 0 < max(lengths) <= rows:
+            raise StoreError(f"{where}: the control run has {lengths} rows, the recording {rows}")
 
 
 def arrow_schema():

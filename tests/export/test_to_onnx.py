@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -173,6 +174,23 @@ def test_the_cache_is_bounded_and_drops_what_was_used_longest_ago(tmp_path, monk
     monkeypatch.setenv("LSTM_TRT_CACHE_MB", "much")
     with pytest.raises(UsageError, match="LSTM_TRT_CACHE_MB"):
         cache.limit_bytes()
+
+
+def test_an_entry_that_another_process_removes_is_passed_over(tmp_path, monkeypatch):
+    """As `cache --clear` does during a sweep: between the listing of the names and the look at each."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for key in "ab":
+        cache.keep("onnx", key, ".onnx", b"content")
+    look = Path.stat
+
+    def removed_meanwhile(path, **how):
+        if path.name == "a.onnx":
+            path.unlink(missing_ok=True)
+        return look(path, **how)
+
+    monkeypatch.setattr(Path, "stat", removed_meanwhile)
+    assert [entry.path.name for entry in cache.entries()] == ["b.onnx"]
+    cache.trim()
 
 
 def test_an_unwritable_cache_is_one_line(tmp_path, refused):

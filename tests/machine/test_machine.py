@@ -314,9 +314,19 @@ def test_available_memory_is_bounded_by_the_smallest_limit_along_the_own_cgroup(
     plant(tmp_path, {f"{mount}/{name}": f"{unlimited}\n", f"{mount}/other/{name}": "4096\n"})
     assert linux.available_memory_bytes(tmp_path) == 2**33
     plant(tmp_path, {f"{mount}/user.slice/jobs/one/{name}": f"{2**31}\n"})  # its own
-    assert linux.available_memory_bytes(tmp_path) == linux.memory_limit_bytes(tmp_path) == 2**31
+    assert linux.available_memory_bytes(tmp_path) == linux.unused_memory_bytes(tmp_path) == 2**31
     plant(tmp_path, {f"{mount}/user.slice/{name}": f"{2**30}\n"})  # a parent's, which is smaller
     assert linux.available_memory_bytes(tmp_path) == 2**30
+    # What is in use counts, except for the cache of files that the kernel gives back.
+    use, cached = (
+        ("memory.current", "inactive_file") if version == "v2" else ("memory.usage_in_bytes", "total_inactive_file")
+    )
+    plant(tmp_path, {f"{mount}/user.slice/{use}": f"{2**29}\n"})
+    assert linux.available_memory_bytes(tmp_path) == 2**29
+    plant(tmp_path, {f"{mount}/user.slice/memory.stat": f"anon 1\n{cached} {2**28}\n"})
+    assert linux.available_memory_bytes(tmp_path) == 2**30 - 2**28
+    plant(tmp_path, {f"{mount}/user.slice/jobs/one/{use}": f"{2**32}\n"})
+    assert linux.available_memory_bytes(tmp_path) == 0
 
 
 def test_throttling_between_two_readings(tmp_path):

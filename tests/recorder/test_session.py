@@ -355,3 +355,24 @@ def test_workers_leave_the_device_in_use_if_it_is_for_one_process(monkeypatch):
             pool._workers.update(zip(keys, workers, strict=True))
             pool._leave_device(asked)
             assert {place for place, worker in enumerate(workers) if not worker.alive} == ended
+
+
+def test_compilers_that_a_process_starts_count_until_it_is_timed(monkeypatch):
+    """Finding them reads all of /proc, which would disturb the trials."""
+    children = [SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=1000))] * 2
+    asked = []
+
+    def planted(pid):
+        def found(recursive):
+            asked.append(recursive)
+            return children
+
+        return SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=5), children=found)
+
+    monkeypatch.setattr("lstm_trt.recorder.process.psutil.Process", planted)
+    process = Process.__new__(Process)
+    process._child = SimpleNamespace(pid=1)
+    process.stage = "build"
+    assert process._resident_bytes() == 2005 and asked == [True]
+    process.stage = "run"
+    assert process._resident_bytes() == 5 and asked == [True]

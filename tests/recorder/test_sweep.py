@@ -16,6 +16,8 @@ import pytest
 from lstm_trt.config.configuration import Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid
+from lstm_trt.machine import facts
+from lstm_trt.recorder import pool
 from lstm_trt.recorder.pool import record_configuration
 from lstm_trt.recorder.process import Process
 from lstm_trt.recorder.session import describe
@@ -159,6 +161,23 @@ def start_sweep(folder: Path, mark: str, *more: str) -> subprocess.Popen:
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def test_a_failure_has_its_machine_and_leaves_no_temporary_files(tmp_path, monkeypatch):
+    """The outputs that it was compared with can take 256 MB."""
+    left = []
+    end = pool.WorkerPool.__exit__
+
+    def looked_at(workers, *exception):
+        left.extend(path.name for path in Path(workers._logs.name).iterdir() if path.suffix != ".log")
+        end(workers, *exception)
+
+    monkeypatch.setattr(pool.WorkerPool, "__exit__", looked_at)
+    configurations = plan("tests.support.faulty.wrong", grid=Grid(layers=(1,), hidden=(8,), sequence=(6,)))
+    report = run_sweep(configurations, tmp_path, show_progress=False)
+    assert len(report.failures) == 1 and left == []
+    (failure,) = folders.read_many(tmp_path)
+    assert failure.provenance["machine_fingerprint"] == facts.fingerprint(facts.describe())
 
 
 def test_what_hangs_is_ended_at_its_time_limit(tmp_path):

@@ -58,9 +58,23 @@ def test_other_users_may_lock_too_and_without_lock_files_recording_goes_on(tmp_p
     try:
         with timing_lock(["core-3"]):
             (path,) = tmp_path.iterdir()
-            assert path.stat().st_mode & 0o777 == 0o666 and path.read_text() == f"{os.getpid()}\n"
+            assert path.stat().st_mode & 0o777 == 0o666 and path.read_bytes() == b""
     finally:
         os.umask(before)
     monkeypatch.setenv("LSTM_TRT_LOCKS", str(tmp_path / "missing"))
     with timing_lock(["core-3"], wait=False), timing_lock(["core-3"], wait=False):
         pass
+
+
+def test_a_planted_link_changes_no_other_file(tmp_path, monkeypatch):
+    """Other users may write into the folder of the locks: nothing is written, and links are not followed."""
+    monkeypatch.setenv("LSTM_TRT_LOCKS", str(tmp_path))
+    victim, gone = tmp_path / "victim", tmp_path / "gone"
+    victim.write_text("kept")
+    (tmp_path / "lstm_trt-core-0.lock").symlink_to(victim)
+    (tmp_path / "lstm_trt-core-1.lock").hardlink_to(victim)
+    (tmp_path / "lstm_trt-core-2.lock").symlink_to(gone)
+    os.mkfifo(tmp_path / "lstm_trt-core-3.lock")
+    with timing_lock(["core-0", "core-1", "core-2", "core-3"], wait=False):
+        pass
+    assert victim.read_text() == "kept" and not gone.exists()

@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lstm_trt.analysis.summary import summarize
 from lstm_trt.config.errors import UnknownConfiguration, UsageError
 from lstm_trt.store import consolidated, files, folders, schema
 from lstm_trt.store.locks import LOCK_FILE, folder_in_use, folder_lock
@@ -46,6 +48,30 @@ def test_groups_are_chosen_by_axis_runtime_options_and_protocol(folder):
     for wrong in ({"hiden": 8}, {"hidden": 9}):
         with pytest.raises(UsageError):
             runs.where(**wrong)
+
+
+def test_two_machines_with_one_configuration_stay_apart(tmp_path):
+    """A selection has the recordings of its groups only, and a failure belongs to the machine on which it happened."""
+    for number, machine in enumerate("ab"):
+        one = planted(8, number)
+        files.write(replace(one, provenance={**one.provenance, "machine_fingerprint": machine}), tmp_path)
+    failed = schema.Failure(planted(9).configuration, 0, "time", "late", {"machine_fingerprint": "a"})
+    files.write_failure(failed, tmp_path)
+    other = planted(9, 1)
+    files.write(replace(other, provenance={**other.provenance, "machine_fingerprint": "b"}), tmp_path)
+    runs = load(tmp_path)
+    assert sorted((group.group["hidden"], group.machine, group.failure is None) for group in runs) == [
+        (8, "a", True),
+        (8, "b", True),
+        (9, "a", False),
+        (9, "b", True),
+    ]
+    for chosen, machine in ((runs.where(machine="b", hidden=8), "b"), (runs.where(hidden=8)[:1], runs[0].machine)):
+        assert [item.provenance["machine_fingerprint"] for item in chosen.recordings] == [machine]
+        (row,) = summarize(chosen)
+        assert row.machine == machine and row.rounds == 1
+    assert [row.status for row in summarize(runs.where(machine="a"), by_round=True)] == ["ok", "failed"]
+    assert [row.status for row in summarize(runs.where(machine="b"), by_round=True)] == ["ok", "ok"]
 
 
 def test_groups_of_a_table_are_chosen_by_its_columns(tmp_path):

@@ -11,10 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from lstm_trt.config.configuration import Configuration, Protocol
-from lstm_trt.config.errors import LabError, StoreError
+from lstm_trt.config.errors import LabError, StoreError, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.store import consolidated, folders, schema
 from lstm_trt.store import files as store_files
+from lstm_trt.store.locks import folder_lock
 
 
 def planted(hidden: int = 8, round: int = 0, rows: int = 20, **columns) -> schema.Recording:
@@ -102,6 +103,29 @@ def test_damaged_and_foreign_files_are_one_line(tmp_path, refused):
     assert any(str(path) in refused("summarize", tmp_path) for path in files)  # a folder with a bad file names it
 
 
+@pytest.mark.parametrize(
+    ("change", "columns", "message"),
+    [
+        ({"trial": np.arange(1, 21)}, None, "missing or out of order"),
+        ({"trial": np.arange(1, 21)}, ("trial",), "missing or out of order"),
+        ({"trial": np.arange(20)[::-1]}, None, "missing or out of order"),
+        ({"latency_ns": np.full(20, -1)}, None, "negative"),
+        ({"latency_ns": np.full(20, -1)}, ("latency_ns", "warmup"), "negative"),
+        ({"start_ns": np.arange(20)[::-1]}, None, "starts before the previous one"),
+        ({"latency_ns": np.arange(20) + 0.5}, None, "not a valid Parquet file"),
+    ],
+)
+def test_a_recording_that_contradicts_itself_is_refused_when_read(tmp_path, change, columns, message):
+    """As another program may have written it."""
+    table = pq.read_table(store_files.write(planted(), tmp_path))
+    for name, values in change.items():
+        table = table.set_column(table.schema.get_field_index(name), name, pa.array(values))
+    path = tmp_path / "changed.parquet"
+    pq.write_table(table, path)
+    with pytest.raises(StoreError, match=message):
+        store_files.read(path, columns)
+
+
 def test_one_flipped_bit_in_the_latencies_is_found(tmp_path):
     path = store_files.write(planted(rows=5000), tmp_path)
     column = pq.ParquetFile(path).metadata.row_group(0).column(list(schema.COLUMNS).index("latency_ns"))
@@ -129,6 +153,25 @@ def test_failures_come_back_and_give_way_to_recordings(tmp_path):
         path.write_text(damaged)
         with pytest.raises(StoreError, match=r"failure\.json"):
             store_files.read_failure(path)
+
+
+def test_consolidation_holds_the_folder_and_a_tidy_of_another_process_takes_nothing_of_it(tmp_path, monkeypatch):
+    store_files.write(planted(), tmp_path)
+    seen = []
+
+    def read_many(path):
+        seen.extend(item.name for item in path.glob(".*.tmp"))
+        with pytest.raises(UsageError, match="in use"), folder_lock(path):
+            pass
+        yield from ()
+
+    monkeypatch.setattr(folders, "read_many", read_many)
+    for _ in range(2):
+        folders.consolidate_folder(tmp_path)
+    assert len(set(seen)) == 2 and all(name.startswith(".trials.parquet.") for name in seen)
+    assert not list(tmp_path.glob(".*.tmp"))
+    with folder_lock(tmp_path), pytest.raises(UsageError, match="in use"):
+        folders.consolidate_folder(tmp_path)
 
 
 @pytest.mark.parametrize("group_rows", [1, 50, 10**6])
