@@ -104,7 +104,7 @@ MOVES = {
     "Unsqueeze",
 }  # fmt: skip
 
-#: Pointwise operator -> function of `kernel.c`; attributes that are its parameters, with defaults.
+#: Pointwise operator -> function of `kernel.c`; attributes or further inputs that are its parameters, with defaults.
 POINTWISE: dict[str, tuple[str, dict[str, float]]] = {
     "Relu": ("relu", {}),
     "Sigmoid": ("logistic", {}),
@@ -113,6 +113,7 @@ POINTWISE: dict[str, tuple[str, dict[str, float]]] = {
     "Elu": ("elu", {"alpha": 1.0}),
     "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
     "Softsign": ("softsign", {}),
+    "Clip": ("clip", {"min": -math.inf, "max": math.inf}),
 }
 
 #: Number of pieces in which a tensor may lie in memory; each is copied.
@@ -215,6 +216,13 @@ class Reader:
             flat = copy.at
         return int(flat[0]) // BASE, self._place(int(flat[0]))
 
+    def _add(self, kind: type[Stage], node: onnx.NodeProto, data: Data, shape: tuple[int, ...], *more: object) -> Data:
+        """Append a stage with one input and its further fields; returns its result, in a new buffer."""
+        base, pointer = self._operand(data, f"the input of {label(node)}")
+        y, into = self._buffer(shape)
+        self.stages.append(kind(base, into, y.at.size, pointer, *more))
+        return y
+
     def _read(self, node: onnx.NodeProto) -> None:
         import onnx
 
@@ -223,12 +231,12 @@ class Reader:
         if unknown:
             raise BuildFailed(f"{label(node)}: the C kernel does not compute its input {unknown[0]}")
         inputs = [self.values[name] if name else None for name in node.input]
+        arrays = [value.at if isinstance(value, Data) else value for value in inputs]
         kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
         if kind in ("Shape", "Size") or not any(isinstance(value, Data) for value in inputs):
-            outputs = self._evaluated(node, [value.at if isinstance(value, Data) else value for value in inputs])
+            outputs = self._evaluated(node, arrays)
         elif kind in MOVES and all(isinstance(value, Data) for value in inputs[: None if kind == "Concat" else 1]):
-            moved = self._evaluated(node, [value.at if isinstance(value, Data) else value for value in inputs])
-            outputs = [Data(at) for at in moved]
+            outputs = [Data(at) for at in self._evaluated(node, arrays)]
         elif kind == "Dropout":
             outputs = [Data(inputs[0].at)]
         elif kind in ("LSTM", "GRU"):
@@ -237,10 +245,10 @@ class Reader:
             outputs = [self._dense(node, has, inputs)]
         elif kind in ("Add", "Sub", "Mul", "Div"):
             outputs = [self._arithmetic(node, inputs)]
-        elif kind in POINTWISE or kind == "Clip":
+        elif kind in POINTWISE:
             outputs = [self._pointwise(node, has, inputs)]
         else:
-            others = ", ".join((*POINTWISE, "Clip"))
+            others = ", ".join(POINTWISE)
             raise BuildFailed(
                 f"{label(node)}: the C kernel has LSTM, GRU, dense layers, arithmetic with constants, and {others}"
             )
@@ -377,11 +385,9 @@ class Reader:
             if (each != each[0]).any():
                 raise BuildFailed(f"{label(node)}: its bias must be the same for all rows")
             bias = each[0]
-        base, pointer = self._operand(data, f"the input of {label(node)}")
         shape = (*np.broadcast_shapes(data.at.shape[:-2], matrix.shape[:-2]), *data.at.shape[-2:-1], columns)
-        y, into = self._buffer(shape)
         matrix = has.get("alpha", 1.0) * matrix.reshape(k, columns)
-        self.stages.append(Dense(base, into, y.at.size, pointer, data.at.size // k, matrix, bias))
+        y = self._add(Dense, node, data, shape, data.at.size // k, matrix, bias)
         self.products.append((y, self.stages[-1]))
         return y
 
@@ -410,31 +416,15 @@ class Reader:
             "Mul": (constant, zero),
             "Div": (1 / constant if node.op_type == "Div" else one, zero),
         }[node.op_type]
-        base, pointer = self._operand(data, f"the input of {label(node)}")
-        y, into = self._buffer(data.at.shape)
-        self.stages.append(Affine(base, into, y.at.size, pointer, rows, scale, shift))
-        return y
+        return self._add(Affine, node, data, data.at.shape, rows, scale, shift)
 
     def _pointwise(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[object]) -> Data:
-        if node.op_type == "Clip":
-            bounds = [*inputs[1:], None, None][:2]
-            known = [
-                has.get(name) if value is None else value for name, value in zip(("min", "max"), bounds, strict=True)
-            ]
-            if any(isinstance(bound, Data) for bound in known):
-                raise BuildFailed(f"{label(node)}: its bounds must be constants")
-            defaults = (-math.inf, math.inf)
-            function = "clip"
-            parameters = [
-                float(default if bound is None else bound) for bound, default in zip(known, defaults, strict=True)
-            ]
-        else:
-            function, defaults = POINTWISE[node.op_type]
-            parameters = [float(has.get(name, default)) for name, default in defaults.items()]
-        base, pointer = self._operand(inputs[0], f"the input of {label(node)}")
-        y, into = self._buffer(inputs[0].at.shape)
-        self.stages.append(Pointwise(base, into, y.at.size, pointer, function, tuple(parameters)))
-        return y
+        function, defaults = POINTWISE[node.op_type]
+        known = {**has, **{name: value for name, value in zip(defaults, inputs[1:], strict=False) if value is not None}}
+        if any(isinstance(value, Data) for value in known.values()):
+            raise BuildFailed(f"{label(node)}: its bounds must be constants")
+        parameters = tuple(float(known.get(name, default)) for name, default in defaults.items())
+        return self._add(Pointwise, node, inputs[0], inputs[0].at.shape, function, parameters)
 
     def _output(self, name: str) -> tuple[int, int]:
         """The base that holds an output, all of it, and its size."""

@@ -63,7 +63,6 @@ class Round:
     """The latencies of one process after warm-up, in µs and in order; at least one."""
 
     latency_us: np.ndarray
-    floor_us: float | None = None
 
     @property
     def n(self) -> int:
@@ -152,7 +151,7 @@ class Point:
 
     @property
     def floor_us(self) -> float | None:
-        return next((each.floor_us for each in self.rounds if each.floor_us is not None), None)
+        return next((sample.floor_us for sample in self.group.samples if sample.floor_us is not None), None)
 
     def each_round(self, statistic: str) -> list[float]:
         return [each.statistic(statistic) for each in self.rounds]
@@ -167,7 +166,7 @@ class Point:
 
 def rounds_of(group: Group) -> tuple[Round, ...]:
     """The rounds of a group that have trials after warm-up."""
-    return tuple(Round(sample.timed_ns / 1000, sample.floor_us) for sample in group.samples if len(sample.timed_ns))
+    return tuple(Round(sample.timed_ns / 1000) for sample in group.samples if len(sample.timed_ns))
 
 
 def points_of(runs: Runs) -> list[Point]:
