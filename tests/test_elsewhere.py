@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lstm_trt.machine.linux import cpuinfo_flags
-from tests.support import processors
+from tests import conftest
+from tests.support import elsewhere, failure_report, processors
 from tests.support.processors import AMD, INTEL, KINDS
-
-pytestmark = pytest.mark.skipif(processors.cannot_build() is not None, reason=str(processors.cannot_build()))
 
 READER = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint32))
 ALL = 0xFFFFFFFF
@@ -21,6 +24,8 @@ ALL = 0xFFFFFFFF
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory) -> dict[str, Path]:
+    if reason := processors.cannot_build():
+        pytest.skip(reason)
     folder = tmp_path_factory.mktemp("processors")
     return {name: processors.build(kind, folder / name) for name, kind in KINDS.items()}
 
@@ -239,8 +244,93 @@ def test_python_prints_its_own_faults(libraries):
 
 
 def test_where_cpuid_cannot_fault_the_program_says_so(faults):
-    done = faults("sse", "constructor", LSTM_TRT_FAULT_CPUID="1")
+    done = faults("sse", "constructor", **{processors.VARIABLE: "1"})
     if "cpuid_fault" in cpuinfo_flags():
         assert done.stdout == f"{INTEL}, leaves to 0xb\n"
     else:
         assert done.returncode == 77 and "cannot fault CPUID" in done.stderr
+
+
+@pytest.mark.parametrize(("stats", "sections"), [({"passed": [1]}, 0), ({"failed": [1, 2]}, 1), ({"error": [1]}, 1)])
+def test_below_failures_stands_the_machine_once(pytestconfig, seed, stats, sections):
+    printed = []
+    reporter = SimpleNamespace(stats=stats, section=printed.append, write_line=printed.append)
+    conftest.pytest_terminal_summary(reporter, pytestconfig)
+    assert len([line for line in printed if line.startswith("processor: ")]) == sections
+    assert printed == [] or f"--seed {seed}" in printed[-2]
+
+
+def test_the_report_states_the_processor_as_the_kernel_does(tmp_path):
+    (tmp_path / "proc").mkdir()
+    stated = "processor\t: 0\nmodel name\t: Planted CPU\nflags\t\t: fpu avx2 avx512_bf16 amx_tile erms avx_vnni\n"
+    (tmp_path / "proc" / "cpuinfo").write_text(stated)
+    processor, features, *_ = failure_report.lines(5, tmp_path)
+    assert processor.startswith("processor: Planted CPU, ")
+    assert features == "features: amx_tile avx2 avx512_bf16 avx_vnni"
+
+
+@pytest.mark.skipif(processors.VARIABLE not in os.environ, reason="the processor is not masked: see test-elsewhere")
+def test_a_masked_processor_is_what_libraries_see():
+    from numpy._core._multiarray_umath import __cpu_features__ as numpy_features
+
+    names = {"AVX": "avx", "AVX2": "avx2", "FMA3": "fma", "AVX512F": "avx512f", "AVX512VNNI": "avx512_vnni"}
+    found = {flag for name, flag in names.items() if numpy_features[name]}
+    assert found == cpuinfo_flags() & set(names.values())
+
+
+def test_the_files_of_the_surroundings_are_there():
+    for name, surrounding in elsewhere.SURROUNDINGS.items():
+        for file in surrounding.tests:
+            assert (elsewhere.ROOT / "tests" / file.partition("::")[0]).exists(), f"{name}: {file}"
+
+
+def impossible(folder: Path) -> elsewhere.Setting:
+    raise elsewhere.CannotMake("planted reason")
+
+
+@pytest.mark.parametrize(
+    ("statuses", "faults", "status", "last"),
+    [
+        ({"sse": None, "home": 0}, False, 0, "1 of 2 surroundings passed"),
+        ({"sse": None, "home": 1}, False, 1, "0 of 2 surroundings passed"),
+        (dict.fromkeys(KINDS) | {"home": 0}, False, 0, "1 of 5 surroundings passed"),
+        (dict.fromkeys(KINDS) | {"home": 0}, True, 1, "1 of 5 surroundings passed"),
+        ({**dict.fromkeys(KINDS), "sse": 0}, True, 0, "1 of 4 surroundings passed"),
+        ({"home": 0}, True, 0, "1 of 1 surroundings passed"),
+    ],
+)
+def test_the_last_line_counts_what_ran(monkeypatch, capsys, statuses, faults, status, last):
+    """With planted surroundings: None cannot be made, 0 passes, 1 fails."""
+
+    def run(surrounding, seed, folder):
+        surrounding.make(folder)
+        return subprocess.CompletedProcess([], int(surrounding.tests[0]), "output of the tests\n1 done in 2 s\n")
+
+    planted = {
+        name: elsewhere.Surrounding(name, impossible if ended is None else elsewhere.terminal, (str(ended),))
+        for name, ended in statuses.items()
+    }
+    monkeypatch.setattr(elsewhere, "SURROUNDINGS", planted)
+    monkeypatch.setattr(elsewhere, "run", run)
+    monkeypatch.setattr(elsewhere, "cpuinfo_flags", lambda: {elsewhere.FAULTS} if faults else set())
+    assert elsewhere.run_all(list(planted), 1) == status
+    printed = capsys.readouterr().out
+    counted = printed.splitlines()[-1]
+    assert counted.startswith(last)
+    for ended, word in ((1, "failed"), (None, "skipped")):
+        names = [name for name in statuses if statuses[name] == ended]
+        assert (f"{len(names)} {word} ({', '.join(names)})" in counted) == bool(names)
+    assert printed.count("skipped: planted reason") == list(statuses.values()).count(None)
+    assert ("output of the tests" in printed) == (1 in statuses.values())
+
+
+def test_a_refused_system_call_is_refused():
+    try:
+        setting = elsewhere.no_perf(Path())
+    except elsewhere.CannotMake as reason:
+        pytest.skip(str(reason))
+    number = {"x86_64": 298, "aarch64": 241}[platform.machine()]
+    program = "import ctypes; libc = ctypes.CDLL(None, use_errno=True); "
+    program += f"print(libc.syscall({number}, 0, 0, -1, -1, 0), ctypes.get_errno())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, **setting.process)
+    assert done.stdout == f"-1 {errno.EACCES}\n"

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+#: Set to anything: the preloaded library lets CPUID fault.
+VARIABLE = "LSTM_TRT_FAULT_CPUID"
 SOURCE = Path(__file__).with_name("cpuid.c")
 EAX, EBX, ECX, EDX = range(4)
 EXTENDED = 0x80000000
