@@ -129,7 +129,9 @@ def ordinary_user(folder: Path) -> Setting:
     reading = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
     for prefix in (identity, identity + reading):
         with suppress(OSError):
-            command = [*prefix, sys.executable, "-c", "import pytest"]
+            # A child of it: setpriv can start what the user cannot.
+            program = "import pytest, subprocess, sys; subprocess.run([sys.executable, '-c', ''], check=True)"
+            command = [*prefix, sys.executable, "-c", program]
             if subprocess.run(command, cwd=clone, capture_output=True).returncode == 0:
                 return Setting({"HOME": str(home), "TMPDIR": str(home)}, prefix, folder=clone)
     raise CannotMake(f"another user cannot run {sys.executable}")
