@@ -20,7 +20,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,7 +56,7 @@ class Surrounding:
 
 def mounting(*pairs: tuple[Path, Path]) -> tuple[str, ...]:
     """A command that runs another one with files or folders mounted over others, seen by it alone."""
-    script = 'while [ "$1" != -- ]; do mount --bind "$1" "$2" || exit; shift 2; done; shift; exec "$@"'
+    script = 'while [ "$1" != -- ]; do mount --rbind "$1" "$2" || exit; shift 2; done; shift; exec "$@"'
     own = () if os.geteuid() == 0 else ("--map-root-user",)
     paths = [str(path) for pair in pairs for path in pair]
     command = ("unshare", "--mount", *own, "sh", "-c", script, "sh", *paths, "--")
@@ -125,16 +124,25 @@ def ordinary_user(folder: Path) -> Setting:
     folder.chmod(0o755)
     subprocess.run(["chown", "-R", f"{nobody.pw_uid}:{nobody.pw_gid}", clone, home], check=True)
     identity = ("setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups")
-    # Where Python lies in the home of root, the user may read what root may, and write no more than other users.
-    reading = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
-    for prefix in (identity, identity + reading):
-        with suppress(OSError):
-            # A child of it: setpriv can start what the user cannot.
-            program = "import pytest, subprocess, sys; subprocess.run([sys.executable, '-c', ''], check=True)"
-            command = [*prefix, sys.executable, "-c", program]
-            if subprocess.run(command, cwd=clone, capture_output=True).returncode == 0:
-                return Setting({"HOME": str(home), "TMPDIR": str(home)}, prefix, folder=clone)
-    raise CannotMake(f"another user cannot run {sys.executable}")
+    prefix = (*mounting(*opened(folder / "opened", Path(sys.prefix), Path(sys.base_prefix))), *identity)
+    # A child of it: setpriv can start what the user cannot.
+    program = "import pytest, subprocess, sys; subprocess.run([sys.executable, '-c', ''], check=True)"
+    if subprocess.run([*prefix, sys.executable, "-c", program], cwd=clone, capture_output=True).returncode:
+        raise CannotMake(f"another user cannot run {sys.executable}")
+    return Setting({"HOME": str(home), "TMPDIR": str(home)}, prefix, folder=clone)
+
+
+def opened(folder: Path, *needed: Path) -> list[tuple[Path, Path]]:
+    """What to mount over folders that are closed to other users, as the home of root, to show nothing but `needed`."""
+    pairs, stages = [], {}
+    for path in map(Path.resolve, needed):
+        closed = next((parent for parent in reversed(path.parents) if not parent.stat().st_mode & 0o1), None)
+        if closed:
+            stage = stages.setdefault(closed, folder / str(len(stages)))
+            shown = stage / path.relative_to(closed)
+            shown.mkdir(parents=True)
+            pairs.append((path, shown))
+    return pairs + [(stage, closed) for closed, stage in stages.items()]
 
 
 def home_not_writable(folder: Path) -> Setting:
