@@ -19,12 +19,13 @@ SEED ?= 1
 TEST_PROCESSES ?= 2
 PYTEST = -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 20
 
-.PHONY: help sweep gpu test test-frameworks literature lint check-notebooks hook figures lab clean
+.PHONY: help sweep gpu test test-elsewhere test-frameworks literature lint check-notebooks hook figures lab clean
 
 help:
 	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), print the summary, draw its figures"
 	@echo "make gpu              install what the driver of an NVIDIA GPU needs: TensorRT and PyCUDA, without the CUDA toolkit"
 	@echo "make test             run the tests, in 5 minutes on 2 cores"
+	@echo "make test-elsewhere   run the tests that can depend on it as on other processors and for other users, in 3 minutes"
 	@echo "make test-frameworks  run the slow tests and those that need other frameworks, in a separate environment ($(FRAMEWORKS))"
 	@echo "make literature       record the published benchmarks in that environment, within 45 minutes on 2 cores"
 	@echo "make figures          redraw the figures of the recordings in data/, and the table in docs/literature.md"
@@ -82,6 +83,10 @@ sweep: $(VENV)/.core
 
 test: $(VENV)/.dev lint
 	$(BIN)/python $(PYTEST) -m "not heavy" --seed $(SEED)
+
+# The surroundings stand in tests/support/elsewhere.py; ELSEWHERE="one-core spaces" runs some of them.
+test-elsewhere: $(VENV)/.dev
+	$(BIN)/python -m tests.support.elsewhere --seed $(SEED) $(ELSEWHERE)
 
 lint: $(VENV)/.dev check-notebooks
 	$(BIN)/ruff check .

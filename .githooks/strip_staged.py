@@ -240,9 +240,14 @@ def warn_after_merge() -> None:
 def check_head() -> None:
     """Check the notebooks of HEAD below the current folder: one line for each that would be stripped."""
     here = Path.cwd()
-    if "GIT_DIR" not in os.environ and not any((folder / ".git").exists() for folder in (here, *here.parents)):
-        print("check-notebooks: no git repository here, so no committed notebooks")
-        return
+    if "GIT_DIR" not in os.environ:
+        top = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), None)
+        if top is None:
+            print("check-notebooks: no git repository here, so no committed notebooks")
+            return
+        # In a container the checkout often belongs to another user. Git refuses what it finds there, but not what it
+        # is told; before 2.38 it takes safe.directory from files only. Reading objects runs no code of theirs.
+        os.environ |= {"GIT_DIR": str(top / ".git"), "GIT_WORK_TREE": str(top)}
     lines = git("ls-tree", "-r", "-z", commit_or_empty_tree("HEAD")).split(b"\0")[:-1]
     entries = [(fields.split(b" "), path) for fields, _, path in (line.partition(b"\t") for line in lines)]
     blobs = {path: blob for (mode, _, blob), path in entries if is_notebook(mode, path)}
@@ -281,11 +286,6 @@ def main(arguments: list[str]) -> int:
         return int(not usable)
     mode = arguments[0] if len(arguments) == 1 and arguments[0] in MODES else ""
     caller = "check-notebooks" if mode == "--check" else mode.strip("-") or "strip"
-    # In a container the checkout often belongs to another user, which git refuses; reading its objects runs none of its
-    # code.
-    count = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
-    os.environ |= {f"GIT_CONFIG_KEY_{count}": "safe.directory", f"GIT_CONFIG_VALUE_{count}": "*"}
-    os.environ["GIT_CONFIG_COUNT"] = str(count + 1)
     try:
         if not usable:
             raise Refusal(f"{sys.executable} is not Python 3.11 or newer with nbstripout: run make hook")

@@ -21,6 +21,7 @@ from lstm_trt.cli.main import main
 from lstm_trt.machine.gpu import SHIM_VARIABLE
 from lstm_trt.recorder.pool import WorkerPool
 from lstm_trt.recorder.process import Process
+from tests.support import failure_report
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -56,6 +57,14 @@ def pytest_runtest_makereport(item):
     if report.failed:
         report.sections.append(("seed", f"repeat with --seed {item.config.option.seed}"))
     return report
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Below failures, once: the machine, and what to send with a report."""
+    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+        terminalreporter.section("this machine")
+        for line in failure_report.lines(config.option.seed):
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session", autouse=True)

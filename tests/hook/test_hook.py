@@ -896,6 +896,16 @@ def test_the_check_looks_at_what_is_committed_and_not_at_the_working_copy(plain)
     # In a container, the checkout often belongs to another user.
     done = plain.check(GIT_TEST_ASSUME_DIFFERENT_OWNER="1")
     assert done.returncode == 0 and done.stdout == b"check-notebooks: 2 committed, none has outputs\n", done
+    # Git before 2.38 takes no safe.directory from variables: this one takes nothing from them.
+    old = plain.folder.parent / "old"
+    old.mkdir()
+    (old / "git").write_text(f'#!/bin/sh\nunset GIT_CONFIG_COUNT\nexec {shlex.quote(shutil.which("git"))} "$@"\n')
+    (old / "git").chmod(0o755)
+    path = f"{old}{os.pathsep}{plain.environment['PATH']}"
+    for folder, count in ((plain.folder, 2), (plain.folder / "deep", 1)):
+        command = (sys.executable, HOOKS / "strip_staged.py", "--check")
+        done = plain.run(*command, cwd=folder, PATH=path, GIT_TEST_ASSUME_DIFFERENT_OWNER="1")
+        assert done.stdout == b"check-notebooks: %d committed, none has outputs\n" % count, done
     shutil.rmtree(plain.folder / ".git")
     done = plain.check()
     assert done.returncode == 0 and b"no git repository here" in done.stdout, done

@@ -1,0 +1,297 @@
+"""The tests once more, as other machines and users would run them: `python -m tests.support.elsewhere [NAME ...]`.
+
+Each surrounding of `SURROUNDINGS` says what is different, how that is made, and which tests can depend on it. What
+cannot be made here is skipped with its reason. Exit status 1 if a test fails, or if no other processor was tried on a
+machine that can imitate them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import errno
+import os
+import platform
+import pwd
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lstm_trt.machine.linux import allowed_cores, cpuinfo_flags
+from tests.support import processors
+
+ROOT = Path(__file__).resolve().parents[2]
+#: A flag of /proc/cpuinfo: the kernel can make CPUID fault.
+FAULTS = "cpuid_fault"
+
+
+class CannotMake(Exception):
+    """Why a surrounding cannot be made here."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How the tests are started in a surrounding: the command before theirs, and arguments of `subprocess.run`."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    prefix: tuple[str, ...] = ()
+    folder: Path = ROOT
+    process: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Surrounding:
+    """What is different, how it is made in a temporary folder, and the tests that can depend on it."""
+
+    what: str
+    make: Callable[[Path], Setting]
+    tests: tuple[str, ...]
+
+
+def mounting(*pairs: tuple[Path, Path]) -> tuple[str, ...]:
+    """A command that runs another one with files or folders mounted over others, seen by it alone."""
+    script = 'while [ "$1" != -- ]; do mount --rbind "$1" "$2" || exit; shift 2; done; shift; exec "$@"'
+    own = () if os.geteuid() == 0 else ("--map-root-user",)
+    paths = [str(path) for pair in pairs for path in pair]
+    command = ("unshare", "--mount", *own, "sh", "-c", script, "sh", *paths, "--")
+    if shutil.which("unshare") is None or subprocess.run([*command, "true"], capture_output=True).returncode:
+        raise CannotMake("mounting is not permitted here: needs root, or namespaces of users")
+    return command
+
+
+def processor(kind: processors.Kind) -> Callable[[Path], Setting]:
+    def make(folder: Path) -> Setting:
+        if reason := processors.cannot_build():
+            raise CannotMake(reason)
+        flags = cpuinfo_flags()
+        if FAULTS not in flags:
+            raise CannotMake(f"CPUID cannot fault here: /proc/cpuinfo has no flag {FAULTS}")
+        if missing := sorted(kind.needed - flags):
+            raise CannotMake(f"this processor has no {', '.join(missing)}")
+        stated = folder / "cpuinfo"
+        stated.write_text(kind.cpuinfo(Path("/proc/cpuinfo").read_text()))
+        library = processors.build(kind, folder / "library")
+        environment = {"LD_PRELOAD": str(library), processors.VARIABLE: "1"}
+        return Setting(environment, mounting((stated, Path("/proc/cpuinfo"))))
+
+    return make
+
+
+def one_core(folder: Path) -> Setting:
+    if len(cores := allowed_cores()) == 1:
+        raise CannotMake("there is one core here, as in `make test`")
+    return Setting(process={"preexec_fn": lambda: os.sched_setaffinity(0, cores[-1:])})
+
+
+def copied(folder: Path) -> Path:
+    """The tracked files as a repository of one commit in `folder`."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        raise CannotMake("not a git checkout")
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    git = ["git", "-c", "user.name=elsewhere", "-c", "user.email=elsewhere", "-c", "core.hooksPath=/dev/null"]
+    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "The tracked files"]):
+        subprocess.run([*git, *arguments], cwd=folder, check=True)
+    return folder
+
+
+def spaces(folder: Path) -> Setting:
+    temporary = folder / "temporary files"
+    temporary.mkdir()
+    return Setting({"TMPDIR": str(temporary)}, folder=copied(folder / "a clone"))
+
+
+def terminal(folder: Path) -> Setting:
+    environment = {"COLUMNS": "40", "LC_ALL": "C", "TZ": "Asia/Kathmandu"}
+    return Setting(environment, process={"umask": 0o077})
+
+
+def ordinary_user(folder: Path) -> Setting:
+    if os.geteuid():
+        raise CannotMake("the tests run as an ordinary user already")
+    nobody = pwd.getpwnam("nobody")
+    clone, home = copied(folder / "clone"), folder / "home"
+    home.mkdir()
+    folder.chmod(0o755)
+    subprocess.run(["chown", "-R", f"{nobody.pw_uid}:{nobody.pw_gid}", clone, home], check=True)
+    identity = ("setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups")
+    prefix = (*mounting(*opened(folder / "opened", Path(sys.prefix), Path(sys.base_prefix))), *identity)
+    # A child of it: setpriv can start what the user cannot.
+    program = "import pytest, subprocess, sys; subprocess.run([sys.executable, '-c', ''], check=True)"
+    if subprocess.run([*prefix, sys.executable, "-c", program], cwd=clone, capture_output=True).returncode:
+        raise CannotMake(f"another user cannot run {sys.executable}")
+    return Setting({"HOME": str(home), "TMPDIR": str(home)}, prefix, folder=clone)
+
+
+def opened(folder: Path, *needed: Path) -> list[tuple[Path, Path]]:
+    """What to mount over folders that are closed to other users, as the home of root, to show nothing but `needed`."""
+    pairs, stages = [], {}
+    for path in map(Path.resolve, needed):
+        closed = next((parent for parent in reversed(path.parents) if not parent.stat().st_mode & 0o1), None)
+        if closed:
+            stage = stages.setdefault(closed, folder / str(len(stages)))
+            shown = stage / path.relative_to(closed)
+            shown.mkdir(parents=True)
+            pairs.append((path, shown))
+    return pairs + [(stage, closed) for closed, stage in stages.items()]
+
+
+def home_not_writable(folder: Path) -> Setting:
+    return Setting({"HOME": "/proc"})  # where root cannot create files either
+
+
+def no_cpufreq(folder: Path) -> Setting:
+    found = sorted(Path("/sys/devices/system/cpu").glob("cpu*/cpufreq"))
+    if not found:
+        raise CannotMake("this machine has none, as in `make test`")
+    empty = folder / "empty"
+    empty.mkdir()
+    return Setting(prefix=mounting(*((empty, path) for path in found)))
+
+
+def no_perf(folder: Path) -> Setting:
+    number = {"x86_64": 298, "aarch64": 241}.get(platform.machine())
+    if number is None:
+        raise CannotMake("the number of perf_event_open is not known for this architecture")
+
+    def refuse() -> None:
+        """A seccomp filter: load the number of the system call; if it is this one, EACCES, else allowed."""
+        rows = ((0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x50000 | errno.EACCES), (0x06, 0, 0, 0x7FFF0000))
+        code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *row) for row in rows))
+        program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(rows), ctypes.addressof(code)))
+        library = ctypes.CDLL(None, use_errno=True)
+        if library.prctl(38, 1, 0, 0, 0) or library.prctl(22, 2, program):  # no new privileges; the filter
+            raise OSError(ctypes.get_errno(), "seccomp")
+
+    setting = Setting(process={"preexec_fn": refuse})
+    try:
+        subprocess.run(["true"], **setting.process)
+    except subprocess.SubprocessError:
+        raise CannotMake("filters of system calls are not permitted here") from None
+    return setting
+
+
+MACHINE = ("machine/test_machine.py", "recorder/test_doctor.py")
+COMPILED = ("runtimes/test_c.py", "test_deploy.py", "cli/test_export.py")
+RUNTIMES = ("runtimes/test_onnxruntime.py", "runtimes/test_openvino.py")
+TORCH = "runtimes/test_torch_runtimes.py"
+#: What computes with the vector instructions that it finds.
+PROCESSOR = (
+    *("test_elsewhere.py", "machine/test_floor.py", *RUNTIMES, "runtimes/test_c.py", "test_deploy.py"),
+    *("export/test_c_file.py", "recorder/test_stream.py", "recorder/test_parity.py"),
+)
+CORES = ("recorder/test_session.py", "recorder/test_loop.py", "test_confirmation.py", "machine/test_floor.py")
+FILES = ("store", "test_setup.py", "cli/test_main.py")
+COMMANDS = "literature/test_session.py::test_the_command_of_a_configuration_gives_the_same_configuration"
+
+SURROUNDINGS = {
+    **{
+        # Compiling for minutes, and the same with AVX-512: once is enough.
+        name: Surrounding(f"as {kind.model_name}", processor(kind), PROCESSOR + ((TORCH,) if name == "haswell" else ()))
+        for name, kind in processors.KINDS.items()
+    },
+    "one-core": Surrounding("one core", one_core, (*MACHINE, *RUNTIMES, "runtimes/test_c.py", *CORES)),
+    "spaces": Surrounding(
+        "spaces in TMPDIR and in the path of the clone",
+        spaces,
+        (*FILES, *COMPILED, COMMANDS, "cli/test_build.py", "hook"),
+    ),
+    # One run: none of these facts can hide what another one breaks.
+    "terminal": Surrounding(
+        "40 columns, the locale C, a time zone at 5:45 h, and umask 077",
+        terminal,
+        (
+            *FILES,
+            *COMPILED,
+            "cli/test_help.py",
+            "cli/test_statuses.py",
+            "config",
+            "test_golden.py",
+            "analysis/test_answers.py",
+        ),
+    ),
+    "ordinary-user": Surrounding("an ordinary user instead of root", ordinary_user, (*MACHINE, *FILES, *COMPILED)),
+    "home": Surrounding(
+        "a HOME that cannot be written", home_not_writable, (*COMPILED, *RUNTIMES, "cli/test_tails.py")
+    ),
+    "no-cpufreq": Surrounding("no cpufreq in /sys/devices/system/cpu", no_cpufreq, MACHINE),
+    "no-perf": Surrounding("perf_event_open is refused", no_perf, (*MACHINE, "recorder/test_loop.py")),
+}
+
+
+def run(surrounding: Surrounding, seed: int, folder: Path) -> subprocess.CompletedProcess:
+    """The tests of a surrounding; `CannotMake` with the reason if there is none here."""
+    setting = surrounding.make(folder)
+    options = ["-q", "-n", "2", "--dist", "loadfile", "-m", "not heavy", "-p", "no:cacheprovider"]
+    return subprocess.run(
+        [
+            *setting.prefix,
+            sys.executable,
+            "-m",
+            "pytest",
+            *options,
+            "--seed",
+            str(seed),
+            *(f"tests/{name}" for name in surrounding.tests),
+        ],
+        cwd=setting.folder,
+        env=os.environ | {"PYTHONPATH": str(setting.folder)} | setting.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **setting.process,
+    )
+
+
+def run_all(names: list[str], seed: int) -> int:
+    """Run the surroundings one after the other, print a line for each, and return the exit status."""
+    passed, failed, skipped, started = [], [], [], time.monotonic()
+    for number, name in enumerate(names, 1):
+        surrounding = SURROUNDINGS[name]
+        print(f"[{number}/{len(names)}] {name}: {surrounding.what}", flush=True)
+        # Not in TMPDIR, which may contain a space: LD_PRELOAD cannot.
+        with tempfile.TemporaryDirectory(prefix="elsewhere-", dir="/tmp") as folder:
+            try:
+                done = run(surrounding, seed, Path(folder))
+            except CannotMake as reason:
+                skipped.append(name)
+                print(f"  skipped: {reason}", flush=True)
+                continue
+        (failed if done.returncode else passed).append(name)
+        print(done.stdout if done.returncode else f"  passed: {done.stdout.splitlines()[-1]}", flush=True)
+        if done.returncode:
+            print(f"  failed; again: python -m tests.support.elsewhere --seed {seed} {name}", flush=True)
+    no_processor = set(processors.KINDS) <= {*skipped} and FAULTS in cpuinfo_flags()
+    if no_processor:
+        print(f"all kinds of processor were skipped, though this one has {FAULTS}")
+    counted = [f"{len(passed)} of {len(names)} surroundings passed in {time.monotonic() - started:.0f} s"]
+    counted += [
+        f"{len(them)} {how} ({', '.join(them)})" for how, them in (("failed", failed), ("skipped", skipped)) if them
+    ]
+    print("; ".join(counted))
+    return int(bool(failed) or no_processor)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.support.elsewhere", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"surroundings: {', '.join(SURROUNDINGS)} (default: all)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="seed of the tests that draw random numbers (default: 1)")
+    arguments = parser.parse_args()
+    if unknown := sorted(set(arguments.names) - set(SURROUNDINGS)):
+        parser.error(f"no surrounding {', '.join(unknown)}: choose from {', '.join(SURROUNDINGS)}")
+    return run_all(arguments.names or list(SURROUNDINGS), arguments.seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
