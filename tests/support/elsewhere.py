@@ -189,7 +189,19 @@ PROCESSOR = (
     *("test_elsewhere.py", "machine/test_floor.py", *RUNTIMES, "runtimes/test_c.py", "test_deploy.py"),
     *("export/test_c_file.py", "recorder/test_stream.py", "recorder/test_parity.py"),
 )
-CORES = ("recorder/test_session.py", "recorder/test_loop.py", "test_confirmation.py", "machine/test_floor.py")
+SESSION, HOOK = "recorder/test_session.py::", "hook/test_hook.py::"
+CORES = (
+    *("recorder/test_loop.py", "test_confirmation.py", "machine/test_floor.py"),
+    SESSION + "test_a_recording_waits_for_its_cores_after_preparing_and_says_so",
+    SESSION + "test_the_preparing_process_leaves_the_cores_that_are_timed",
+    SESSION + "test_more_threads_than_cores_are_refused",
+)
+INSTALLER = (
+    HOOK + "test_make_starts_the_installer_and_the_check",
+    HOOK + "test_installing_from_a_linked_worktree_serves_all",
+    HOOK + "test_from_a_subfolder_from_elsewhere_and_with_another_index",
+    HOOK + "test_another_hook_stays_and_can_call_ours",
+)
 FILES = ("store", "test_setup.py", "cli/test_main.py")
 COMMANDS = "literature/test_session.py::test_the_command_of_a_configuration_gives_the_same_configuration"
 
@@ -203,7 +215,7 @@ SURROUNDINGS = {
     "spaces": Surrounding(
         "spaces in TMPDIR and in the path of the clone",
         spaces,
-        (*FILES, *COMPILED, COMMANDS, "cli/test_build.py", "hook"),
+        (*FILES, *COMPILED, COMMANDS, "cli/test_build.py", *INSTALLER),
     ),
     # One run: none of these facts can hide what another one breaks.
     "terminal": Surrounding(
