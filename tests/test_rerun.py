@@ -94,33 +94,37 @@ def test_a_notebook_runs_in_its_folder_with_the_parameters(tmp_path, capsys):
     assert path.read_bytes() == before
 
 
-def test_each_failure_is_one_line_and_the_others_still_run(tmp_path):
-    """Seven kernels: all ways in which a notebook does not complete."""
-    long = "raise ValueError('the first line\\nthe second')"
-    bad = [
-        notebook(tmp_path / "exit.ipynb", "1", "import sys\nsys.exit(0)", "open('after', 'w')"),
-        notebook(tmp_path / "quit.ipynb", "exit()", "1"),
-        notebook(tmp_path / "dead.ipynb", "1", "import os\nos._exit(0)", "1"),
-        notebook(tmp_path / "raises.ipynb", "def f():\n    " + long, "f()"),
-        notebook(tmp_path / "status.ipynb", "raise SystemExit(3)"),
-        notebook(tmp_path / "skipped.ipynb", ("x = 1", ["skip-execution"]), "1"),
-        notebook(tmp_path / "allowed.ipynb", ("raise SystemExit", ["raises-exception"]), "1"),
-    ]
+#: Cells after the parameters, the one at which the run ends, and the start of its line.
+ENDS = {
+    "exit": (("1", "import sys\nsys.exit(0)", "open('after', 'w')"), 4, '"import sys" ended the notebook'),
+    "raises": (
+        ("def f():\n    raise ValueError('the first line\\nthe second')", "f()"),
+        *(4, '"f()" raised ValueError: the first line'),
+    ),
+    "dead": (("1", "import os\nos._exit(0)", "1"), 4, '"import os": the kernel died'),
+    "quit": (("exit()", "1"), 3, '"exit()" called exit()'),
+    "status": (("raise SystemExit(3)",), 3, '"raise SystemExit(3)" raised SystemExit: 3'),
+    "skipped": ((("x = 1", ["skip-execution"]), "1"), 3, '"x = 1" did not complete'),
+    "allowed": ((("raise SystemExit", ["raises-exception"]), "1"), 3, '"raise SystemExit" ended the notebook'),
+}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("exit", "raises", "dead"), pytest.param(("quit", "status", "skipped", "allowed"), marks=pytest.mark.heavy)],
+    ids=" ".join,
+)
+def test_each_failure_is_one_line_and_the_others_still_run(tmp_path, names):
+    """A kernel for each; together they are all ways in which a notebook does not complete."""
+    bad = [notebook(tmp_path / f"{name}.ipynb", *ENDS[name][0]) for name in names]
     good = notebook(tmp_path / "good.ipynb", "1")
     process = in_a_process(*bad, good, "-p", "trials", "5", "--out", "runs", "--format", "json", cwd=tmp_path)
     out, errors = process.communicate(timeout=600)
     assert process.returncode == 1 and errors.count("\n") == len(bad), errors
-    expected = [
-        (4, '"import sys" ended the notebook'),
-        (3, '"exit()" called exit()'),
-        (4, '"import os": the kernel died'),
-        (4, '"f()" raised ValueError: the first line'),
-        (3, '"raise SystemExit(3)" raised SystemExit: 3'),
-        (3, '"x = 1" did not complete'),
-        (3, '"raise SystemExit" ended the notebook'),
-    ]
     runs = json.loads(out)
-    for run, line, path, (cell, failure) in zip(runs, errors.splitlines(), bad, expected, strict=False):
+    assert len(runs) == len(bad) + 1
+    for run, line, path in zip(runs, errors.splitlines(), bad, strict=False):
+        _, cell, failure = ENDS[path.stem]
         assert (run["notebook"], run["status"], run["cell"]) == (str(path), "failed", cell), run
         assert line.startswith(f"lstm-trt: {path}: cell {cell}: {failure}") and run["failure"] in line
         assert run["output"].startswith(f"runs/{path.stem}-") and run["output"].endswith(".failed.ipynb")
@@ -169,6 +173,7 @@ def test_ctrl_c_stops_the_kernel_too(tmp_path):
     assert output.name.endswith(".failed.ipynb") and not (tmp_path / "ran").exists()
 
 
+@pytest.mark.heavy
 def test_plain_papermill_runs_the_same_notebook(tmp_path):
     path = notebook(tmp_path / "a.ipynb", "print(trials)")
     command = [sys.executable, "-m", "papermill", path, tmp_path / "out.ipynb", "-p", "trials", "77"]

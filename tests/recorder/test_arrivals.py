@@ -17,7 +17,7 @@ from lstm_trt.config.shape import Grid, LstmShape
 from lstm_trt.recorder import control
 from lstm_trt.recorder.control import run_control
 from lstm_trt.recorder.loop import WAITING, ClockPair, PeriodTooShort, check_clocks, ends, pilot, run_trials
-from lstm_trt.recorder.pool import Outcome, Seconds, silence_limit_s
+from lstm_trt.recorder.pool import Outcome, Seconds, WorkerPool, silence_limit_s
 from lstm_trt.recorder.session import describe
 from lstm_trt.recorder.sweep import Progress, Report, default_rounds, run_sweep
 from lstm_trt.store import consolidated, files, folders
@@ -367,7 +367,7 @@ def test_recordings_from_before_have_no_control_run():
 
 
 def test_a_periodic_recording_for_real(tmp_path, lab):
-    arguments = ("record", *SHAPE, "--arrival", "periodic", "--period-us", 2000, "--trials", 200, "--out", tmp_path)
+    arguments = ("record", *SHAPE, "--arrival", "periodic", "--period-us", 2000, "--trials", 50, "--out", tmp_path)
     answer = json.loads(lab(*arguments, "--format", "json").stdout)
     recording = files.read(Path(answer["path"]))
     columns = recording.columns
@@ -377,7 +377,7 @@ def test_a_periodic_recording_for_real(tmp_path, lab):
     assert recording.provenance["self_check"]["outside_share"] > 0.5
     told = recording.provenance["control"]
     assert answer["control"] == told and told["arrival"] == "periodic" and told["spacing_us"] == 2000
-    assert len(recording.control["latency_ns"]) == told["calls"] == 200
+    assert len(recording.control["latency_ns"]) == told["calls"] == 50
     text = lab(*arguments, "--no-control").stdout
     assert "control run" not in text
     without = files.read(tmp_path / Path(text.split()[-1]).name)
@@ -422,7 +422,7 @@ def test_a_sweep_records_control_runs_where_asked(tmp_path):
 # Rounds, tiers, time left
 
 
-def test_rounds_by_default_are_three_from_the_compare_tier_on(tmp_path):
+def test_rounds_by_default_are_three_from_the_compare_tier_on(tmp_path, monkeypatch):
     assert [default_rounds(trials) for trials in (1, TIERS["look"], 9_999, TIERS["compare"], TIERS["certify"])] == [
         1,
         1,
@@ -430,8 +430,16 @@ def test_rounds_by_default_are_three_from_the_compare_tier_on(tmp_path):
         3,
         3,
     ]
+    asked = []
+
+    def record(pool: WorkerPool, configuration: Configuration, round: int, *others: object, **how: object) -> Outcome:
+        asked.append(round)
+        return Outcome(tmp_path, None, Seconds())
+
+    monkeypatch.setattr(WorkerPool, "record", record)
     configuration = describe(LstmShape(1, 4, 2), "onnxruntime", Protocol(trials=10_000))
     assert run_sweep([configuration], tmp_path, show_progress=False).recorded == 3
+    assert asked == [0, 1, 2]
 
 
 def test_a_tier_names_the_number_of_trials(tmp_path, lab):

@@ -32,6 +32,8 @@ GRU = GruWorkload(6)
 NAME = "tests-numpy-gru"
 SHORT = Protocol(trials=60, warmup=5)
 
+pytestmark = pytest.mark.xdist_group("recordings of another kind")  # one process makes what they share
+
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
@@ -120,7 +122,7 @@ def test_the_state_is_reset_right_before_the_trials(recorded):
 
 
 def test_the_pilot_of_a_period_leaves_no_state(installed, tmp_path):
-    protocol = Protocol(trials=40, warmup=5, arrival="periodic", period_us=20_000)
+    protocol = Protocol(trials=20, warmup=5, arrival="periodic", period_us=20_000)
     recording = record(GRU, NAME, protocol, mode="stream", control=False, out=tmp_path)
     assert recording.provenance["pilot"]
     assert recording.provenance["runtime"]["calls_since_reset"] == len(recording.columns["trial"])
