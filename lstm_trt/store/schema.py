@@ -116,7 +116,7 @@ def validate(recording: Recording, where: object, asked: Collection[str] | None 
         raise StoreError(f"{where}: a latency is negative")
     if "start_ns" in columns and (np.diff(columns["start_ns"]) < 0).any():
         raise StoreError(f"{where}: a trial starts before the previous one")
-    if recording.control is not None:
+    if recording.control is not None and columns:
         lengths = {len(recording.control[name]) for name in CONTROL_COLUMNS.values()}
         if len(lengths) > 1 or not 0 < max(lengths) <= rows:
             raise StoreError(f"{where}: the control run has {lengths} rows, the recording {rows}")
