@@ -16,6 +16,8 @@ DEADLINE_US ?= 1000
 LITERATURE_OUT ?= data/literature
 # Seed of the random numbers in `make test`; `make SEED=7 test` changes it.
 SEED ?= 1
+# Else each of the hundreds of processes of the tests compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
 TEST_PROCESSES ?= 2
 PYTEST = -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 20
 
@@ -24,7 +26,7 @@ PYTEST = -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -
 help:
 	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), print the summary, draw its figures"
 	@echo "make gpu              install what the driver of an NVIDIA GPU needs: TensorRT and PyCUDA, without the CUDA toolkit"
-	@echo "make test             run the tests, in 5 minutes on 2 cores"
+	@echo "make test             run the tests, in 3 minutes on 2 cores"
 	@echo "make test-elsewhere   run the tests that can depend on it as on other processors and for other users, in 3 minutes"
 	@echo "make test-frameworks  run the slow tests and those that need other frameworks, in a separate environment ($(FRAMEWORKS))"
 	@echo "make literature       record the published benchmarks in that environment, within 45 minutes on 2 cores"

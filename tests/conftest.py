@@ -232,16 +232,43 @@ def refused(lab):
     return run
 
 
-#: The folders of tests in the order in which they run: what fails at once comes first, and long files before short
-#: ones, so that the processes that share the files end together. "" is the folder tests itself.
-ORDER = ("config", "store", "analysis", "machine", "cli", "export", "", "recorder", "literature", "runtimes", "plots")
+#: What fails at once comes first; then the files that take longest, so that the processes that share the files end
+#: together; then the others. A file stays on one process, since its tests share recordings and pages.
+QUICK = ("config", "store")
+LONGEST = (
+    "hook/test_hook",
+    "analysis/test_outliers",
+    "recorder/test_sweep",
+    "literature/test_session",
+    "plots/test_plots",
+    "recorder/test_soak",
+    "export/test_engine",
+    "analysis/test_deadline",
+    "recorder/test_session",
+    "plots/test_pages",
+    "recorder/test_arrivals",
+    "test_shim",
+    "test_readme",
+    "analysis/test_compare",
+    "cli/test_tails",
+    "test_rerun",
+    "cli/test_literature",
+    "recorder/test_other_kind",
+    "machine/test_floor",
+    "test_notebooks",
+)
+
+
+def place(path: Path) -> int:
+    """The place of a file of tests in the order in which they run."""
+    name = str(path.relative_to(ROOT / "tests").with_suffix(""))
+    return -1 if path.parent.name in QUICK else LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Quick folders first; tests that draw random numbers are marked; GPU tests skip where there is no GPU."""
-    folders = [*ORDER, "hook", "frameworks", "shim"]
-    items.sort(key=lambda item: folders.index(item.path.parent.relative_to(ROOT / "tests").name))
+    """Order the files; tests that draw random numbers are marked; GPU tests skip where there is no GPU."""
+    items.sort(key=lambda item: place(item.path))
     for item in items:
         if "seed" in item.fixturenames:
             item.add_marker("random")

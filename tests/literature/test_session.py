@@ -91,9 +91,6 @@ def planted(tmp_path, monkeypatch):
     return write
 
 
-shared = pytest.mark.xdist_group("recordings of the literature")  # one process makes `folder`
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """One recording each of forward, training, and training with variable lengths."""
@@ -108,7 +105,6 @@ def by_name(folder: Path) -> dict[str, Recording]:
     return {item.configuration.workload.name: item for item in folders.read_many(folder)}
 
 
-@shared
 def test_a_forward_workload_is_a_recording_like_any_other(folder):
     recording = by_name(folder)["layer"]
     assert recording.configuration.mode == "forward" and recording.configuration.runtime == "onnxruntime"
@@ -123,7 +119,6 @@ def test_a_forward_workload_is_a_recording_like_any_other(folder):
 
 
 @pytest.mark.parametrize("name", ["text-classifier", "speech-ctc-long"])
-@shared
 def test_a_training_loop_checks_itself(folder, name):
     recording = by_name(folder)[name]
     losses = recording.provenance["losses"]
@@ -390,7 +385,6 @@ def test_costs_are_rows(planted):
     assert rows["tuning"].unit == "s" and rows["tuning"].framework == "None"
 
 
-@shared
 def test_metrics_are_the_documents(folder):
     items = list(folders.read_many(folder))
     rows = metrics.table(items)
@@ -430,7 +424,6 @@ def test_document_001_counts_sequences():
     }
 
 
-@shared
 def test_summary_groups_and_consolidation_include_them(folder, tmp_path):
     items = list(folders.read_many(folder))
     rows = summarize(items)
@@ -475,7 +468,6 @@ def test_the_command_of_a_configuration_gives_the_same_configuration(tmp_path):
         assert (given.library, given.versions, given.rounds) == ("a-library", ["1.0", "2.0"], 3)
 
 
-@shared
 def test_every_implementation_starts_from_the_given_weights(folder):
     """The gate relies on this: `prepare` restores the weights."""
     weights, batch = make_weights(TEXT, 0), make_batch(TEXT, 1)

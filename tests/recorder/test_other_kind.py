@@ -32,8 +32,6 @@ GRU = GruWorkload(6)
 NAME = "tests-numpy-gru"
 SHORT = Protocol(trials=60, warmup=5)
 
-pytestmark = pytest.mark.xdist_group("recordings of another kind")  # one process makes what they share
-
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):

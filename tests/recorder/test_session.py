@@ -41,8 +41,6 @@ SHAPE = LstmShape(2, 16, 8, 2)
 
 HERE = f"process {os.getpid()}"
 
-pytestmark = pytest.mark.xdist_group("recordings of a session")  # one process makes what they share
-
 
 @pytest.fixture(
     scope="module", params=rest_is_heavy(("onnxruntime", "the others", "torch-compile"), ("onnxruntime",).__contains__)
