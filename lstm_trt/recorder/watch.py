@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -90,16 +91,16 @@ class Snapshot:
     name: str | None
     config_id: str | None
     files: int
-    configurations: int
     n: int
     median_us: float | None
     p999_us: float | None
     max_us: float | None
     misses: int | None
     deadline_us: float | None
-    elapsed_s: float | None
-    left_s: float | None
-    unreadable: int
+    configurations: int = 1
+    elapsed_s: float | None = None
+    left_s: float | None = None
+    unreadable: int = 0
 
     def as_dict(self) -> dict:
         """JSON values."""
@@ -145,31 +146,21 @@ def verdict_command(folder: Path, deadline_us: float | None = None) -> str:
 
 
 def snapshot_of(
-    state: State,
-    histogram: LatencyHistogram,
-    configuration: Configuration | None,
-    files: int,
-    configurations: int = 1,
-    elapsed_s: float | None = None,
-    left_s: float | None = None,
-    unreadable: int = 0,
+    state: State, histogram: LatencyHistogram, configuration: Configuration | None, files: int, **known: Any
 ) -> Snapshot:
-    """A snapshot of one configuration's latencies."""
+    """A snapshot of one configuration's latencies, with what is `known` besides (the last fields of `Snapshot`)."""
     return Snapshot(
         state=state,
         name=configuration.title if configuration else None,
         config_id=configuration.id if configuration else None,
         files=files,
-        configurations=configurations,
         n=histogram.n,
         median_us=histogram.percentile_us(Fraction(1, 2)),
         p999_us=histogram.percentile_us(Fraction(999, 1000)),
         max_us=histogram.max_ns / 1e3 if histogram.n else None,
         misses=None if histogram.deadline_us is None else histogram.misses,
         deadline_us=histogram.deadline_us,
-        elapsed_s=elapsed_s,
-        left_s=left_s,
-        unreadable=unreadable,
+        **known,
     )
 
 
@@ -211,8 +202,8 @@ class Follower:
                 state = State.IDLE
         configuration = self._last.configuration if self._last else None
         histogram = self._histograms[configuration.id] if configuration else LatencyHistogram(self._deadline_us)
-        counts = len(self._seen), len(self._histograms)
-        return snapshot_of(state, histogram, configuration, *counts, elapsed_s, left_s, self._unreadable)
+        known = {"configurations": len(self._histograms), "elapsed_s": elapsed_s, "left_s": left_s}
+        return snapshot_of(state, histogram, configuration, len(self._seen), unreadable=self._unreadable, **known)
 
     def _read_new(self) -> bool:
         fresh = []

@@ -33,6 +33,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, LabError, MemoryExhausted, RunFailed, RuntimeUnavailable
+from lstm_trt.export.trt import one_line
 from lstm_trt.machine import gpu
 
 BINDINGS_REMEDY = "make gpu"
@@ -201,7 +202,7 @@ class Session:
             if not status:
                 self._held.callback(bindings.cuGraphDestroy, graph)
         if refusal is not None:
-            raise CaptureRefused(_line(refusal)) from refusal
+            raise CaptureRefused(one_line(refusal)) from refusal
         _checked("cuStreamEndCapture", status)
         executable = _checked("cuGraphInstantiate", *bindings.cuGraphInstantiate(graph, 0))
         self._held.callback(bindings.cuGraphExecDestroy, executable)
@@ -245,10 +246,6 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
 def _driver() -> ModuleType:
     """`pycuda.driver`, or `_cuda_bindings` where it cannot be loaded; raises `CudaUnavailable` without either."""
     try:
@@ -271,7 +268,7 @@ def _bindings() -> ModuleType:
     try:
         from cuda.bindings import driver
     except Exception as error:
-        raise CudaUnavailable(Missing(f"loadable cuda-bindings ({_line(error)})", BINDINGS_REMEDY)) from error
+        raise CudaUnavailable(Missing(f"loadable cuda-bindings ({one_line(error)})", BINDINGS_REMEDY)) from error
     return driver
 
 

@@ -69,7 +69,7 @@ TIMING_LOCKS = Path("/dev/shm")
 
 @contextmanager
 def timing_lock(
-    resources: Iterable[str], wait: bool = True, waiting: Callable[[str], None] = lambda holder: None
+    resources: Iterable[str], wait: bool = True, waiting: Callable[[str], None] | None = None
 ) -> Iterator[None]:
     """Hold the locks of `resources`, such as `core-3`, while trials are timed.
 
@@ -94,14 +94,11 @@ def timing_lock(
                         f"another recording uses {resource.replace('-', ' ')} ({holder}): wait until it ends, or leave"
                         " out --no-wait to wait for it"
                     ) from None
-                waiting(holder)
-                waiting = _silent
+                if waiting:
+                    waiting(holder)
+                waiting = None
                 fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-
-
-def _silent(holder: str) -> None:
-    pass
 
 
 def _holder(handle: int) -> str:
