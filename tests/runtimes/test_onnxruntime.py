@@ -73,7 +73,8 @@ def test_int8_really_quantizes():
 
 
 def test_int8_weights_have_7_bits_where_the_processor_would_saturate(monkeypatch):
-    """ONNX Runtime's products of 8 bits on x86 without VNNI add in 16 bits: two layers had 6.7 % error instead of 2.
+    """ONNX Runtime's products of 8 bits on x86 without VNNI add in 16 bits: on an emulated Haswell this network had
+    an error of 6.7 %, with 7 bits 0.85 %, and with VNNI and 8 bits 0.48 %.
 
     The option is part of the identity only where it is on, so that the ids of recordings with VNNI stay.
     """
