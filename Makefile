@@ -66,7 +66,7 @@ PYCUDA_OPTIONS = --config-settings='--global-option=--conf:CUDA_ENABLE_CURAND=Fa
 	  && echo 'int cuInit(unsigned flags) { return flags; }' \
 	    | $(CC) -shared -fPIC -Wl,-soname,libcuda.so.1 -o $*/cuda/libcuda.so -x c - \
 	  && LIBRARY_PATH="$(abspath $*)/cuda" CPATH="$$(printf '%s:' "$(abspath $*)"/cuda/nvidia/*/include)" \
-	    $(PYCUDA_FLAGS) $*/bin/python $(PIP_INSTALL) --no-cache-dir $(PYCUDA_OPTIONS) pycuda && touch $@; } \
+	    $*/bin/python $(PIP_INSTALL) --no-cache-dir $(PYCUDA_OPTIONS) pycuda && touch $@; } \
 	  || echo "PyCUDA cannot be built here, for the reason above: cuda-bindings drive the GPU"
 
 # What depends on the CUDA version of the driver is not pinned. TENSORRT=rtx installs TensorRT for RTX instead.
@@ -115,12 +115,12 @@ $(FRAMEWORKS)/.frameworks: pyproject.toml constraints.txt | $(FRAMEWORKS)/bin/py
 	@$(FRAMEWORKS_PIP) -e '.[lab,dev,frameworks]'
 	@touch $@
 
-# Not optimized, since nothing is timed with it there: compiling takes half as long.
-$(FRAMEWORKS)/.pycuda: PYCUDA_FLAGS = CFLAGS=-O0
 $(FRAMEWORKS)/.pycuda: | $(FRAMEWORKS)/.frameworks
 
-test-frameworks: $(FRAMEWORKS)/.frameworks $(FRAMEWORKS)/.pycuda
-	$(FRAMEWORKS)/bin/python $(PYTEST) tests/frameworks
+# PyCUDA, which only the second part uses, is built on one core meanwhile.
+test-frameworks: $(FRAMEWORKS)/.frameworks
+	$(MAKE) --no-print-directory $(FRAMEWORKS)/.pycuda & \
+	  $(FRAMEWORKS)/bin/python $(PYTEST) tests/frameworks; status=$$?; wait; exit $$status
 	$(FRAMEWORKS)/bin/python $(PYTEST) -m heavy --ignore tests/frameworks tests
 
 # Resumes if interrupted.

@@ -183,12 +183,14 @@ def test_an_entry_that_another_process_removes_is_passed_over(tmp_path, monkeypa
         cache.keep("onnx", key, ".onnx", b"content")
     look = Path.stat
 
-    def removed_meanwhile(path, **how):
+    def removed_afterwards(path, **how):
+        status = look(path, **how)
         if path.name == "a.onnx":
-            path.unlink(missing_ok=True)
-        return look(path, **how)
+            path.unlink()
+        return status
 
-    monkeypatch.setattr(Path, "stat", removed_meanwhile)
+    monkeypatch.setattr(Path, "stat", removed_afterwards)
+    assert len(cache.entries()) == 2
     assert [entry.path.name for entry in cache.entries()] == ["b.onnx"]
     cache.trim()
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +19,7 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.store import consolidated, folders, schema
 from lstm_trt.store import files as store_files
 from lstm_trt.store.locks import folder_lock
+from tests.conftest import ROOT
 
 
 def planted(hidden: int = 8, round: int = 0, rows: int = 20, **columns) -> schema.Recording:
@@ -172,6 +176,47 @@ def test_consolidation_holds_the_folder_and_a_tidy_of_another_process_takes_noth
     assert not list(tmp_path.glob(".*.tmp"))
     with folder_lock(tmp_path), pytest.raises(UsageError, match="in use"):
         folders.consolidate_folder(tmp_path)
+
+
+#: Consolidates a folder in groups of 20 rows, and kills itself before the given one of its writes and renamings.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import pyarrow.parquet as pq
+from lstm_trt.store import consolidated, folders
+left = int(sys.argv[2])
+def counted(call):
+    def counting(*arguments, **options):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*arguments, **options)
+    return counting
+pq.ParquetWriter.write_table = counted(pq.ParquetWriter.write_table)
+Path.replace = counted(Path.replace)
+consolidated.consolidate.__defaults__ = (20,)
+folders.consolidate_folder(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.heavy
+def test_consolidation_that_is_killed_at_any_moment_loses_and_doubles_nothing(tmp_path):
+    items = {(item.configuration.id, item.round): item for item in (planted(8 + k % 3, k // 3) for k in range(7))}
+    for item in items.values():
+        store_files.write(item, tmp_path)
+    for kill in range(1, 11):  # seven groups, the configurations, two renamings
+        done = subprocess.run([sys.executable, "-c", KILLED, tmp_path, str(kill)], cwd=ROOT)
+        assert done.returncode == -signal.SIGKILL
+        back = list(folders.read_many(tmp_path))
+        assert len(back) == 7 and all(same(item, items[item.configuration.id, item.round]) for item in back)
+    folders.tidy(tmp_path)
+    assert not list(tmp_path.glob(".*.tmp"))
+    folders.consolidate_folder(tmp_path)
+    for path in folders.contents(tmp_path).recorded:
+        path.unlink()
+    back = list(folders.read_many(tmp_path))
+    assert len(back) == 7 and all(same(item, items[item.configuration.id, item.round]) for item in back)
 
 
 @pytest.mark.parametrize("group_rows", [1, 50, 10**6])
