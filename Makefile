@@ -117,10 +117,13 @@ $(FRAMEWORKS)/.frameworks: pyproject.toml constraints.txt | $(FRAMEWORKS)/bin/py
 
 $(FRAMEWORKS)/.pycuda: | $(FRAMEWORKS)/.frameworks
 
+.PHONY: .tests-of-frameworks
+.tests-of-frameworks:
+	$(FRAMEWORKS)/bin/python $(PYTEST) tests/frameworks
+
 # PyCUDA, which only the second part uses, is built on one core meanwhile.
 test-frameworks: $(FRAMEWORKS)/.frameworks
-	$(MAKE) --no-print-directory $(FRAMEWORKS)/.pycuda & \
-	  $(FRAMEWORKS)/bin/python $(PYTEST) tests/frameworks; status=$$?; wait; exit $$status
+	@$(MAKE) --no-print-directory -j2 $(FRAMEWORKS)/.pycuda .tests-of-frameworks
 	$(FRAMEWORKS)/bin/python $(PYTEST) -m heavy --ignore tests/frameworks tests
 
 # Resumes if interrupted.
