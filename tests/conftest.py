@@ -127,14 +127,14 @@ def rest_is_heavy(cases: Iterable, quick: Callable[..., bool]) -> list:
     return marked
 
 
-def wait_for(condition, seconds: float = 120.0) -> bool:
-    """Whether `condition` came true within so many seconds; a busy machine needs many."""
+def wait_for(condition, seconds: float = 120.0, process: subprocess.Popen | None = None) -> bool:
+    """Whether `condition` came true within so many seconds, and before `process` ended; a busy machine needs many."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
+    while not condition():
+        if time.monotonic() > deadline or (process is not None and process.poll() is not None):
+            return condition()  # once more: it may have come true during a pause of this process
         time.sleep(0.02)
-    return False
+    return True
 
 
 class ManualClock:

@@ -128,7 +128,7 @@ def test_terminate_is_a_clean_stop(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "lstm_trt", *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
-    assert wait_for(lambda: any(tmp_path.iterdir()), 300), "it didn't begin"
+    assert wait_for(lambda: any(tmp_path.iterdir()), 300, process), "it didn't begin"
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 130 and "Traceback" not in errors

@@ -321,10 +321,12 @@ def descendants(pid: int) -> set[int]:
 
 @pytest.mark.heavy
 def test_a_soak_that_is_killed_keeps_its_parts_and_goes_on(tmp_path):
-    process = start_soak(tmp_path, "--for", "12s")
+    process = start_soak(tmp_path, "--for", "30s")
     try:
-        workers: set[int] = set()  # looked for while waiting: the soak must not end before it is killed
-        assert wait_for(lambda: workers.update(descendants(process.pid)) or parts_of(tmp_path), 300), "no part came"
+        # Looked for while waiting: the soak must not end before it is killed, 20 s after its first part at the latest.
+        workers: set[int] = set()
+        came = wait_for(lambda: workers.update(descendants(process.pid)) or parts_of(tmp_path), 300, process)
+        assert came, "no part came"
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()
@@ -333,7 +335,7 @@ def test_a_soak_that_is_killed_keeps_its_parts_and_goes_on(tmp_path):
     assert all(0 < len(store_files.read(path).timed_ns) <= PART_TRIALS for path in kept)
     (cut,) = folders.read_many(tmp_path)
     assert cut.provenance["warnings"][-1].startswith(f"soak incomplete: {len(kept)} of about ")
-    again = start_soak(tmp_path, "--for", "12s", "--format", "text")
+    again = start_soak(tmp_path, "--for", "30s", "--format", "text")
     output, errors = again.communicate(timeout=600)
     assert again.returncode == 0, errors
     assert errors.count("as round 1") == 1 and "round 0 was interrupted after" in errors
@@ -342,8 +344,8 @@ def test_a_soak_that_is_killed_keeps_its_parts_and_goes_on(tmp_path):
     first, second = sorted(folders.read_many(tmp_path), key=lambda item: item.round)
     assert first.columns["latency_ns"].tolist() == cut.columns["latency_ns"].tolist()
     soaks = [item.provenance["soak"] for item in (first, second)]
-    assert soaks[1]["last"] and soaks[1]["asked_s"] == pytest.approx(12 - soaks[0]["elapsed_s"])
-    assert second.provenance["warnings"] == [] or "outside the trials" in second.provenance["warnings"][0]
+    assert soaks[1]["last"] and soaks[1]["asked_s"] == pytest.approx(30 - soaks[0]["elapsed_s"])
+    assert not any("soak" in warning for warning in second.provenance["warnings"])  # a busy machine adds others
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"] == []
 
 
@@ -357,7 +359,7 @@ def running(pid: int) -> bool:
 @pytest.mark.heavy
 def test_ctrl_c_leaves_the_parts_and_says_how_to_go_on(tmp_path):
     process = start_soak(tmp_path, "--for", "1h", "--no-control")
-    assert wait_for(lambda: parts_of(tmp_path), 300)
+    assert wait_for(lambda: parts_of(tmp_path), 300, process)
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 130 and output == "" and "Traceback" not in errors

@@ -218,9 +218,10 @@ def test_killed_at_random_moments_loses_at_most_what_was_under_way(tmp_path, kil
 def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):
     mark = f"mark-{random.getrandbits(64):x}"
     sweep = start_sweep(tmp_path, mark, "--rounds", "40")
-    ended = lambda: sweep.poll() is not None  # noqa: E731
-    assert wait_for(lambda: ended() or any(name.endswith(".parquet") for name in files(tmp_path)), 300)
-    assert not ended(), sweep.communicate()[1]
+    began = wait_for(lambda: any(name.endswith(".parquet") for name in files(tmp_path)), 300, sweep)
+    if not began:
+        sweep.kill()
+        pytest.fail(sweep.communicate()[1])
     sweep.send_signal(signal.SIGINT)
     _, errors = sweep.communicate(timeout=300)
     assert sweep.returncode == 130

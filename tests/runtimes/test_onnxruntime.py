@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import lstm_trt
 from lstm_trt import registry, runtimes
+from lstm_trt.cli import common
+from lstm_trt.cli.main import parse
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError
+from lstm_trt.config.labels import record_command
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import to_onnx
 from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
@@ -20,7 +26,9 @@ from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
 from lstm_trt.recorder.session import describe
 from lstm_trt.runtimes import load, onnxruntime
 from lstm_trt.runtimes.base import Request
+from lstm_trt.store import files
 from tests.conftest import ROOT
+from tests.test_confirmation import recording
 
 INT8 = Options(precision="int8", device="cpu")
 
@@ -98,6 +106,24 @@ def test_int8_weights_have_7_bits_where_the_processor_would_saturate(monkeypatch
         weights = [onnx.numpy_helper.to_array(item) for item in graph.initializer if item.data_type == 3]  # int8
         largest[reduce_range] = max(int(np.abs(array.astype(int)).max()) for array in weights)
     assert largest[True] <= 64 < largest[False] <= 128
+
+
+def test_weights_of_7_bits_are_kept_apart_read_back_and_shown(tmp_path):
+    full = recording(8)
+    full = replace(full, configuration=replace(full.configuration, options=INT8))
+    options = replace(INT8, reduce_range=True)
+    reduced = replace(full, configuration=replace(full.configuration, options=options))
+    assert "reduce_range" not in full.configuration.as_dict()["options"]
+    for item in (full, reduced):
+        files.write(item, tmp_path)
+    runs = lstm_trt.load(tmp_path)
+    assert {group.configuration for group in runs} == {full.configuration, reduced.configuration}
+    assert len({group.name for group in runs}) == 2
+    text = str(lstm_trt.summarize(runs))
+    assert "weights" in text and text.count("7 bits") == text.count("full") == 1
+    assert "weights" not in str(lstm_trt.summarize([full]))
+    given = parse(shlex.split(record_command(reduced.configuration, "out"))[1:])
+    assert common.options_of(given) == INT8  # the machine that records it sets the rest
 
 
 def test_int8_that_quantizes_nothing_is_refused(monkeypatch):

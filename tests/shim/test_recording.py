@@ -164,7 +164,7 @@ def test_a_soak(tmp_path, lab):
     done = lab("record", *size, "--for", "1s", "--out", tmp_path, "--format", "json")
     assert done.returncode == 0, done.stderr
     (recording,) = folders.read_many(tmp_path)
-    assert len(recording.timed_ns) == json.loads(done.stdout)["trials"] > 10
+    assert len(recording.timed_ns) == json.loads(done.stdout)["trials"] > 0
 
 
 @pytest.mark.heavy
