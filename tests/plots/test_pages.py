@@ -27,6 +27,7 @@ from lstm_trt.plots.style import image_bytes, multiple, percent, sheet
 from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group, NoTrials, Sample
 from lstm_trt.store.schema import Failure
+from tests.conftest import rest_is_heavy
 from tests.support.pictures import (
     assert_nothing_is_cut_off,
     cells,
@@ -324,7 +325,7 @@ def test_the_map_distinguishes_machines():
 
 
 def test_draw_verdicts_writes_a_page_each_and_the_maps(tmp_path):
-    groups = sweep()
+    groups = sweep(100)
     verdicts = verdicts_of(groups, "99.9")
     paths = plots.draw_verdicts(groups, verdicts, tmp_path)
     assert [path.name for path in paths if "margin" in path.name] == [
@@ -413,7 +414,11 @@ def assert_the_page_is_whole(figure) -> None:
     assert all(box.x0 >= tail_end for box in table)
 
 
-@pytest.mark.parametrize("name", EDGES)
+#: `make test` draws these, and the heavy part the others.
+QUICK = {"one trial", "all equal", "deadline far below", "numbers from elsewhere", "a long name"}
+
+
+@pytest.mark.parametrize("name", rest_is_heavy(EDGES, QUICK.__contains__))
 @pytest.mark.filterwarnings("error")
 def test_the_page_on_the_edges(name):
     recorded, deadline_us, percentile = EDGES[name]
