@@ -428,7 +428,6 @@ def test_an_amend_mends_a_commit_that_skipped_the_hook(plain):
     assert plain.git("rev-list", "--count", "HEAD") == b"2\n"
 
 
-@pytest.mark.heavy
 def test_from_a_subfolder_from_elsewhere_and_with_another_index(repository, tmp_path):
     for number, cwd in enumerate((repository.folder / "deep/er", tmp_path)):
         elsewhere = {"GIT_DIR": "work/.git", "GIT_WORK_TREE": "work"} if cwd == tmp_path else {}
@@ -774,7 +773,6 @@ def test_installing_again_changes_nothing_and_uninstalling_restores(plain):
         assert configuration.read_bytes() == before and os.listdir(hooks) == []
 
 
-@pytest.mark.heavy
 def test_another_hook_stays_and_can_call_ours(plain):
     other = plain.folder / ".git/hooks/pre-commit"
     other.parent.mkdir()
@@ -823,7 +821,6 @@ def test_a_hooks_path_stays(plain):
     assert not (plain.folder / ".git/hooks").exists() and not (plain.folder / "my hooks").exists()
 
 
-@pytest.mark.heavy
 def test_installing_from_a_linked_worktree_serves_all(plain):
     plain.git("add", "-f", ".githooks")
     plain.commit()

@@ -325,7 +325,7 @@ def test_the_map_distinguishes_machines():
 
 
 def test_draw_verdicts_writes_a_page_each_and_the_maps(tmp_path):
-    groups = sweep(100)
+    groups = sweep()
     verdicts = verdicts_of(groups, "99.9")
     paths = plots.draw_verdicts(groups, verdicts, tmp_path)
     assert [path.name for path in paths if "margin" in path.name] == [
