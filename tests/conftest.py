@@ -25,6 +25,10 @@ from tests.support import failure_report
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# Importing nbformat compiles a grammar of web addresses, which takes seconds and which notebooks do not need
+# (see .githooks/strip_staged.py).
+sys.modules.setdefault("rfc3987_syntax", None)
+
 
 def pytest_addoption(parser):
     parser.addoption("--seed", type=int, help="seed of the tests that draw random numbers (default: a new one)")

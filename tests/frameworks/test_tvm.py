@@ -315,6 +315,7 @@ def test_incompatible_versions_are_rejected(monkeypatch):
     assert "frameworks" in UNTUNED.availability().remedy
 
 
+@pytest.mark.heavy
 def test_importing_it_does_not_import_tvm():
     script = "import sys; from lstm_trt.literature import implementations as i\n"
     script += "for n in ('tvm-tuned', 'tvm-untuned'): i.load(n).availability()\nassert 'tvm' not in sys.modules"

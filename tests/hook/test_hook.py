@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, rest_is_heavy
 
 pytestmark = [
     pytest.mark.skipif(
@@ -109,7 +109,9 @@ class Repository:
         return self.run("git", "rev-parse", "HEAD").stdout, self.git("ls-files", "-s", "-v", "-z")
 
     def leftovers(self) -> list[str]:
-        folder = self.folder / os.fsdecode(self.git("rev-parse", "--git-dir").strip())
+        folder = self.folder / ".git"
+        if folder.is_file():  # a linked worktree or a submodule
+            folder = self.folder / folder.read_text().removeprefix("gitdir: ").removesuffix("\n")
         return [file.name for file in folder.iterdir() if ".lock" in file.name or "lstmtrt" in file.name]
 
     def write(self, name: str, content: bytes, add: bool = True) -> Path:
@@ -284,7 +286,9 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("paths", [[], ["--", *NAMES]], ids=["staged", "paths"])
+@pytest.mark.parametrize(
+    "paths", [pytest.param([], id="staged", marks=pytest.mark.heavy), pytest.param(["--", *NAMES], id="paths")]
+)
 def test_any_name(repository, paths):
     """Under --literal-pathspecs, which git hands down to hooks, where `*.ipynb` then matches nothing."""
     for name in NAMES:
@@ -341,6 +345,7 @@ def test_a_rename_with_new_outputs_and_changes_that_need_no_python(repository):
     assert repository.git("ls-tree", "--name-only", "HEAD") == b"link.ipynb\ntext\n"
 
 
+@pytest.mark.heavy
 def test_a_submodule_can_have_the_hook_itself(repository, plain):
     plain.git("add", "-f", ".githooks")
     plain.commit()
@@ -374,7 +379,13 @@ def test_a_first_commit_a_head_without_branch_and_a_branch_without_commit(plain)
 STAGING = ["-a", "-i -- a.ipynb", "-o -- a.ipynb"]
 
 
-@pytest.mark.parametrize(("options", "in_linked"), [*((way, False) for way in STAGING), ("-a", True), ("-- .", True)])
+@pytest.mark.parametrize(
+    ("options", "in_linked"),
+    rest_is_heavy(
+        [*((way, False) for way in STAGING), ("-a", True), ("-- .", True)],
+        lambda options, in_linked: in_linked == (options == "-a"),
+    ),
+)
 def test_commits_that_stage_on_their_way_also_in_a_linked_worktree(repository, options, in_linked):
     linked = repository.linked()
     place, other = (linked, repository) if in_linked else (repository, linked)
@@ -395,7 +406,7 @@ def test_a_commit_of_one_path_leaves_what_else_is_staged(repository):
     assert repository.status() == b" M a.ipynb\nA  other.ipynb\nM  text\n"
 
 
-@pytest.mark.parametrize("word", ["--amend", "--am", "alias"])
+@pytest.mark.parametrize("word", rest_is_heavy(["--amend", "--am", "alias"], lambda word: word == "alias"))
 def test_an_amend_may_leave_the_files_as_they_are(repository, word):
     """Only outputs are staged; the amend is for the message."""
     repository.write("a.ipynb", notebook("0"))
@@ -405,6 +416,7 @@ def test_an_amend_may_leave_the_files_as_they_are(repository, word):
     assert repository.git("log", "--format=%s") == b"better words\n"
 
 
+@pytest.mark.heavy
 def test_an_amend_mends_a_commit_that_skipped_the_hook(plain):
     plain.install()
     for text in ("first", "second"):
@@ -430,7 +442,9 @@ def test_from_a_subfolder_from_elsewhere_and_with_another_index(repository, tmp_
     assert repository.committed("a.ipynb") == clean("other index")
 
 
-@pytest.mark.parametrize("kind", ["--object-format=sha256", "core.splitIndex"])
+@pytest.mark.parametrize(
+    "kind", rest_is_heavy(["--object-format=sha256", "core.splitIndex"], lambda kind: kind == "core.splitIndex")
+)
 def test_other_kinds_of_repository(tmp_path, tools, kind):
     repository = new_repository(tmp_path / "other", tools, *([kind] if kind.startswith("--") else []))
     repository.install()
@@ -478,6 +492,7 @@ def test_a_fast_forward_warns(bare):
     assert done.stderr.startswith(b"post-merge: ran.ipynb was committed with results of a run: run ")
 
 
+@pytest.mark.heavy
 def test_a_merge_conflict_in_a_notebook(repository):
     repository.git("checkout", "-q", "-b", "theirs")
     repository.write("a.ipynb", clean("theirs"))
@@ -494,6 +509,7 @@ def test_a_merge_conflict_in_a_notebook(repository):
     assert len(repository.git("rev-list", "--parents", "-1", "HEAD").split()) == 3
 
 
+@pytest.mark.heavy
 def test_cherry_pick_rebase_and_revert(repository):
     repository.git("checkout", "-q", "-b", "side")
     repository.strips("side")
@@ -524,11 +540,11 @@ def test_cherry_pick_rebase_and_revert(repository):
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("a bad.ipynb", b"", "a bad.ipynb is empty"),
+        pytest.param("a bad.ipynb", b"", "a bad.ipynb is empty", marks=pytest.mark.heavy),
         ("a bad.ipynb", b" \n", "a bad.ipynb is empty"),
         ("new\nline.ipynb", notebook()[:-20], r"'new\nline.ipynb' is not valid JSON"),
-        ("a bad.ipynb", b"\xff\xfe{}", "a bad.ipynb is not valid JSON"),
-        ("a bad.ipynb", b"[1, 2]", "a bad.ipynb is JSON but not a notebook"),
+        pytest.param("a bad.ipynb", b"\xff\xfe{}", "a bad.ipynb is not valid JSON", marks=pytest.mark.heavy),
+        pytest.param("a bad.ipynb", b"[1, 2]", "a bad.ipynb is JSON but not a notebook", marks=pytest.mark.heavy),
         ("a bad.ipynb", b'{"metadata": {}}', "a bad.ipynb is JSON but not a notebook"),
         ("a bad.ipynb", b'{"cells": 1, "metadata": {}, "nbformat": 4}', "a bad.ipynb cannot be stripped"),
     ],
@@ -539,7 +555,7 @@ def test_what_cannot_be_stripped_refuses_the_commit(repository, name, content, r
     assert reason in repository.refused()
 
 
-@pytest.mark.parametrize("arguments", [(), ("-a",), ("--", "a.ipynb")])
+@pytest.mark.parametrize("arguments", [(), pytest.param(("-a",), marks=pytest.mark.heavy), ("--", "a.ipynb")])
 def test_a_refused_commit_stages_nothing_and_nothing_but_outputs_is_no_commit(repository, arguments):
     repository.write("a.ipynb", notebook("0"), add=not arguments)
     message = repository.refused("-m", "only outputs", *arguments)
@@ -630,7 +646,9 @@ def bare(plain, tmp_path) -> Repository:
     return clone
 
 
-@pytest.mark.parametrize("way", [".venv", "VIRTUAL_ENV", "PATH", "stored"])
+@pytest.mark.parametrize(
+    "way", rest_is_heavy([".venv", "VIRTUAL_ENV", "PATH", "stored"], lambda way: way == "VIRTUAL_ENV")
+)
 def test_a_bare_hooks_path_is_enough_also_in_a_linked_worktree(bare, way, tmp_path):
     linked = bare.linked()
     bare.write("a.ipynb", notebook("1"))
@@ -689,7 +707,7 @@ def test_an_index_that_another_git_holds_refuses_the_commit(repository, strip_st
     assert repository.staged("a.ipynb") == notebook("1")
 
 
-@pytest.mark.parametrize("rests", [True, False])
+@pytest.mark.parametrize("rests", rest_is_heavy([True, False], bool))
 def test_what_is_staged_while_the_hook_strips_is_stripped_too_and_not_undone(
     repository, strip_staged, monkeypatch, rests
 ):
@@ -823,6 +841,7 @@ def test_an_installer_that_cannot_install_says_why(plain, tmp_path):
 # --- The filter -----------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_the_filter_strips_as_the_hook_does_with_the_drawbacks_that_the_page_lists(plain):
     plain.install()
     plain.install("--filter")
@@ -947,8 +966,8 @@ def test_this_projects_own_notebooks_are_clean():
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 @pytest.mark.parametrize("arguments", [(), ("FILTER=1",)])
 def test_make_starts_the_installer_and_the_check(arguments):
-    done = subprocess.run(["make", "-n", "hook", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    command = ["make", "-n", "hook", "lint", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     (line,) = (line for line in done.stdout.splitlines() if ".githooks/install" in line)
     assert ("--filter" in line) == bool(arguments)
-    done = subprocess.run(["make", "-n", "lint"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ".githooks/strip_staged.py --check" in done.stdout

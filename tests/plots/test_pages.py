@@ -27,6 +27,7 @@ from lstm_trt.plots.style import image_bytes, multiple, percent, sheet
 from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group, NoTrials, Sample
 from lstm_trt.store.schema import Failure
+from tests.conftest import rest_is_heavy
 from tests.support.pictures import (
     assert_nothing_is_cut_off,
     cells,
@@ -413,7 +414,11 @@ def assert_the_page_is_whole(figure) -> None:
     assert all(box.x0 >= tail_end for box in table)
 
 
-@pytest.mark.parametrize("name", EDGES)
+#: `make test` draws these, and the heavy part the others.
+QUICK = {"one trial", "all equal", "deadline far below", "numbers from elsewhere", "a long name"}
+
+
+@pytest.mark.parametrize("name", rest_is_heavy(EDGES, QUICK.__contains__))
 @pytest.mark.filterwarnings("error")
 def test_the_page_on_the_edges(name):
     recorded, deadline_us, percentile = EDGES[name]

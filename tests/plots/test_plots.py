@@ -13,12 +13,9 @@ from xml.etree import ElementTree
 import matplotlib
 import numpy as np
 import pytest
-from IPython.core.formatters import DisplayFormatter
 from matplotlib import pyplot
 from matplotlib.colors import to_rgba
 from matplotlib.lines import Line2D
-from nbconvert import HTMLExporter
-from nbformat import v4
 from PIL import Image
 
 from lstm_trt import plots
@@ -36,7 +33,7 @@ from lstm_trt.plots.sweep import _plan
 from lstm_trt.store.runs import Runs, load
 from lstm_trt.store.samples import Group, NoTrials, Sample
 from lstm_trt.store.schema import Failure
-from tests.conftest import ROOT
+from tests.conftest import ROOT, rest_is_heavy
 from tests.support.pictures import (
     assert_readable,
     cells,
@@ -595,12 +592,14 @@ def test_alternative_texts_state_the_main_number(sweep):
 
 
 def test_alternative_text_in_a_notebook(sweep):
+    v4, exporters = (pytest.importorskip(name) for name in ("nbformat.v4", "nbconvert"))
+    formatters = pytest.importorskip("IPython.core.formatters")
     notebook = v4.new_notebook(cells=[v4.new_code_cell("")])
     picture = plots.runtimes(sweep[:2])
-    data, metadata = DisplayFormatter().format(picture)
+    data, metadata = formatters.DisplayFormatter().format(picture)
     notebook.cells[0].outputs = [v4.new_output("display_data", data=data, metadata=metadata)]
     for template in ("lab", "classic"):
-        page, _ = HTMLExporter(template_name=template).from_notebook_node(notebook)
+        page, _ = exporters.HTMLExporter(template_name=template).from_notebook_node(notebook)
         assert f'alt="{escape(picture.alt)}"' in page
     assert metadata["image/png"]["alt"] == picture.alt and b64decode(data["image/png"]).startswith(b"\x89PNG")
 
@@ -619,20 +618,22 @@ ONE, TWO = [LstmShape(2, 64, 32)], Grid((2,), (64,), (32, 64))
 @pytest.mark.parametrize(
     ("runs", "expected"),
     [
-        (make_runs(ONE), {"tails", "trials"}),
+        pytest.param(make_runs(ONE), {"tails", "trials"}, marks=pytest.mark.heavy),
         (make_runs(ONE, make=one_trial, floor=False), {"tails", "trials"}),
-        (
+        pytest.param(
             make_runs(Grid((2,), (64, 128), (32,)), make=all_equal),
             {"latency-by-hidden", "boxes-by-hidden", "tails", "trials"},
+            marks=pytest.mark.heavy,
         ),
         (make_runs(TWO, failing=lambda *_: "build"), {"failures"}),
         (
             make_runs(TWO, rounds=3, failing=lambda system, shape, number: "run" if number else None),
             {"latency-by-sequence", "boxes-by-sequence", "tails", "trials"},
         ),
-        (
+        pytest.param(
             make_runs(ONE, (EPYC, XEON), failing=lambda system, *_: "time" if system == XEON else None),
             {"runtimes", "tails", "trials"},
+            marks=pytest.mark.heavy,
         ),
     ],
     ids=["one configuration", "one trial", "zero IQR", "only failures", "failed rounds", "one runtime failed"],
@@ -697,40 +698,39 @@ def findings(**grid):
     return scaling(dense(**grid)).findings
 
 
-@pytest.mark.parametrize(
-    "draw",
-    [
-        lambda: plots.heat_map(dense(layers=(1, 2), hidden=steps(8)), deadline_us=40),
-        lambda: plots.heat_map(dense(hidden=steps(32)), deadline_us=40),
-        lambda: plots.heat_map(dense(hidden=steps(32), sequence=(32,)), value="bound_us", deadline_us=60),
-        lambda: plots.heat_map(dense(hidden=(32,), sequence=steps(200))),
-        lambda: plots.box_plots(dense(hidden=steps(8), sequence=(64,), rounds=2), "hidden"),
-        lambda: plots.box_plots(dense(systems=(EPYC, TORCH)), "hidden"),
-        lambda: plots.box_plots(dense(hidden=steps(32), sequence=(64,)), "hidden"),
-        lambda: plots.box_plots(dense(hidden=steps(200), sequence=(32,)), "hidden"),
-        lambda: plots.curves(dense(hidden=steps(200), sequence=(64,)), "hidden", deadline_us=40),
-        lambda: plots.curves(dense(hidden=steps(80)), "sequence"),
-        lambda: plots.curves(dense(layers=steps(32), hidden=(32,), sequence=(2, 4)), "sequence"),
-        lambda: plots.curves(dense(batch=tuple(2**k for k in range(10)), systems=(EPYC, TORCH)), "batch"),
-        lambda: plots.runtimes(dense(hidden=steps(32), systems=(EPYC, TORCH))),
-        lambda: plots.precisions(in_precisions(dense(sequence=(64,)), "fp32"), deadline_us=40),
-        lambda: plots.versions(of_versions("1.9.0", "1.26.1", "1.27.0")),
-        lambda: plots.growth(
-            findings(
-                layers=(1, 2, 4), hidden=(32, 64, 400), sequence=(32, 64, 128), batch=(1, 64), systems=(EPYC, TORCH)
-            ),
-            {"layers": 2, "hidden": 64, "sequence": 32, "batch": 1},
-        ),
-        lambda: plots.precisions(in_precisions(dense(systems=(EPYC, TORCH, XEON)), "fp32", "bf16", "int8")),
-        lambda: plots.precisions(in_precisions(dense(hidden=steps(8), systems=(EPYC, TORCH, OLDER)), *ERRORS)),
-        lambda: plots.tails(dense(hidden=steps(8), sequence=(32,)), deadline_us=40),
-        lambda: plots.trials_in_order(dense(hidden=(32,), sequence=(32,), rounds=80), deadline_us=80),
-        lambda: plots.fits(findings(sequence=steps(80), hidden=(32,)), "sequence"),
-        lambda: plots.batching(findings(hidden=steps(80), sequence=(32,), batch=(1, 2))),
-        lambda: plots.inversions(findings(hidden=steps(32), make=faster), "sequence"),
-        lambda: plots.inversions(findings(hidden=steps(80), sequence=(32,), layers=(1, 2), make=faster), "layers"),
-    ],
-)
+#: What is dense. `make test` draws every third, and the heavy part the others.
+DRAWN = [
+    lambda: plots.heat_map(dense(layers=(1, 2), hidden=steps(8)), deadline_us=40),
+    lambda: plots.heat_map(dense(hidden=steps(32)), deadline_us=40),
+    lambda: plots.heat_map(dense(hidden=steps(32), sequence=(32,)), value="bound_us", deadline_us=60),
+    lambda: plots.heat_map(dense(hidden=(32,), sequence=steps(200))),
+    lambda: plots.box_plots(dense(hidden=steps(8), sequence=(64,), rounds=2), "hidden"),
+    lambda: plots.box_plots(dense(systems=(EPYC, TORCH)), "hidden"),
+    lambda: plots.box_plots(dense(hidden=steps(32), sequence=(64,)), "hidden"),
+    lambda: plots.box_plots(dense(hidden=steps(200), sequence=(32,)), "hidden"),
+    lambda: plots.curves(dense(hidden=steps(200), sequence=(64,)), "hidden", deadline_us=40),
+    lambda: plots.curves(dense(hidden=steps(80)), "sequence"),
+    lambda: plots.curves(dense(layers=steps(32), hidden=(32,), sequence=(2, 4)), "sequence"),
+    lambda: plots.curves(dense(batch=tuple(2**k for k in range(10)), systems=(EPYC, TORCH)), "batch"),
+    lambda: plots.runtimes(dense(hidden=steps(32), systems=(EPYC, TORCH))),
+    lambda: plots.precisions(in_precisions(dense(sequence=(64,)), "fp32"), deadline_us=40),
+    lambda: plots.versions(of_versions("1.9.0", "1.26.1", "1.27.0")),
+    lambda: plots.growth(
+        findings(layers=(1, 2, 4), hidden=(32, 64, 400), sequence=(32, 64, 128), batch=(1, 64), systems=(EPYC, TORCH)),
+        {"layers": 2, "hidden": 64, "sequence": 32, "batch": 1},
+    ),
+    lambda: plots.precisions(in_precisions(dense(systems=(EPYC, TORCH, XEON)), "fp32", "bf16", "int8")),
+    lambda: plots.precisions(in_precisions(dense(hidden=steps(8), systems=(EPYC, TORCH, OLDER)), *ERRORS)),
+    lambda: plots.tails(dense(hidden=steps(8), sequence=(32,)), deadline_us=40),
+    lambda: plots.trials_in_order(dense(hidden=(32,), sequence=(32,), rounds=80), deadline_us=80),
+    lambda: plots.fits(findings(sequence=steps(80), hidden=(32,)), "sequence"),
+    lambda: plots.batching(findings(hidden=steps(80), sequence=(32,), batch=(1, 2))),
+    lambda: plots.inversions(findings(hidden=steps(32), make=faster), "sequence"),
+    lambda: plots.inversions(findings(hidden=steps(80), sequence=(32,), layers=(1, 2), make=faster), "layers"),
+]
+
+
+@pytest.mark.parametrize("draw", rest_is_heavy(DRAWN, lambda draw: DRAWN.index(draw) % 3 == 0))
 def test_no_text_is_cut_off_or_overlaps(draw):
     assert_readable(draw())
 
@@ -777,9 +777,7 @@ def test_bands_replace_boxes_that_would_touch():
 
 def test_jupyter_displays_figures_and_imports_are_fast(sweep):
     assert image_bytes(plots.curves(sweep, "sequence")).startswith(b"\x89PNG")
-    code = "import sys, lstm_trt.plots.sweep; print([m for m in ('torch', 'onnx', 'onnxruntime') if m in sys.modules])"
+    code = "import sys, lstm_trt.plots; print('matplotlib' in sys.modules); import lstm_trt.plots.sweep\n"
+    code += "print([m for m in ('torch', 'onnx', 'onnxruntime') if m in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert shown.strip() == "[]"
-    code = "import sys, lstm_trt.plots; print('matplotlib' in sys.modules)"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert shown.strip() == "False"
+    assert shown.split() == ["False", "[]"]
