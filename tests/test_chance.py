@@ -1,0 +1,46 @@
+"""Random tests: the seed that a failure prints repeats it, and together they fail by chance in 1 of 1000 runs at most."""
+
+from __future__ import annotations
+
+import functools
+
+from tests import conftest
+
+pytest_plugins = ["pytester"]
+
+DRAWING = """
+import pytest
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_parts(size, rng):
+    assert size == 1, rng.integers(2**62)
+
+def test_alone(rng):
+    assert False, rng.integers(2**62)
+
+def test_fixed():
+    pass
+"""
+
+
+def test_the_seed_that_a_repeated_test_prints_repeats_it_alone(pytester):
+    hooks = "own_id, pytest_addoption, pytest_configure, pytest_generate_tests, pytest_runtest_makereport, rng, seed"
+    pytester.makeconftest(f"from tests.conftest import {hooks}")
+    pytester.makepyfile(test_drawing=DRAWING)
+    run = functools.partial(pytester.inline_run, "-p", "no:cacheprovider", "-p", "no:xdist")
+    several = run("--seed", "5", "--seeds", "3")
+    assert several.countoutcomes() == [4, 0, 6]
+    repeats = [dict(report.sections)["seed"] for report in several.getfailures()]
+    names = [f"test_drawing.py::{name}" for name in ("test_parts[2]", "test_alone")]
+    assert repeats == [f'repeat with "{name}" --seed {seed}' for name in names for seed in (5, 6, 7)]
+    messages = [report.longrepr.reprcrash.message for report in several.getfailures()]
+    assert len(set(messages)) == 6
+    for name, message in zip(names, messages[1::3], strict=True):
+        (alone,) = run(name, "--seed", "6").getfailures()
+        assert alone.longrepr.reprcrash.message == message
+    assert (
+        conftest.own_id("a.py::test_b[c-seed=5]@group", 5) == conftest.own_id("a.py::test_b[c]", 5) == "a.py::test_b[c]"
+    )
+    assert (
+        conftest.own_id("a.py::test_b[seed=5]@group", 5) == conftest.own_id("a.py::test_b@group", 5) == "a.py::test_b"
+    )
