@@ -544,7 +544,8 @@ def test_the_pictures_show_what_was_found(tmp_path):
     assert len(inverted) == 3
     costs = scaling.batching(found)
     assert len(lines(costs, marker="D")) == len(lines(costs, marker="*")) == len(lines(costs, marker="o")) == 25
-    paths = scaling.draw_scaling(found, tmp_path / "figures")
+    small = examine(from_columns(grid(time_us, (1, 2, 3), (128, 200, 256), (64, 128, 256), (1, 2))))
+    paths = scaling.draw_scaling(small, tmp_path / "figures")
     assert {path.name for path in paths} >= {"scaling-by-layers.png", "scaling-inversions-hidden.png"}
     with pytest.raises(UsageError, match="nothing was measured at batch = 3"):
         scaling.fits(found, "sequence", fixed={"batch": 3})

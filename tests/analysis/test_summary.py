@@ -292,9 +292,9 @@ def test_a_cell_has_the_most_frequent_cluster_and_the_number_of_others():
 
 
 def test_a_sweep_is_summarized_with_and_without_clusters():
-    items = list(folders.read_many(GRID))
+    items = list(folders.read_many(GRID))[::8]
     rows = summarize(items)
-    assert len(rows) == 160
+    assert len(rows) == 20
     lines = str(rows).splitlines()
     assert max(map(len, lines)) <= 150
     place = lines[2].index("clusters")
