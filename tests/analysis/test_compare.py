@@ -102,14 +102,14 @@ def test_one_configuration_is_rarely_called_faster_or_slower_than_itself(no_clus
 @pytest.mark.parametrize("n", [1000, 10_000])
 def test_what_is_15_per_cent_faster_is_found_with_ten_rounds(no_clusters, n, rng):
     results = [compare(processes("heavy", n, 10, rng), processes("heavy", n, 10, rng, scale=0.85)) for _ in range(20)]
-    # Found in 99 of 100 and more: less than 16 of 20 once in 10**7.
-    assert sum(result.median == "FASTER" for result in results) >= 16
-    assert all(0.8 < result.median_ratio < 0.9 for result in results)
+    check_rate(sum(result.median != "FASTER" for result in results), 20, 0.01)
+    # The ratio has a spread of 1.4 %: these bounds are seven and more away.
+    assert all(0.75 < result.median_ratio < 0.95 for result in results)
 
 
 def test_what_is_the_same_within_the_effect_is_called_so_with_ten_rounds(no_clusters, rng):
     results = [compare(*(processes("clusters", 4000, 10, rng, spread=0.003) for _ in "ab")) for _ in range(20)]
-    assert sum(result.median == "SAME" for result in results) >= 16
+    check_rate(sum(result.median != "SAME" for result in results), 20, 0.01)
     assert all(result.command is None or result.tail == "AMBIGUOUS" for result in results)
 
 
@@ -202,8 +202,7 @@ def test_a_machine_that_became_slower_proves_nothing(no_clusters):
 def test_the_effective_number_is_the_number_where_they_are_independent(rng):
     independent = [effective_n(rng.random(1000) < 0.1) for _ in range(200)]
     assert max(independent) <= 1000 and np.median(independent) > 500
-    together = np.repeat(rng.random(100) < 0.1, 10)
-    together[:10] = True
+    together = np.repeat(np.arange(100) % 11 == 0, 10)
     assert (
         effective_n(together) < 500 and effective_n(np.zeros(7, dtype=bool)) == effective_n(np.ones(7, dtype=bool)) == 7
     )
@@ -378,6 +377,12 @@ def test_holms_correction():
 # Clusters
 
 
+@pytest.fixture
+def fixed() -> np.random.Generator:
+    """The same numbers in every run, for tests of one sample."""
+    return np.random.default_rng(5)
+
+
 def with_clusters(generator: np.random.Generator, n: int, *planted: tuple[float, float], median_us=100.0) -> np.ndarray:
     """A bulk within 1 %, and exactly the given share of n trials at each multiple, at random places."""
     ratios = generator.lognormal(0, 0.01, n)
@@ -393,9 +398,9 @@ def multipliers(pairs) -> list[float]:
 
 
 @pytest.mark.parametrize("rounds", [1, 3, 6])
-def test_a_cluster_that_is_gone_and_one_that_is_new_are_named(rounds, rng):
-    a = side(*(with_clusters(rng, 3000, (1.25, 0.02), (2, 0.01)) for _ in range(rounds)))
-    b = side(*(with_clusters(rng, 3000, (2, 0.01), (1.6, 0.02), median_us=80) for _ in range(rounds)))
+def test_a_cluster_that_is_gone_and_one_that_is_new_are_named(rounds, fixed):
+    a = side(*(with_clusters(fixed, 3000, (1.25, 0.02), (2, 0.01)) for _ in range(rounds)))
+    b = side(*(with_clusters(fixed, 3000, (2, 0.01), (1.6, 0.02), median_us=80) for _ in range(rounds)))
     result = compare(a, b)
     assert multipliers(result.clusters_gone) == [1.25] and multipliers(result.clusters_new) == [1.6]
     assert multipliers(result.clusters_kept) == [2] and not result.clusters_unclear
@@ -418,18 +423,17 @@ def test_the_same_clusters_are_neither_gone_nor_new(rng):
     check_rate(wrong, 20, 0.05)
 
 
-def test_a_cluster_too_weak_to_be_found_in_few_trials_is_not_gone(rng):
-    """Once in some hundred recordings chance shows a cluster beside it in the few trials."""
-    a = side(with_clusters(rng, 20_000, (1.25, 0.004)))
-    result = compare(a, side(with_clusters(rng, 1000, (1.25, 0.003))))  # three trials are no cluster
+def test_a_cluster_too_weak_to_be_found_in_few_trials_is_not_gone(fixed):
+    a = side(with_clusters(fixed, 20_000, (1.25, 0.004)))
+    result = compare(a, side(with_clusters(fixed, 1000, (1.25, 0.003))))  # three trials are no cluster
     assert not result.clusters_gone
     assert 1.25 in multipliers((*result.clusters_unclear, *result.clusters_kept))
-    result = compare(a, side(with_clusters(rng, 20_000)))
+    result = compare(a, side(with_clusters(fixed, 20_000)))
     assert multipliers(result.clusters_gone) == [1.25]
 
 
-def test_a_cluster_that_comes_in_some_processes_only_is_not_new(rng):
-    a = side(*(with_clusters(rng, 1000) for _ in range(6)))
-    b = side(*(with_clusters(rng, 1000, *[(1.5, 0.05)] * (number < 2)) for number in range(6)))
+def test_a_cluster_that_comes_in_some_processes_only_is_not_new(fixed):
+    a = side(*(with_clusters(fixed, 1000) for _ in range(6)))
+    b = side(*(with_clusters(fixed, 1000, *[(1.5, 0.05)] * (number < 2)) for number in range(6)))
     result = compare(a, b)
     assert not result.clusters_new and multipliers(result.clusters_unclear) == [1.5]
