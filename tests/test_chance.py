@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import re
+from pathlib import Path
 
 from tests import conftest
+from tests.conftest import ROOT
 
 pytest_plugins = ["pytester"]
 
@@ -41,3 +45,37 @@ def test_the_seed_that_a_repeated_test_prints_repeats_it_alone(pytester):
     for name in names:
         repeated = f"{name[:-1]}-seed=5]" if name.endswith("]") else f"{name}[seed=5]"
         assert {conftest.own_id(known + group, 5) for known in (name, repeated) for group in ("", "@group")} == {name}
+
+
+def functions(path: Path) -> dict[str, ast.FunctionDef]:
+    return {node.name: node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
+
+
+def drawing(path: Path, shared: dict[str, ast.FunctionDef]) -> set[str]:
+    """The tests of a file that ask for random numbers, themselves or by a fixture."""
+    known = shared | functions(path)
+
+    def asks(name: str, above: frozenset[str] = frozenset()) -> bool:
+        if name in ("rng", "seed"):
+            return True
+        if name not in known or name in above:
+            return False
+        return any(asks(argument.arg, above | {name}) for argument in known[name].args.args)
+
+    return {name for name in functions(path) if name.startswith("test_") and asks(name)}
+
+
+def test_every_random_test_is_in_the_table_and_the_tails_add_up_to_less_than_one_in_1000():
+    table, total = {}, 0.0
+    for line in (ROOT / "docs/chance.md").read_text().splitlines():
+        if row := re.fullmatch(r"\| `(tests/\S+)` \| (.+) \| (\S+) \| .+ \|", line):
+            table.setdefault(row[1], []).extend(re.findall(r"`(\w+)`", row[2]))
+            total += float(row[3])
+    expected = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        conftests = [folder / "conftest.py" for folder in path.parents if (folder / "conftest.py").exists()]
+        shared = functools.reduce(dict.__or__, map(functions, reversed(conftests)), {})
+        if names := drawing(path, shared):
+            expected[path.relative_to(ROOT).as_posix()] = sorted(names)
+    assert {file: sorted(names) for file, names in table.items()} == expected
+    assert 0 < total < 1e-3
