@@ -47,22 +47,18 @@ def test_the_seed_that_a_repeated_test_prints_repeats_it_alone(pytester):
         assert {conftest.own_id(known + group, 5) for known in (name, repeated) for group in ("", "@group")} == {name}
 
 
-def functions(path: Path) -> dict[str, ast.FunctionDef]:
-    return {node.name: node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
+def drawing(path: Path) -> list[str]:
+    """The functions of a file that ask for random numbers, themselves or by a fixture of this file."""
+    text = path.read_text()
+    if not re.search(r"\b(rng|seed)\b", text):  # reading the syntax of all files takes seconds
+        return []
+    functions = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
 
+    def asks(name: str) -> bool:
+        arguments = {argument.arg for argument in functions[name].args.args} - {name}
+        return bool(arguments & {"rng", "seed"}) or any(map(asks, arguments & functions.keys()))
 
-def drawing(path: Path, shared: dict[str, ast.FunctionDef]) -> set[str]:
-    """The tests of a file that ask for random numbers, themselves or by a fixture."""
-    known = shared | functions(path)
-
-    def asks(name: str, above: frozenset[str] = frozenset()) -> bool:
-        if name in ("rng", "seed"):
-            return True
-        if name not in known or name in above:
-            return False
-        return any(asks(argument.arg, above | {name}) for argument in known[name].args.args)
-
-    return {name for name in functions(path) if name.startswith("test_") and asks(name)}
+    return sorted(filter(asks, functions))
 
 
 def test_every_random_test_is_in_the_table_and_the_tails_add_up_to_less_than_one_in_1000():
@@ -73,9 +69,10 @@ def test_every_random_test_is_in_the_table_and_the_tails_add_up_to_less_than_one
             total += float(row[3])
     expected = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        conftests = [folder / "conftest.py" for folder in path.parents if (folder / "conftest.py").exists()]
-        shared = functools.reduce(dict.__or__, map(functions, reversed(conftests)), {})
-        if names := drawing(path, shared):
-            expected[path.relative_to(ROOT).as_posix()] = sorted(names)
+        if names := [name for name in drawing(path) if name.startswith("test_")]:
+            expected[path.relative_to(ROOT).as_posix()] = names
     assert {file: sorted(names) for file, names in table.items()} == expected
     assert 0 < total < 1e-3
+    # Fixtures for several files are not looked for in them.
+    assert drawing(ROOT / "tests/conftest.py") == ["own_id", "rng"]
+    assert not any(map(drawing, (ROOT / "tests").glob("*/conftest.py")))
