@@ -14,8 +14,9 @@ SWEEP_GRID ?= --layers 1 2 --hidden 32 64 100 128 200 --sequence 32 64 128 --bat
 SWEEP_OUT ?= data/local
 DEADLINE_US ?= 1000
 LITERATURE_OUT ?= data/literature
-# Seed of the random numbers in `make test`; `make SEED=7 test` changes it.
+# Seed of the random numbers in `make test`; `make SEED=7 test` changes it, SEEDS=30 repeats the random tests under 30.
 SEED ?= 1
+SEEDS ?= 1
 # Else each of the hundreds of processes of the tests compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 TEST_PROCESSES ?= 2
@@ -84,7 +85,7 @@ sweep: $(VENV)/.core
 	$(BIN)/lstm-trt summarize $(SWEEP_OUT) --figures figures --deadline-us $(DEADLINE_US)
 
 test: $(VENV)/.dev lint
-	$(BIN)/python $(PYTEST) -m "not heavy" --seed $(SEED)
+	$(BIN)/python $(PYTEST) -m "not heavy" --seed $(SEED) --seeds $(SEEDS)
 
 # The surroundings stand in tests/support/elsewhere.py; ELSEWHERE="one-core spaces" runs some of them.
 test-elsewhere: $(VENV)/.dev

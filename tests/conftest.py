@@ -32,6 +32,7 @@ sys.modules.setdefault("rfc3987_syntax", None)
 
 def pytest_addoption(parser):
     parser.addoption("--seed", type=int, help="seed of the tests that draw random numbers (default: a new one)")
+    parser.addoption("--seeds", type=int, default=1, help="repeat those tests under so many seeds, from --seed on")
 
 
 def pytest_configure(config):
@@ -43,6 +44,25 @@ def pytest_report_header(config):
     return f"seed: {config.option.seed}"
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc):
+    """Repeats the tests that draw random numbers where several `--seeds` are asked for."""
+    first, count = metafunc.config.option.seed, metafunc.config.option.seeds
+    if count > 1 and "seed" in metafunc.fixturenames:
+        metafunc.parametrize("seed", range(first, first + count), ids=SEED_ID.format)
+
+
+#: The last part of a repeated test's id.
+SEED_ID = "seed={}"
+
+
+def own_id(nodeid: str, seed: int) -> str:
+    """The id of a test without the seed that `--seeds` adds, nor the group that pytest-xdist adds."""
+    name = nodeid.split("@")[0] if "[" not in nodeid else nodeid[: nodeid.rindex("]") + 1]
+    repeated = SEED_ID.format(seed)
+    return name.replace(f"[{repeated}]", "").replace(f"-{repeated}]", "]")
+
+
 @pytest.fixture
 def seed(pytestconfig) -> int:
     """The seed of this run; repeat a failure with `--seed`."""
@@ -51,15 +71,17 @@ def seed(pytestconfig) -> int:
 
 @pytest.fixture
 def rng(request, seed) -> np.random.Generator:
-    """Random numbers that depend on the seed of the run and on the test, in whatever order the tests run."""
-    return np.random.default_rng([seed, zlib.crc32(request.node.nodeid.encode())])
+    """Random numbers that depend on the seed and on the test, in whatever order and how often the tests run."""
+    return np.random.default_rng([seed, zlib.crc32(own_id(request.node.nodeid, seed).encode())])
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
     report = yield
     if report.failed:
-        report.sections.append(("seed", f"repeat with --seed {item.config.option.seed}"))
+        drawn = item.callspec.params if hasattr(item, "callspec") else {}
+        seed = drawn.get("seed", item.config.option.seed)
+        report.sections.append(("seed", f'repeat with "{own_id(item.nodeid, seed)}" --seed {seed}'))
     return report
 
 

@@ -252,12 +252,12 @@ def test_where_cpuid_cannot_fault_the_program_says_so(faults):
 
 
 @pytest.mark.parametrize(("stats", "sections"), [({"passed": [1]}, 0), ({"failed": [1, 2]}, 1), ({"error": [1]}, 1)])
-def test_below_failures_stands_the_machine_once(pytestconfig, seed, stats, sections):
+def test_below_failures_stands_the_machine_once(pytestconfig, stats, sections):
     printed = []
     reporter = SimpleNamespace(stats=stats, section=printed.append, write_line=printed.append)
     conftest.pytest_terminal_summary(reporter, pytestconfig)
     assert len([line for line in printed if line.startswith("processor: ")]) == sections
-    assert printed == [] or f"--seed {seed}" in printed[-2]
+    assert printed == [] or f"--seed {pytestconfig.option.seed}" in printed[-2]
 
 
 def test_the_report_states_the_processor_as_the_kernel_does(tmp_path):

@@ -32,7 +32,7 @@ GPU = (
         pytest.param("pycuda", "heavy or not heavy", marks=pytest.mark.heavy),
     ],
 )
-def test_the_cuda_paths_over_a_driver_made_of_host_memory(tmp_path, seed, layer, part):
+def test_the_cuda_paths_over_a_driver_made_of_host_memory(tmp_path, layer, part):
     pytest.importorskip("cuda.bindings.driver")
     user = None  # without it PyCUDA cannot be loaded
     if layer == "pycuda":
@@ -42,7 +42,6 @@ def test_the_cuda_paths_over_a_driver_made_of_host_memory(tmp_path, seed, layer,
     file = "tests/runtimes/test_tensorrt_runtime.py"
     names = [f"{file}::{name}" for name in ("test_names_used_on_pycuda_are_there", *GPU)]
     command = [sys.executable, "-m", "pytest", "tests/shim", *names, "-q", "-p", "no:cacheprovider", "-m", part]
-    command += ["--seed", str(seed)]
     environment = shim.environment(tmp_path, layer)
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -26,7 +26,7 @@ CONFIRM, LAYERS = ROOT / "data" / "epyc" / "confirm", ROOT / "data" / "epyc" / "
     [
         (["verdict", CONFIRM, "--deadline-us", "1000"], lambda: verdict(CONFIRM, 1000)),
         (["outliers", CONFIRM], lambda: outliers(CONFIRM)),
-        (["summarize", LAYERS], lambda: summarize(LAYERS)),
+        (["summarize", CONFIRM], lambda: summarize(CONFIRM)),
         (["compare", CONFIRM, CONFIRM], lambda: compare(CONFIRM, CONFIRM)),
         (["replay", CONFIRM, "--period-us", "2000"], lambda: replay(CONFIRM, 2000)),
         (["scaling", LAYERS], lambda: scaling(LAYERS)),

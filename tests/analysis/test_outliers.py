@@ -18,10 +18,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.store.runs import load
 from lstm_trt.store.samples import Sample
 from tests.conftest import ROOT, rest_is_heavy
-from tests.support.planted_latencies import BODIES, MEDIAN_NS, allowed_failures, beats, moving, plant, with_counts
-
-#: Cases of this module with random outcomes: together they fail a correct program once in a thousand runs.
-CASES = 90
+from tests.support.planted_latencies import BODIES, MEDIAN_NS, beats, check_rate, moving, plant, with_counts
 
 A_QUARTER, TWICE, TWICE_RARE = (1.25, 0.02), (2.0, 0.01), (2.0, 0.005)
 PLANTED = [
@@ -50,10 +47,6 @@ def fixed() -> np.random.Generator:
     return np.random.default_rng(5)
 
 
-def allowed(samples: int, rate: float) -> int:
-    return allowed_failures(samples, rate, 1e-3 / CASES)
-
-
 def recovered(found, clusters) -> bool:
     return len(found.clusters) == len(clusters) and all(
         abs(cluster.multiplier - multiplier) <= 0.02 and share / 1.5 <= cluster.share <= 1.5 * share
@@ -68,7 +61,7 @@ def recovered(found, clusters) -> bool:
     ("n", "clusters", "move"),
     rest_is_heavy(
         ((*planted, move) for planted in PLANTED for move in MOVES),
-        lambda n, clusters, move: n == 1000 or (clusters == PLANTED[-1][1] and move == "drift and step"),
+        lambda n, clusters, move: move == "drift and step" and (n == 1000 or clusters == PLANTED[-1][1]),
     ),
 )
 def test_planted_clusters_are_recovered_in_90_of_100(n, clusters, move, rng):
@@ -84,17 +77,17 @@ def test_planted_clusters_are_recovered_in_90_of_100(n, clusters, move, rng):
         found = quick([Sample.of(moving(latency_ns, **MOVES[move]))])
         if not recovered(found, clusters):
             failed.append((body, clusters_line(found.clusters)))
-    assert len(failed) <= allowed(samples, 0.1), failed
+    check_rate(len(failed), samples, 0.1, failed)
 
 
 @pytest.mark.parametrize(
     ("n", "body"),
-    rest_is_heavy(itertools.product((1000, 10_000), CLEAN), lambda n, body: n == 1000 or body == "lognormal 5 %"),
+    rest_is_heavy(itertools.product((1000, 10_000), CLEAN), lambda n, body: n == 1000 and body in CLEAN[1::2]),
 )
 def test_data_without_clusters_has_none_in_90_of_100(n, body, rng):
     samples = 75 if n == 1000 else 40
     lines = [clusters_line(quick([Sample.of(BODIES[body](rng, n))]).clusters) for _ in range(samples)]
-    assert sum(line != "none" for line in lines) <= allowed(samples, 0.1), lines
+    check_rate(sum(line != "none" for line in lines), samples, 0.1, lines)
 
 
 def test_labels_are_those_planted(fixed):
@@ -144,7 +137,7 @@ def test_a_smooth_tail_is_a_tail(body, fixed):
 def test_a_normal_body_has_no_tail(rng):
     samples = 30
     tails = [quick([Sample.of(BODIES["normal 5 %"](rng, 3000))]).tail for _ in range(samples)]
-    assert sum(tail is not None for tail in tails) <= allowed(samples, 0.05)
+    check_rate(sum(tail is not None for tail in tails), samples, 0.05)
 
 
 # Partition
@@ -196,7 +189,7 @@ def test_a_straggler_is_never_in_the_bulk(fixed):
 
 
 @pytest.mark.parametrize(
-    ("missed", "strays"), [(0, 0), (0.3, 0), (0, 20), (0.3, 5)], ids=["clean", "missed", "strays", "both"]
+    ("missed", "strays"), rest_is_heavy([(0, 0), (0.3, 0), (0, 20), (0.3, 5)], lambda missed, strays: missed and strays)
 )
 def test_a_beat_of_20_ms_is_named_within_1_per_cent(missed, strays, rng):
     samples, failed = 12, []
@@ -207,7 +200,7 @@ def test_a_beat_of_20_ms_is_named_within_1_per_cent(missed, strays, rng):
         period_ms = found.clusters[0].period_ms if len(found.clusters) == 1 else None
         if period_ms is None or abs(period_ms / 20 - 1) > 0.01:
             failed.append(period_ms)
-    assert len(failed) <= allowed(samples, 0.1), failed
+    check_rate(len(failed), samples, 0.1, failed)
 
 
 @pytest.mark.parametrize(("period_ms", "median_ns"), [(1, 1e5), (4, 4e4), (20, 3.5e6), (100, 1.3e6)])
@@ -218,7 +211,7 @@ def test_a_beat_is_named_from_five_trials_to_hundreds(period_ms, median_ns, rng)
         found = find_period([start_ns], [latency_ns > 1.12 * median_ns], median_ns)
         if found is None or abs(found.ms / period_ms - 1) > 0.01:
             failed.append(found)
-    assert len(failed) <= allowed(samples, 0.1), failed
+    check_rate(len(failed), samples, 0.1, failed)
 
 
 def random_places(rng, n):
@@ -261,7 +254,7 @@ def test_no_period_is_named_where_there_is_none(places, grid_ns, rng):
         found = find_period([start_ns], [late], MEDIAN_NS)
         if found is not None:
             named.append(found)
-    assert len(named) <= allowed(samples, 0.05), named
+    check_rate(len(named), samples, 0.05, named)
 
 
 @pytest.mark.parametrize("every", [2, 3, 4])
@@ -306,7 +299,7 @@ def test_the_error_of_a_period_is_not_too_small(rng):
         _, start_ns, hit = beats(rng, 2000, 3.7, missed=0.3, median_ns=3e5)
         found = find_period([start_ns], [hit], 3e5)
         wrong += found is None or abs(found.ms - 3.7) > PERIOD_ERRORS * found.error_ms
-    assert wrong <= allowed(samples, 0.05)
+    check_rate(wrong, samples, 0.05)
 
 
 def test_text_of_a_hint(fixed):
@@ -326,11 +319,11 @@ def counted(rng, holds, else_, n=1000):
 def test_planted_causes_are_found_and_named_for_their_cluster_alone(rng):
     samples, found, others = 30, 0, 0
     for _ in range(samples):
-        first, *later = counted(rng, 0.8, 0.01).clusters  # chance planted a third one in 1 of 1800 samples
-        found += [cause.name for cause in first.causes] == ["involuntary_switches"]
-        others += any(cluster.causes for cluster in later)
-    assert samples - found <= allowed(samples, 0.05)
-    assert others <= allowed(samples, 0.05)
+        clusters = counted(rng, 0.8, 0.01).clusters  # chance planted a third one in 1 of 1800 samples
+        found += [[cause.name for cause in first.causes] for first in clusters[:1]] == [["involuntary_switches"]]
+        others += any(cluster.causes for cluster in clusters[1:])
+    check_rate(samples - found, samples, 0.05)
+    check_rate(others, samples, 0.05)
 
 
 @pytest.mark.heavy
@@ -341,7 +334,7 @@ def test_no_cause_is_named_where_none_was_planted_in_95_of_100(rng):
         for share in (0.01, 0.1)
         for _ in range(samples // 2)
     )
-    assert named <= allowed(samples, 0.05)
+    check_rate(named, samples, 0.05)
 
 
 def test_odds_ratio_and_shares_of_a_cause_are_those_of_its_table(fixed):
@@ -372,7 +365,7 @@ def test_counters_of_blocks_are_tested_by_blocks(planted, rng):
         assert set(causes) <= {("steal_ns", "block")}
         named += bool(causes)
     failures = samples - named if planted else named
-    assert failures <= allowed(samples, 0.05)
+    check_rate(failures, samples, 0.05)
 
 
 @pytest.mark.parametrize("noisy", [True, False])
@@ -409,7 +402,7 @@ def test_steady_states_are_found_also_among_clusters(n, state, shape, rng):
         latency_ns, _ = plant(rng, BODIES["lognormal 2 %"](rng, n), (A_QUARTER, TWICE))
         found = find_segments(latency_ns * shape(np.arange(n) / n)).steady_state
         failed += [found] if found != state else []
-    assert len(failed) <= allowed(samples, 0.05), failed
+    check_rate(len(failed), samples, 0.05, failed)
 
 
 def test_steps_are_placed_and_segments_cover_all_trials(fixed):
@@ -550,8 +543,8 @@ def test_a_coarse_clock_makes_no_clusters_and_hides_none(step_ns, rng):
         latency_ns, _ = plant(rng, body, (A_QUARTER,))
         found = quick([Sample.of(np.round(latency_ns / step_ns) * step_ns)])
         hidden += not (len(found.clusters) == 1 and abs(found.clusters[0].multiplier - 1.25) <= 0.03)
-    assert clean <= allowed(samples, 0.1)
-    assert hidden <= allowed(samples, 0.1)
+    check_rate(clean, samples, 0.1)
+    check_rate(hidden, samples, 0.1)
 
 
 def test_a_million_trials(fixed):

@@ -212,7 +212,7 @@ def test_planted_steps_that_pass_or_hide_a_nan(function, answer, rng):
         assert where[0, 0] and where.sum() == 1 and np.isfinite(step.inputs["other"]).all()
 
 
-def test_nothing_is_known_of_a_nan_without_an_input_for_it(rng):
+def test_nothing_is_known_of_a_nan_without_an_input_for_it():
     step = Running(lambda inputs: NAN)
     assert answer_of(step, Gate((), None, 1)) is None
     assert answer_of(step, planted_gate(index=np.arange(3), empty=np.zeros((0, 2)))) is None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from statistics import NormalDist
 
 import numpy as np
 
 from lstm_trt.store.samples import Sample
 
 MEDIAN_NS = 100_000.0
+NORMAL = np.vectorize(NormalDist().inv_cdf)
 
 #: Name -> latencies of n trials, in ns.
 BODIES = {
@@ -110,10 +113,34 @@ def with_counts(
     return Sample.of(latency_ns, causes=causes, **more)
 
 
-def allowed_failures(samples: int, rate: float, chance: float = 1e-3) -> int:
-    """The number of failures that is exceeded with probability of at most `chance` at this failure rate."""
-    total, failures = 0.0, -1
-    while total < 1 - chance:
-        failures += 1
-        total += math.comb(samples, failures) * rate**failures * (1 - rate) ** (samples - failures)
-    return failures
+def autoregressive(generator: np.random.Generator, n: int, rho: float) -> np.ndarray:
+    """A stationary series of normal values; each is `rho` times the one before it and noise."""
+    from scipy.signal import lfilter  # takes a second to load
+
+    noise = generator.standard_normal(n)
+    noise[1:] *= math.sqrt(1 - rho * rho)
+    return lfilter([1], [1, -rho], noise)
+
+
+def even(n: int, sigma: float = 0.01) -> np.ndarray:
+    """A lognormal bulk in an order in which all parts are spread alike: chance plants no cluster, burst or step."""
+    return MEDIAN_NS * np.exp(sigma * NORMAL((np.arange(n) * (5**0.5 - 1) / 2 + 0.5) % 1))
+
+
+#: The chance that a program with exactly the rate that is asked for fails one `check_rate`.
+CHANCE = 1e-6
+
+
+@functools.cache
+def at_most(runs: int, rate: float) -> int:
+    """The number of events that is exceeded with a probability of at most CHANCE at this rate."""
+    events, more = runs, 0.0
+    while more <= CHANCE:
+        more += math.comb(runs, events) * rate**events * (1 - rate) ** (runs - events)
+        events -= 1
+    return events + 1
+
+
+def check_rate(events: int, runs: int, rate: float, shown: object = None) -> None:
+    """Fails if more than `rate` of runs show an event, and for a program that keeps this rate once in 1 / CHANCE."""
+    assert events <= at_most(runs, rate), f"{events} of {runs}, at most {rate:g} expected: {shown}"
