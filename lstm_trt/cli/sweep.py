@@ -6,24 +6,7 @@ import argparse
 from pathlib import Path
 
 from lstm_trt import plots
-from lstm_trt.cli.common import (
-    CONTROL_HELP,
-    RUNTIME_HELP,
-    deadline_argument,
-    each_options_of,
-    exit_status,
-    figure_arguments,
-    own_workloads,
-    print_answer,
-    print_files,
-    protocol_of,
-    runtime_arguments,
-    sizes_of,
-    stopped,
-    sweep_arguments,
-    sweep_options,
-    workload_arguments,
-)
+from lstm_trt.cli import common
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count
 from lstm_trt.config.shape import AXES, GRIDS, Grid
@@ -41,16 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     grids = ", ".join(f"{name} ({count(len(grid), 'network')})" for name, grid in GRIDS.items())
     add("--grid", metavar="NAME", help=f"predefined grid: {grids}; given sizes replace those of the grid")
-    workload_arguments(parser, several=True)
-    add("--runtime", nargs="+", default=[None], metavar="NAME", help=f"{RUNTIME_HELP} (default onnxruntime)")
-    runtime_arguments(parser, several=True)
+    common.workload_arguments(parser, several=True)
+    add("--runtime", nargs="+", default=[None], metavar="NAME", help=f"{common.RUNTIME_HELP} (default onnxruntime)")
+    common.runtime_arguments(parser, several=True)
     rounds = "rounds, each in new processes (default 3 from 10000 trials on, else 1)"
     add("--rounds", type=int, metavar="N", help=rounds)
-    add("--control", action="store_true", help=CONTROL_HELP)
-    sweep_arguments(parser)
+    add("--control", action="store_true", help=common.CONTROL_HELP)
+    common.sweep_arguments(parser)
     add("--memory-limit-gb", type=float, metavar="GB", help="memory limit of a worker process in GB")
-    figure_arguments(parser, "draw the figures of the sweep into this folder")
-    deadline_argument(parser, "deadline to show in the figures")
+    common.figure_arguments(parser, "draw the figures of the sweep into this folder")
+    common.deadline_argument(parser, "deadline to show in the figures")
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the recordings")
 
 
@@ -60,30 +43,30 @@ def run(arguments: argparse.Namespace) -> int:
     if limit is not None and not limit > 0:
         raise UsageError(f"--memory-limit-gb must be above 0, not {limit:g}")
     report = sweep(
-        own_workloads(arguments) or _grid(arguments),
+        common.own_workloads(arguments) or _grid(arguments),
         arguments.runtime,
-        protocol_of(arguments),
-        each_options_of(arguments),
+        common.protocol_of(arguments),
+        common.each_options_of(arguments),
         out=arguments.out,
         mode=arguments.mode,
-        **sweep_options(arguments),
+        **common.sweep_options(arguments),
         seed=arguments.seed,
         control=arguments.control,
         memory_limit=None if limit is None else int(limit * 1e9),
     )
-    print_answer(report, arguments.format)
+    common.print_answer(report, arguments.format)
     if report.stopped:
-        return stopped(arguments.given)
+        return common.stopped(arguments.given)
     if arguments.figures:
-        print_files(
+        common.print_files(
             plots.draw_sweep(load(arguments.out), arguments.figures, arguments.deadline_us, formats=arguments.formats)
         )
-    return exit_status(report)
+    return common.exit_status(report)
 
 
 def _grid(arguments: argparse.Namespace) -> Grid:
     """The given grid; raises `UsageError` for an unknown name or an axis without values."""
-    sizes = sizes_of(arguments)
+    sizes = common.sizes_of(arguments)
     if arguments.grid is not None:
         if arguments.grid not in GRIDS:
             raise UsageError(f"unknown grid {arguments.grid!r}: choose from {', '.join(GRIDS)}")

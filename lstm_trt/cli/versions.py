@@ -6,22 +6,7 @@ import argparse
 from pathlib import Path
 
 from lstm_trt.analysis.quantiles import ROUNDS
-from lstm_trt.cli.common import (
-    CONTROL_HELP,
-    comparison_arguments,
-    options_of,
-    print_answer,
-    print_progress,
-    protocol_of,
-    runtime_arguments,
-    shape_arguments,
-    shape_of,
-    sizes_of,
-    stopped,
-    sweep_arguments,
-    sweep_options,
-    trials_of,
-)
+from lstm_trt.cli import common
 from lstm_trt.cli.main import EXIT_FAILED
 from lstm_trt.config.configuration import Protocol
 from lstm_trt.config.errors import UsageError
@@ -45,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("library", metavar="LIBRARY", help="name of the package on PyPI, such as onnxruntime, torch, tensorrt")
     add("versions", nargs="+", metavar="VERSION", help="two or more versions; the first is the baseline")
-    shape_arguments(parser)
+    common.shape_arguments(parser)
     workload = "workload of the literature instead of a stacked LSTM, with the warm-up and batches of its document"
     add("--workload", metavar="NAME", help=f"{workload}: {', '.join(WORKLOADS)}")
     add("--scale", metavar="FRACTION", help="fraction of its batch size and sequence length, such as 1/8 (default 1)")
@@ -53,11 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--mode", metavar="MODE", help=mode)
     runtime = "runtime, or with --workload implementation, if the library has several; lstm-trt doctor lists them"
     add("--runtime", metavar="NAME", help=runtime)
-    runtime_arguments(parser)
+    common.runtime_arguments(parser)
     add("--rounds", type=int, default=ROUNDS, metavar="N", help="rounds, each in new processes (default %(default)s)")
-    add("--control", action="store_true", help=CONTROL_HELP)
-    comparison_arguments(parser)
-    sweep_arguments(parser)
+    add("--control", action="store_true", help=common.CONTROL_HELP)
+    common.comparison_arguments(parser)
+    common.sweep_arguments(parser)
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the recordings")
 
 
@@ -71,31 +56,31 @@ def run(arguments: argparse.Namespace) -> int:
         out=arguments.out,
         mode=arguments.mode,
         runtime=arguments.runtime,
-        **sweep_options(arguments),
+        **common.sweep_options(arguments),
         protocol=_protocol(arguments, workload),
-        options=options_of(arguments),
+        options=common.options_of(arguments),
         control=arguments.control,
         effect=arguments.effect,
         confidence=arguments.confidence,
-        tell=(lambda line: None) if arguments.quiet else print_progress,
+        tell=(lambda line: None) if arguments.quiet else common.print_progress,
     )
-    print_progress(str(answer.report))
+    common.print_progress(str(answer.report))
     if answer.report.stopped:
-        return stopped(arguments.given)
-    print_answer(answer, arguments.format, answer.warnings)
+        return common.stopped(arguments.given)
+    common.print_answer(answer, arguments.format, answer.warnings)
     return 0 if any(answer.comparisons) else EXIT_FAILED
 
 
 def _workload(arguments: argparse.Namespace) -> Workload:
     if arguments.workload:
-        return find(arguments.workload).variant(**sizes_of(arguments)).scaled(arguments.scale or "1")
+        return find(arguments.workload).variant(**common.sizes_of(arguments)).scaled(arguments.scale or "1")
     if arguments.scale:
         raise UsageError("--scale is for a workload of the literature: give one with --workload")
-    return shape_of(arguments, "--workload NAME")
+    return common.shape_of(arguments, "--workload NAME")
 
 
 def _protocol(arguments: argparse.Namespace, workload: Workload) -> Protocol:
     if not arguments.workload:
-        return protocol_of(arguments)
-    document = session.protocol_of(workload, trials_of(arguments), arguments.warmup)
-    return protocol_of(arguments, trials=document.trials, warmup=document.warmup, settle=document.settle)
+        return common.protocol_of(arguments)
+    document = session.protocol_of(workload, common.trials_of(arguments), arguments.warmup)
+    return common.protocol_of(arguments, trials=document.trials, warmup=document.warmup, settle=document.settle)
