@@ -192,7 +192,7 @@ def summarize_groups(groups: Iterable[Group], by_round: bool = False, clusters: 
     for group in groups:
         if group.failure is not None or not group.n:
             failure = group.failure or NoTrials(None, "no trials after warm-up")
-            rows.append(_failed(group.configuration, group.group, failure, group.group.get("machine")))
+            rows.append(_failed(group.configuration, group.group, failure, group.machine))
         else:
             samples = [sample for sample in group.samples if len(sample.timed_ns)]
             parts = [([sample], sample.round) for sample in samples] if by_round else [(samples, None)]

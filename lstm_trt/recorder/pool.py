@@ -210,7 +210,7 @@ class WorkerPool:
             if self._single and error.invalid:
                 raise UsageError(str(error)) from None
             detail = _without_paths(getattr(error, "detail", ""))
-            provenance = {"machine_fingerprint": facts.fingerprint(facts.describe())}
+            provenance = {"machine_fingerprint": facts.fingerprint(facts.describe(configuration.options.device))}
             provenance |= {"detail": detail} if detail else {}
             failure = Failure(configuration, round, error.stage, str(error), provenance)
         finally:

@@ -10,6 +10,7 @@ import hashlib
 import os
 import secrets
 import stat
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from pathlib import Path
 from lstm_trt.config.errors import UsageError
 
 DEFAULT_LIMIT_BYTES = 2 * 2**30
+
+#: A temporary file that is older belongs to no living writer.
+LONGEST_WRITE_S = 3600.0
 
 
 def folder() -> Path:
@@ -153,5 +157,7 @@ def clear() -> tuple[int, int]:
     for entry in present:
         remove(entry.path)
     for leftover in folder().glob("*/.*.tmp"):
-        leftover.unlink(missing_ok=True)
+        with suppress(OSError):  # another process may be writing a young one, or has renamed it
+            if time.time() - leftover.stat().st_mtime > LONGEST_WRITE_S:
+                leftover.unlink()
     return len(present), sum(entry.size_bytes for entry in present)

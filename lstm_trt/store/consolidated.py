@@ -26,6 +26,9 @@ from lstm_trt.store.schema import (
 
 TRIALS_FILE, CONFIGS_FILE = "trials.parquet", "configs.parquet"
 
+#: The new `configs.parquet` while both files are replaced: a process that is killed in between loses nothing.
+NEXT_CONFIGS_FILE = "configs.parquet.next"
+
 #: Columns of `configs.parquet` that are read, and those of them that have a value in every row.
 CONFIG_COLUMNS = {
     "config_id": "string",
@@ -44,7 +47,7 @@ ALWAYS = ("config_id", "round", "status", "configuration", "provenance")
 LSTM_FIELDS = ("layers", "hidden", "sequence", "batch", "features", "directions")
 
 
-def read_configs(folder: Path) -> tuple[list[dict], dict]:
+def read_configs(folder: Path, name: str = CONFIGS_FILE) -> tuple[list[dict], dict]:
     """The rows of `configs.parquet`, and the JSON in its metadata; raises `StoreError` if the file is damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -55,7 +58,7 @@ def read_configs(folder: Path) -> tuple[list[dict], dict]:
         fields = [pa.field(name, kind, nullable=name not in ALWAYS) for name, kind in CONFIG_COLUMNS.items()]
         return table.select(list(CONFIG_COLUMNS)).cast(pa.schema(fields)).to_pylist(), described
 
-    return opened(folder / CONFIGS_FILE, load)
+    return opened(folder / name, load)
 
 
 def read_pair(
@@ -79,6 +82,8 @@ def read_pair(
     apart = f"{folder}: {TRIALS_FILE} and {CONFIGS_FILE} do not belong together; consolidate again"
     rows, described = read_configs(folder)
     trials, of_trials, names = opened(folder / TRIALS_FILE, load)
+    if described.get("pair") != of_trials.get("pair") and (folder / NEXT_CONFIGS_FILE).exists():
+        rows, described = read_configs(folder, NEXT_CONFIGS_FILE)
     if described.get("pair") != of_trials.get("pair"):
         raise StoreError(apart)
     current, table = -1, None
@@ -184,8 +189,9 @@ def consolidate(items: Iterable[Recording | Failure], folder: Path, group_rows: 
         fields = [pa.field(name, kinds.get(name, "string")) for name in rows[0]] if rows else []
         table = pa.Table.from_pylist(rows, schema=pa.schema(fields, metadata=metadata))
         pq.write_table(table, temporary[1], compression="zstd", write_page_checksum=True)
-        for path, name in zip(temporary, (TRIALS_FILE, CONFIGS_FILE), strict=True):
-            path.replace(folder / name)
+        following = temporary[1].replace(folder / NEXT_CONFIGS_FILE)
+        temporary[0].replace(folder / TRIALS_FILE)
+        following.replace(folder / CONFIGS_FILE)
     except OSError as error:
         raise StoreError(f"cannot write into {folder}: {error.strerror or error}") from None
     finally:

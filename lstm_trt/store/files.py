@@ -89,7 +89,7 @@ def make_folder(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable.tmp"
         probe.write_bytes(b"")
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another process may have tried at the same time
     except OSError as error:
         raise UsageError(f"cannot write into {folder}: {error.strerror or error}; choose another --out") from None
     return folder
@@ -109,6 +109,9 @@ def read(path: Path, columns: Collection[str] | None = None) -> Recording:
     table = opened(path, load)
     described = described_by(table.schema.metadata, path)
     try:
+        for name, kind in (("round", int), ("provenance", dict), ("part", int | None)):
+            if not isinstance(described.get(name), kind):
+                raise StoreError(f"{path}: the metadata has no valid {name}")
         recording = Recording(
             configuration=configuration_of(described["configuration"], path),
             round=described["round"],

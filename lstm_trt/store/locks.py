@@ -124,6 +124,8 @@ def _opened(path: Path) -> int:
     try:
         return os.open(path, flags)
     except FileNotFoundError:
-        handle = os.open(path, flags | os.O_CREAT, 0o666)
-        os.fchmod(handle, 0o666)  # regardless of the umask; versions before 0.2 write into it
-        return handle
+        with suppress(FileExistsError):
+            handle = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            os.fchmod(handle, 0o666)  # regardless of the umask; versions before 0.2 write into it
+            return handle
+        return os.open(path, flags)

@@ -115,9 +115,13 @@ class Runs(Sequence[Group]):
 
     def _only(self, groups: tuple[Group, ...]) -> Runs:
         """With these groups and their recordings; failures of rounds that have no machine belong to all of a group."""
-        keys = {group.key for group in groups}
-        keys |= {(*key[:2], False) for key in keys if key} | {(key[0], None, False) for key in keys if key}
-        kept = tuple(item for item in self.recordings if group_key(item) in keys)
+        keys = {group.key for group in groups if group.key}
+        of_failures = {(name, place) for name, machine, _ in keys for place in (machine, None)}
+        kept = tuple(
+            item
+            for item in self.recordings
+            if (key := group_key(item)) in keys or (isinstance(item, Failure) and key[:2] in of_failures)
+        )
         return replace(self, groups=groups, recordings=kept)
 
 

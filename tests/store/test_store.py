@@ -117,12 +117,19 @@ def test_damaged_and_foreign_files_are_one_line(tmp_path, refused):
         ({"latency_ns": np.full(20, -1)}, ("latency_ns", "warmup"), "negative"),
         ({"start_ns": np.arange(20)[::-1]}, None, "starts before the previous one"),
         ({"latency_ns": np.arange(20) + 0.5}, None, "not a valid Parquet file"),
+        ({"metadata round": "x"}, None, "no valid round"),
+        ({"metadata provenance": []}, None, "no valid provenance"),
+        ({"metadata part": "x"}, None, "no valid part"),
     ],
 )
 def test_a_recording_that_contradicts_itself_is_refused_when_read(tmp_path, change, columns, message):
     """As another program may have written it."""
     table = pq.read_table(store_files.write(planted(), tmp_path))
     for name, values in change.items():
+        if name.startswith("metadata "):
+            described = json.loads(table.schema.metadata[b"lstm_trt"]) | {name.split()[1]: values}
+            table = table.replace_schema_metadata({b"lstm_trt": json.dumps(described).encode()})
+            continue
         table = table.set_column(table.schema.get_field_index(name), name, pa.array(values))
     path = tmp_path / "changed.parquet"
     pq.write_table(table, path)
@@ -202,21 +209,31 @@ folders.consolidate_folder(Path(sys.argv[1]))
 
 @pytest.mark.heavy
 def test_consolidation_that_is_killed_at_any_moment_loses_and_doubles_nothing(tmp_path):
+    """With a pair that is the only copy of four recordings, and three new ones."""
     items = {(item.configuration.id, item.round): item for item in (planted(8 + k % 3, k // 3) for k in range(7))}
-    for item in items.values():
-        store_files.write(item, tmp_path)
-    for kill in range(1, 11):  # seven groups, the configurations, two renamings
-        done = subprocess.run([sys.executable, "-c", KILLED, tmp_path, str(kill)], cwd=ROOT)
-        assert done.returncode == -signal.SIGKILL
+    for number, item in enumerate(items.values()):
+        path = store_files.write(item, tmp_path)
+        if number == 3:
+            folders.consolidate_folder(tmp_path)
+            for path in folders.contents(tmp_path).recorded:
+                path.unlink()
+
+    def check():
         back = list(folders.read_many(tmp_path))
         assert len(back) == 7 and all(same(item, items[item.configuration.id, item.round]) for item in back)
+
+    for kill in range(1, 12):  # seven groups, the configurations, three renamings
+        done = subprocess.run([sys.executable, "-c", KILLED, tmp_path, str(kill)], cwd=ROOT)
+        assert done.returncode == -signal.SIGKILL
+        check()
     folders.tidy(tmp_path)
+    check()
     assert not list(tmp_path.glob(".*.tmp"))
     folders.consolidate_folder(tmp_path)
     for path in folders.contents(tmp_path).recorded:
         path.unlink()
-    back = list(folders.read_many(tmp_path))
-    assert len(back) == 7 and all(same(item, items[item.configuration.id, item.round]) for item in back)
+    check()
+    assert sorted(path.name for path in tmp_path.glob("*.parquet*")) == ["configs.parquet", "trials.parquet"]
 
 
 @pytest.mark.parametrize("group_rows", [1, 50, 10**6])
