@@ -366,6 +366,7 @@ def test_a_submodule_can_have_the_hook_itself(repository, plain):
 # --- Which way of committing ----------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_a_first_commit_a_head_without_branch_and_a_branch_without_commit(plain):
     plain.install()
     plain.strips("first")
@@ -428,6 +429,7 @@ def test_an_amend_mends_a_commit_that_skipped_the_hook(plain):
     assert plain.git("rev-list", "--count", "HEAD") == b"2\n"
 
 
+@pytest.mark.heavy
 def test_from_a_subfolder_from_elsewhere_and_with_another_index(repository, tmp_path):
     for number, cwd in enumerate((repository.folder / "deep/er", tmp_path)):
         elsewhere = {"GIT_DIR": "work/.git", "GIT_WORK_TREE": "work"} if cwd == tmp_path else {}
@@ -463,6 +465,7 @@ def side_branch(repository) -> None:
     repository.git("checkout", "-q", "main")
 
 
+@pytest.mark.heavy
 def test_a_merge_leaves_outputs_to_the_commit(repository):
     side_branch(repository)
     # What is only staged is no reason for a warning: the commit strips it.
@@ -678,6 +681,7 @@ def test_modules_in_the_checkout_and_a_foreign_python_setup_are_not_used(reposit
 # --- Nothing is lost ------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_line_endings_and_another_clean_filter(repository):
     repository.git("config", "core.autocrlf", "true")
     crlf = notebook("1").replace(b"\n", b"\r\n")
@@ -821,6 +825,7 @@ def test_a_hooks_path_stays(plain):
     assert not (plain.folder / ".git/hooks").exists() and not (plain.folder / "my hooks").exists()
 
 
+@pytest.mark.heavy
 def test_installing_from_a_linked_worktree_serves_all(plain):
     plain.git("add", "-f", ".githooks")
     plain.commit()

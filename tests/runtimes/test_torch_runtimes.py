@@ -21,7 +21,6 @@ from lstm_trt.export.network import build_module, make_inputs, make_weights, ref
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.runtimes import _cuda, _torch, torch_compile
 from lstm_trt.runtimes.base import Request
-from tests.conftest import rest_is_heavy
 
 NAMES = ("pytorch", "pytorch-cudagraph", "torch-compile", "torchscript")
 SMALL = LstmShape(2, 16, 12)
@@ -161,9 +160,8 @@ def test_torchscript_is_scripted_and_frozen(recwarn):
 # torch.compile on the CPU
 
 
-@pytest.mark.parametrize(
-    "shape", rest_is_heavy(SOME_KINDS, lambda shape: shape.layers == 1), ids=lambda shape: shape.label
-)
+@pytest.mark.heavy
+@pytest.mark.parametrize("shape", SOME_KINDS, ids=lambda shape: shape.label)
 def test_torch_compile_compiles_the_whole_network_once(shape):
     step = prepare("torch-compile", shape)
     assert error_on_fresh_inputs(step, shape) < 1e-6
