@@ -129,7 +129,7 @@ test-frameworks: $(FRAMEWORKS)/.frameworks
 
 # Resumes if interrupted.
 literature: $(FRAMEWORKS)/.frameworks
-	$(FRAMEWORKS)/bin/lstm-trt literature --plan --out $(LITERATURE_OUT)
+	$(FRAMEWORKS)/bin/lstm-literature plan --out $(LITERATURE_OUT)
 
 XEON = batch c deadline deep grid large-batch layers near stream versions
 figures: $(VENV)/.core
@@ -138,7 +138,7 @@ figures: $(VENV)/.core
 	  $(BIN)/lstm-trt summarize $$topic --figures $$out --deadline-us $(DEADLINE_US) > /dev/null \
 	  && $(BIN)/lstm-trt scaling $$topic --figures $$out > /dev/null || exit 1; \
 	done
-	@$(BIN)/lstm-trt literature --table --out data/xeon/literature --figures figures/xeon/literature > /dev/null
+	@$(BIN)/lstm-literature table --out data/xeon/literature --figures figures/xeon/literature > /dev/null
 	@$(BIN)/$$(sed -n 's/^<!-- coverage: \(.*\) -->$$/\1/p' docs/literature.md) \
 	  | sed -i -e '/^<!-- coverage/,/^<!-- end of/{//!d}' -e '/^<!-- coverage/r /dev/stdin' docs/literature.md
 	@$(BIN)/lstm-trt outliers data/epyc/arrivals --figures figures/epyc/arrivals > /dev/null

@@ -10,6 +10,6 @@ from __future__ import annotations
 
 from lstm_trt import registry
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
-__getattr__, __dir__ = registry.offer("API", __name__)
+__getattr__, __dir__ = registry.offer(registry.API, __name__)

@@ -1,8 +1,7 @@
 """Data for notebooks, and the largest network that meets a deadline with its confirmation by a new recording.
 
 A notebook states its shapes and runtimes; `load_or_record` returns their runs, from folders of recordings or, with
-`record=True`, from this machine, where missing configurations are recorded first. `load_literature` does the same for
-workloads of the literature.
+`record=True`, from this machine, where missing configurations are recorded first.
 
 `largest_that_meets` selects the best of many networks. Each MET is wrong with a probability of at most 1 - confidence,
 but selection among many networks near the deadline favours those that met it by chance. `confirm` therefore tests a
@@ -17,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lstm_trt import registry
 from lstm_trt.analysis.deadline import Verdict, judge
 from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.analysis.text import sentence
@@ -28,17 +26,13 @@ from lstm_trt.config.labels import record_command
 from lstm_trt.config.shape import Grid
 from lstm_trt.config.workload import Workload
 from lstm_trt.export.own_network import OnnxNetwork
-from lstm_trt.literature import implementations as literature_implementations
-from lstm_trt.literature import metrics, published
-from lstm_trt.literature.session import availability, describe_benchmark, interpreters, reason
-from lstm_trt.literature.workloads import VARIANTS, LiteratureWorkload, find
 from lstm_trt.recorder import pool
 from lstm_trt.recorder.session import describe
 from lstm_trt.recorder.sweep import plan, run_sweep
 from lstm_trt.runtimes import load as load_runtime
 from lstm_trt.store import folders
 from lstm_trt.store.folders import find_folder, project_folder
-from lstm_trt.store.runs import Runs, as_runs, load, paths_of
+from lstm_trt.store.runs import Runs, as_runs, load
 from lstm_trt.store.samples import Group, groups_of
 from lstm_trt.store.schema import Failure, Recording
 
@@ -211,7 +205,7 @@ def load_or_record(
     if record:
         configurations, skipped = plan(shapes, runtimes, protocols or [Protocol()], wanted or [Options()], mode)
         how = {"rounds": rounds, "control": control, "show_progress": show_progress}
-        return _record_missing(configurations, out, **how, warnings=skipped)
+        return record_missing(configurations, out, **how, warnings=skipped)
     runs = load([find_folder(path) for path in sources], **{name: value for name, value in table.items() if value})
     if not runs.own:
         return runs
@@ -270,7 +264,7 @@ def _chosen(options: Options, wanted: Options) -> bool:
     return same and wanted.device in (None, options.device)
 
 
-def _record_missing(configurations: Sequence[Configuration], out: str | Path, **how) -> Runs:
+def record_missing(configurations: Sequence[Configuration], out: str | Path, **how) -> Runs:
     """Record the configurations that are missing in `out`; `how` is passed to `run_sweep`.
 
     Raises `UsageError` if it was stopped.
@@ -303,66 +297,3 @@ def _described(runs: Runs) -> str:
     parts = [f"{count(len(recordings), 'recording')} of {' or '.join(map(str, lengths))} trials"] if recordings else []
     parts += [count(failures, "failure")] if failures else []
     return f"{', '.join(parts)}; {listed(systems, 6)}; on {', '.join(devices)}; from {runs.source}"
-
-
-@dataclass(frozen=True)
-class Literature:
-    """Runs of workloads of the literature with their metrics, and the published results of their documents."""
-
-    runs: Runs
-    rows: metrics.Table
-    printed: tuple[published.Row, ...]
-    variants: tuple[LiteratureWorkload, ...]
-
-
-def load_literature(
-    workloads: Sequence[str],
-    *,
-    data: str | Path | Sequence[str | Path],
-    record: bool = False,
-    out: str | Path = "data/local/literature",
-    implementations: Sequence[str] = (),
-    scale: str = "1",
-    batches: int | None = None,
-    options: Options | None = None,
-    most: int | None = None,
-    show_progress: bool = True,
-) -> Literature:
-    """The recordings of workloads, by name, in all sizes for which their documents have results.
-
-    They are loaded from `data`, a folder or several, at any scale. With `record` they are recorded here first, into
-    `out`, which resumes if interrupted: `implementations` (if empty, all that are available) at `scale`, with `batches`
-    (if None, the number of the document), in every mode of the document; `most` limits the number of sizes of each
-    workload. Raises `UsageError` for unknown names, and if there are no such recordings.
-    """
-    variants = tuple(variant for name in workloads for variant in VARIANTS[find(name).name][:most])
-    documents = dict.fromkeys(variant.document for variant in variants)
-    printed = tuple(row for document in documents for row in published.of(document))
-    for name in implementations:
-        literature_implementations.load(name)  # raises UsageError for an unknown name
-    if record:
-        names = implementations or [name for name in registry.table("IMPLEMENTATIONS") if availability(name).ready]
-        wanted = [
-            describe_benchmark(variant, name, mode, scale=scale, batches=batches, options=options or Options())
-            for variant in variants
-            for mode in variant.modes
-            for name in names
-            if reason(name, variant.scaled(scale), mode) is None
-        ]
-        pythons = interpreters(wanted, print, optional=not implementations)
-        wanted = [configuration for configuration in wanted if configuration.id in pythons]
-        runs = _record_missing(wanted, out, show_progress=show_progress, interpreters=pythons)
-    else:
-        sources = paths_of(data)
-        runs = load([find_folder(path) for path in sources])
-        items = [
-            item
-            for item in runs.recordings
-            if isinstance(item.configuration.workload, LiteratureWorkload)
-            and item.configuration.workload.name in workloads
-        ]
-        runs = replace(as_runs(items), source=listed(sources, 3), warnings=runs.warnings)
-    if not runs:
-        known = listed(workloads)
-        raise UsageError(f"{runs.source} has no recording of {known}: set record = True to record here")
-    return Literature(runs, metrics.table(runs.recordings), printed, variants)

@@ -1,16 +1,17 @@
-"""Tables of names: runtimes, workload kinds, implementations, commands and the public API.
+"""Tables of names: runtimes, workload kinds, commands and the public API.
 
 This is the only module that names modules of higher layers. It holds strings and imports nothing from the package,
 so that using one name loads one module. The tables list the contents of this package, so that it also runs from a
-checkout. Other packages add entries through the entry point groups in `GROUPS`; a dotted name
+checkout. Other packages add entries through the entry point groups in `GROUPS`, a program through `add`; a dotted name
 (`my_package.my_runtime`, `my_package.module:OBJECT`) is imported directly.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
 
 #: Name for `--runtime` -> module or object that implements the contract of `runtimes/__init__.py`.
 RUNTIMES = {
@@ -29,7 +30,7 @@ RUNTIMES = {
 WORKLOADS = {
     "stacked-lstm": "lstm_trt.config.shape:LstmShape",
     "onnx-network": "lstm_trt.export.own_network:OnnxNetwork",
-    "literature": "lstm_trt.literature.workloads:LiteratureWorkload",
+    "literature": "lstm_literature.workloads:LiteratureWorkload",
     "step": "lstm_trt.config.step:Step",
 }
 
@@ -37,44 +38,8 @@ WORKLOADS = {
 PREPARERS = {
     "stacked-lstm": "lstm_trt.recorder.shapes:PREPARER",
     "onnx-network": "lstm_trt.recorder.own:PREPARER",
-    "literature": "lstm_trt.literature.session:PREPARER",
+    "literature": "lstm_literature.preparer:PREPARER",
     "step": "lstm_trt.recorder.step:PREPARER",
-}
-
-#: What records steps of the user's own.
-STEP_RUNTIMES = {"python": "lstm_trt.recorder.step"}
-
-_IMPLEMENTATIONS = "lstm_trt.literature.implementations"
-
-#: Name for `--implementation` -> module or object; the contract is that of a runtime, extended.
-IMPLEMENTATIONS = {
-    "pytorch-basic-eager": f"{_IMPLEMENTATIONS}.pytorch:BASIC_EAGER",
-    "pytorch-basic-scripted": f"{_IMPLEMENTATIONS}.pytorch:BASIC_SCRIPTED",
-    "pytorch-basic-compiled": f"{_IMPLEMENTATIONS}.pytorch:BASIC_COMPILED",
-    "pytorch-fused-eager": f"{_IMPLEMENTATIONS}.pytorch:FUSED_EAGER",
-    "pytorch-fused-scripted": f"{_IMPLEMENTATIONS}.pytorch:FUSED_SCRIPTED",
-    "pytorch-fused-compiled": f"{_IMPLEMENTATIONS}.pytorch:FUSED_COMPILED",
-    "pytorch-one-call-eager": f"{_IMPLEMENTATIONS}.pytorch:ONE_CALL_EAGER",
-    "pytorch-one-call-scripted": f"{_IMPLEMENTATIONS}.pytorch:ONE_CALL_SCRIPTED",
-    "pytorch-one-call-compiled": f"{_IMPLEMENTATIONS}.pytorch:ONE_CALL_COMPILED",
-    "tensorflow-basic-eager": f"{_IMPLEMENTATIONS}.tensorflow:BASIC_EAGER",
-    "tensorflow-basic-graph": f"{_IMPLEMENTATIONS}.tensorflow:BASIC_GRAPH",
-    "tensorflow-while-graph": f"{_IMPLEMENTATIONS}.tensorflow:WHILE_GRAPH",
-    "tensorflow-static-eager": f"{_IMPLEMENTATIONS}.tensorflow:STATIC_EAGER",
-    "tensorflow-static-graph": f"{_IMPLEMENTATIONS}.tensorflow:STATIC_GRAPH",
-    "tensorflow-xla": f"{_IMPLEMENTATIONS}.tensorflow:XLA",
-    "tensorflow-one-call-eager": f"{_IMPLEMENTATIONS}.tensorflow:ONE_CALL_EAGER",
-    "tensorflow-one-call-graph": f"{_IMPLEMENTATIONS}.tensorflow:ONE_CALL_GRAPH",
-    "keras-jax": f"{_IMPLEMENTATIONS}.keras:JAX",
-    "keras-torch": f"{_IMPLEMENTATIONS}.keras:TORCH",
-    "onnxruntime": f"{_IMPLEMENTATIONS}.onnxruntime:ONNXRUNTIME",
-    "tensorrt": f"{_IMPLEMENTATIONS}.tensorrt:TENSORRT",
-    "tensorrt-rtx": f"{_IMPLEMENTATIONS}.tensorrt:TENSORRT_RTX",
-    "tvm-untuned": f"{_IMPLEMENTATIONS}.tvm:UNTUNED",
-    "tvm-tuned": f"{_IMPLEMENTATIONS}.tvm:TUNED",
-    "mxnet-one-call": f"{_IMPLEMENTATIONS}.mxnet:ONE_CALL",
-    "jax-scan": f"{_IMPLEMENTATIONS}.jax:SCAN",
-    "pytensor-scan": f"{_IMPLEMENTATIONS}.pytensor:SCAN",
 }
 
 #: Command -> its group and its summary in `lstm-trt --help`, in this order. Its module is `lstm_trt.cli.<command>`,
@@ -85,10 +50,6 @@ COMMANDS = {
     "record": ("recording", "record the latencies of one network on one runtime"),
     "sweep": ("recording", "record a grid of networks on one or more runtimes; resumes if interrupted"),
     "versions": ("recording", "compare versions of a library on one network, recorded in interleaved rounds"),
-    "literature": (
-        "recording",
-        "record published LSTM benchmarks with current implementations, in the published metrics",
-    ),
     "watch": ("recording", "show the progress of a running recording in one line; no verdict before the end"),
     "consolidate": ("recording", "merge many recordings into trials.parquet and configs.parquet"),
     "summarize": (
@@ -112,8 +73,8 @@ COMMANDS = {
     ),
 }
 
-#: Name in `import lstm_trt as lab` -> where it is defined. Except for the subpackages `plots` and `literature`, no name
-#: may be that of a module in `lstm_trt`: importing that module would replace it.
+#: Name in `import lstm_trt as lab` -> where it is defined. Except for the subpackage `plots`, no name may be that of
+#: a module in `lstm_trt`: importing that module would replace it.
 API = {
     "LabError": "lstm_trt.config.errors:LabError",
     "UsageError": "lstm_trt.config.errors:UsageError",
@@ -152,10 +113,9 @@ API = {
     "inspect": "lstm_trt.recorder.inspect:inspect",
     "cache_contents": "lstm_trt.recorder.environments:cache_contents",
     "clear_cache": "lstm_trt.recorder.environments:clear_cache",
-    "literature": "lstm_trt.literature",
+    "literature": "lstm_literature",
     "load_or_record": "lstm_trt.campaign:load_or_record",
     "own_networks": "lstm_trt.campaign:own_networks",
-    "load_literature": "lstm_trt.campaign:load_literature",
     "describe_runs": "lstm_trt.campaign:describe_runs",
     "largest_that_meets": "lstm_trt.campaign:largest_that_meets",
     "size_of": "lstm_trt.campaign:size_of",
@@ -189,52 +149,75 @@ PICTURES = {
     "versions": "lstm_trt.plots.version:versions",
 }
 
-#: Name in `lab.literature` -> where it is defined.
-LITERATURE = {
-    "describe_benchmark": "lstm_trt.literature.session:describe_benchmark",
-    "printed": "lstm_trt.literature.compare:printed",
-    "today": "lstm_trt.literature.compare:today",
-    "order_text": "lstm_trt.literature.compare:order_text",
-    "filled": "lstm_trt.literature.compare:filled",
-    "succeeded_by": "lstm_trt.literature.compare:succeeded_by",
-    "successors": "lstm_trt.literature.compare:successors",
-    "coverage": "lstm_trt.literature.completeness:coverage",
-    "bars": "lstm_trt.literature.plots:bars",
-    "costs": "lstm_trt.literature.plots:costs",
-    "over_size": "lstm_trt.literature.plots:over_size",
-    "table_of": "lstm_trt.literature.plots:table_of",
-}
-
 #: Table -> entry point group that adds to it.
 GROUPS = {
     "RUNTIMES": "lstm_trt.runtimes",
     "WORKLOADS": "lstm_trt.workloads",
     "PREPARERS": "lstm_trt.preparers",
-    "IMPLEMENTATIONS": "lstm_trt.implementations",
 }
 
 
-@lru_cache(maxsize=len(GROUPS))
-def _added(group: str) -> dict[str, str]:
-    """The entries that installed packages add through an entry point group."""
-    import importlib.metadata  # slow to import, and only needed for other packages
+#: Names of `API` that moved -> what to write now.
+MOVED = {
+    "literature": "import lstm_literature as literature",
+    "load_literature": "lstm_literature.load(...)",
+}
 
-    return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=group)}
+#: Commands that moved -> what to write now.
+MOVED_COMMANDS = {"literature": "lstm-literature record, table, list or plan"}
+
+#: Table -> the entries of `add`; they travel to the processes that record.
+added: dict[str, dict[str, str]] = {}
+
+
+def add(table: str, name: str, target: str) -> None:
+    """Add an entry to a table for this process and those that it starts: `add("RUNTIMES", "mine", "my_module:OBJECT")`.
+
+    Built-in entries stay.
+    """
+    added.setdefault(table, {})[name] = target
+
+
+@cache
+def _offered(group: str) -> dict[str, str]:
+    """What other packages add through an entry point group: installed ones, then those that lie beside this package.
+
+    A package beside this one, as in a checkout, needs no installation if it has its entry points in a file
+    `entry_points.txt`, in the format of installed packages.
+    """
+    import configparser  # slow to import, and only needed for other packages
+    import importlib.metadata
+
+    found = {entry.name: entry.value for entry in importlib.metadata.entry_points(group=group)}
+    for path in sorted(Path(__file__).parent.parent.glob("*/entry_points.txt")):
+        if (path.parent / "__init__.py").exists():
+            file = configparser.ConfigParser(delimiters="=")
+            file.optionxform = str
+            file.read_string(path.read_text(encoding="utf-8"))
+            found |= dict(file[group]) if group in file else {}
+    return found
 
 
 def table(name: str) -> dict[str, str]:
-    """A table by its name, such as "RUNTIMES": built-in entries, then those of installed packages."""
-    builtin = globals()[name]
-    return {**builtin, **(_added(GROUPS[name]) if name in GROUPS else {}), **builtin}
+    """A table, such as "RUNTIMES", or an entry point group, by its name: built-in entries, then those of others."""
+    builtin = globals().get(name, {})
+    group = GROUPS.get(name, name)
+    return {**builtin, **(_offered(group) if "." in group else {}), **added.get(name, {}), **builtin}
 
 
 def load(name: str, key: str) -> object:
-    """Import the object that the table `name` has at `key`.
+    """Import the object that the table `name` has at `key`; raises as `load_from`."""
+    builtin = globals()[name]
+    return load_from(builtin if key in builtin else table(name), key)
 
-    A dotted key that the table lacks is imported directly. Raises `KeyError` for any other unknown key, `ImportError`
+
+def load_from(entries: Mapping[str, str], key: str) -> object:
+    """Import the object that `entries` have at `key`.
+
+    A dotted key that they lack is imported directly. Raises `KeyError` for any other unknown key, `ImportError`
     or `AttributeError` if the module cannot be imported or lacks the object.
     """
-    target = globals()[name].get(key) or table(name).get(key, key if "." in key else None)
+    target = entries.get(key, key if "." in key else None)
     if target is None:
         raise KeyError(key)
     module, _, attribute = target.partition(":")
@@ -242,12 +225,13 @@ def load(name: str, key: str) -> object:
     return getattr(found, attribute) if attribute else found
 
 
-def offer(name: str, module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a module that loads each name of a table when it is first used."""
+def offer(names: Mapping[str, str], module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a module that loads each name of `names` when it is first used."""
 
     def fetch(attribute: str) -> object:
-        if attribute not in globals()[name]:
-            raise AttributeError(f"module {module!r} has no attribute {attribute!r}")
-        return load(name, attribute)
+        if attribute in names:
+            return load_from(names, attribute)
+        instead = f": write {MOVED[attribute]}" if names is API and attribute in MOVED else ""
+        raise AttributeError(f"module {module!r} has no attribute {attribute!r}{instead}")
 
-    return fetch, lambda: sorted(globals()[name])
+    return fetch, lambda: sorted(names)

@@ -14,7 +14,7 @@ import torch
 from scipy.stats import binom
 
 import lstm_trt as lab
-from lstm_trt.literature import published
+from lstm_literature import published
 from tests.conftest import ROOT
 
 EVIDENCE = ROOT / "docs/evidence.md"
@@ -154,8 +154,8 @@ def libraries(statement: Statement) -> None:
 
 
 def implementations(statement: Statement) -> None:
-    found = lab.load_literature(["ptb-lm"], data=ROOT / "data/xeon/literature")
-    (side,) = lab.literature.today(found.rows, found.variants[0], "forward")
+    found = literature.load(["ptb-lm"], data=ROOT / "data/xeon/literature")
+    (side,) = literature.today(found.rows, found.variants[0], "forward")
     assert [len(side.ranked)] == statement.numbers
 
 

@@ -428,7 +428,7 @@ def print_files(paths: Iterable[Path]) -> None:
 
 def stopped(given: Sequence[str], before: str = "") -> int:
     """Print the command that resumes to standard error; returns the exit status after Ctrl-C."""
-    show(f"stopped; {before}resume with:\n  {shlex.join(['lstm-trt', *given])}", sys.stderr)
+    show(f"stopped; {before}resume with:\n  {shlex.join(given)}", sys.stderr)
     return EXIT_STOPPED
 
 

@@ -1,4 +1,4 @@
-"""The command line `lstm-trt`: parse, call, print. Each command is one call of the package.
+"""Command lines, of which `lstm-trt` is one: parse, call, print. Each command is one call of the package.
 
 Exit status: 0 done; 1 nothing could be recorded, memory ran out, a notebook failed, a deadline is missed, or B is
 slower than A; 2 an error in the input, reported in one line; 3 not enough evidence for a verdict or a comparison; 70 a
@@ -16,13 +16,14 @@ import signal
 import sys
 import textwrap
 import traceback
-from collections.abc import Sequence
-from typing import NoReturn, TextIO
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TextIO
 
 from lstm_trt import __version__
 from lstm_trt.config.errors import LabError, MemoryExhausted, UsageError, printable
 from lstm_trt.config.format import WIDTH, table_lines, wrapped
-from lstm_trt.registry import COMMANDS
+from lstm_trt.registry import COMMANDS, MOVED_COMMANDS
 
 EXIT_FAILED, EXIT_BUG, EXIT_STOPPED, EXIT_PIPE = 1, 70, 130, 141
 
@@ -59,44 +60,71 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
-def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+@dataclass(frozen=True)
+class Program:
+    """A program with commands: name -> (group, summary); `load` imports the module of a command.
+
+    Such a module, or object, has `EXAMPLE`, `add_arguments(parser)`, `run(arguments)`, and optionally `FORMATS`.
+    `moved`: name of a command that is elsewhere now -> what to write.
+    """
+
+    name: str
+    description: str
+    commands: Mapping[str, tuple[str, str]]
+    load: Callable[[str], Any]
+    moved: Mapping[str, str] = field(default_factory=dict)
+
+
+PROGRAM = Program(
+    "lstm-trt",
+    "Measure LSTM inference latency per runtime and test it against a deadline.",
+    COMMANDS,
+    lambda name: importlib.import_module(f"lstm_trt.cli.{name}"),
+    MOVED_COMMANDS,
+)
+
+
+def build_parser(command: str | None = None, program: Program = PROGRAM) -> argparse.ArgumentParser:
     """A parser with the names of all commands and the arguments of `command`, the only module that is imported."""
+    name = program.name
     parser = _Parser(
-        prog="lstm-trt",
-        usage="lstm-trt [-h] [--version] COMMAND ...",
-        description="Measure LSTM inference latency per runtime and test it against a deadline.",
-        epilog=f"{_command_list()}\n\nlstm-trt COMMAND --help shows a command's options and an example.",
+        prog=name,
+        usage=f"{name} [-h] [--version] COMMAND ...",
+        description=program.description,
+        epilog=f"{_command_list(program.commands)}\n\n{name} COMMAND --help shows a command's options and an example.",
     )
-    parser.add_argument("--version", action="version", version=f"lstm-trt {__version__}")
+    parser.add_argument("--version", action="version", version=f"{name} {__version__}")
     subcommands = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", prog="lstm-trt", help=argparse.SUPPRESS
+        dest="command", required=True, metavar="COMMAND", prog=name, help=argparse.SUPPRESS
     )
-    for name, (_, summary) in COMMANDS.items():
-        subparser = subcommands.add_parser(name)
-        if name == command:
-            _add_command(subparser, importlib.import_module(f"lstm_trt.cli.{name}"), summary)
+    for each, (_, summary) in program.commands.items():
+        subparser = subcommands.add_parser(each)
+        if each == command:
+            _add_command(subparser, program.load(each), summary)
     return parser
 
 
-def _command_list() -> str:
+def _command_list(commands: Mapping[str, tuple[str, str]]) -> str:
     """The commands with their summaries, by group."""
-    lines = table_lines(None, [(name, summary) for name, (_, summary) in COMMANDS.items()], indent=2)
+    lines = table_lines(None, [(name, summary) for name, (_, summary) in commands.items()], indent=2)
     groups: dict[str, list[str]] = {}
-    for (group, _), line in zip(COMMANDS.values(), lines, strict=True):
+    for (group, _), line in zip(commands.values(), lines, strict=True):
         groups.setdefault(group, []).append(line)
     return "\n\n".join("\n".join([f"{group}:", *lines]) for group, lines in groups.items())
 
 
-def parse(given: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line; in the result `run` is the command's function and `given` the command line.
+def parse(given: Sequence[str], program: Program = PROGRAM) -> argparse.Namespace:
+    """Parse a command line; in the result `run` is the command's function and `given` the words of the command line.
 
     Raises `UsageError` for invalid arguments, and `SystemExit` after --help and --version.
     """
     command = next((word for word in given if not word.startswith("-")), None)
-    arguments, unknown = build_parser(command).parse_known_args(given)
+    if command in program.moved:
+        raise UsageError(f"{program.name} has no command {command}: write {program.moved[command]}")
+    arguments, unknown = build_parser(command, program).parse_known_args(given)
     if unknown:
-        raise UsageError(f"unrecognized arguments: {' '.join(unknown)}; see lstm-trt {command} --help")
-    arguments.given = list(given)
+        raise UsageError(f"unrecognized arguments: {' '.join(unknown)}; see {program.name} {command} --help")
+    arguments.given = [program.name, *given]
     return arguments
 
 
@@ -109,28 +137,28 @@ def _add_command(parser: argparse.ArgumentParser, command, summary: str) -> None
     command.add_arguments(parser)
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(given: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
     """Run one command; returns the exit status."""
     signal.signal(signal.SIGTERM, _stop)
     try:
-        arguments = parse(sys.argv[1:] if given is None else given)
+        arguments = parse(sys.argv[1:] if given is None else given, program)
         status = arguments.run(arguments)
         sys.stdout.flush()
         return status
     except LabError as error:
-        return _refuse(error, error.exit_status)
+        return _refuse(program, error, error.exit_status)
     except MemoryError as error:
-        return _refuse(f"not enough memory: {error}".rstrip(": "), MemoryExhausted.exit_status)
+        return _refuse(program, f"not enough memory: {error}".rstrip(": "), MemoryExhausted.exit_status)
     except KeyboardInterrupt:
-        show("lstm-trt: stopped", sys.stderr)
+        show(f"{program.name}: stopped", sys.stderr)
         return EXIT_STOPPED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe
         return EXIT_PIPE
     except OSError as error:
-        return _refuse(error, LabError.exit_status) if error.errno in _ENVIRONMENT_ERRORS else _bug()
+        return _refuse(program, error, LabError.exit_status) if error.errno in _ENVIRONMENT_ERRORS else _bug(program)
     except Exception:
-        return _bug()
+        return _bug(program)
 
 
 def _stop(signal_number: int, frame: object) -> NoReturn:
@@ -153,12 +181,12 @@ def show(answer: object, file: TextIO | None = None) -> None:
         WIDTH.reset(before)
 
 
-def _refuse(error: Exception | str, status: int) -> int:
-    show(f"lstm-trt: {' '.join(str(error).split())}", sys.stderr)
+def _refuse(program: Program, error: Exception | str, status: int) -> int:
+    show(f"{program.name}: {' '.join(str(error).split())}", sys.stderr)
     return status
 
 
-def _bug() -> int:
+def _bug(program: Program) -> int:
     traceback.print_exc()
-    print("lstm-trt: this is a bug in lstm_trt; please report the lines above", file=sys.stderr)
+    print(f"{program.name}: this is a bug in lstm_trt; please report the lines above", file=sys.stderr)
     return EXIT_BUG

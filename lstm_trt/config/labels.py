@@ -65,7 +65,7 @@ def record_command(configuration: Configuration, out: str | Path, rounds: int | 
     line = configuration.workload.command(configuration, out, rounds)
     if line is not None or configuration.workload.flags is None:
         return line
-    return _command("sweep" if rounds else "record", _flags(configuration), out, rounds)
+    return _command(configuration, "sweep" if rounds else "record", _flags(configuration), out, rounds)
 
 
 def record_both_command(a: Configuration, b: Configuration, out: str | Path, rounds: int) -> str | None:
@@ -92,7 +92,8 @@ def versions_command(
 ) -> str:
     """The shell command that records alternating rounds of one configuration under versions of a library."""
     # The default of --warmup depends on the workload.
-    return _command("versions", _flags(configuration, shown=("--warmup",)), out, rounds, (library, *versions))
+    flags = _flags(configuration, shown=("--warmup",))
+    return _command(configuration, "versions", flags, out, rounds, (library, *versions))
 
 
 def _flags(configuration: Configuration, shown: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
@@ -126,6 +127,7 @@ def _defaults() -> dict[str, tuple[str, ...]]:
 
 
 def _command(
+    configuration: Configuration,
     name: str,
     flags: Mapping[str, tuple[str, ...]],
     out: str | Path,
@@ -133,7 +135,7 @@ def _command(
     names: Sequence[str] = (),
 ) -> str:
     arguments = [text for flag, values in flags.items() for text in (flag, *values)]
-    return command_line(["lstm-trt", name, *names, *arguments], out, rounds)
+    return command_line([configuration.workload.PROGRAM, name, *names, *arguments], out, rounds)
 
 
 def command_line(words: Sequence[str], out: str | Path, rounds: int | str | None) -> str:

@@ -130,6 +130,9 @@ class Workload(ABC):
     #: The kind, as recordings store it.
     KIND: ClassVar[str]
 
+    #: The program with the commands that record it.
+    PROGRAM: ClassVar[str] = "lstm-trt"
+
     #: Modes of a step: "forward", "training", ... The first is the default. Recordings of different modes are
     #: never pooled.
     modes: tuple[str, ...] = ("forward",)
@@ -196,6 +199,11 @@ class Workload(ABC):
     def flops(self) -> int | None:
         """Operations of one forward pass, matrix products only (2 per weight); None if not known."""
         return None
+
+    def work(self, mode: str) -> int:
+        """Operations of a call, to estimate the time of one recording by others: those of `flops`, and an overhead."""
+        # About 2 us per time step and layer, expressed in operations.
+        return (self.flops or 0) + 50_000 * (self.axes["sequence"] or 1) * (self.axes["layers"] or 1)
 
     @property
     def label_fields(self) -> dict[str, object]:

@@ -10,4 +10,4 @@ from lstm_trt import registry
 #: File formats that the functions `draw_*` and `--figures` write.
 FORMATS = ("png", "svg", "pdf")
 
-__getattr__, __dir__ = registry.offer("PICTURES", __name__)
+__getattr__, __dir__ = registry.offer(registry.PICTURES, __name__)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,7 +24,7 @@ from lstm_trt.machine import checks as machine_checks
 from lstm_trt.machine import facts
 from lstm_trt.machine.checks import KERNEL_LINE, Check
 from lstm_trt.machine.linux import ROOT
-from lstm_trt.runtimes.base import Availability
+from lstm_trt.runtimes.base import Availability, Preparer, ReportLine, ReportSection
 
 #: Packages that this package uses, in addition to the runtimes' distributions.
 PACKAGES = ("numpy", "torch", "onnx", "pyarrow", "pandas", "scipy", "matplotlib", "psutil", "nvidia-ml-py")
@@ -48,23 +48,6 @@ class Row:
 
 
 @dataclass(frozen=True)
-class ImplementationRow:
-    """One implementation of the literature's workloads; `extra` is the extra of this package that installs it.
-
-    `devices`: whether it can run on each of its devices; the other fields are those of the first.
-    """
-
-    implementation: str
-    framework: str | None
-    extra: str | None
-    version: str | None
-    ready: bool
-    reason: str = ""
-    remedy: str = ""
-    devices: Mapping[str, Availability] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Report:
     """The findings of `doctor`: JSON values, except for the rows and checks."""
 
@@ -72,13 +55,15 @@ class Report:
     versions: dict[str, str | None]
     machine: dict[str, object]
     checks: list[Check]
-    implementations: list[ImplementationRow] = field(default_factory=list)
+    sections: list[ReportSection] = field(default_factory=list)
 
     #: For `cli.main.show`: the text has colours of its own.
     coloured: ClassVar[bool] = True
 
     def as_dict(self) -> dict:
-        return asdict(self)
+        plain = asdict(replace(self, sections=[]))
+        del plain["sections"]
+        return plain | {section.name: section.rows for section in self.sections}
 
     def __str__(self) -> str:
         return render(self)
@@ -96,7 +81,7 @@ def _missing_module(error: BaseException | None) -> str:
     return ""
 
 
-def _broken(error: BaseException) -> Availability:
+def broken(error: BaseException) -> Availability:
     """What is reported for a runtime that raises an error instead of returning its availability."""
     if isinstance(error, RuntimeUnavailable):
         return Availability(False, reason=error.reason, remedy=error.remedy)
@@ -106,11 +91,11 @@ def _broken(error: BaseException) -> Availability:
     return Availability(False, reason=reason, remedy=_missing_module(error))
 
 
-def _availability(runtime: Any, device: str) -> Availability:
+def availability_of(runtime: Any, device: str) -> Availability:
     try:
         return runtime.availability(device)
     except (Exception, SystemExit) as error:
-        return _broken(error)
+        return broken(error)
 
 
 def rows_of(name: str) -> list[Row]:
@@ -118,21 +103,15 @@ def rows_of(name: str) -> list[Row]:
     try:
         runtime = runtimes.load(name)
     except (Exception, SystemExit) as error:
-        return [Row(name, None, **asdict(_broken(error)))]
-    return [Row(name, device, **asdict(_availability(runtime, device))) for device in runtime.DEVICES]
+        return [Row(name, None, **asdict(broken(error)))]
+    return [Row(name, device, **asdict(availability_of(runtime, device))) for device in runtime.DEVICES]
 
 
-def _implementation(name: str) -> ImplementationRow:
-    """One row per implementation, also if it raises an error."""
-    framework, extra, devices = None, None, {}
-    try:
-        implementation = runtimes.load(name, "IMPLEMENTATIONS")
-        framework, extra = implementation.FRAMEWORK, implementation.EXTRA
-        devices = {device: _availability(implementation, device) for device in implementation.DEVICES}
-        state = devices[implementation.DEVICES[0]]
-    except (Exception, SystemExit) as error:
-        state = _broken(error)
-    return ImplementationRow(name, framework, extra, state.version, state.ready, state.reason, state.remedy, devices)
+def _preparers() -> Iterator[Preparer]:
+    """Those of all workload kinds that can be loaded."""
+    for kind in registry.table("PREPARERS"):
+        with suppress(Exception, SystemExit):  # of another package
+            yield registry.load("PREPARERS", kind)
 
 
 def _distributions(names: Iterable[str]) -> list[str]:
@@ -152,7 +131,7 @@ def examine(names: Iterable[str] | None = None, root: Path = ROOT) -> Report:
         versions={"lstm_trt": lstm_trt.__version__, **facts.versions(_distributions(names))},
         machine=facts.describe("cuda", root),
         checks=machine_checks.host_checks(root),
-        implementations=[_implementation(name) for name in registry.table("IMPLEMENTATIONS")],
+        sections=list(filter(None, (preparer.doctor() for preparer in _preparers()))),
     )
 
 
@@ -169,16 +148,7 @@ def _indented(text: str, mark: str, width: int) -> list[str]:
     )
 
 
-@dataclass(frozen=True)
-class _Line:
-    """A table row; the first cell is a verdict and is coloured, the texts below the row are wrapped."""
-
-    cells: tuple[str, ...]
-    meaning: str = ""
-    remedy: str = ""
-
-
-def _table(header: tuple[str, ...], rows: list[_Line], width: int, colour: bool) -> list[str]:
+def _table(header: tuple[str, ...], rows: Sequence[ReportLine], width: int, colour: bool) -> list[str]:
     """Aligned columns with the last one wrapped; a remedy is printed once below consecutive rows that share it."""
     first, *aligned = table_lines(header, [row.cells for row in rows], left=header, width=width, wrap=True, indent=2)
     lines = [first]
@@ -207,29 +177,6 @@ def _heading(report: Report, width: int) -> list[str]:
     return lines
 
 
-def _literature_lines(found: list[ImplementationRow], width: int, colour: bool) -> list[str]:
-    """Implementations of one framework in the same state share a row; below it, why a device cannot be used."""
-    grouped: dict[tuple, list[str]] = {}
-    for row in found:
-        key = (not row.ready, row.framework or row.implementation, row.version or "-", row.extra or "core")
-        usable = ", ".join(device for device, state in row.devices.items() if state.ready) or "-"
-        lacking = [
-            (f"{device}: {state.reason}", state.remedy) for device, state in row.devices.items() if not state.ready
-        ]
-        below = lacking[0] if row.ready and lacking else ("", "" if row.ready else row.remedy)
-        grouped.setdefault((*key, usable, row.reason, *below), []).append(row.implementation)
-    rows = []
-    for (broken, *cells, reason, meaning, remedy), names in sorted(grouped.items(), key=lambda item: item[0][0]):
-        last = f"{', '.join(names)}: {reason}" if reason else ", ".join(names)
-        rows.append(_Line(("not ready" if broken else "ready", *cells, last), meaning, remedy))
-    ready = sum(row.ready for row in found)
-    heading = f"LITERATURE BENCHMARKS (lstm-trt literature): {ready} of {len(found)} implementations ready"
-    return [
-        heading,
-        *_table(("state", "framework", "version", "extra", "devices", "implementations"), rows, width, colour),
-    ]
-
-
 def render(report: Report, width: int | None = None, colour: bool | None = None) -> str:
     """The report as text of `width` columns (default: those of the terminal, else 100).
 
@@ -243,17 +190,19 @@ def render(report: Report, width: int | None = None, colour: bool | None = None)
     for row in [*ready, *(row for row in report.runtimes if not row.ready)]:
         cells = ("ready" if row.ready else "not ready", row.runtime, row.device or "-", row.version or "-")
         cells += (row.device_name or "" if row.ready else row.reason,)
-        rows.append(_Line(cells, remedy="" if row.ready else row.remedy))
+        rows.append(ReportLine(cells, remedy="" if row.ready else row.remedy))
     lines = [*_heading(report, width), "", f"RUNTIMES: {len(ready)} of {len(report.runtimes)} ready"]
     lines += _table(("state", "runtime", "device", "version", "device name / reason"), rows, width, colour)
 
-    if report.implementations:
-        lines += ["", *_literature_lines(report.implementations, width, colour)]
+    for section in report.sections:
+        lines += ["", section.heading, *_table(section.header, section.lines, width, colour)]
     found = {verdict: sum(check.verdict == verdict for check in report.checks) for verdict in machine_checks.VERDICTS}
     lines += ["", f"HOST: {found['good']} good, {found['attention']} need attention, {found['unknown']} unknown"]
     order = {"attention": 0, "unknown": 1, "good": 2}
     rows = [
-        _Line((check.verdict, check.name, check.value), "" if check.verdict == "good" else check.meaning, check.remedy)
+        ReportLine(
+            (check.verdict, check.name, check.value), "" if check.verdict == "good" else check.meaning, check.remedy
+        )
         for check in sorted(report.checks, key=lambda check: order[check.verdict])
     ]
     lines += _table(("verdict", "check", "found"), rows, width, colour)

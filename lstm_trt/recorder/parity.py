@@ -30,19 +30,15 @@ MOST_ERROR = 0.5
 #: be small or large by chance in any precision.
 LEAST_VALUES = 16
 
-#: Largest relative difference of the first training step's loss from the reference's, in float32.
-LOSS_BOUND = 1e-4
-
 
 def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -> dict:
     """Run the prepared step on the gate's inputs and compare its last outputs with the reference's.
 
-    Compared is the relative error of the outputs, by norm; in training that of the first step's loss, and
-    that step has then updated the weights. Returns `{"of", "error", "bound", "inputs_seed", "reference",
-    "reference_checked_by"}`; `error` is None if there is nothing to compare with. Raises `ParityFailed`.
+    Compared is the relative error of what the gate asks for, by norm. Returns `{"of", "error", "bound", "inputs_seed",
+    "reference", "reference_checked_by"}`; `error` is None if there is nothing to compare with. Raises `ParityFailed`.
     """
-    training, precision = configuration.mode == "training", configuration.options.precision
-    of, bound = ("first loss", LOSS_BOUND) if training else ("outputs", max(PARITY_BOUNDS[precision], gate.least_bound))
+    of, precision = gate.of, configuration.options.precision
+    bound = max(PARITY_BOUNDS[precision], gate.least_bound) if gate.bound is None else gate.bound
     result = {"of": of, "error": None, "bound": bound, "inputs_seed": gate.seed}
     result |= {"reference": gate.reference, "reference_checked_by": gate.checked_by}
     step.reset()
@@ -54,7 +50,7 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
             every.append(step.outputs())
     if gate.expected is None:
         return result
-    outputs = {"loss": np.array([step.loss()])} if training else step.outputs()
+    outputs = gate.answers(step)
     if gate.every:
         outputs = {name: np.stack([outputs[name] for outputs in every]) for name in outputs}
     found = {name: array.shape for name, array in outputs.items()}
@@ -75,23 +71,23 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
                 f" norm), and only by {to_rounded:.2g} from those of the network rounded to bf16"
             )
     if not error <= bound:
-        differ = "differs" if training else "differ"
+        differ = "differ" if of == "outputs" else "differs"
         raise ParityFailed(
             f"{of} {differ} from {gate.reference} by {error:.2g} (relative, by norm); limit for {precision}: {bound:g}"
         )
     return {**result, "error": error}
 
 
-def nan_reaches_output(step: PreparedStep, configuration: Configuration, gate: Gate) -> bool | None:
+def nan_reaches_output(step: PreparedStep, gate: Gate) -> bool | None:
     """Whether a call has a NaN in any of its outputs if its inputs have a NaN.
 
-    The inputs are the gate's last set, with NaN as the first element of the first floating-point input. None in
-    training, without such an input, and if the call fails. Carried state is reset before and after it; the buffers
-    contain the NaN until other inputs are loaded.
+    The inputs are the gate's last set, with NaN as the first element of the first floating-point input. None if
+    calls are not repeatable, without such an input, and if the call fails. Carried state is reset before and after;
+    the buffers contain the NaN until other inputs are loaded.
     """
     inputs = gate.questions[-1] if gate.questions else {}
     name = next((name for name, array in inputs.items() if array.size and array.dtype.kind == "f"), None)
-    if name is None or configuration.mode == "training":
+    if name is None or not gate.repeatable:
         return None
     array = inputs[name].copy()
     array.flat[0] = np.nan

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from lstm_trt import registry
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import STAGES, ConfigurationFailed, MemoryExhausted, TimeLimitReached
 from lstm_trt.machine import gpu, linux
@@ -127,7 +128,7 @@ class Process:
         """Start a job."""
         self.stage = "build"
         with suppress(OSError):  # the process is dead: the error is raised on receiving
-            self._connection.send(job)
+            self._connection.send({**job, "added": registry.added})
 
     def wait(
         self,

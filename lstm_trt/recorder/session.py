@@ -3,8 +3,6 @@
 `loop.py` describes what is timed. This module runs in a worker process. To record from a
 notebook, use `pool.record`, which starts a worker: a process that has already imported a
 runtime can no longer be pinned for it.
-For training there are two more checks: the recording fails unless the loss is finite and
-decreases, and it has a warning if too much time passed between the batches.
 """
 
 from __future__ import annotations
@@ -19,9 +17,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from lstm_trt import runtimes
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.errors import RunFailed, UsageError
+from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import latency
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine import counters, facts, gpu
@@ -30,13 +27,8 @@ from lstm_trt.recorder.control import run_control
 from lstm_trt.recorder.loop import Trials, against_clock, ends, pilot, quiet_collector, run_trials
 from lstm_trt.recorder.parity import check_parity, nan_reaches_output
 from lstm_trt.recorder.process import THREAD_ENVIRONMENT
-from lstm_trt.runtimes.base import Availability, PreparedStep, check_options, preparer_of
+from lstm_trt.runtimes.base import Availability, PreparedStep, Preparer, check_options, preparer_of
 from lstm_trt.store.schema import Recording
-
-#: Time between the batches of a training loop that causes no warning: 1 % of the loop (document 004 of the
-#: literature), or, in short loops, `BETWEEN_NS` of the recorder's own work per batch plus `SWITCH_NS`, the time slice
-#: of another program, for each batch with a context switch.
-LOOP_BOUND, BETWEEN_NS, SWITCH_NS = 0.01, 20_000, 5_000_000
 
 
 def describe(
@@ -67,7 +59,7 @@ def describe(
     check_options(runtime, module, options)
     if mode == "stream" and mode not in getattr(module, "MODES", ()):
         raise UsageError(f"{runtime} has no mode stream")
-    state = availability(preparer.RUNTIMES, runtime, device).require(runtime)
+    state = availability(preparer, runtime, device).require(runtime)
     return Configuration(
         workload=workload,
         runtime=runtime,
@@ -90,9 +82,9 @@ def device_name(options: Options) -> str | None:
 
 
 @lru_cache(maxsize=128)
-def availability(table: str, runtime: str, device: str | None = None) -> Availability:
-    """Whether a runtime of a table in `registry` can run on a device (default: its first); cached."""
-    module = runtimes.load(runtime, table)
+def availability(preparer: Preparer, runtime: str, device: str | None = None) -> Availability:
+    """Whether a runtime of a workload kind can run on a device (default: its first); cached."""
+    module = preparer.runtime(runtime)
     return module.availability(device or module.DEVICES[0])
 
 
@@ -191,8 +183,8 @@ def prepare(
         stage("parity")
         gate = preparer.gate(configuration, reference)
         parity = check_parity(step, configuration, gate)
-        parity["nan_reaches_output"] = nan_reaches_output(step, configuration, gate)
-        del gate  # frees its arrays before the trials
+        parity["nan_reaches_output"] = nan_reaches_output(step, gate)
+        gate = replace(gate, questions=(), expected=None, rounded=None)  # frees their arrays before the trials
         if options.device != "cpu":
             pin(options)
         step.load_inputs(request.inputs)
@@ -204,7 +196,7 @@ def prepare(
         # is done now, as part of preparing, and the loop's own collection finds all objects frozen.
         with quiet_collector(), counters.Watcher(options.cores, options.device) as watcher:
             device_warm_up = None
-            if options.device != "cpu" and configuration.mode != "training":
+            if options.device != "cpu" and gate.repeatable:
                 stage("warm-up")
                 highest_mhz = (watcher.gpu_state() or {}).get("max_sm_mhz")
                 device_warm_up = warm_up_device(step, watcher.read, highest_mhz)
@@ -286,30 +278,21 @@ def record_here(
     """Record in this process: `prepare`, run the trials, and the control run if requested.
 
     `stage(name)` is called on entering "build", "parity", "run" and "control", and with "store" at the
-    end. Raises `RunFailed` if the losses of a training loop or the clocks fail their check, and what `prepare` raises.
+    end. Raises `RunFailed` if the clocks or the kind's observer fail their check, and what `prepare` raises.
     """
-    losses: list[float] = []
     with prepare(configuration, reference, stage) as run:
+        observer = preparer_of(configuration.workload).observer(run.step, configuration)
 
         def listen(done: int, total: int) -> None:
-            """Report progress and, in training, keep the loss of each block's last batch."""
-            if losses and done:
-                losses.append(float(run.step.loss()))
+            observer.block(done)
             if progress:
                 progress(done, total)
 
-        if configuration.mode == "training":
-            run.step.step()
-            losses.append(float(run.step.loss()))
         began = time.perf_counter()
         trials = run_trials(run.step.step, configuration.protocol, **run.loop, progress=listen)
         ended = time.perf_counter()
-        more = {"gpu_after": run.gpu_state()}
         trials.self_check.update(loop_against_batches(trials))
-        if losses:
-            more["losses"] = losses
-            check_losses(losses)
-            trials.warnings.extend(check_between_batches(trials))
+        more = {"gpu_after": run.gpu_state(), **observer.finish(trials.columns, trials.self_check, trials.warnings)}
         controlled = None
         if control:
             stage("control")
@@ -329,37 +312,6 @@ def loop_against_batches(trials: Trials) -> dict[str, float]:
     first = np.array([block["first_row"] for block in trials.blocks])
     last = np.append(first[1:], len(start)) - 1
     return {"batches_ns": int((end - start).sum()), "batches_loop_ns": int((end[last] - start[first]).sum())}
-
-
-def check_losses(losses: list[float]) -> None:
-    """Raises `RunFailed` unless the losses of a training loop are finite and the last is below the first."""
-    if not all(map(math.isfinite, losses)):
-        raise RunFailed(f"the loss is not finite: first {losses[0]:.6g}, last {losses[-1]:.6g}")
-    if not losses[-1] < losses[0]:
-        raise RunFailed(f"the loss does not decrease: first {losses[0]:.8g}, last {losses[-1]:.8g}")
-
-
-def check_between_batches(trials: Trials) -> list[str]:
-    """A warning if more time of a training loop is spent between its batches than is accounted for.
-
-    This is not an error, because a busy machine can interrupt the loop between two batches without
-    affecting the batch times. Raises `RunFailed` if the batches together take longer than the loop
-    that contains them, since then one of the times must be wrong.
-    """
-    batches, loop = (trials.self_check[name] for name in ("batches_ns", "batches_loop_ns"))
-    if batches > loop:
-        raise RunFailed(
-            f"self-check: the batches took {batches / 1e9:.6g} s in total, more than the loop's {loop / 1e9:.6g} s"
-        )
-    # The gap between two batches is too short to be interrupted more than once.
-    interrupted = int(np.count_nonzero(trials.columns["involuntary_switches"]))
-    allowed = max(LOOP_BOUND * loop, BETWEEN_NS * len(trials.columns["start_ns"]) + SWITCH_NS * interrupted)
-    if loop - batches <= allowed:
-        return []
-    return [
-        f"{(loop - batches) / 1e6:.3g} ms of the loop's {loop / 1e6:.3g} ms were spent between the batches; the"
-        f" recorder and the counted context switches explain only {allowed / 1e6:.3g} ms (was the machine busy?)"
-    ]
 
 
 def control_of(trials: Trials, protocol: Protocol) -> tuple[dict[str, np.ndarray], dict]:

@@ -81,14 +81,16 @@ class UserStep(PreparedStep):
 class StepPreparer(Preparer):
     """No reference and no inputs; a process of its own for each configuration."""
 
-    RUNTIMES = "STEP_RUNTIMES"
     DEFAULT_RUNTIME = NAME
     FRESH_PROCESS = True  # what an earlier function left in the process would affect the times
 
     def runtime(self, name: str):
         if name != NAME:
             raise UsageError(f"a step brings its own code: it cannot be recorded on {name}, omit the runtime")
-        return super().runtime(name)
+        return sys.modules[__name__]
+
+    def entries(self) -> dict[str, str]:
+        return {NAME: __name__}
 
     def version(self, workload: Step) -> str:
         return code_version(workload.module)

@@ -183,10 +183,7 @@ def _work(configuration: Configuration) -> int:
     protocol = configuration.protocol
     if protocol.period_us:
         return 0
-    workload, passes = configuration.workload, 3 if configuration.mode == "training" else 1
-    # Overhead of about 2 us per time step and layer, expressed in operations.
-    fixed = 50_000 * (workload.axes["sequence"] or 1) * (workload.axes["layers"] or 1)
-    return (protocol.trials + protocol.warmup) * passes * ((workload.flops or 0) + fixed)
+    return (protocol.trials + protocol.warmup) * configuration.workload.work(configuration.mode)
 
 
 #: Number of failures that the report lists; the folder contains all of them.

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from lstm_trt import registry
 from lstm_trt.analysis.compare import Comparison, check_effect, compare_groups
 from lstm_trt.analysis.pairing import recorded_first
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT, ROUNDS, check_confidence, percentile
@@ -211,7 +210,7 @@ def runtime_of(library: str, workload: Workload, runtime: str | None = None) -> 
             raise UsageError(f"{runtime} uses {found.DISTRIBUTION}, not {library}: omit --runtime")
         return found
     known: dict[str, Any] = {}
-    for name in registry.table(preparer.RUNTIMES):
+    for name in preparer.entries():
         found = preparer.runtime(name)
         for used in _libraries(found):
             known.setdefault(used, found)

@@ -23,6 +23,7 @@ from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from lstm_trt import registry
 from lstm_trt.config.errors import ConfigurationFailed, LabError, StoreError
 from lstm_trt.machine.linux import allowed_cores
 
@@ -150,6 +151,7 @@ def main() -> int:
             gc.collect()
             gc.freeze()
         done += 1
+        registry.added.update(job.pop("added"))
         try:
             JOBS[job["kind"]](job, send)
         except MemoryError as error:

@@ -26,6 +26,7 @@ with a dot, `my_package.my_runtime` or `my_package.module:OBJECT`, is imported w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from lstm_trt import registry
@@ -34,16 +35,23 @@ from lstm_trt.config.errors import UsageError
 CONTRACT = ("NAME", "DISTRIBUTION", "DEVICES", "PRECISIONS", "availability", "prepare")
 
 
-def load(name: str, table: str = "RUNTIMES", contract: tuple[str, ...] = CONTRACT) -> Any:
-    """The runtime with this name in a table of `registry`; `contract`: attributes that it must have.
+def load(name: str) -> Any:
+    """The runtime with this name; raises `UsageError` as `load_from`."""
+    entries = registry.RUNTIMES if name in registry.RUNTIMES else registry.table("RUNTIMES")
+    return load_from(entries, name)
+
+
+def load_from(
+    entries: Mapping[str, str], name: str, contract: tuple[str, ...] = CONTRACT, kind: str = "runtime"
+) -> Any:
+    """What has this name in `entries` (name -> module or object); `contract`: attributes that it must have.
 
     Raises `UsageError` for an unknown name, or if the module cannot be imported or lacks one of the attributes.
     """
-    kind = {"RUNTIMES": "runtime", "IMPLEMENTATIONS": "implementation"}.get(table, table.lower())
     try:
-        runtime = registry.load(table, name)
+        runtime = registry.load_from(entries, name)
     except KeyError:
-        known = ", ".join(registry.table(table))
+        known = ", ".join(entries)
         raise UsageError(f"unknown {kind} {name!r}: choose from {known}, or give a module (package.module)") from None
     except (ImportError, AttributeError) as error:
         raise UsageError(f"{kind} {name!r} cannot be imported: {error}") from None

@@ -1,7 +1,7 @@
 """The interfaces of runtimes and workload kinds that the recorder uses.
 
 A runtime turns a `Request` into a `PreparedStep`. A workload kind has a `Preparer`, which makes the
-requests and the reference outputs, and names the registry table of its runtimes.
+requests and the reference outputs, and knows the kind's runtimes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ from lstm_trt.export.to_onnx import static_model
 from lstm_trt.machine.facts import gpu_name
 from lstm_trt.machine.gpu import NO_GPU_REMEDY
 from lstm_trt.runtimes._cuda import EventClocks
-
-#: Keys that `PreparedStep.costs` may have, all in seconds.
-COSTS = ("export_s", "schedule_s", "tuning_s", "build_s", "first_call_s")
 
 
 @dataclass(frozen=True)
@@ -114,16 +111,12 @@ class PreparedStep(ABC):
     time, so a runtime may change settings of its thread or process (streams, TF32, threads).
     """
 
-    #: Preparation times in seconds, with the keys `COSTS`; empty if they were not measured.
+    #: Preparation times in seconds by name, such as "build_s"; empty if they were not measured.
     costs: Mapping[str, float] = {}
 
     @abstractmethod
     def step(self) -> None:
-        """Copy in, compute, copy out, wait.
-
-        In training: zero gradients, forward, loss, gradients, optimizer update, and copy the loss to the host.
-        The caller's first step starts from the given weights.
-        """
+        """Copy in, compute, copy out, wait."""
 
     @abstractmethod
     def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
@@ -131,18 +124,10 @@ class PreparedStep(ABC):
 
     def outputs(self) -> dict[str, np.ndarray]:
         """Copies of the last outputs by name, with the shapes of `Request.output_shapes`; no half precision."""
-        raise UsageError(f"{type(self).__name__} is not prepared for the mode forward")
+        raise UsageError(f"{type(self).__name__} has no outputs")
 
     def reset(self) -> None:  # noqa: B027
         """Set state that is carried from step to step to zero; does nothing if there is none."""
-
-    def loss(self) -> float:
-        """The last training step's loss, computed before its weight update."""
-        raise UsageError(f"{type(self).__name__} is not prepared for training")
-
-    def gradients(self) -> dict[str, np.ndarray]:
-        """Gradients of the loss at the current weights: float32, by weight name; nothing is updated."""
-        raise UsageError(f"{type(self).__name__} is not prepared for training")
 
     def device_times(self) -> dict[str, np.ndarray]:
         """Device times of the trials since the last call: column name -> int64 nanoseconds."""
@@ -242,11 +227,13 @@ class Gate:
 
     Carried state is reset before the first set, and not between them.
 
-    `expected` is by name, as `outputs()`, with `every` for all sets, stacked on a new first axis; in training `loss`,
-    (1,) float64, of the first step. `expected` is None if there is nothing to compare with. `reference` is the name of
-    the reference implementation, and `checked_by` what has confirmed the reference itself; None if nothing has.
-    `rounded`: what the reference gives with parameters and inputs rounded to bfloat16, to judge lower precisions by.
-    `least_bound`: an error that is allowed in any precision, since the network itself computes in half precision.
+    `answers` of the step gives what is compared, named `of` in messages, by name; `expected` is the same of the
+    reference, with `every` for all sets, stacked on a new first axis. `expected` is None if there is nothing to compare
+    with. `reference` is the name of the reference implementation, and `checked_by` what has confirmed the reference
+    itself; None if nothing has. `rounded`: what the reference gives with parameters and inputs rounded to bfloat16, to
+    judge lower precisions by. `least_bound`: an error that is allowed in any precision, since the network itself
+    computes in half precision; `bound`, if given, replaces those of the precisions. `repeatable`: a call changes
+    nothing but carried state, so that further calls may come before the trials.
     """
 
     questions: tuple[Mapping[str, np.ndarray], ...]
@@ -257,13 +244,46 @@ class Gate:
     checked_by: str | None = None
     rounded: Mapping[str, np.ndarray] | None = None
     least_bound: float = 0.0
+    bound: float | None = None
+    of: str = "outputs"
+    answers: Callable[[PreparedStep], dict[str, np.ndarray]] = lambda step: step.outputs()
+    repeatable: bool = True
+
+
+@dataclass(frozen=True)
+class ReportLine:
+    """A row of a table of `lstm-trt doctor`: the first cell is "ready" or "not ready"; below it texts."""
+
+    cells: tuple[str, ...]
+    meaning: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class ReportSection:
+    """A table of `lstm-trt doctor`; its JSON has `rows` as `name`."""
+
+    name: str
+    heading: str
+    header: tuple[str, ...]
+    lines: tuple[ReportLine, ...]
+    rows: list[dict]
+
+
+class Observer:
+    """What a workload kind does around the trials of a recording; here nothing."""
+
+    def block(self, done: int) -> None:
+        """After each block of trials, with the number of trials so far."""
+
+    def finish(self, columns: Mapping[str, np.ndarray], self_check: Mapping, warnings: list[str]) -> dict:
+        """After the last trial: further provenance; may add to the warnings, and raises `RunFailed`."""
+        return {}
 
 
 class Preparer(ABC):
     """How one workload kind is prepared; listed in `registry.PREPARERS`."""
 
-    #: The table of `registry` with the kind's runtimes.
-    RUNTIMES = "RUNTIMES"
     #: The runtime if none is given.
     DEFAULT_RUNTIME = "onnxruntime"
     #: Whether each configuration gets its own process, because leftovers of an earlier one would affect the times.
@@ -273,7 +293,11 @@ class Preparer(ABC):
 
     def runtime(self, name: str):
         """A runtime of this kind; raises `UsageError` for an unknown one."""
-        return runtimes.load(name, self.RUNTIMES)
+        return runtimes.load(name)
+
+    def entries(self) -> Mapping[str, str]:
+        """Name -> module or object of all runtimes of this kind."""
+        return registry.table("RUNTIMES")
 
     def version(self, workload: Workload) -> str | None:
         """Version of the code that the workload itself brings; None if only the runtime's matters."""
@@ -308,6 +332,14 @@ class Preparer(ABC):
     @abstractmethod
     def gate(self, configuration: Configuration, reference: Mapping) -> Gate:
         """In the worker: the parity gate's inputs and expected outputs."""
+
+    def observer(self, step: PreparedStep, configuration: Configuration) -> Observer:
+        """In the worker, before the trials: what accompanies them."""
+        return Observer()
+
+    def doctor(self) -> ReportSection | None:
+        """A further section of `lstm-trt doctor`."""
+        return None
 
     def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
         """Additional provenance of recordings of this kind; JSON values."""

@@ -15,9 +15,9 @@ import pytest
 
 from lstm_trt import registry
 from lstm_trt.cli.main import main
-from lstm_trt.literature import implementations, plan
-from lstm_trt.literature.session import availability, reason
-from lstm_trt.literature.workloads import VARIANTS, WORKLOADS
+from lstm_literature import implementations, schedule
+from lstm_literature.preparer import availability, reason
+from lstm_literature.workloads import VARIANTS, WORKLOADS
 from lstm_trt.recorder.pool import WorkerPool
 from lstm_trt.store import folders, schema
 from lstm_trt.store.schema import Failure
@@ -187,7 +187,7 @@ def test_what_is_not_installed_is_an_error_with_a_remedy(run, tmp_path):
 
 @pytest.fixture(scope="module")
 def entries():
-    return plan.plan().entries
+    return schedule.plan().entries
 
 
 def on_a_cpu(entries):
@@ -195,9 +195,9 @@ def on_a_cpu(entries):
 
 
 def test_the_whole_set_takes_less_than_45_minutes(entries):
-    seconds = plan.Plan(tuple(on_a_cpu(entries))).total_s
-    assert 20 * 60 < seconds <= plan.LIMIT_S == 45 * 60
-    assert all(0 < entry.estimate_s < plan.TIME_LIMIT_S / 2 for entry in entries)
+    seconds = schedule.Plan(tuple(on_a_cpu(entries))).total_s
+    assert 20 * 60 < seconds <= schedule.LIMIT_S == 45 * 60
+    assert all(0 < entry.estimate_s < schedule.TIME_LIMIT_S / 2 for entry in entries)
 
 
 def test_the_plan_has_every_implementation_workload_and_document(entries):
@@ -226,7 +226,7 @@ def test_what_can_be_recorded_here_is_the_row(entries):
                 1,
             )
             assert (configuration.protocol.trials, configuration.protocol.warmup) == (entry.batches, entry.warmup)
-        assert plan.FEWEST <= entry.batches <= entry.workload.batches and entry.warmup >= 1
+        assert schedule.FEWEST <= entry.batches <= entry.workload.batches and entry.warmup >= 1
         assert reason(entry.implementation, entry.workload, entry.mode) is None
 
 
@@ -240,7 +240,7 @@ def test_the_dry_run_prints_each_row_and_records_nothing(entries, run, tmp_path)
         assert ("cannot be recorded" in line) == (entry.configuration is None)
     here = [entry for entry in entries if entry.configuration is not None]
     assert last.startswith(f"{len(here)} of {len(entries)} rows can be recorded on this machine, in about")
-    assert f"about {plan.Plan(tuple(here)).total_s / 60:.0f} min" in last
+    assert f"about {schedule.Plan(tuple(here)).total_s / 60:.0f} min" in last
     status, out, err = run("literature", "--plan", "--dry-run", "--format", "json")
     assert status == 0 and [row["implementation"] for row in json.loads(out)["rows"]] == [
         entry.implementation for entry in entries
@@ -251,22 +251,22 @@ def test_an_estimate_grows_with_the_work():
     ptb = WORKLOADS["ptb-lm"]
     for name in registry.table("IMPLEMENTATIONS"):
         if reason(name, ptb, "training") is None:
-            forward, training = (plan.step_ms(ptb, name, mode) for mode in ptb.modes)
-            assert training > forward > plan.step_ms(ptb.scaled("1/2"), name, "forward")
+            forward, training = (schedule.step_ms(ptb, name, mode) for mode in ptb.modes)
+            assert training > forward > schedule.step_ms(ptb.scaled("1/2"), name, "forward")
     speech = WORKLOADS["speech-bidirectional-ce-long"]
     cells, millions = speech.cells, implementations.weights_touched(speech)
     # 8.53 million trained numbers less dense and biases, each touched at each of 1000 steps
     assert cells == 8000 and millions == pytest.approx(1000 * (8_533_760 - 6_400 - 8 * 2 * 4 * 320) / 1e6)
-    assert plan.batches_of(ptb, "pytorch-one-call-eager", "forward", 1e9) == (50, 10)
-    assert plan.batches_of(ptb, "pytorch-one-call-eager", "forward", 0) == (3, 1)
+    assert schedule.batches_of(ptb, "pytorch-one-call-eager", "forward", 1e9) == (50, 10)
+    assert schedule.batches_of(ptb, "pytorch-one-call-eager", "forward", 0) == (3, 1)
 
 
 @pytest.mark.heavy
 def test_rows_of_a_plan_record_and_resume(entries, tmp_path, monkeypatch, run):
     """Two cheap rows of the real plan, by the real command."""
-    cheap = [e for e in entries if e.workload == VARIANTS["layer"][0] and e.implementation in plan.TWO]
+    cheap = [e for e in entries if e.workload == VARIANTS["layer"][0] and e.implementation in schedule.TWO]
     assert len(cheap) == 2
-    monkeypatch.setattr(plan, "plan", lambda more: plan.Plan(tuple(cheap)))
+    monkeypatch.setattr(plan, "plan", lambda more: schedule.Plan(tuple(cheap)))
     status, _, err = run("literature", "--plan", "--quiet", "--out", tmp_path)
     assert status == 0 and "2 recorded, 0 failed" in err
     items = list(folders.read_many(tmp_path))
@@ -291,7 +291,7 @@ def test_reference_outputs_are_kept_up_to_a_size(tmp_path, monkeypatch):
             return {"reference": {name: asked[-1][name] for name in ("gate_seed", "answers_path")}}
 
     layers = [
-        entry.configuration for entry in plan.plan().entries if entry.workload.name == "layer" and entry.configuration
+        entry.configuration for entry in schedule.plan().entries if entry.workload.name == "layer" and entry.configuration
     ]
     some = list({layer.workload: layer for layer in layers}.values())[:6]
     with WorkerPool() as workers:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from lstm_trt.config.errors import RunFailed, RuntimeUnavailable
-from lstm_trt.literature import implementations
-from lstm_trt.literature.data import make_batch
+from lstm_literature import implementations
+from lstm_literature.data import make_batch
 from lstm_trt.runtimes.base import COSTS
 from tests.support.framework_checks import (
     FORWARD,

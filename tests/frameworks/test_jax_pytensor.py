@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from lstm_trt.config.errors import RunFailed
-from lstm_trt.literature import implementations
-from lstm_trt.literature.implementations.functional import by_inputs
+from lstm_literature import implementations
+from lstm_literature.implementations.functional import by_inputs
 from lstm_trt.runtimes.base import COSTS
 from tests.support.framework_checks import (
     FORWARD,
@@ -112,9 +112,9 @@ def test_what_is_supported():
 
 _QUIET = """
 import sys
-from lstm_trt.literature import implementations
-from lstm_trt.literature.data import make_batch, make_weights
-from lstm_trt.literature.workloads import WORKLOADS
+from lstm_literature import implementations
+from lstm_literature.data import make_batch, make_weights
+from lstm_literature.workloads import WORKLOADS
 from lstm_trt.config.configuration import Options
 from lstm_trt.runtimes.base import Request
 implementation = implementations.load("NAME")

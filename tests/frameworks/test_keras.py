@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lstm_trt.literature import implementations
+from lstm_literature import implementations
 from tests.support.framework_checks import refused_by
 
 NAMES = ("keras-jax", "keras-torch")
@@ -32,7 +32,7 @@ def test_what_is_supported():
 
 
 def test_availability_imports_nothing_and_names_what_is_missing(monkeypatch):
-    script = "import sys; from lstm_trt.literature import implementations as i\n"
+    script = "import sys; from lstm_literature import implementations as i\n"
     script += "for n in ('keras-jax', 'keras-torch'): i.load(n).availability()\n"
     script += "assert not {'keras', 'jax', 'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=900)
@@ -40,7 +40,7 @@ def test_availability_imports_nothing_and_names_what_is_missing(monkeypatch):
         implementation = implementations.load(name)
         missing = implementation.backend
         monkeypatch.setattr(
-            "lstm_trt.literature.implementations.is_installed",
+            "lstm_literature.implementations.is_installed",
             lambda package, missing=missing: package != missing,
         )
         state = implementation.availability()

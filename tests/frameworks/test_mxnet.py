@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from lstm_trt.config.errors import UsageError
-from lstm_trt.literature import implementations
-from lstm_trt.literature.data import make_batch, weight_shapes
-from lstm_trt.literature.session import describe_benchmark, interpreters
-from lstm_trt.literature.workloads import WORKLOADS
+from lstm_literature import implementations
+from lstm_literature.data import make_batch, weight_shapes
+from lstm_literature.preparer import describe_benchmark, interpreters
+from lstm_literature.workloads import WORKLOADS
 from lstm_trt.recorder.environments import EnvironmentBroken
 from lstm_trt.store import folders
 from tests.conftest import ROOT
@@ -44,9 +44,9 @@ _RUN = f"""
 import json
 import numpy as np
 from lstm_trt.config.configuration import Options
-from lstm_trt.literature import implementations
-from lstm_trt.literature.data import make_batch, make_weights
-from lstm_trt.literature.workloads import LiteratureWorkload
+from lstm_literature import implementations
+from lstm_literature.data import make_batch, make_weights
+from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.runtimes.base import Request
 found = {{}}
 for name, mode, plain in json.load(sys.stdin):

@@ -13,10 +13,10 @@ import pytest
 from lstm_trt import registry
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, RuntimeUnavailable, UsageError
-from lstm_trt.literature import implementations
-from lstm_trt.literature.data import Batch, make_batch
-from lstm_trt.literature.implementations import tensorflow as tensorflow_implementations
-from lstm_trt.literature.workloads import WORKLOADS
+from lstm_literature import implementations
+from lstm_literature.data import Batch, make_batch
+from lstm_literature.implementations import on_tensorflow as tensorflow_implementations
+from lstm_literature.workloads import WORKLOADS
 from lstm_trt.runtimes.base import COSTS, Request
 from tests.support.framework_checks import (
     FORWARD,
@@ -217,9 +217,9 @@ def test_names_and_titles_are_unique():
 
 _QUIET = """
 import sys
-from lstm_trt.literature import implementations
-from lstm_trt.literature.data import make_batch, make_weights
-from lstm_trt.literature.workloads import WORKLOADS
+from lstm_literature import implementations
+from lstm_literature.data import make_batch, make_weights
+from lstm_literature.workloads import WORKLOADS
 from lstm_trt.config.configuration import Options
 from lstm_trt.runtimes.base import Request
 implementation = implementations.load("tensorflow-xla")

@@ -15,10 +15,10 @@ import pytest
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.format import duration, milliseconds
-from lstm_trt.literature import implementations
-from lstm_trt.literature.data import make_batch, make_weights
-from lstm_trt.literature.implementations import tvm as literature_implementations_tvm
-from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload
+from lstm_literature import implementations
+from lstm_literature.data import make_batch, make_weights
+from lstm_literature.implementations import on_tvm as literature_implementations_tvm
+from lstm_literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload
 from lstm_trt.runtimes.base import COSTS, PreparedStep, Request
 from lstm_trt.store import cache
 
@@ -143,9 +143,9 @@ def test_the_first_hidden_state_is_not_folded():
 
 @needs_tvm
 def test_tuning_is_cached_by_content_and_the_costs_stay_those_of_the_search(monkeypatch):
-    from lstm_trt.literature.implementations import tvm_tuning
+    from lstm_literature.implementations import on_tvm_tuning
 
-    searches, search = [], tvm_tuning._search
+    searches, search = [], on_tvm_tuning._search
     monkeypatch.setattr(tvm_tuning, "_search", lambda *arguments: searches.append(arguments) or search(*arguments))
     workload = replace(CELL, batch=2, hidden=6, features=6)
     first = prepare(TUNED, workload, seed=1)
@@ -208,9 +208,9 @@ def test_another_number_of_threads_needs_a_new_process():
 @needs_tvm
 def test_two_threads_in_a_new_process():
     script = """
-from lstm_trt.literature import implementations
-from lstm_trt.literature.data import make_batch, make_weights
-from lstm_trt.literature.workloads import WORKLOADS
+from lstm_literature import implementations
+from lstm_literature.data import make_batch, make_weights
+from lstm_literature.workloads import WORKLOADS
 from lstm_trt.config.configuration import Options
 from lstm_trt.runtimes.base import Request
 workload = WORKLOADS["cell"].scaled("1/32")
@@ -317,6 +317,6 @@ def test_incompatible_versions_are_rejected(monkeypatch):
 
 @pytest.mark.heavy
 def test_importing_it_does_not_import_tvm():
-    script = "import sys; from lstm_trt.literature import implementations as i\n"
+    script = "import sys; from lstm_literature import implementations as i\n"
     script += "for n in ('tvm-tuned', 'tvm-untuned'): i.load(n).availability()\nassert 'tvm' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=900)

@@ -10,10 +10,10 @@ from matplotlib.lines import Line2D
 
 from lstm_trt import registry
 from lstm_trt.config.errors import UsageError
-from lstm_trt.literature import compare, metrics, published
-from lstm_trt.literature.compare import Entry, Side
-from lstm_trt.literature.plots import OTHER, bars, color_of, costs, over_size, table_of
-from lstm_trt.literature.workloads import VARIANTS, WORKLOADS
+from lstm_literature import metrics, published, sides
+from lstm_literature.sides import Entry, Side
+from lstm_literature.pictures import OTHER, bars, color_of, costs, over_size, table_of
+from lstm_literature.workloads import VARIANTS, WORKLOADS
 from lstm_trt.plots.style import image_bytes
 from tests.support.pictures import assert_readable
 
@@ -34,7 +34,7 @@ def row(implementation: str, value: float | None, workload=PTB, mode: str = "for
         "published_sequence": workload.sequence,
         "mode": mode,
         "implementation": implementation,
-        "title": compare.title_of(implementation, ""),
+        "title": sides.title_of(implementation, ""),
         "framework": implementation.split("-")[0],
         "framework_version": "9",
         "device": "cpu",
@@ -75,7 +75,7 @@ def test_todays_side_has_the_median_round_and_failures():
     rows = [row("onnxruntime", value, round=number) for number, value in enumerate((0.3, 0.1, 0.2))]
     rows += [row("tvm-tuned", None), row("pytorch-one-call-eager", 0.1), row("onnxruntime", 9.0, mode="training")]
     rows += [row("onnxruntime", 7.0, statistic="elapsed"), row("onnxruntime", 5.0, VARIANTS["stack"][0])]
-    (found,) = compare.today(rows, PTB, "forward")
+    (found,) = sides.today(rows, PTB, "forward")
     assert [(entry.implementation, entry.seconds, entry.reason) for entry in found.entries] == [
         ("onnxruntime", 0.2, ""),
         ("tvm-tuned", None, "out of mem"),
@@ -83,40 +83,40 @@ def test_todays_side_has_the_median_round_and_failures():
     ]
     assert [found.ratio(entry) for entry in found.entries] == [2.0, None, 1.0]
     assert found.name == "today" and found.counts == (10,) and "a CPU, 1 thread" in found.where
-    assert "n = 10 batches" in compare.source_text([found])
+    assert "n = 10 batches" in sides.source_text([found])
 
 
 def test_the_recording_with_the_most_batches_represents_an_implementation():
     rows = [row("onnxruntime", 0.1, n=5), row("onnxruntime", 0.3, n=50), row("onnxruntime", None, n=0)]
     rows += [row("onnxruntime", value, n=50, round=number) for number, value in ((1, 0.2), (2, 0.4))]
-    (found,) = compare.today([*rows, row("tvm-tuned", 0.1, n=5)], PTB, "forward")
+    (found,) = sides.today([*rows, row("tvm-tuned", 0.1, n=5)], PTB, "forward")
     assert [(entry.implementation, entry.seconds) for entry in found.entries] == [
         ("onnxruntime", 0.3),
         ("tvm-tuned", 0.1),
     ]
     assert found.counts == (5, 50)
-    assert compare.chosen([row("onnxruntime", None, n=0)]).reason == "out of mem"
+    assert sides.chosen([row("onnxruntime", None, n=0)]).reason == "out of mem"
 
 
 def test_a_scaled_recording_belongs_to_its_variant():
     small = PTB.scaled("1/8")
     rows = [row("onnxruntime", 0.1, small, published_batch=PTB.batch, published_sequence=PTB.sequence)]
-    (found,) = compare.today(rows, PTB, "forward")
+    (found,) = sides.today(rows, PTB, "forward")
     assert "1/8" in found.name
     assert found.size.startswith(f"batch {small.batch}, sequence {small.sequence}, 1/8 ")
-    both = compare.today([*rows, row("tvm-tuned", 0.2)], PTB, "forward")
+    both = sides.today([*rows, row("tvm-tuned", 0.2)], PTB, "forward")
     assert [(each_side.name, each_side.entries[0].implementation) for each_side in both] == [
         ("today", "tvm-tuned"),
         (found.name, "onnxruntime"),
     ]
     with pytest.raises(UsageError, match="m, other"):
-        compare.today([rows[0], replace(rows[0], machine="other")], PTB, "forward")
+        sides.today([rows[0], replace(rows[0], machine="other")], PTB, "forward")
     with pytest.raises(UsageError, match="record = True"):
-        compare.today(rows, WORKLOADS["cell"], "forward")
+        sides.today(rows, WORKLOADS["cell"], "forward")
 
 
 def test_the_document_has_one_side_per_device_with_its_empty_cells():
-    sides = {found.name: found for found in compare.printed(published.load("001"), PTB, "training")}
+    sides = {found.name: found for found in sides.printed(published.load("001"), PTB, "training")}
     assert set(sides) == {"document 001, CPU", "document 001, GPU"}
     cpu = sides["document 001, CPU"]
     assert cpu.ranked[0].implementation == "tensorflow-while-graph" and cpu.ranked[0].seconds == 0.92997
@@ -125,13 +125,13 @@ def test_the_document_has_one_side_per_device_with_its_empty_cells():
         f"pytorch-{style}-{execution}" for style in ("basic", "fused") for execution in ("eager", "scripted")
     }
     classifier = VARIANTS["text-classifier"][1]
-    (side,) = compare.printed(published.load("002"), classifier, "training")
+    (side,) = sides.printed(published.load("002"), classifier, "training")
     assert "MXNet" in side.note and 0.4902 in {entry.seconds for entry in side.entries}
 
 
 def test_further_sources_are_sides_of_their_own_after_the_documents():
     rows = published.of("001")
-    document, both = (compare.printed(found, PTB, "forward") for found in (published.load("001"), rows))
+    document, both = (sides.printed(found, PTB, "forward") for found in (published.load("001"), rows))
     assert both[: len(document)] == document
     later = {found.name: found for found in both[len(document) :]}
     source = "lcy-seso/Carrot e8aebd8 (later revision of 001)"
@@ -145,15 +145,15 @@ def test_further_sources_are_sides_of_their_own_after_the_documents():
 
 def test_several_versions_of_an_implementation_have_titles_of_their_own():
     rows = published.of("004")
-    (short,) = compare.printed(rows, WORKLOADS["speech-ce-short"], "training")
+    (short,) = sides.printed(rows, WORKLOADS["speech-ce-short"], "training")
     titles = [entry.title for entry in short.entries]
     assert len(set(titles)) == len(titles) == 12 and sum("0.3.1.post2" in title for title in titles) == 3
     assert short.ranked[0].implementation == "pytorch-one-call-eager" and short.ranked[0].seconds == 0.011
     assert "read from a picture" in short.note
-    own, times = compare.printed(rows, WORKLOADS["speech-ctc-long"], "training")
+    own, times = sides.printed(rows, WORKLOADS["speech-ctc-long"], "training")
     assert [entry.reason for entry in own.entries] == ["not carried out"] and len(times.ranked) == 3
     old = [row for row in rows if row.framework_version == "0.2.0_4"]
-    *_, old_short = compare.printed(old, WORKLOADS["speech-ce-short"], "training")
+    *_, old_short = sides.printed(old, WORKLOADS["speech-ce-short"], "training")
     assert [entry.implementation for entry in old_short.ranked] == [
         f"pytorch-{style}-eager" for style in ("one-call", "fused", "basic")
     ]
@@ -161,24 +161,24 @@ def test_several_versions_of_an_implementation_have_titles_of_their_own():
 
 def test_the_changed_order_as_text():
     then, now = side("then", a=1.0, b=2.0, c=4.0, gone=1.0), side("today", a=3.0, b=1.0, c=3.1, new=0.1)
-    fastest, reversed_pair, pairs, spread = compare.order_text(then, now).splitlines()
+    fastest, reversed_pair, pairs, spread = sides.order_text(then, now).splitlines()
     assert "A (then)" in fastest and "B (today)" in fastest
     assert re.findall(r"[\d.]*\d", reversed_pair) == ["2", "0.333"] and reversed_pair.startswith("B ")
     assert re.findall(r"[\d.]*\d", pairs) == ["1", "3", "1", "10"]
     assert re.findall(r"[\d.]*\d", spread) == ["4", "3.1"]
-    assert compare.order_text(then, then).splitlines()[1].startswith("No pair")
+    assert sides.order_text(then, then).splitlines()[1].startswith("No pair")
     many = {f"n{number}": float(number) for number in range(1, 7)}
-    lines = compare.order_text(side("then", **many), side("today", **{name: 1 / s for name, s in many.items()}))
+    lines = sides.order_text(side("then", **many), side("today", **{name: 1 / s for name, s in many.items()}))
     _, first, *rest, more, _, _ = lines.splitlines()
-    assert len(rest) + 1 == compare.MOST_PAIRS and more.endswith(": 10.")
+    assert len(rest) + 1 == sides.MOST_PAIRS and more.endswith(": 10.")
     assert re.findall(r"[\d.]*\d", first) == ["6", "6", "1", "0.167"]  # the largest change
-    assert "no implementation in common" in compare.order_text(then, side("today", x=1.0))
+    assert "no implementation in common" in sides.order_text(then, side("today", x=1.0))
 
 
 def test_empty_cells_are_filled_with_todays_times():
     then = replace(side("then", a=1.0), entries=(Entry("a", "A", 1.0, "ok"), Entry("b", "B", None, "empty"),
         Entry("c", "C", None, "failed", "didn't run"), Entry("d", "D", None, "empty")))  # fmt: skip
-    rows = compare.filled(then, side("today", a=1.0, b=2.0, c=None))
+    rows = sides.filled(then, side("today", a=1.0, b=2.0, c=None))
     cells = [(row["implementation"], row["printed"], row["seconds per batch today"], row["note"]) for row in rows]
     assert cells == [
         ("B", "empty", 2.0, ""),
@@ -189,7 +189,7 @@ def test_empty_cells_are_filled_with_todays_times():
 
 
 def test_successors_replace_discontinued_implementations():
-    found = compare.succeeded_by(side("then", theano=1.0, torch7=2.0), {"torch7": "pytorch-fused-eager"})
+    found = sides.succeeded_by(side("then", theano=1.0, torch7=2.0), {"torch7": "pytorch-fused-eager"})
     assert [(entry.implementation, entry.title, entry.seconds) for entry in found.entries] == [
         ("pytorch-fused-eager", "TORCH7", 2.0)
     ]
@@ -203,10 +203,10 @@ def test_every_published_implementation_is_one_of_this_package_or_has_a_successo
         if row.statistic in published.TYPICAL
     }
     own = set(registry.table("IMPLEMENTATIONS"))
-    assert {name for name in names if name[1] not in own} == set(compare.SUCCESSORS)
-    assert compare.successors("002")["keras-theano"] == ("keras-jax", "keras-torch")
-    assert set(compare.successors("000")) == {"tvm", "cudnn"} and compare.successors("001") == {}
-    assert all(set(names) <= own for names in compare.SUCCESSORS.values() if not isinstance(names, str))
+    assert {name for name in names if name[1] not in own} == set(sides.SUCCESSORS)
+    assert sides.successors("002")["keras-theano"] == ("keras-jax", "keras-torch")
+    assert set(sides.successors("000")) == {"tvm", "cudnn"} and sides.successors("001") == {}
+    assert all(set(names) <= own for names in sides.SUCCESSORS.values() if not isinstance(names, str))
 
 
 def test_bars_show_time_and_ratio_and_failures():
@@ -245,19 +245,19 @@ def test_forward_training_and_scaled_runs_have_their_own_markers():
     drawn = [(line.get_marker(), line.get_fillstyle()) for line in picture.axes[0].lines]
     assert len(set(drawn)) == 3 and set(drawn) == set(run_markers(picture).values())
     assert_readable(picture)
-    (scaled,) = compare.today([row("onnxruntime", 0.1, PTB.scaled("1/8"), published_batch=PTB.batch,
+    (scaled,) = sides.today([row("onnxruntime", 0.1, PTB.scaled("1/8"), published_batch=PTB.batch,
                                    published_sequence=PTB.sequence, mode="training")], PTB, "training")  # fmt: skip
     assert (scaled.mode, scaled.scaled) == ("training", True)
 
 
 def test_document_001_names_its_own_kernels():
-    (gpu,) = [side for side in compare.printed(published.load("001"), PTB, "forward") if "GPU" in side.name]
+    (gpu,) = [side for side in sides.printed(published.load("001"), PTB, "forward") if "GPU" in side.name]
     titles = {entry.implementation: entry.title for entry in gpu.entries}
     assert titles["tensorflow-one-call-graph"] == "TensorFlow CuDNN LSTM, graph"
     assert titles["pytorch-one-call-eager"] == "PyTorch CuDNN LSTM, eager"
     assert titles["tensorflow-static-eager"] == "TensorFlow LSTMCell, eager"
     assert not any("Keras" in title for title in titles.values())
-    assert "CuDNN LSTM" not in compare.title_of("tensorflow-one-call-graph", "")  # today's is another kernel
+    assert "CuDNN LSTM" not in sides.title_of("tensorflow-one-call-graph", "")  # today's is another kernel
 
 
 def test_lines_over_a_size_show_growth_and_failures():

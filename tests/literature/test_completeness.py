@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 
-from lstm_trt.literature import compare, published
-from lstm_trt.literature.completeness import coverage
-from lstm_trt.literature.workloads import VARIANTS, WORKLOADS
+from lstm_literature import published, sides
+from lstm_literature.completeness import coverage
+from lstm_literature.workloads import VARIANTS, WORKLOADS
 from tests.literature.test_compare import row
 
 PTB = WORKLOADS["ptb-lm"]
@@ -62,8 +62,8 @@ def test_without_a_recording_the_row_says_why(monkeypatch):
     beside = only(rows, document="000", system="cuDNN", implementation="pytorch-one-call-eager")
     words = shlex.split(beside.reason.partition(": ")[2])
     assert words[:5] == ["lstm-trt", "literature", "cell", "--implementation", "pytorch-one-call-eager"]
-    monkeypatch.setitem(compare.SUCCESSORS, ("000", "cudnn"), "no library takes its place")
-    monkeypatch.setitem(compare.SUCCESSORS, ("002", "theano"), ("onnxruntime",))
+    monkeypatch.setitem(sides.SUCCESSORS, ("000", "cudnn"), "no library takes its place")
+    monkeypatch.setitem(sides.SUCCESSORS, ("002", "theano"), ("onnxruntime",))
     rows = coverage([])
     assert only(rows, document="000", system="cuDNN").reason == "no library takes its place"
     refused = [row for row in rows if row.system == "Theano"]

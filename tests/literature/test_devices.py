@@ -8,10 +8,10 @@ import pytest
 
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import RuntimeUnavailable
-from lstm_trt.literature import implementations
-from lstm_trt.literature.data import make_batch, make_weights
-from lstm_trt.literature.implementations import tensorflow
-from lstm_trt.literature.workloads import VARIANTS, WORKLOADS
+from lstm_literature import implementations
+from lstm_literature.data import make_batch, make_weights
+from lstm_literature.implementations import on_tensorflow
+from lstm_literature.workloads import VARIANTS, WORKLOADS
 from lstm_trt.recorder import doctor
 from lstm_trt.runtimes import base, onnxruntime
 from lstm_trt.runtimes.base import Availability, Request

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lstm_trt import registry
-from lstm_trt.literature import implementations, plan
-from lstm_trt.literature.compare import Entry, Side, title_of
-from lstm_trt.literature.plots import bars, over_size
-from lstm_trt.literature.session import listing
+from lstm_literature import implementations, schedule
+from lstm_literature.sides import Entry, Side, title_of
+from lstm_literature.pictures import bars, over_size
+from lstm_literature.preparer import listing
 
 NAME = "tests.support.own_implementation:OWN"
 
@@ -32,13 +32,13 @@ def test_it_is_listed(given):
 
 def test_it_is_planned_without_an_estimate(given):
     name, more = given
-    whole = plan.plan(more)
+    whole = schedule.plan(more)
     own = [entry for entry in whole.entries if entry.implementation == name]
     assert {entry.workload.name for entry in own} == {"cell", "layer", "stack"}
-    assert all(entry.estimate_s is None and entry.batches == plan.FEWEST and entry.configuration for entry in own)
+    assert all(entry.estimate_s is None and entry.batches == schedule.FEWEST and entry.configuration for entry in own)
     assert f"{len(own)} rows" in str(whole)
     others = [entry for entry in whole.entries if entry.implementation != name]
-    assert tuple(others) == plan.plan().entries or not more
+    assert tuple(others) == schedule.plan().entries or not more
     assert all(entry.estimate_s > 0 for entry in others)
 
 
@@ -46,7 +46,7 @@ def test_an_implementation_that_cannot_be_loaded_is_not_ready():
     found = listing(["cell"], ["no.such"]).as_dict()
     assert not found["implementations"]["no.such"]["ready"] and found["implementations"]["no.such"]["reason"]
     assert "no.such" not in found["workloads"][0]["implementations"]["forward"]
-    assert "no.such" not in {entry.implementation for entry in plan.plan(["no.such"]).entries}
+    assert "no.such" not in {entry.implementation for entry in schedule.plan(["no.such"]).entries}
 
 
 def test_it_is_drawn(given):

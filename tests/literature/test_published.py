@@ -15,7 +15,7 @@ import pytest
 
 from lstm_trt import registry
 from lstm_trt.config.errors import UsageError
-from lstm_trt.literature import published, workloads
+from lstm_literature import published, workloads
 from tests.conftest import ROOT
 
 #: Sources of further figures of the documents' authors.
@@ -497,7 +497,7 @@ def test_every_cell_has_a_valid_value(rows):
 
 def test_importing_it_loads_no_heavy_package():
     heavy = {"numpy", "pandas", "torch", "pyarrow"}
-    code = f"import sys, lstm_trt.literature.published; print({heavy} & set(sys.modules))"
+    code = f"import sys, lstm_literature.published; print({heavy} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert result.stdout.strip() == "set()"
 

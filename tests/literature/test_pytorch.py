@@ -22,10 +22,10 @@ from lstm_trt.export import build, onnx_checks
 from lstm_trt.export import trt as export_trt
 from lstm_trt.export.evaluate import recurrent_outputs
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
-from lstm_trt.literature import implementations
-from lstm_trt.literature.data import Batch, make_batch, make_weights
-from lstm_trt.literature.implementations.onnxruntime import export_workload
-from lstm_trt.literature.workloads import WORKLOADS
+from lstm_literature import implementations
+from lstm_literature.data import Batch, make_batch, make_weights
+from lstm_literature.implementations.on_onnxruntime import export_workload
+from lstm_literature.workloads import WORKLOADS
 from lstm_trt.runtimes._tensorrt import TensorRtRuntime
 from lstm_trt.runtimes.base import Availability, Request
 from tests.conftest import rest_is_heavy
@@ -507,7 +507,7 @@ def test_tensorrt_gets_the_workloads_sizes(name, monkeypatch):
         return SimpleNamespace(information={"build_seconds": 2.5})
 
     monkeypatch.setattr(TensorRtRuntime, "availability", lambda runtime, device: Availability(True))
-    monkeypatch.setattr("lstm_trt.literature.implementations.tensorrt.TensorRtStep", Step)
+    monkeypatch.setattr("lstm_literature.implementations.on_tensorrt.TensorRtStep", Step)
     monkeypatch.setattr(build, "build_engine", build_engine)
     prepared = prepare(name, workload, "forward", batch=batch, device="cuda")
     prepared.step()

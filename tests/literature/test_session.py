@@ -17,10 +17,10 @@ from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import ParityFailed, RunFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.labels import versions_command
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.literature import implementations, metrics, session
-from lstm_trt.literature.data import make_batch, make_weights
-from lstm_trt.literature.session import PREPARER, describe_benchmark, protocol_of
-from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, base_of
+from lstm_literature import implementations, metrics, preparer
+from lstm_literature.data import make_batch, make_weights
+from lstm_literature.preparer import PREPARER, describe_benchmark, protocol_of
+from lstm_literature.workloads import VARIANTS, WORKLOADS, base_of
 from lstm_trt.recorder import pool
 from lstm_trt.recorder.loop import Trials
 from lstm_trt.recorder.parity import check_parity
@@ -44,7 +44,7 @@ CTC = replace(WORKLOADS["speech-ctc-long"], hidden=8, layers=1).scaled("1/50")
 
 PLANTED = """
 import numpy as np
-from lstm_trt.literature.implementations.pytorch import FUSED_EAGER as _REAL
+from lstm_literature.implementations.on_pytorch import FUSED_EAGER as _REAL
 from lstm_trt.runtimes.base import Availability, PreparedStep
 NAME, TITLE, FRAMEWORK, STYLE, EXECUTION, EXTRA = "planted", "Planted", "None", "basic", "eager", None
 DISTRIBUTION, DEVICES, PRECISIONS = "numpy", ("cpu",), {{"cpu": ("fp32",)}}
@@ -487,7 +487,7 @@ def test_without_its_environment_a_named_implementation_is_refused_and_others_ar
     monkeypatch.setattr(session, "described", refuse)
     own, other = (Configuration(WORKLOADS["layer"], name, "1", "a CPU") for name in ("mxnet-one-call", "onnxruntime"))
     with pytest.raises(UsageError, match=r"^cannot install mxnet 1\.9\.1"):
-        session.interpreters([own, other], lambda line: None)
+        preparer.interpreters([own, other], lambda line: None)
     told: list[str] = []
-    assert session.interpreters([own, other], told.append, optional=True) == {other.id: None}
+    assert preparer.interpreters([own, other], told.append, optional=True) == {other.id: None}
     assert len(told) == 1 and "no network" in told[0]

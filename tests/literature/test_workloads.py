@@ -15,8 +15,8 @@ from lstm_trt import registry
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.workload import workload_from_dict
-from lstm_trt.literature import data, implementations
-from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload, find
+from lstm_literature import data, implementations
+from lstm_literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload, find
 from lstm_trt.runtimes.base import Availability, Request
 
 SPEECH = {
@@ -92,7 +92,7 @@ def test_flops_agree_with_pytorchs_count_for_the_basic_cell(name):
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from lstm_trt.literature.implementations.pytorch_networks import build_network
+    from lstm_literature.implementations.on_pytorch_networks import build_network
 
     labels = WORKLOADS[name].labels and 2
     workload = replace(WORKLOADS[name], batch=3, sequence=6, hidden=8, features=5, lengths=None, labels=labels)
@@ -219,7 +219,7 @@ def test_registered_implementations_are_complete_and_import_no_framework():
     code = """
 import sys
 from lstm_trt import registry
-from lstm_trt.literature import implementations, workloads
+from lstm_literature import implementations, workloads
 for name in registry.IMPLEMENTATIONS:
     implementation = implementations.load(name)
     assert implementation.NAME == name, (name, implementation.NAME)

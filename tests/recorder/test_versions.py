@@ -23,7 +23,7 @@ from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import LabError, UsageError
 from lstm_trt.config.labels import versions_command
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.literature.workloads import WORKLOADS
+from lstm_literature.workloads import WORKLOADS
 from lstm_trt.recorder import environments, versions
 from lstm_trt.recorder.environments import EnvironmentBroken, _needs, _reason, same_version
 from lstm_trt.recorder.process import Interpreter

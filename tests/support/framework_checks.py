@@ -17,9 +17,9 @@ import pytest
 
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import RunFailed, UsageError
-from lstm_trt.literature import implementations
-from lstm_trt.literature.data import Batch, make_batch, make_weights, weight_shapes
-from lstm_trt.literature.workloads import WORKLOADS, LiteratureWorkload
+from lstm_literature import implementations
+from lstm_literature.data import Batch, make_batch, make_weights, weight_shapes
+from lstm_literature.workloads import WORKLOADS, LiteratureWorkload
 from lstm_trt.runtimes.base import Request
 
 STEPS = 20

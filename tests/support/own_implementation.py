@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from lstm_trt.literature.implementations import mode_reason
+from lstm_literature.implementations import mode_reason
 from lstm_trt.runtimes.base import Availability
 
 OWN = SimpleNamespace(

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lstm_trt.literature.data import Batch
-from lstm_trt.literature.implementations import Rates
-from lstm_trt.literature.implementations.functional import Array, Arrays, Functional, FunctionalStep
-from lstm_trt.literature.workloads import LiteratureWorkload
+from lstm_literature.data import Batch
+from lstm_literature.implementations import Rates
+from lstm_literature.implementations.functional import Array, Arrays, Functional, FunctionalStep
+from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.machine.facts import installed_version
 
 #: Most scans (layers x directions) with gradients. On one core of a 2-core EPYC compiling a training step took about

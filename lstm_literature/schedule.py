@@ -20,15 +20,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from lstm_trt import registry
+from lstm_literature import implementations
+from lstm_literature.implementations import Rates
+from lstm_literature.preparer import REFERENCE, can_run, describe_benchmark, protocol_of
+from lstm_literature.sides import successors
+from lstm_literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import RuntimeUnavailable
 from lstm_trt.config.format import count, table
-from lstm_trt.literature import implementations
-from lstm_trt.literature.compare import successors
-from lstm_trt.literature.implementations import Rates
-from lstm_trt.literature.session import REFERENCE, can_run, describe_benchmark, protocol_of
-from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload
 
 #: Time of the optimizer per million parameters, in training.
 PARAMETERS_MS = 5.0
@@ -44,10 +43,10 @@ LADDER = (200, 100, 50, 20, 10, 5, 3)
 
 FEWEST = LADDER[-1]
 
-COMPILED = tuple(name for name in registry.IMPLEMENTATIONS if name.endswith("-compiled"))
+COMPILED = tuple(name for name in implementations.IMPLEMENTATIONS if name.endswith("-compiled"))
 
 #: Implementations that are built in seconds: compiling a training step of PyTensor takes more than a minute.
-NOT_COMPILED = tuple(name for name in registry.IMPLEMENTATIONS if name not in (*COMPILED, "pytensor-scan"))
+NOT_COMPILED = tuple(name for name in implementations.IMPLEMENTATIONS if name not in (*COMPILED, "pytensor-scan"))
 
 #: The fastest implementation of each kind, and PyTorch's cell in a loop.
 FAMILIES = (

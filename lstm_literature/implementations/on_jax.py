@@ -15,10 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from lstm_literature.data import Batch
+from lstm_literature.implementations import Rates
+from lstm_literature.implementations.functional import Array, Arrays, Functional, FunctionalStep
 from lstm_trt.config.errors import UsageError
-from lstm_trt.literature.data import Batch
-from lstm_trt.literature.implementations import Rates
-from lstm_trt.literature.implementations.functional import Array, Arrays, Functional, FunctionalStep
 from lstm_trt.machine.facts import installed_version
 
 

@@ -37,10 +37,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lstm_trt.config.configuration import Options
-from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError, first_line
-from lstm_trt.literature.data import Batch
-from lstm_trt.literature.implementations import (
+from lstm_literature.data import Batch
+from lstm_literature.implementations import (
     ADAM_EPSILON,
     FrameworkStep,
     Implementation,
@@ -48,8 +46,10 @@ from lstm_trt.literature.implementations import (
     mode_reason,
     timed,
 )
-from lstm_trt.literature.implementations.tensorflow_networks import STYLES
-from lstm_trt.literature.workloads import LiteratureWorkload
+from lstm_literature.implementations.on_tensorflow_networks import STYLES
+from lstm_literature.workloads import LiteratureWorkload
+from lstm_trt.config.configuration import Options
+from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError, first_line
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from lstm_trt.literature.data import Batch
-from lstm_trt.literature.workloads import LiteratureWorkload
+from lstm_literature.data import Batch
+from lstm_literature.workloads import LiteratureWorkload
 
 
 class Packing(NamedTuple):

@@ -13,11 +13,10 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from lstm_literature import implementations, published
+from lstm_literature.published import SECONDS, Figure
+from lstm_literature.workloads import LiteratureWorkload, base_of
 from lstm_trt.config import format
-from lstm_trt.literature import implementations, published
-from lstm_trt.literature.published import SECONDS, Figure
-from lstm_trt.literature.workloads import LiteratureWorkload, base_of
-from lstm_trt.runtimes.base import COSTS
 from lstm_trt.store.schema import Failure, Recording
 
 
@@ -69,6 +68,9 @@ class Row(Figure):
         """Whether this is the main statistic of its document (`LEADING`)."""
         return (self.statistic, self.unit) == LEADING[self.source]
 
+
+#: Keys that the `costs` of a step may have, all in seconds.
+COSTS = ("export_s", "schedule_s", "tuning_s", "build_s", "first_call_s")
 
 #: Main statistic of each document; a failure's reason is in its row.
 LEADING = {"000": ("mean", "ms"), "001": ("wall", "s"), "002": ("mean", "ms"), "004": ("mean", "ms")}

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from lstm_literature import metrics, published
+from lstm_literature.implementations import load, title_and_framework
+from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.config.errors import UsageError
-from lstm_trt.literature import metrics, published
-from lstm_trt.literature.implementations import load, title_and_framework
-from lstm_trt.literature.workloads import LiteratureWorkload
 
 #: Two times of one side count as different from this ratio on; `compare` uses the same limit for single processes.
 APART = 1.10

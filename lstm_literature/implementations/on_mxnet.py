@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lstm_trt.config.errors import RuntimeUnavailable, first_line
-from lstm_trt.literature.data import Batch, weight_shapes
-from lstm_trt.literature.implementations import (
+from lstm_literature.data import Batch, weight_shapes
+from lstm_literature.implementations import (
     ADAM_BETAS,
     ADAM_EPSILON,
     FrameworkStep,
@@ -33,7 +32,8 @@ from lstm_trt.literature.implementations import (
     mode_reason,
     timed,
 )
-from lstm_trt.literature.workloads import LiteratureWorkload
+from lstm_literature.workloads import LiteratureWorkload
+from lstm_trt.config.errors import RuntimeUnavailable, first_line
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 

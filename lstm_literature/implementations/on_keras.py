@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lstm_trt.literature.data import Batch
-from lstm_trt.literature.implementations import FrameworkStep, Implementation, Rates, jax, mode_reason, timed
-from lstm_trt.literature.implementations.tensorflow import ONE_BIAS, batch_major, load_keras, optimizer
-from lstm_trt.literature.implementations.tensorflow_networks import Held, lstm_layers
-from lstm_trt.literature.workloads import LiteratureWorkload
+from lstm_literature.data import Batch
+from lstm_literature.implementations import FrameworkStep, Implementation, Rates, mode_reason, on_jax, timed
+from lstm_literature.implementations.on_tensorflow import ONE_BIAS, batch_major, load_keras, optimizer
+from lstm_literature.implementations.on_tensorflow_networks import Held, lstm_layers
+from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.runtimes import _torch
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
@@ -78,7 +78,7 @@ class KerasStep(FrameworkStep):
         super().__init__(implementation, request)
         os.environ["KERAS_TORCH_DEVICE"] = self._options.device
         if implementation.backend == "jax":
-            jax.load(self._options.threads)
+            on_jax.load(self._options.threads)
         self._keras, workload = load_keras(implementation.backend), self._workload
         if implementation.backend == "torch":
             _torch.configure(self._options)

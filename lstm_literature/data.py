@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.export.network import lstm_weight_shapes, uniform_weights
-from lstm_trt.literature.workloads import LiteratureWorkload
 
 
 @dataclass(frozen=True)

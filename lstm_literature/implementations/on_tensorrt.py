@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lstm_literature.implementations import Rates, timed
+from lstm_literature.implementations.on_onnxruntime import Exported
 from lstm_trt.export import build, engine
-from lstm_trt.literature.implementations import Rates, timed
-from lstm_trt.literature.implementations.onnxruntime import Exported
 from lstm_trt.runtimes import tensorrt, tensorrt_rtx
 from lstm_trt.runtimes._tensorrt import TensorRtRuntime, TensorRtStep
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request

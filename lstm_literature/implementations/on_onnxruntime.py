@@ -12,11 +12,11 @@ from abc import abstractmethod
 
 import numpy as np
 
+from lstm_literature.data import Batch
+from lstm_literature.implementations import Implementation, Rates, mode_reason, timed
+from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.config.errors import ExportFailed
 from lstm_trt.export.to_onnx import export_module
-from lstm_trt.literature.data import Batch
-from lstm_trt.literature.implementations import Implementation, Rates, mode_reason, timed
-from lstm_trt.literature.workloads import LiteratureWorkload
 from lstm_trt.runtimes import onnxruntime as runtime
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
@@ -75,7 +75,7 @@ def export_workload(workload: LiteratureWorkload, weights: dict[str, np.ndarray]
     import onnx
     import torch
 
-    from lstm_trt.literature.implementations.pytorch_networks import OfInputs, build_network, load_weights
+    from lstm_literature.implementations.on_pytorch_networks import OfInputs, build_network, load_weights
 
     network = build_network(workload, "one-call")
     load_weights(network.canonical(), weights)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lstm_trt.literature.data import weight_shapes
-from lstm_trt.literature.workloads import LiteratureWorkload
+from lstm_literature.data import weight_shapes
+from lstm_literature.workloads import LiteratureWorkload
 
 if TYPE_CHECKING:
     from tensorflow import Tensor

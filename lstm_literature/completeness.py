@@ -1,6 +1,6 @@
 """Document x system x size: each published time, the recording that takes its place today, or why there is none.
 
-`lstm-trt literature --coverage` prints it; `docs/literature.md` has it as Markdown.
+`lstm-literature table --coverage` prints it; `docs/literature.md` has it as Markdown.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
+from lstm_literature import implementations, metrics, published, schedule, sides
+from lstm_literature.preparer import protocol_of, reason
+from lstm_literature.workloads import VARIANTS, LiteratureWorkload
 from lstm_trt.config import format
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.labels import record_command
-from lstm_trt.literature import compare, implementations, metrics, plan, published
-from lstm_trt.literature.session import protocol_of, reason
-from lstm_trt.literature.workloads import VARIANTS, LiteratureWorkload
 
 
 @dataclass(frozen=True)
@@ -101,15 +101,15 @@ def coverage(recorded: Iterable[metrics.Row]) -> Coverage:
     """All published times of the documents and of their authors' further sources, with the best of `recorded` for each.
 
     The best recording is on the device of the published time if there is one, with the fewest threads, at the largest
-    scale, and of these `compare.chosen`.
+    scale, and of these `sides.chosen`.
     """
     leading = [row for row in recorded if row.leading]
     found = [_QUESTIONS]
     for document in published.DOCUMENTS:
         if document != "further":
             rows = [row for row in published.load(document) if row.statistic in published.TYPICAL]
-            titles = list(dict.fromkeys(map(compare.printed_title, rows)))
-            for row in sorted(rows, key=lambda row: titles.index(compare.printed_title(row))):
+            titles = list(dict.fromkeys(map(sides.printed_title, rows)))
+            for row in sorted(rows, key=lambda row: titles.index(sides.printed_title(row))):
                 found += _rows(document, row, leading)
     return Coverage(tuple(sorted(found, key=lambda row: row.document)))
 
@@ -121,8 +121,8 @@ def _rows(document: str, row: published.Row, leading: list[metrics.Row]) -> list
     printed += f" (printed {row.published_value})" if row.corrected else ""
     label = workload.label if len(workload.modes) == 1 else workload.title(row.mode)
     names = (row.workload, label, row.mode, row.device, row.value, printed, row.unit)
-    common = (document, row.source, compare.printed_title(row), *names)
-    successors = compare.SUCCESSORS.get((workload.document, row.implementation), (row.implementation,))
+    common = (document, row.source, sides.printed_title(row), *names)
+    successors = sides.SUCCESSORS.get((workload.document, row.implementation), (row.implementation,))
     if isinstance(successors, str):
         return [Row(*common, reason=successors)]
     return [Row(*common, name, **_today(row, workload, name, leading)) for name in successors]
@@ -134,11 +134,11 @@ def _today(row: published.Row, workload: LiteratureWorkload, name: str, leading:
     def rank(item: metrics.Row) -> tuple:
         return item.status == "ok", item.device == row.device, -item.threads, Fraction(item.scale)
 
-    own = [item for item in leading if item.implementation == name and compare.is_of(item, workload, row.mode)]
+    own = [item for item in leading if item.implementation == name and sides.is_of(item, workload, row.mode)]
     if not own:
         return {"reason": _why_not(workload, name, row.mode)}
     best = max(map(rank, own))
-    item = compare.chosen([item for item in own if rank(item) == best])
+    item = sides.chosen([item for item in own if rank(item) == best])
     if item.status != "ok":
         return {"reason": f"failed at scale {item.scale}: {item.reason}"}
     same = {field: getattr(item, field) for field in ("hardware", "framework_version", "scale", "n", "document_n")}
@@ -155,7 +155,7 @@ def _why_not(workload: LiteratureWorkload, name: str, mode: str) -> str:
     if implementations.load(name).DEVICES[0] == "cuda":
         return "needs an NVIDIA GPU"
     protocol = protocol_of(workload)
-    estimate_s = plan.estimate_s(workload, name, mode, protocol.warmup + protocol.trials)
+    estimate_s = schedule.estimate_s(workload, name, mode, protocol.warmup + protocol.trials)
     takes = f"takes about {format.duration(estimate_s)}: " if estimate_s else ""
     configuration = Configuration(workload, name, "", "", protocol=protocol, mode=mode)
     return f"not recorded; {takes}{record_command(configuration, 'FOLDER')}"

@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lstm_literature.data import Batch
+from lstm_literature.implementations import FrameworkStep, Implementation, Rates, mode_reason, timed
+from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.config.errors import BuildFailed
-from lstm_trt.literature.data import Batch
-from lstm_trt.literature.implementations import FrameworkStep, Implementation, Rates, mode_reason, timed
-from lstm_trt.literature.workloads import LiteratureWorkload
 from lstm_trt.runtimes import _torch, torch_compile
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
@@ -100,16 +100,16 @@ class _TorchStep(FrameworkStep):
     _trains = False
 
     def __init__(self, implementation: PyTorch, request: Request, batch: Batch) -> None:
-        from lstm_trt.literature.implementations import pytorch_networks
+        from lstm_literature.implementations import on_pytorch_networks
 
         super().__init__(implementation, request)
-        self._networks, self._graphs = pytorch_networks, 0
+        self._networks, self._graphs = on_pytorch_networks, 0
         _torch.configure(self._options)
         _torch.set_precision(self._options)
         self._place(batch)
         with timed(self.costs, "build_s"):
-            self._network = pytorch_networks.build_network(self._workload, implementation.STYLE)
-            pytorch_networks.load_weights(self._network.canonical(), self._weights)
+            self._network = on_pytorch_networks.build_network(self._workload, implementation.STYLE)
+            on_pytorch_networks.load_weights(self._network.canonical(), self._weights)
             self._network.to(self._options.device)
             if implementation.STYLE == "one-call":
                 self._network.lstm.flatten_parameters()  # one chunk of memory for cuDNN; no effect on a CPU

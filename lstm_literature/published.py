@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from lstm_trt.config.errors import UsageError
 
 if TYPE_CHECKING:
-    from lstm_trt.literature.workloads import LiteratureWorkload
+    from lstm_literature.workloads import LiteratureWorkload
 
 
 #: Document -> name of its table. A suffix marks figures of the same authors that the document does not print: a later

@@ -22,8 +22,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lstm_trt.literature.data import Batch, weight_shapes
-from lstm_trt.literature.implementations import ADAM_BETAS, ADAM_EPSILON, FrameworkStep, Implementation, timed
+from lstm_literature.data import Batch, weight_shapes
+from lstm_literature.implementations import ADAM_BETAS, ADAM_EPSILON, FrameworkStep, Implementation, timed
 from lstm_trt.runtimes.base import PreparedStep, Request
 
 #: An array of the library, or its symbol for one.

@@ -14,20 +14,24 @@ from pathlib import Path
 
 import numpy as np
 
+from lstm_literature import implementations
+from lstm_literature.data import make_batch, make_weights
+from lstm_literature.training import TrainingObserver
+from lstm_literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload, find
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import table
-from lstm_trt.literature import implementations
-from lstm_trt.literature.data import make_batch, make_weights
-from lstm_trt.literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload, find
 from lstm_trt.recorder.environments import Tell, described
 from lstm_trt.recorder.process import Interpreter
 from lstm_trt.recorder.session import availability as runtime_availability
 from lstm_trt.recorder.session import describe
-from lstm_trt.runtimes.base import Availability, Gate, Preparer, Request
+from lstm_trt.runtimes.base import Availability, Gate, Observer, PreparedStep, Preparer, ReportSection, Request
 
 #: The implementation that all others must agree with.
 REFERENCE = "pytorch-one-call-eager"
+
+#: Largest relative difference of the first training step's loss from the reference's, in float32.
+LOSS_BOUND = 1e-4
 
 #: Attributes of an implementation that recordings store.
 _STORED = ("TITLE", "FRAMEWORK", "STYLE", "EXECUTION", "DISTRIBUTION")
@@ -36,12 +40,14 @@ _STORED = ("TITLE", "FRAMEWORK", "STYLE", "EXECUTION", "DISTRIBUTION")
 class LiteraturePreparer(Preparer):
     """Weights and batches from numpy's generator; the reference is PyTorch's `nn.LSTM`, eager, on the CPU."""
 
-    RUNTIMES = "IMPLEMENTATIONS"
     FRESH_PROCESS = True  # otherwise an earlier workload in the same framework would affect the build costs
     SHARED_REFERENCE = True
 
     def runtime(self, name: str):
         return implementations.load(name)
+
+    def entries(self) -> dict[str, str]:
+        return implementations.entries()
 
     def protocol(self, workload: LiteratureWorkload) -> Protocol:
         return protocol_of(workload)
@@ -71,7 +77,18 @@ class LiteraturePreparer(Preparer):
         seed = reference["gate_seed"]
         expected = np.load(reference["answers_path"])
         inputs = make_batch(configuration.workload, seed).by_name()
-        return Gate((inputs,), {"loss" if configuration.mode == "training" else "outputs": expected}, seed)
+        if configuration.mode != "training":
+            return Gate((inputs,), {"outputs": expected}, seed)
+        how = {"bound": LOSS_BOUND, "of": "first loss", "repeatable": False}  # a step updates the weights
+        return Gate((inputs,), {"loss": expected}, seed, answers=lambda step: {"loss": np.array([step.loss()])}, **how)
+
+    def observer(self, step: PreparedStep, configuration: Configuration) -> Observer:
+        return TrainingObserver(step) if configuration.mode == "training" else Observer()
+
+    def doctor(self) -> ReportSection:
+        from lstm_literature.states import section  # with doctor, which recordings do not need
+
+        return section()
 
     def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
         implementation = self.runtime(configuration.runtime)
@@ -84,7 +101,7 @@ PREPARER = LiteraturePreparer()
 
 def availability(name: str, device: str | None = None) -> Availability:
     """Whether an implementation can run on this machine; raises `UsageError` for an unknown name."""
-    return runtime_availability("IMPLEMENTATIONS", name, device)
+    return runtime_availability(PREPARER, name, device)
 
 
 def reason(name: str, workload: LiteratureWorkload, mode: str, device: str | None = None) -> str | None:

@@ -18,13 +18,12 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
-from lstm_trt import registry
+from lstm_literature import metrics, published, sides
+from lstm_literature.implementations import load, names, title_and_framework
+from lstm_literature.metrics import Row
+from lstm_literature.sides import Entry, Side, source_text
+from lstm_literature.workloads import VARIANTS, LiteratureWorkload
 from lstm_trt.config.errors import UsageError
-from lstm_trt.literature import compare, metrics, published
-from lstm_trt.literature.compare import Entry, Side, source_text
-from lstm_trt.literature.implementations import load, title_and_framework
-from lstm_trt.literature.metrics import Row
-from lstm_trt.literature.workloads import VARIANTS, LiteratureWorkload
 from lstm_trt.plots.style import (
     BACKGROUND,
     DASHES,
@@ -54,13 +53,13 @@ OTHER = "0.55"
 @cache
 def framework_colors() -> dict[str, tuple]:
     """Colour of each framework that has an implementation, the same in all figures."""
-    frameworks = dict.fromkeys(load(name).FRAMEWORK for name in registry.table("IMPLEMENTATIONS"))
+    frameworks = dict.fromkeys(load(name).FRAMEWORK for name in names())
     return dict(zip(frameworks, kind_colors(len(frameworks)), strict=True))
 
 
 def color_of(implementation: str) -> tuple | str:
     """The colour of an implementation's framework, or that of its successor; grey for those without one."""
-    nearest = {name: own[0] for (_, name), own in compare.SUCCESSORS.items() if not isinstance(own, str)}
+    nearest = {name: own[0] for (_, name), own in sides.SUCCESSORS.items() if not isinstance(own, str)}
     return framework_colors().get(title_and_framework(nearest.get(implementation, implementation))[1], OTHER)
 
 
@@ -210,7 +209,7 @@ def draw(rows: Iterable[metrics.Row], folder: str | Path, *, formats: Iterable[s
         printed = published.of(VARIANTS[name][0].document)
         for mode in dict.fromkeys(row.mode for row in rows if row.workload == name):
             title = MODE_TITLES[mode]
-            found = [(workload, compare.printed(printed, workload, mode)) for workload in VARIANTS[name]]
+            found = [(workload, sides.printed(printed, workload, mode)) for workload in VARIANTS[name]]
             found = [(workload, then, _today(rows, workload, mode)) for workload, then in found]
             if name == "layer":
                 table = [(workload.label + _scale(now), *_first(then), *_first(now)) for workload, then, now in found]
@@ -238,7 +237,7 @@ def draw(rows: Iterable[metrics.Row], folder: str | Path, *, formats: Iterable[s
 
 def _today(rows: Sequence[Row], workload: LiteratureWorkload, mode: str) -> list[Side]:
     try:
-        return compare.today(rows, workload, mode)
+        return sides.today(rows, workload, mode)
     except UsageError:  # not recorded
         return []
 

@@ -57,6 +57,7 @@ class LiteratureWorkload(Workload):
     """
 
     KIND = "literature"
+    PROGRAM = "lstm-literature"
 
     name: str
     document: str
@@ -223,7 +224,7 @@ class LiteratureWorkload(Workload):
 
     @property
     def flags(self) -> dict[str, tuple[str, ...]]:
-        """Flags of `lstm-trt versions`: the name, sizes that differ from the default variant's, and the scale."""
+        """Flags of `versions`: the name, sizes that differ from the default variant's, and the scale."""
         flags, whole = {"--workload": (self.name,)}, base_of(self)
         for name in FAMILIES.get(self.name, ()):
             size = getattr(whole or self, name)
@@ -233,9 +234,12 @@ class LiteratureWorkload(Workload):
                 flags[f"--{name}"] = (str(size),)
         return flags | ({"--scale": (self.scale,)} if self.scale != "1" else {})
 
+    def work(self, mode: str) -> int:
+        return (3 if mode == "training" else 1) * super().work(mode)
+
     def command(self, configuration: Configuration, out: str | Path, rounds: int | str | None = None) -> str:
         options, protocol = configuration.options, configuration.protocol
-        line = ["lstm-trt", "literature", self.name, "--implementation", configuration.runtime]
+        line = [self.PROGRAM, "record", self.name, "--implementation", configuration.runtime]
         line += ["--mode", configuration.mode]
         line += [text for flag, values in self.flags.items() if flag != "--workload" for text in (flag, *values)]
         line += ["--batches", str(protocol.trials), "--warmup", str(protocol.warmup)]

@@ -23,18 +23,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lstm_trt.config.configuration import Options
-from lstm_trt.config.errors import BuildFailed
-from lstm_trt.config.format import count, duration, milliseconds
-from lstm_trt.literature.data import Batch
-from lstm_trt.literature.implementations import (
+from lstm_literature.data import Batch
+from lstm_literature.implementations import (
     FrameworkStep,
     Implementation,
     Rates,
     mode_reason,
     timed,
 )
-from lstm_trt.literature.workloads import LiteratureWorkload
+from lstm_literature.workloads import LiteratureWorkload
+from lstm_trt.config.configuration import Options
+from lstm_trt.config.errors import BuildFailed
+from lstm_trt.config.format import count, duration, milliseconds
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
 
@@ -252,9 +252,9 @@ class ForwardStep(FrameworkStep):
         if not self._implementation.trials:
             self._facts["tuning"] = "none: TVM's default loops"
             return module
-        from lstm_trt.literature.implementations import tvm_tuning
+        from lstm_literature.implementations import on_tvm_tuning
 
-        tuned = tvm_tuning.tune(module, where, self._implementation.trials, self._options.threads)
+        tuned = on_tvm_tuning.tune(module, where, self._implementation.trials, self._options.threads)
         self.costs["tuning_s"], self._facts["tuning"] = tuned.facts["tuning_s"], tuned.facts
         with timed(self.costs, "schedule_s"):
             return tuned.apply(module, where)

@@ -18,10 +18,12 @@ and optionally
                    here. It is recorded in an environment of its own, made at its first use, which has all other
                    packages from here; `availability` says whether this environment can be made
 
-Its prepared steps have `costs`, and in training `loss` and `gradients`. `prepare` may call the step
-(`first_call_s`) and restores the weights and the optimizer afterwards. Built-in implementations are listed in
-`registry.IMPLEMENTATIONS`; others come from entry points of the group `lstm_trt.implementations`, or by a name with a
-dot, `my_package.my_implementation` or `my_package.module:OBJECT`. Importing one must not import its framework.
+Its prepared steps have `costs`, and in training `loss` and `gradients`: a step zeroes the gradients, computes the loss
+and the gradients, updates the weights, and copies the loss to the host; the first starts from the given weights.
+`prepare` may call the step (`first_call_s`) and restores the weights and the optimizer afterwards. Built-in
+implementations are listed in `IMPLEMENTATIONS`; others come from entry points of the group `lstm_trt.implementations`,
+or by a name with a dot, `my_package.my_implementation` or `my_package.module:OBJECT`. Importing one must not import its
+framework.
 """
 
 from __future__ import annotations
@@ -37,12 +39,45 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from lstm_literature.data import Batch, weight_shapes
+from lstm_literature.workloads import MODES, LiteratureWorkload
 from lstm_trt import registry, runtimes
 from lstm_trt.config.errors import BuildFailed, RunFailed, UsageError, building, run_failure
-from lstm_trt.literature.data import Batch, weight_shapes
-from lstm_trt.literature.workloads import MODES, LiteratureWorkload
 from lstm_trt.machine.facts import installed_version
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request, on_gpu
+
+_HERE = "lstm_literature.implementations"
+
+#: Name for `--implementation` -> module or object; the contract is that of a runtime, extended.
+IMPLEMENTATIONS = {
+    "pytorch-basic-eager": f"{_HERE}.on_pytorch:BASIC_EAGER",
+    "pytorch-basic-scripted": f"{_HERE}.on_pytorch:BASIC_SCRIPTED",
+    "pytorch-basic-compiled": f"{_HERE}.on_pytorch:BASIC_COMPILED",
+    "pytorch-fused-eager": f"{_HERE}.on_pytorch:FUSED_EAGER",
+    "pytorch-fused-scripted": f"{_HERE}.on_pytorch:FUSED_SCRIPTED",
+    "pytorch-fused-compiled": f"{_HERE}.on_pytorch:FUSED_COMPILED",
+    "pytorch-one-call-eager": f"{_HERE}.on_pytorch:ONE_CALL_EAGER",
+    "pytorch-one-call-scripted": f"{_HERE}.on_pytorch:ONE_CALL_SCRIPTED",
+    "pytorch-one-call-compiled": f"{_HERE}.on_pytorch:ONE_CALL_COMPILED",
+    "tensorflow-basic-eager": f"{_HERE}.on_tensorflow:BASIC_EAGER",
+    "tensorflow-basic-graph": f"{_HERE}.on_tensorflow:BASIC_GRAPH",
+    "tensorflow-while-graph": f"{_HERE}.on_tensorflow:WHILE_GRAPH",
+    "tensorflow-static-eager": f"{_HERE}.on_tensorflow:STATIC_EAGER",
+    "tensorflow-static-graph": f"{_HERE}.on_tensorflow:STATIC_GRAPH",
+    "tensorflow-xla": f"{_HERE}.on_tensorflow:XLA",
+    "tensorflow-one-call-eager": f"{_HERE}.on_tensorflow:ONE_CALL_EAGER",
+    "tensorflow-one-call-graph": f"{_HERE}.on_tensorflow:ONE_CALL_GRAPH",
+    "keras-jax": f"{_HERE}.on_keras:JAX",
+    "keras-torch": f"{_HERE}.on_keras:TORCH",
+    "onnxruntime": f"{_HERE}.on_onnxruntime:ONNXRUNTIME",
+    "tensorrt": f"{_HERE}.on_tensorrt:TENSORRT",
+    "tensorrt-rtx": f"{_HERE}.on_tensorrt:TENSORRT_RTX",
+    "tvm-untuned": f"{_HERE}.on_tvm:UNTUNED",
+    "tvm-tuned": f"{_HERE}.on_tvm:TUNED",
+    "mxnet-one-call": f"{_HERE}.on_mxnet:ONE_CALL",
+    "jax-scan": f"{_HERE}.on_jax:SCAN",
+    "pytensor-scan": f"{_HERE}.on_pytensor:SCAN",
+}
 
 #: Attributes that an implementation must have.
 CONTRACT = (*runtimes.CONTRACT, "TITLE", "FRAMEWORK", "STYLE", "EXECUTION", "EXTRA", "supports")
@@ -197,7 +232,14 @@ class FrameworkStep(PreparedStep):
         return {"outputs": np.array(self._last("output"), dtype=np.float32, order="C")}
 
     def loss(self) -> float:
-        return super().loss() if self._mode != "training" else self._last("loss")
+        """The last training step's loss, computed before its weight update."""
+        if self._mode != "training":
+            raise UsageError(f"{type(self).__name__} is not prepared for training")
+        return self._last("loss")
+
+    def gradients(self) -> dict[str, np.ndarray]:
+        """Gradients of the loss at the current weights: float32, by weight name; nothing is updated."""
+        raise UsageError(f"{type(self).__name__} is not prepared for training")
 
     def facts(self) -> dict:
         return dict(self._facts)
@@ -225,12 +267,17 @@ def timed(costs: dict[str, float], name: str) -> Iterator[None]:
 
 def names(more: Iterable[str] = ()) -> list[str]:
     """The names of the built-in implementations, of those in installed packages, and of `more`."""
-    return list(dict.fromkeys([*registry.table("IMPLEMENTATIONS"), *more]))
+    return list(dict.fromkeys([*entries(), *more]))
+
+
+def entries() -> dict[str, str]:
+    """Name -> module or object: the built-in implementations, then those of other packages."""
+    return {**IMPLEMENTATIONS, **registry.table("lstm_trt.implementations"), **IMPLEMENTATIONS}
 
 
 def load(name: str) -> Any:
     """The implementation with this name; raises `UsageError` if it is unknown or lacks a required attribute."""
-    return runtimes.load(name, "IMPLEMENTATIONS", CONTRACT)
+    return runtimes.load_from(entries(), name, CONTRACT, "implementation")
 
 
 def title_and_framework(name: str) -> tuple[str, str]:

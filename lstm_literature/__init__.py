@@ -1,0 +1,30 @@
+"""The literature's LSTM benchmarks: their workloads, current implementations of them, and the published figures.
+
+    >>> import lstm_literature as literature
+    >>> found = literature.load(["cell"], data="data/xeon/literature")
+
+A client of `lstm_trt`, which records these workloads like any other (`entry_points.txt` offers their kind). A *side* is
+a set of times for one workload and mode: the figures that a document prints for one device, or the recordings made
+today at one scale. Figures and texts compare sides. Names are imported on first use.
+"""
+
+from lstm_trt import registry
+
+#: Name in `lstm_literature` -> where it is defined.
+API = {
+    "describe_benchmark": "lstm_literature.preparer:describe_benchmark",
+    "printed": "lstm_literature.sides:printed",
+    "today": "lstm_literature.sides:today",
+    "order_text": "lstm_literature.sides:order_text",
+    "filled": "lstm_literature.sides:filled",
+    "succeeded_by": "lstm_literature.sides:succeeded_by",
+    "successors": "lstm_literature.sides:successors",
+    "coverage": "lstm_literature.completeness:coverage",
+    "bars": "lstm_literature.pictures:bars",
+    "costs": "lstm_literature.pictures:costs",
+    "over_size": "lstm_literature.pictures:over_size",
+    "load": "lstm_literature.notebook:load",
+    "table_of": "lstm_literature.pictures:table_of",
+}
+
+__getattr__, __dir__ = registry.offer(API, __name__)

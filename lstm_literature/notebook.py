@@ -1,0 +1,82 @@
+"""Data for notebooks: recordings of the literature's workloads with their metrics, and the published results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lstm_literature import implementations as registered
+from lstm_literature import metrics, published
+from lstm_literature.preparer import availability, describe_benchmark, interpreters, reason
+from lstm_literature.workloads import VARIANTS, LiteratureWorkload, find
+from lstm_trt.campaign import record_missing
+from lstm_trt.config.configuration import Options
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import listed
+from lstm_trt.store.folders import find_folder
+from lstm_trt.store.runs import Runs, as_runs, paths_of
+from lstm_trt.store.runs import load as load_runs
+
+
+@dataclass(frozen=True)
+class Literature:
+    """Runs of workloads of the literature with their metrics, and the published results of their documents."""
+
+    runs: Runs
+    rows: metrics.Table
+    printed: tuple[published.Row, ...]
+    variants: tuple[LiteratureWorkload, ...]
+
+
+def load(
+    workloads: Sequence[str],
+    *,
+    data: str | Path | Sequence[str | Path],
+    record: bool = False,
+    out: str | Path = "data/local/literature",
+    implementations: Sequence[str] = (),
+    scale: str = "1",
+    batches: int | None = None,
+    options: Options | None = None,
+    most: int | None = None,
+    show_progress: bool = True,
+) -> Literature:
+    """The recordings of workloads, by name, in all sizes for which their documents have results.
+
+    They are loaded from `data`, a folder or several, at any scale. With `record` they are recorded here first, into
+    `out`, which resumes if interrupted: `implementations` (if empty, all that are available) at `scale`, with `batches`
+    (if None, the number of the document), in every mode of the document; `most` limits the number of sizes of each
+    workload. Raises `UsageError` for unknown names, and if there are no such recordings.
+    """
+    variants = tuple(variant for name in workloads for variant in VARIANTS[find(name).name][:most])
+    documents = dict.fromkeys(variant.document for variant in variants)
+    printed = tuple(row for document in documents for row in published.of(document))
+    for name in implementations:
+        registered.load(name)  # raises UsageError for an unknown name
+    if record:
+        names = implementations or [name for name in registered.names() if availability(name).ready]
+        wanted = [
+            describe_benchmark(variant, name, mode, scale=scale, batches=batches, options=options or Options())
+            for variant in variants
+            for mode in variant.modes
+            for name in names
+            if reason(name, variant.scaled(scale), mode) is None
+        ]
+        pythons = interpreters(wanted, print, optional=not implementations)
+        wanted = [configuration for configuration in wanted if configuration.id in pythons]
+        runs = record_missing(wanted, out, show_progress=show_progress, interpreters=pythons)
+    else:
+        sources = paths_of(data)
+        runs = load_runs([find_folder(path) for path in sources])
+        items = [
+            item
+            for item in runs.recordings
+            if isinstance(item.configuration.workload, LiteratureWorkload)
+            and item.configuration.workload.name in workloads
+        ]
+        runs = replace(as_runs(items), source=listed(sources, 3), warnings=runs.warnings)
+    if not runs:
+        known = listed(workloads)
+        raise UsageError(f"{runs.source} has no recording of {known}: set record = True to record here")
+    return Literature(runs, metrics.table(runs.recordings), printed, variants)

@@ -1,0 +1,67 @@
+"""Which implementations are ready on this machine: their section of `lstm-trt doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from lstm_literature import implementations
+from lstm_trt import runtimes
+from lstm_trt.recorder.doctor import availability_of, broken
+from lstm_trt.runtimes.base import Availability, ReportLine, ReportSection
+
+
+@dataclass(frozen=True)
+class ImplementationRow:
+    """One implementation; `extra` is the extra of this distribution that installs it.
+
+    `devices`: whether it can run on each of its devices; the other fields are those of the first.
+    """
+
+    implementation: str
+    framework: str | None
+    extra: str | None
+    version: str | None
+    ready: bool
+    reason: str = ""
+    remedy: str = ""
+    devices: Mapping[str, Availability] = field(default_factory=dict)
+
+
+def row_of(name: str) -> ImplementationRow:
+    """The row of an implementation, also if it raises an error."""
+    framework, extra, devices = None, None, {}
+    try:
+        implementation = runtimes.load_from(implementations.entries(), name)
+        framework, extra = implementation.FRAMEWORK, implementation.EXTRA
+        devices = {device: availability_of(implementation, device) for device in implementation.DEVICES}
+        state = devices[implementation.DEVICES[0]]
+    except (Exception, SystemExit) as error:
+        state = broken(error)
+    return ImplementationRow(name, framework, extra, state.version, state.ready, state.reason, state.remedy, devices)
+
+
+def section() -> ReportSection:
+    """Implementations of one framework in the same state share a line; below it, why a device cannot be used."""
+    found = [row_of(name) for name in implementations.names()]
+    grouped: dict[tuple, list[str]] = {}
+    for row in found:
+        key = (not row.ready, row.framework or row.implementation, row.version or "-", row.extra or "core")
+        usable = ", ".join(device for device, state in row.devices.items() if state.ready) or "-"
+        lacking = [
+            (f"{device}: {state.reason}", state.remedy) for device, state in row.devices.items() if not state.ready
+        ]
+        below = lacking[0] if row.ready and lacking else ("", "" if row.ready else row.remedy)
+        grouped.setdefault((*key, usable, row.reason, *below), []).append(row.implementation)
+    lines = []
+    for (not_ready, *cells, reason, meaning, remedy), names in sorted(grouped.items(), key=lambda item: item[0][0]):
+        last = f"{', '.join(names)}: {reason}" if reason else ", ".join(names)
+        lines.append(ReportLine(("not ready" if not_ready else "ready", *cells, last), meaning, remedy))
+    ready = sum(row.ready for row in found)
+    return ReportSection(
+        "implementations",
+        f"LITERATURE BENCHMARKS (lstm-literature): {ready} of {len(found)} implementations ready",
+        ("state", "framework", "version", "extra", "devices", "implementations"),
+        tuple(lines),
+        [asdict(row) for row in found],
+    )
