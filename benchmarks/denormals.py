@@ -16,10 +16,10 @@ from dataclasses import replace
 
 import torch
 
-from lstm_trt.config.configuration import Options
 from lstm_literature.data import make_batch, make_weights
 from lstm_literature.implementations import load
 from lstm_literature.workloads import find
+from lstm_trt.config.configuration import Options
 from lstm_trt.runtimes.base import Request
 
 IMPLEMENTATION, ROUNDS = "pytorch-one-call-eager", 5

@@ -167,10 +167,15 @@ def versions_arguments(parser: argparse.ArgumentParser) -> None:
 
 def record_versions(arguments: argparse.Namespace) -> int:
     """Run `versions`; returns the exit status."""
+    return versions.record(arguments, *version_workload(arguments))
+
+
+def version_workload(arguments: argparse.Namespace) -> tuple[LiteratureWorkload, Protocol]:
+    """The workload of `versions`, and the given protocol in addition to its document's."""
     workload = find(arguments.workload).variant(**_sizes(arguments)).scaled(arguments.scale)
     document = protocol_of(workload, common.trials_of(arguments), arguments.warmup)
     own = {name: getattr(document, name) for name in ("trials", "warmup", "settle")}
-    return versions.record(arguments, workload, common.protocol_of(arguments, **own))
+    return workload, common.protocol_of(arguments, **own)
 
 
 RECORD_EXAMPLE = (

@@ -20,7 +20,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from lstm_literature import metrics, published, sides
 from lstm_literature.implementations import load, names, title_and_framework
-from lstm_literature.metrics import Row
+from lstm_literature.metrics import COSTS, Row
 from lstm_literature.sides import Entry, Side, source_text
 from lstm_literature.workloads import VARIANTS, LiteratureWorkload
 from lstm_trt.config.errors import UsageError
@@ -42,7 +42,6 @@ from lstm_trt.plots.style import (
     style,
     write_pictures,
 )
-from lstm_trt.runtimes.base import COSTS
 
 ROW_IN, HEAD_IN = 0.21, 0.62
 

@@ -86,9 +86,9 @@ class LiteraturePreparer(Preparer):
         return TrainingObserver(step) if configuration.mode == "training" else Observer()
 
     def doctor(self) -> ReportSection:
-        from lstm_literature.states import section  # with doctor, which recordings do not need
+        from lstm_literature import states  # with doctor, which recordings do not need
 
-        return section()
+        return states.section(states.rows())
 
     def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
         implementation = self.runtime(configuration.runtime)

@@ -110,7 +110,7 @@ def load(document: str) -> tuple[Row, ...]:
     Raises `UsageError` if none of these folders has it.
     """
     path = FOLDER / f"{DOCUMENTS[document]}.csv"
-    for folder in [Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[2]]:
+    for folder in [Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[1]]:
         if (folder / path).is_file():
             with (folder / path).open(newline="", encoding="utf-8") as file:
                 return tuple(_row(cells) for cells in csv.DictReader(file))

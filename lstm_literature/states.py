@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from lstm_literature import implementations
@@ -41,9 +41,13 @@ def row_of(name: str) -> ImplementationRow:
     return ImplementationRow(name, framework, extra, state.version, state.ready, state.reason, state.remedy, devices)
 
 
-def section() -> ReportSection:
+def rows() -> list[ImplementationRow]:
+    """The rows of all implementations."""
+    return [row_of(name) for name in implementations.names()]
+
+
+def section(found: Sequence[ImplementationRow]) -> ReportSection:
     """Implementations of one framework in the same state share a line; below it, why a device cannot be used."""
-    found = [row_of(name) for name in implementations.names()]
     grouped: dict[tuple, list[str]] = {}
     for row in found:
         key = (not row.ready, row.framework or row.implementation, row.version or "-", row.extra or "core")

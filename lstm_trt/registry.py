@@ -30,7 +30,6 @@ RUNTIMES = {
 WORKLOADS = {
     "stacked-lstm": "lstm_trt.config.shape:LstmShape",
     "onnx-network": "lstm_trt.export.own_network:OnnxNetwork",
-    "literature": "lstm_literature.workloads:LiteratureWorkload",
     "step": "lstm_trt.config.step:Step",
 }
 
@@ -38,7 +37,6 @@ WORKLOADS = {
 PREPARERS = {
     "stacked-lstm": "lstm_trt.recorder.shapes:PREPARER",
     "onnx-network": "lstm_trt.recorder.own:PREPARER",
-    "literature": "lstm_literature.preparer:PREPARER",
     "step": "lstm_trt.recorder.step:PREPARER",
 }
 
@@ -113,7 +111,6 @@ API = {
     "inspect": "lstm_trt.recorder.inspect:inspect",
     "cache_contents": "lstm_trt.recorder.environments:cache_contents",
     "clear_cache": "lstm_trt.recorder.environments:clear_cache",
-    "literature": "lstm_literature",
     "load_or_record": "lstm_trt.campaign:load_or_record",
     "own_networks": "lstm_trt.campaign:own_networks",
     "describe_runs": "lstm_trt.campaign:describe_runs",

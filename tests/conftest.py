@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lstm_literature.commands import main as literature_main
 from lstm_trt.cli.main import main
 from lstm_trt.machine.gpu import SHIM_VARIABLE
 from lstm_trt.recorder.pool import WorkerPool
@@ -201,12 +202,19 @@ def manual_clock(monkeypatch) -> ManualClock:
     return clock
 
 
+#: Program -> its module and its function; a command line without one is of `lstm-trt`.
+PROGRAMS = {"lstm-trt": ("lstm_trt", main), "lstm-literature": ("lstm_literature", literature_main)}
+
+
 def run_here(arguments: list[str], cwd: Path = ROOT) -> subprocess.CompletedProcess:
-    """Run `lstm-trt ...` in this process."""
+    """Run `lstm-trt ...`, or another of `PROGRAMS` if that is the first argument, in this process."""
+    run = main
+    if arguments and arguments[0] in PROGRAMS:
+        (_, run), arguments = PROGRAMS[arguments[0]], arguments[1:]
     out, errors, before = io.StringIO(), io.StringIO(), signal.getsignal(signal.SIGTERM)
     with chdir(cwd), redirect_stdout(out), redirect_stderr(errors):
         try:
-            status = main(arguments)
+            status = run(arguments)
         except SystemExit as ended:  # --help and --version
             status = ended.code or 0
         finally:
@@ -216,7 +224,7 @@ def run_here(arguments: list[str], cwd: Path = ROOT) -> subprocess.CompletedProc
 
 @pytest.fixture
 def lab(monkeypatch):
-    """Run `lstm-trt ...`; the result has returncode, stdout, stderr.
+    """Run `lstm-trt ...`, or another of `PROGRAMS`; the result has returncode, stdout, stderr.
 
     It runs in this process, unless `process` asks for one of its own, where that is the point of the test.
     """
@@ -226,8 +234,9 @@ def lab(monkeypatch):
     ) -> subprocess.CompletedProcess:
         given = list(map(str, arguments))
         if process:
+            module = PROGRAMS[given.pop(0)][0] if given and given[0] in PROGRAMS else "lstm_trt"
             return subprocess.run(
-                [sys.executable, "-m", "lstm_trt", *given],
+                [sys.executable, "-m", module, *given],
                 capture_output=True,
                 text=True,
                 timeout=timeout,
@@ -250,7 +259,7 @@ def refused(lab):
         result = lab(*arguments, **options)
         assert result.returncode == 2, result
         assert result.stderr.count("\n") == 1, result.stderr
-        assert result.stderr.startswith("lstm-trt: ")
+        assert result.stderr.startswith(f"{next((name for name in PROGRAMS if name in arguments[:1]), 'lstm-trt')}: ")
         assert "Traceback" not in result.stderr
         assert result.stdout == ""
         return result.stderr
@@ -265,7 +274,7 @@ LONGEST = (
     "hook/test_hook",
     "analysis/test_outliers",
     "recorder/test_sweep",
-    "literature/test_session",
+    "literature/test_preparer",
     "plots/test_plots",
     "recorder/test_soak",
     "export/test_engine",

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import lstm_literature as literature
 from lstm_trt.campaign import (
     describe_runs,
     largest_that_meets,
-    load_literature,
     load_or_record,
     own_networks,
     size_of,
@@ -107,7 +107,7 @@ def test_missing_runs_raise_an_error(folder, arguments, message):
 )
 def test_unknown_names_of_the_literature_raise_an_error(tmp_path, workloads, implementations, message, record):
     with pytest.raises(UsageError, match=message):
-        load_literature(
+        literature.load(
             workloads, data=ROOT / "data/xeon/literature", implementations=implementations, record=record, out=tmp_path
         )
 

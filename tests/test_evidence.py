@@ -13,6 +13,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
+import lstm_literature as literature
 import lstm_trt as lab
 from lstm_literature import published
 from tests.conftest import ROOT

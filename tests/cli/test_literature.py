@@ -1,4 +1,4 @@
-"""`lstm-trt literature`: list, recordings, metrics, errors, and the plan of all workloads."""
+"""`lstm-literature`: list, recordings, metrics, errors, and the plan of all workloads."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lstm_trt import registry
-from lstm_trt.cli.main import main
 from lstm_literature import implementations, schedule
 from lstm_literature.preparer import availability, reason
 from lstm_literature.workloads import VARIANTS, WORKLOADS
 from lstm_trt.recorder.pool import WorkerPool
 from lstm_trt.store import folders, schema
 from lstm_trt.store.schema import Failure
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run_here
 
 #: ONNX Runtime does not train: one recording and one failure.
 COMMAND = (
-    *("literature", "ptb-lm", "--implementation", "pytorch-one-call-eager", "onnxruntime", "--mode", "training"),
-    *("--scale", "1/16", "--batches", "3", "--quiet"),
+    *("lstm-literature", "record", "ptb-lm", "--implementation", "pytorch-one-call-eager", "onnxruntime"),
+    *("--mode", "training", "--scale", "1/16", "--batches", "3", "--quiet"),
 )
 
 
@@ -34,7 +32,7 @@ COMMAND = (
 def folder(tmp_path_factory):
     """Recorded once; its standard output and error are discarded."""
     out = tmp_path_factory.mktemp("literature")
-    assert main([*COMMAND, "--out", str(out)]) == 0
+    assert run_here([*COMMAND, "--out", str(out)]).returncode == 0
     return out
 
 
@@ -45,13 +43,13 @@ def recorded(folder) -> tuple[schema.Recording, Failure]:
 
 
 def test_the_list_has_every_workload_and_every_implementation(run):
-    status, out, err = run("literature", "--list")
+    status, out, err = run("lstm-literature", "list")
     assert status == 0 and err == ""
     for name, workload in WORKLOADS.items():
         assert f"{name}  (document {workload.document}; {', '.join(workload.modes)})" in out
         assert f"{workload.parameters} parameters" in out
-    assert all(f"\n  {name} " in out for name in registry.table("IMPLEMENTATIONS"))
-    status, out, _ = run("literature", "speech-ctc-long", "--list", "--format", "json")
+    assert all(f"\n  {name} " in out for name in implementations.names())
+    status, out, _ = run("lstm-literature", "list", "speech-ctc-long", "--format", "json")
     (workload,) = json.loads(out)["workloads"]
     assert (workload["parameters"], workload["lengths"], workload["modes"]) == (8_565_120, [500, 1000], ["training"])
     assert "tensorrt" not in workload["implementations"]["training"]  # forward only
@@ -60,7 +58,7 @@ def test_the_list_has_every_workload_and_every_implementation(run):
 
 def test_recordings_are_shown_in_the_documents_metrics(folder, run):
     recording, failure = recorded(folder)
-    status, out, _ = run("literature", "--table", "--out", folder, "--format", "csv")
+    status, out, _ = run("lstm-literature", "table", "--out", folder, "--format", "csv")
     rows = {(row["implementation"], row["statistic"]): row for row in csv.DictReader(io.StringIO(out))}
     assert status == 0
     ns = recording.timed_ns
@@ -80,27 +78,27 @@ def test_recordings_are_shown_in_the_documents_metrics(folder, run):
 
 
 def test_the_table_and_json_agree(folder, run):
-    _, table, _ = run("literature", "--table", "--out", folder)
+    _, table, _ = run("lstm-literature", "table", "--out", folder)
     header, *lines = table.splitlines()[1:]
     assert header.split()[:8] == ["workload", "scale", "mode", "implementation", "n", "elapsed", "s", "wall"]
     failed, good = sorted(lines, key=lambda line: "onnxruntime" not in line)
     assert "didn't run (onnxruntime " in failed
     assert good.startswith("ptb-lm@1/16  1/16   training  pytorch-one-call-eager  3  ")
-    _, out, _ = run("literature", "--table", "--out", folder, "--format", "json")
+    _, out, _ = run("lstm-literature", "table", "--out", folder, "--format", "json")
     found = {row["statistic"]: row for row in json.loads(out) if row["status"] == "ok"}
     assert f"{found['elapsed']['value']:.4f}" in good and f"{found['wall']['value']:.4f}" in good
 
 
 def test_the_table_shows_the_requested_recordings(folder, run):
-    _, out, _ = run("literature", "--table", "--implementation", "onnxruntime", "--out", folder, "--format", "json")
+    _, out, _ = run("lstm-literature", "table", "--implementation", "onnxruntime", "--out", folder, "--format", "json")
     assert {row["implementation"] for row in json.loads(out)} == {"onnxruntime"}
     for arguments in (("cell",), ("ptb-lm", "--mode", "forward")):
-        status, out, err = run("literature", *arguments, "--table", "--out", folder)
+        status, out, err = run("lstm-literature", "table", *arguments, "--out", folder)
         assert (status, out) == (2, "") and "has no matching recording" in err
 
 
 def test_the_coverage_prints_a_row_per_published_time(folder, run):
-    command = ("literature", "cell", "ptb-lm", "--coverage", "--out", folder)
+    command = ("lstm-literature", "table", "cell", "ptb-lm", "--coverage", "--out", folder)
     status, out, err = run(*command, "--format", "json")
     rows = json.loads(out)
     assert (status, err) == (0, "") and {row["workload"] for row in rows} == {"cell", "ptb-lm"}
@@ -117,13 +115,13 @@ def test_the_coverage_prints_a_row_per_published_time(folder, run):
     assert len(titles) == 3 and all(f"{title}\n" in text for title in titles)
     lines = [line for line in markdown.splitlines() if line.startswith("|")]
     assert len(lines) == len(rows) + 2 * len(titles) and {line.count("|") for line in lines} == {11}
-    status, out, err = run("literature", "cell", "--mode", "training", *command[3:])
+    status, out, err = run("lstm-literature", "table", "cell", "--mode", "training", *command[4:])
     assert (status, out) == (2, "") and err.count("\n") == 1
 
 
 def test_the_page_has_the_coverage_of_the_recordings_that_ship(run):
     """`make figures` writes it."""
-    marked = re.compile(r"^<!-- coverage: lstm-trt (.*) -->\n(.*?)^<!-- end of coverage -->$", re.MULTILINE | re.DOTALL)
+    marked = re.compile(r"^<!-- coverage: (.*) -->\n(.*?)^<!-- end of coverage -->$", re.MULTILINE | re.DOTALL)
     ((command, shown),) = marked.findall((ROOT / "docs/literature.md").read_text())
     status, out, _ = run(*shlex.split(command))
     assert status == 0 and out == shown
@@ -142,47 +140,51 @@ def test_names_of_the_literature_are_complete_in_summaries(folder, run):
     assert "pytorch-one-call-eager" in out and "ptb-lm@1/16" in out
 
 
+#: A command line that is complete but for its folder.
+CELL = ("record", "cell", "--implementation", "onnxruntime")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("ptb", "--implementation", "onnxruntime", "--out", "x"), "unknown workload 'ptb'"),
-        (("cell", "--implementation", "nobody", "--out", "x"), "unknown implementation 'nobody'"),
-        (("cell", "--out", "x"), "--implementation is missing"),
-        (("--implementation", "onnxruntime", "--out", "x"), "no workload given"),
-        (("cell", "--implementation", "onnxruntime"), "--out is missing"),
-        (("cell", "--implementation", "onnxruntime", "--mode", "training", "--out", "x"), "only forward"),
-        (("cell", "--implementation", "onnxruntime", "--scale", "3", "--out", "x"), "at most 1"),
-        (("cell", "--implementation", "onnxruntime", "--hidden", "8", "--out", "x"), "hidden"),
-        (("layer", "--implementation", "onnxruntime", "--variants", "--hidden", "8", "--out", "x"), "--variants"),
-        (("cell", "--implementation", "onnxruntime", "--batches", "0", "--out", "x"), "batches must be at least 1"),
-        (("cell", "--implementation", "onnxruntime", "--rounds", "0", "--out", "x"), "rounds must be at least 1"),
-        (("cell", "--implementation", "onnxruntime", "--out", "x", "y"), "one folder"),
-        (("--list", "--format", "csv"), "text and json"),
-        (("--table", "--format", "markdown", "--out", "x"), "needs --coverage"),
-        (("--coverage",), "--out is missing"),
-        (("--table", "--out", "x"), "file or folder"),
-        (("--dry-run",), "--dry-run needs --plan"),
-        (("--plan",), "--out is missing"),
-        (("--plan", "cell", "--out", "x"), "--plan chooses"),
-        (("--plan", "--scale", "1/2", "--out", "x"), "--plan sets --scale"),
-        (("--plan", "--threads", "2", "--out", "x"), "--plan sets --threads"),
+        (("record", "ptb", "--implementation", "onnxruntime", "--out", "x"), "unknown workload 'ptb'"),
+        (("record", "cell", "--implementation", "nobody", "--out", "x"), "unknown implementation 'nobody'"),
+        (("record", "cell", "--out", "x"), "required: --implementation"),
+        (("record", "--implementation", "onnxruntime", "--out", "x"), "required: WORKLOAD"),
+        (("record", "cell", "--implementation", "onnxruntime"), "required: --out"),
+        ((*CELL, "--mode", "training", "--out", "x"), "only forward"),
+        ((*CELL, "--scale", "3", "--out", "x"), "at most 1"),
+        ((*CELL, "--hidden", "8", "--out", "x"), "hidden"),
+        (("record", "layer", *CELL[2:], "--variants", "--hidden", "8", "--out", "x"), "--variants"),
+        ((*CELL, "--batches", "0", "--out", "x"), "batches must be at least 1"),
+        ((*CELL, "--rounds", "0", "--out", "x"), "rounds must be at least 1"),
+        ((*CELL, "--out", "x", "y"), "unrecognized arguments: "),
+        (("list", "--format", "csv"), "invalid choice: 'csv'"),
+        (("list", "--implementation", "onnxruntime"), "plain name"),
+        (("table", "--format", "markdown", "--out", "x"), "needs --coverage"),
+        (("table", "--coverage"), "required: --out"),
+        (("table", "--out", "x"), "file or folder"),
+        (("plan",), "--out is missing"),
+        (("plan", "--dry-run", "--format", "csv"), "text and json"),
+        (("plan", "cell", "--out", "x"), "unrecognized arguments: cell"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
 def test_a_mistake_is_one_line(tmp_path, run, arguments, message):
-    status, out, err = run("literature", *(tmp_path / "x" if text == "x" else text for text in arguments))
+    given = (tmp_path / "x" if text == "x" else text for text in arguments)
+    status, out, err = run("lstm-literature", *given)
     assert status == 2 and out == ""
     *before, last = err.splitlines()  # a plan is printed before recording starts
-    assert last.startswith("lstm-trt: ") and message in last
-    assert not before or arguments == ("--plan",)
+    assert last.startswith("lstm-literature: ") and message in last
+    assert not before or arguments == ("plan",)
     assert not (tmp_path / "x").exists() or not list((tmp_path / "x").glob("*.*"))
 
 
 def test_what_is_not_installed_is_an_error_with_a_remedy(run, tmp_path):
     if availability("tensorrt").ready:
         pytest.skip("TensorRT is ready here")
-    status, out, err = run("literature", "cell", "--implementation", "tensorrt", "--out", tmp_path)
-    assert status == 2 and out == "" and err.startswith("lstm-trt: tensorrt: ") and err.count("\n") == 1
+    status, out, err = run("lstm-literature", "record", "cell", "--implementation", "tensorrt", "--out", tmp_path)
+    assert status == 2 and out == "" and err.startswith("lstm-literature: tensorrt: ") and err.count("\n") == 1
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +203,7 @@ def test_the_whole_set_takes_less_than_45_minutes(entries):
 
 
 def test_the_plan_has_every_implementation_workload_and_document(entries):
-    assert {entry.implementation for entry in entries} == set(registry.table("IMPLEMENTATIONS"))
+    assert {entry.implementation for entry in entries} == set(implementations.names())
     modes = {(entry.workload.name, entry.mode) for entry in entries}
     assert modes == {(name, mode) for name, workload in WORKLOADS.items() for mode in workload.modes}
     # Documents 000 and 001 have published times: all of their sizes, not scaled.
@@ -231,7 +233,7 @@ def test_what_can_be_recorded_here_is_the_row(entries):
 
 
 def test_the_dry_run_prints_each_row_and_records_nothing(entries, run, tmp_path):
-    status, out, err = run("literature", "--plan", "--dry-run", "--out", tmp_path / "x")
+    status, out, err = run("lstm-literature", "plan", "--dry-run", "--out", tmp_path / "x")
     assert status == 0 and err == "" and not (tmp_path / "x").exists()
     _, *lines, last = out.splitlines()
     assert len(lines) == len(entries)
@@ -241,7 +243,7 @@ def test_the_dry_run_prints_each_row_and_records_nothing(entries, run, tmp_path)
     here = [entry for entry in entries if entry.configuration is not None]
     assert last.startswith(f"{len(here)} of {len(entries)} rows can be recorded on this machine, in about")
     assert f"about {schedule.Plan(tuple(here)).total_s / 60:.0f} min" in last
-    status, out, err = run("literature", "--plan", "--dry-run", "--format", "json")
+    status, out, err = run("lstm-literature", "plan", "--dry-run", "--format", "json")
     assert status == 0 and [row["implementation"] for row in json.loads(out)["rows"]] == [
         entry.implementation for entry in entries
     ]
@@ -249,7 +251,7 @@ def test_the_dry_run_prints_each_row_and_records_nothing(entries, run, tmp_path)
 
 def test_an_estimate_grows_with_the_work():
     ptb = WORKLOADS["ptb-lm"]
-    for name in registry.table("IMPLEMENTATIONS"):
+    for name in implementations.names():
         if reason(name, ptb, "training") is None:
             forward, training = (schedule.step_ms(ptb, name, mode) for mode in ptb.modes)
             assert training > forward > schedule.step_ms(ptb.scaled("1/2"), name, "forward")
@@ -266,13 +268,13 @@ def test_rows_of_a_plan_record_and_resume(entries, tmp_path, monkeypatch, run):
     """Two cheap rows of the real plan, by the real command."""
     cheap = [e for e in entries if e.workload == VARIANTS["layer"][0] and e.implementation in schedule.TWO]
     assert len(cheap) == 2
-    monkeypatch.setattr(plan, "plan", lambda more: schedule.Plan(tuple(cheap)))
-    status, _, err = run("literature", "--plan", "--quiet", "--out", tmp_path)
+    monkeypatch.setattr(schedule, "plan", lambda more: schedule.Plan(tuple(cheap)))
+    status, _, err = run("lstm-literature", "plan", "--quiet", "--out", tmp_path)
     assert status == 0 and "2 recorded, 0 failed" in err
     items = list(folders.read_many(tmp_path))
     assert {item.configuration.id for item in items} == {entry.configuration.id for entry in cheap}
     assert all(len(item.timed_ns) == 100 for item in items)
-    status, _, err = run("literature", "--plan", "--quiet", "--out", tmp_path)
+    status, _, err = run("lstm-literature", "plan", "--quiet", "--out", tmp_path)
     assert status == 0 and "2 already recorded" in err
 
 
@@ -291,7 +293,9 @@ def test_reference_outputs_are_kept_up_to_a_size(tmp_path, monkeypatch):
             return {"reference": {name: asked[-1][name] for name in ("gate_seed", "answers_path")}}
 
     layers = [
-        entry.configuration for entry in schedule.plan().entries if entry.workload.name == "layer" and entry.configuration
+        entry.configuration
+        for entry in schedule.plan().entries
+        if entry.workload.name == "layer" and entry.configuration
     ]
     some = list({layer.workload: layer for layer in layers}.values())[:6]
     with WorkerPool() as workers:

@@ -14,13 +14,12 @@ from contextlib import redirect_stderr, redirect_stdout
 import pytest
 
 import lstm_trt
-from lstm_trt.cli.main import main
 from lstm_trt.recorder.soak import control_text
 from lstm_trt.registry import COMMANDS
 from lstm_trt.rerun import Run
 from lstm_trt.store import cache
 from lstm_trt.store.folders import Consolidated
-from tests.conftest import ROOT, wait_for
+from tests.conftest import PROGRAMS, ROOT, wait_for
 from tests.support.golden import TEXTS
 
 SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
@@ -161,8 +160,9 @@ class Terminal(io.StringIO):
 def test_a_terminal_gets_lines_of_its_width_and_a_pipe_the_whole_text(monkeypatch, name, width):
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("COLUMNS", str(width))
+    program, *arguments = TEXTS[name] if TEXTS[name][0] in PROGRAMS else ["lstm-trt", *TEXTS[name]]
     with redirect_stdout(Terminal()) as out:
-        main(TEXTS[name])
+        PROGRAMS[program][1](arguments)
     whole = (ROOT / f"tests/golden/{name}.txt").read_text()
     assert max(map(len, whole.splitlines())) > 80
     lines = out.getvalue().splitlines()
@@ -173,15 +173,15 @@ def test_a_terminal_gets_lines_of_its_width_and_a_pipe_the_whole_text(monkeypatc
 
 def test_an_error_is_wrapped_too_and_a_pipe_gets_one_line(monkeypatch, refused):
     monkeypatch.setenv("COLUMNS", "60")
-    line = refused("literature", "foo")
+    line = refused("lstm-literature", "list", "foo")
     assert "unknown workload 'foo': choose from" in line and len(line) > 60
     with redirect_stderr(Terminal()) as errors:
-        assert main(["literature", "foo"]) == 2
+        assert PROGRAMS["lstm-literature"][1](["list", "foo"]) == 2
     assert max(map(len, errors.getvalue().splitlines())) <= 60 and errors.getvalue().split() == line.split()
 
 
 def test_an_empty_folder_names_the_command_that_records_into_it(tmp_path, refused):
-    assert "lstm-trt literature " in refused("literature", "--table", "--out", tmp_path)
+    assert "lstm-literature record " in refused("lstm-literature", "table", "--out", tmp_path)
     assert "lstm-trt record " in refused("summarize", tmp_path)
 
 

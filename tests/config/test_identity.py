@@ -8,12 +8,12 @@ from dataclasses import field, fields, make_dataclass
 
 import pytest
 
+from lstm_literature.workloads import WORKLOADS
 from lstm_trt.config.configuration import Configuration, Options, Protocol, canonical_json
 from lstm_trt.config.errors import UnknownConfiguration
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.step import Step
 from lstm_trt.config.workload import ADDED, known_fields
-from lstm_literature.workloads import WORKLOADS
 from tests.conftest import ROOT
 
 FOLDERS = sorted(path.parent for path in (ROOT / "data" / "epyc").glob("*/configs.parquet"))

@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lstm_trt.config.errors import RunFailed, RuntimeUnavailable
 from lstm_literature import implementations
 from lstm_literature.data import make_batch
-from lstm_trt.runtimes.base import COSTS
+from lstm_literature.metrics import COSTS
+from lstm_trt.config.errors import RunFailed, RuntimeUnavailable
 from tests.support.framework_checks import (
     FORWARD,
     TRAINING,

@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lstm_trt.config.errors import RunFailed
 from lstm_literature import implementations
 from lstm_literature.implementations.functional import by_inputs
-from lstm_trt.runtimes.base import COSTS
+from lstm_literature.metrics import COSTS
+from lstm_trt.config.errors import RunFailed
 from tests.support.framework_checks import (
     FORWARD,
     TRAINING,

@@ -8,11 +8,11 @@ import subprocess
 import numpy as np
 import pytest
 
-from lstm_trt.config.errors import UsageError
 from lstm_literature import implementations
 from lstm_literature.data import make_batch, weight_shapes
 from lstm_literature.preparer import describe_benchmark, interpreters
 from lstm_literature.workloads import WORKLOADS
+from lstm_trt.config.errors import UsageError
 from lstm_trt.recorder.environments import EnvironmentBroken
 from lstm_trt.store import folders
 from tests.conftest import ROOT

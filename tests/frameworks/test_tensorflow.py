@@ -10,14 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lstm_trt import registry
-from lstm_trt.config.configuration import Options
-from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, RuntimeUnavailable, UsageError
 from lstm_literature import implementations
 from lstm_literature.data import Batch, make_batch
 from lstm_literature.implementations import on_tensorflow as tensorflow_implementations
+from lstm_literature.metrics import COSTS
 from lstm_literature.workloads import WORKLOADS
-from lstm_trt.runtimes.base import COSTS, Request
+from lstm_trt.config.configuration import Options
+from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, RuntimeUnavailable, UsageError
+from lstm_trt.runtimes.base import Request
 from tests.support.framework_checks import (
     FORWARD,
     TRAINING,
@@ -34,7 +34,7 @@ from tests.support.framework_checks import (
     trained,
 )
 
-NAMES = tuple(name for name in registry.IMPLEMENTATIONS if name.startswith("tensorflow"))
+NAMES = tuple(name for name in implementations.IMPLEMENTATIONS if name.startswith("tensorflow"))
 TWO_BIASES = ("tensorflow-basic-eager", "tensorflow-basic-graph", "tensorflow-while-graph", "tensorflow-xla")
 KERAS = tuple(name for name in NAMES if name not in TWO_BIASES)
 

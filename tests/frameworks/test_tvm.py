@@ -12,14 +12,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lstm_trt.config.configuration import Options
-from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UsageError
-from lstm_trt.config.format import duration, milliseconds
 from lstm_literature import implementations
 from lstm_literature.data import make_batch, make_weights
 from lstm_literature.implementations import on_tvm as literature_implementations_tvm
+from lstm_literature.metrics import COSTS
 from lstm_literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload
-from lstm_trt.runtimes.base import COSTS, PreparedStep, Request
+from lstm_trt.config.configuration import Options
+from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UsageError
+from lstm_trt.config.format import duration, milliseconds
+from lstm_trt.runtimes.base import PreparedStep, Request
 from lstm_trt.store import cache
 
 UNTUNED = implementations.load("tvm-untuned")
@@ -146,7 +147,7 @@ def test_tuning_is_cached_by_content_and_the_costs_stay_those_of_the_search(monk
     from lstm_literature.implementations import on_tvm_tuning
 
     searches, search = [], on_tvm_tuning._search
-    monkeypatch.setattr(tvm_tuning, "_search", lambda *arguments: searches.append(arguments) or search(*arguments))
+    monkeypatch.setattr(on_tvm_tuning, "_search", lambda *arguments: searches.append(arguments) or search(*arguments))
     workload = replace(CELL, batch=2, hidden=6, features=6)
     first = prepare(TUNED, workload, seed=1)
     assert set(first.costs) == {"schedule_s", "tuning_s", "build_s", "first_call_s"} < set(COSTS)

@@ -8,7 +8,7 @@ from collections import Counter
 from lstm_literature import published, sides
 from lstm_literature.completeness import coverage
 from lstm_literature.workloads import VARIANTS, WORKLOADS
-from tests.literature.test_compare import row
+from tests.literature.test_sides import row
 
 PTB = WORKLOADS["ptb-lm"]
 
@@ -61,7 +61,7 @@ def test_without_a_recording_the_row_says_why(monkeypatch):
     assert cuda.reason == "needs an NVIDIA GPU" and cuda.system == "cuDNN"
     beside = only(rows, document="000", system="cuDNN", implementation="pytorch-one-call-eager")
     words = shlex.split(beside.reason.partition(": ")[2])
-    assert words[:5] == ["lstm-trt", "literature", "cell", "--implementation", "pytorch-one-call-eager"]
+    assert words[:5] == ["lstm-literature", "record", "cell", "--implementation", "pytorch-one-call-eager"]
     monkeypatch.setitem(sides.SUCCESSORS, ("000", "cudnn"), "no library takes its place")
     monkeypatch.setitem(sides.SUCCESSORS, ("002", "theano"), ("onnxruntime",))
     rows = coverage([])

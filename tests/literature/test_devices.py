@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from lstm_trt.config.configuration import Options
-from lstm_trt.config.errors import RuntimeUnavailable
-from lstm_literature import implementations
+from lstm_literature import implementations, states
 from lstm_literature.data import make_batch, make_weights
 from lstm_literature.implementations import on_tensorflow
 from lstm_literature.workloads import VARIANTS, WORKLOADS
+from lstm_trt.config.configuration import Options
+from lstm_trt.config.errors import RuntimeUnavailable
 from lstm_trt.recorder import doctor
 from lstm_trt.runtimes import base, onnxruntime
 from lstm_trt.runtimes.base import Availability, Request
@@ -32,7 +32,7 @@ def request(device: str) -> Request:
     ],
 )
 def test_tensorflow_on_a_gpu(monkeypatch, installed, gpu, reason):
-    for module in (tensorflow, implementations):
+    for module in (on_tensorflow, implementations):
         monkeypatch.setattr(module, "installed_version", installed.get)
     monkeypatch.setattr(implementations, "is_installed", lambda package: True)
     monkeypatch.setattr(base, "gpu_name", lambda: gpu)
@@ -87,14 +87,23 @@ def test_doctor_says_which_devices_an_implementation_can_use(monkeypatch):
     }
     for name in ("tensorflow-xla", "onnxruntime"):
         monkeypatch.setattr(type(implementations.load(name)), "availability", lambda self, device="cpu": found[device])
-    rows = {name: doctor._implementation(name) for name in ("tensorflow-xla", "onnxruntime")}
+    rows = {name: states.row_of(name) for name in ("tensorflow-xla", "onnxruntime")}
     assert rows["onnxruntime"].ready and rows["onnxruntime"].devices == found
     versions, machine = {"lstm_trt": "0", "python": "3", "kernel": "6"}, doctor.facts.describe("cpu")
-    report = doctor.Report([], versions, machine, [], list(rows.values()))
+    report = doctor.Report([], versions, machine, [], [states.section(list(rows.values()))])
     page = doctor.render(report, 100)
+    assert [row["implementation"] for row in report.as_dict()["implementations"]] == list(rows)
     assert page.count("cuda: planted: built without CUDA") == 2 and "-> pip install planted" in page
     assert "devices" in page and max(map(len, page.splitlines())) <= 100
     found["cuda"] = Availability(True, "1.0", "NVIDIA X")
-    assert "cpu, cuda" in doctor.render(
-        doctor.Report([], report.versions, report.machine, [], [doctor._implementation("onnxruntime")]), 100
+    section = states.section([states.row_of("onnxruntime")])
+    assert "cpu, cuda" in doctor.render(doctor.Report([], versions, machine, [], [section]), 100)
+
+
+def test_what_is_installed_at_its_first_use_is_ready_and_says_so():
+    row = states.ImplementationRow("later", "A framework", None, "1.0", True, "installed at its first use")
+    versions = {"lstm_trt": "0", "python": "3", "kernel": "6"}
+    page = doctor.render(
+        doctor.Report([], versions, doctor.facts.describe("cpu"), [], [states.section([row])]), 100, False
     )
+    assert "  ready  A framework  1.0      core   -        later: installed at its first use" in page

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lstm_trt import registry
 from lstm_literature import implementations, schedule
-from lstm_literature.sides import Entry, Side, title_of
 from lstm_literature.pictures import bars, over_size
 from lstm_literature.preparer import listing
+from lstm_literature.sides import Entry, Side, title_of
+from lstm_trt import registry
 
 NAME = "tests.support.own_implementation:OWN"
 
@@ -18,7 +18,8 @@ def given(request, monkeypatch) -> tuple[str, tuple[str, ...]]:
     """The implementation's name, and the names passed in addition to the registered ones."""
     if request.param == "name with a dot":
         return NAME, (NAME,)
-    monkeypatch.setattr(registry, "_added", lambda group: {"own": NAME} if "implementations" in group else {})
+    others = registry._offered
+    monkeypatch.setattr(registry, "_offered", lambda group: {"own": NAME} if "implem" in group else others(group))
     return "own", ()
 
 

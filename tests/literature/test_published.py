@@ -13,9 +13,8 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from lstm_trt import registry
+from lstm_literature import implementations, published, workloads
 from lstm_trt.config.errors import UsageError
-from lstm_literature import published, workloads
 from tests.conftest import ROOT
 
 #: Sources of further figures of the documents' authors.
@@ -451,9 +450,9 @@ def test_every_row_belongs_to_one_workload_and_every_workload_has_rows(rows):
 
 def test_the_language_models_implementations_have_the_names_of_the_registry(rows):
     names = {row.implementation for row in published.of("001")}
-    registered = {name.split("-")[0] for name in registry.IMPLEMENTATIONS}
+    registered = {name.split("-")[0] for name in implementations.IMPLEMENTATIONS}
     here = {name for name in names if name.split("-")[0] in registered}
-    assert here and here <= registry.IMPLEMENTATIONS.keys()
+    assert here and here <= implementations.IMPLEMENTATIONS.keys()
     assert {name.split("-")[0] for name in names} == {"pytorch", "tensorflow"}
 
 

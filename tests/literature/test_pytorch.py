@@ -16,16 +16,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from lstm_literature import implementations
+from lstm_literature.data import Batch, make_batch, make_weights
+from lstm_literature.implementations.on_onnxruntime import export_workload
+from lstm_literature.workloads import WORKLOADS
 from lstm_trt.config import errors
 from lstm_trt.config.configuration import Options
 from lstm_trt.export import build, onnx_checks
 from lstm_trt.export import trt as export_trt
 from lstm_trt.export.evaluate import recurrent_outputs
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
-from lstm_literature import implementations
-from lstm_literature.data import Batch, make_batch, make_weights
-from lstm_literature.implementations.on_onnxruntime import export_workload
-from lstm_literature.workloads import WORKLOADS
 from lstm_trt.runtimes._tensorrt import TensorRtRuntime
 from lstm_trt.runtimes.base import Availability, Request
 from tests.conftest import rest_is_heavy

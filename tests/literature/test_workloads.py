@@ -11,12 +11,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lstm_trt import registry
+from lstm_literature import data, implementations
+from lstm_literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload, find
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.workload import workload_from_dict
-from lstm_literature import data, implementations
-from lstm_literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload, find
 from lstm_trt.runtimes.base import Availability, Request
 
 SPEECH = {
@@ -220,7 +219,7 @@ def test_registered_implementations_are_complete_and_import_no_framework():
 import sys
 from lstm_trt import registry
 from lstm_literature import implementations, workloads
-for name in registry.IMPLEMENTATIONS:
+for name in implementations.IMPLEMENTATIONS:
     implementation = implementations.load(name)
     assert implementation.NAME == name, (name, implementation.NAME)
     assert all(implementation.PRECISIONS[device] for device in implementation.DEVICES), name
@@ -242,7 +241,7 @@ assert not heavy, heavy
 
 
 def test_titles_are_unique():
-    titles = [implementations.load(name).TITLE for name in registry.IMPLEMENTATIONS]
+    titles = [implementations.load(name).TITLE for name in implementations.IMPLEMENTATIONS]
     assert len(set(titles)) == len(titles)
 
 

@@ -97,7 +97,7 @@ def report():
             Row("good-one", "cpu", "2.13.0+cpu", "Planted CPU", True),
         ],
         versions={
-            "lstm_trt": "0.1.0",
+            "lstm_trt": "0.2.0",
             "python": "3.11.9",
             "kernel": "6.1",
             "libc": None,
@@ -164,10 +164,3 @@ def test_the_page_of_this_machine_fits():
 def test_nothing_at_all_can_still_be_rendered():
     page = doctor.render(Report([], {"lstm_trt": "0", "python": "3", "kernel": "6"}, facts.describe("cpu"), []))
     assert "0 of 0 ready" in page
-
-
-def test_what_is_installed_at_its_first_use_is_ready_and_says_so():
-    row = doctor.ImplementationRow("later", "A framework", None, "1.0", True, "installed at its first use")
-    versions = {"lstm_trt": "0", "python": "3", "kernel": "6"}
-    page = doctor.render(Report([], versions, facts.describe("cpu"), [], [row]), 100, False)
-    assert "  ready  A framework  1.0      core   -        later: installed at its first use" in page

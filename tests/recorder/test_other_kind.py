@@ -39,10 +39,10 @@ def installed(tmp_path_factory):
     folder = str(other_kind.install(tmp_path_factory.mktemp("site")))
     before = list(sys.path)
     sys.path.insert(0, folder)
-    registry._added.cache_clear()
+    registry._offered.cache_clear()
     yield folder
     sys.path[:] = before
-    registry._added.cache_clear()
+    registry._offered.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +76,9 @@ def test_what_ships_is_not_replaced_by_an_entry_point(tmp_path, monkeypatch):
     text = "[lstm_trt.runtimes]\nonnxruntime = tests.support.other_kind:RUNTIME\n"
     next(folder.glob("*.dist-info/entry_points.txt")).write_text(text)
     monkeypatch.syspath_prepend(str(folder))
-    registry._added.cache_clear()
+    registry._offered.cache_clear()
     assert registry.load("RUNTIMES", "onnxruntime").__name__ == "lstm_trt.runtimes.onnxruntime"
-    registry._added.cache_clear()
+    registry._offered.cache_clear()
 
 
 def test_a_kind_or_preparer_that_is_not_installed_is_an_error_of_its_own():

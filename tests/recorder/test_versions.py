@@ -17,13 +17,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from lstm_literature.workloads import WORKLOADS
 from lstm_trt.analysis.compare import compare_groups
 from lstm_trt.analysis.pairing import recorded_first
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import LabError, UsageError
 from lstm_trt.config.labels import versions_command
 from lstm_trt.config.shape import LstmShape
-from lstm_literature.workloads import WORKLOADS
 from lstm_trt.recorder import environments, versions
 from lstm_trt.recorder.environments import EnvironmentBroken, _needs, _reason, same_version
 from lstm_trt.recorder.process import Interpreter
@@ -143,7 +143,7 @@ def test_a_version_that_was_added_later_was_not_recorded_in_turns(recorded, here
 @pytest.mark.heavy
 def test_a_workload_of_the_literature_has_the_batches_of_its_document(recorded, here, lab, tmp_path):
     asked = ("--workload", "layer", "--scale", "1/8", "--rounds", 2, "--format", "json", "--out", tmp_path)
-    result = lab("versions", LIBRARY, OLD, here, *asked)
+    result = lab("lstm-literature", "versions", LIBRARY, OLD, here, *asked)
     assert result.returncode == 0, result.stderr
     answer = json.loads(result.stdout)
     assert (answer["workload"]["name"], answer["workload"]["scale"], answer["mode"]) == ("layer", "1/8", "forward")

@@ -317,8 +317,8 @@ def test_a_notebook_records_with_a_graph(tmp_path, lab):
 
 @pytest.mark.heavy
 def test_a_workload_of_the_literature(tmp_path, lab):
-    command = ("literature", "layer", "--hidden", 16, "--batch", 2, "--sequence", 8, "--implementation", "tensorrt")
-    done = lab(*command, "--batches", 10, "--out", tmp_path)
+    command = ("lstm-literature", "record", "layer", "--implementation", "tensorrt")
+    done = lab(*command, "--hidden", 16, "--batch", 2, "--sequence", 8, "--batches", 10, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     (recording,) = folders.read_many(tmp_path)
     assert recording.configuration.device_name == SHIM_NAME and len(recording.timed_ns) == 10

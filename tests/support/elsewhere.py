@@ -203,7 +203,7 @@ INSTALLER = (
     HOOK + "test_another_hook_stays_and_can_call_ours",
 )
 FILES = ("store", "test_setup.py", "cli/test_main.py")
-COMMANDS = "literature/test_session.py::test_the_command_of_a_configuration_gives_the_same_configuration"
+COMMANDS = "literature/test_preparer.py::test_the_command_of_a_configuration_gives_the_same_configuration"
 
 SURROUNDINGS = {
     **{

@@ -15,11 +15,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from lstm_trt.config.configuration import Options
-from lstm_trt.config.errors import RunFailed, UsageError
 from lstm_literature import implementations
 from lstm_literature.data import Batch, make_batch, make_weights, weight_shapes
 from lstm_literature.workloads import WORKLOADS, LiteratureWorkload
+from lstm_trt.config.configuration import Options
+from lstm_trt.config.errors import RunFailed, UsageError
 from lstm_trt.runtimes.base import Request
 
 STEPS = 20

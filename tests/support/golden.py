@@ -22,7 +22,7 @@ TEXTS = {
     "scaling": ["scaling", "data/epyc/layers"],
     "replay": ["replay", "data/epyc/confirm", "--period-us", "400", "--deadline-us", "1000"],
     "summarize": ["summarize", "data/epyc/arrivals", "--by-round"],
-    "literature": ["literature", "cell", "layer", "--table", "--out", "data/xeon/literature"],
+    "literature": ["lstm-literature", "table", "cell", "layer", "--out", "data/xeon/literature"],
 }
 #: The last digits of sums can differ between processors.
 RELATIVE = 1e-9
@@ -32,7 +32,7 @@ def run(arguments: list[str]) -> tuple[int, object]:
     """Exit status and JSON of a command, run in the project's folder."""
     result = run_here(arguments)
     found = json.loads(result.stdout)
-    if "--list" in arguments:  # which of them are ready depends on what is installed
+    if "list" in arguments:  # which of them are ready depends on what is installed
         found["implementations"] = list(found["implementations"])
     return result.returncode, found
 

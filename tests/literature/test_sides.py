@@ -8,12 +8,11 @@ from dataclasses import replace
 import pytest
 from matplotlib.lines import Line2D
 
-from lstm_trt import registry
-from lstm_trt.config.errors import UsageError
-from lstm_literature import metrics, published, sides
-from lstm_literature.sides import Entry, Side
+from lstm_literature import implementations, metrics, published, sides
 from lstm_literature.pictures import OTHER, bars, color_of, costs, over_size, table_of
+from lstm_literature.sides import Entry, Side
 from lstm_literature.workloads import VARIANTS, WORKLOADS
+from lstm_trt.config.errors import UsageError
 from lstm_trt.plots.style import image_bytes
 from tests.support.pictures import assert_readable
 
@@ -116,9 +115,9 @@ def test_a_scaled_recording_belongs_to_its_variant():
 
 
 def test_the_document_has_one_side_per_device_with_its_empty_cells():
-    sides = {found.name: found for found in sides.printed(published.load("001"), PTB, "training")}
-    assert set(sides) == {"document 001, CPU", "document 001, GPU"}
-    cpu = sides["document 001, CPU"]
+    by_name = {found.name: found for found in sides.printed(published.load("001"), PTB, "training")}
+    assert set(by_name) == {"document 001, CPU", "document 001, GPU"}
+    cpu = by_name["document 001, CPU"]
     assert cpu.ranked[0].implementation == "tensorflow-while-graph" and cpu.ranked[0].seconds == 0.92997
     empty = {entry.implementation for entry in cpu.entries if entry.status == "empty"}
     assert empty == {
@@ -202,7 +201,7 @@ def test_every_published_implementation_is_one_of_this_package_or_has_a_successo
         for row in published.of(document)
         if row.statistic in published.TYPICAL
     }
-    own = set(registry.table("IMPLEMENTATIONS"))
+    own = set(implementations.names())
     assert {name for name in names if name[1] not in own} == set(sides.SUCCESSORS)
     assert sides.successors("002")["keras-theano"] == ("keras-jax", "keras-torch")
     assert set(sides.successors("000")) == {"tvm", "cudnn"} and sides.successors("001") == {}
@@ -231,9 +230,9 @@ def run_markers(picture) -> dict[str, tuple[str, str]]:
 
 
 def test_forward_training_and_scaled_runs_have_their_own_markers():
-    sides = [replace(side(f"{mode} {scaled}", a=0.01), mode=mode, scaled=scaled)
+    four = [replace(side(f"{mode} {scaled}", a=0.01), mode=mode, scaled=scaled)
              for mode in ("forward", "training") for scaled in (False, True)]  # fmt: skip
-    picture = bars(sides, "A title")
+    picture = bars(four, "A title")
     found = run_markers(picture)
     assert len(set(found.values())) == len(found) == 4
     drawn = [(line.get_marker(), line.get_fillstyle()) for ax in picture.axes for line in ax.lines]

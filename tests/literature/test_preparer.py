@@ -12,28 +12,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lstm_literature import commands, implementations, metrics, preparer
+from lstm_literature.data import make_batch, make_weights
+from lstm_literature.preparer import PREPARER, describe_benchmark, protocol_of
+from lstm_literature.training import BETWEEN_NS, SWITCH_NS, check_between_batches, check_losses
+from lstm_literature.workloads import VARIANTS, WORKLOADS, base_of
 from lstm_trt.analysis.summary import summarize
+from lstm_trt.cli.common import options_of
+from lstm_trt.cli.main import parse
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import ParityFailed, RunFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.labels import versions_command
 from lstm_trt.config.shape import LstmShape
-from lstm_literature import implementations, metrics, preparer
-from lstm_literature.data import make_batch, make_weights
-from lstm_literature.preparer import PREPARER, describe_benchmark, protocol_of
-from lstm_literature.workloads import VARIANTS, WORKLOADS, base_of
 from lstm_trt.recorder import pool
 from lstm_trt.recorder.loop import Trials
 from lstm_trt.recorder.parity import check_parity
-from lstm_trt.recorder.session import (
-    BETWEEN_NS,
-    SWITCH_NS,
-    check_between_batches,
-    check_losses,
-    describe,
-    loop_against_batches,
-    record_here,
-)
-from lstm_trt.runtimes.base import Gate, PreparedStep, Request
+from lstm_trt.recorder.session import describe, loop_against_batches, record_here
+from lstm_trt.runtimes.base import PreparedStep, Request
 from lstm_trt.store import consolidated, files, folders, schema
 from lstm_trt.store.samples import groups_of
 from lstm_trt.store.schema import Failure, Recording
@@ -250,11 +245,17 @@ def test_the_gate_has_its_stated_bounds(tmp_path):
     check_parity(step, forward, gate)
     assert np.array_equal(step.inputs["inputs"], make_batch(workload, 3).inputs)
     training = Configuration(TEXT, "x", "1", "a CPU", mode="training")
-    gate = Gate((make_batch(TEXT, 3).by_name(),), {"loss": np.array([2.0])}, 3)
+    np.save(tmp_path / "answers.npy", np.array([2.0]))
+    gate = PREPARER.gate(training, {"gate_seed": 3, "answers_path": str(tmp_path / "answers.npy")})
     check_parity(_FixedStep(loss=2 * (1 + 9e-5)), training, gate)
     for wrong in (2 * (1 + 2e-4), float("nan")):
         with pytest.raises(ParityFailed, match="first loss"):
             check_parity(_FixedStep(loss=wrong), training, gate)
+
+
+def between(trials) -> list[str]:
+    """The warnings of these trials."""
+    return check_between_batches(trials.columns, trials.self_check)
 
 
 def loop(
@@ -278,31 +279,31 @@ def test_the_time_of_the_loop_excludes_the_time_between_blocks():
     clean = loop([5_000] * 10)
     # Eight gaps of 5 us are within the two blocks; the gap between the blocks is not part of the loop.
     assert clean.self_check == {"batches_ns": 10_000_000, "batches_loop_ns": 10_040_000}
-    assert check_between_batches(clean) == []
+    assert between(clean) == []
 
 
 def test_unexplained_time_between_the_batches_causes_a_warning():
-    (warning,) = check_between_batches(loop([5_000, 5_000, 400_000] * 4))
+    (warning,) = between(loop([5_000, 5_000, 400_000] * 4))
     assert all(number in warning for number in ("0.84 ms", "12.8 ms", "0.24 ms"))
     # As on a busy machine: 0.14 ms of 5.34 ms is the recorder's own work after each of eight batches.
-    assert check_between_batches(loop([23_000] * 8, 650_000)) == []
+    assert between(loop([23_000] * 8, 650_000)) == []
     # In a long loop the limit is 1 %, independent of the number of batches.
-    assert check_between_batches(loop([900_000] * 10, 100_000_000)) == []
-    assert check_between_batches(loop([1_300_000] * 10, 100_000_000)) != []
+    assert between(loop([900_000] * 10, 100_000_000)) == []
+    assert between(loop([1_300_000] * 10, 100_000_000)) != []
 
 
 def test_a_counted_context_switch_explains_a_time_slice_between_the_batches():
     gaps = [5_000, SWITCH_NS // 2, 5_000, SWITCH_NS, 5_000, 5_000]
-    assert check_between_batches(loop(gaps)) != [] and check_between_batches(loop(gaps, switches=1)) != []
-    assert check_between_batches(loop(gaps, switches=2)) == []
-    assert check_between_batches(loop([*gaps[:3], 2 * SWITCH_NS + 6 * BETWEEN_NS, *gaps[4:]], switches=2)) != []
+    assert between(loop(gaps)) != [] and between(loop(gaps, switches=1)) != []
+    assert between(loop(gaps, switches=2)) == []
+    assert between(loop([*gaps[:3], 2 * SWITCH_NS + 6 * BETWEEN_NS, *gaps[4:]], switches=2)) != []
 
 
 def test_batches_longer_than_their_loop_are_an_error():
     inconsistent = loop([5_000] * 10)
     inconsistent.self_check["batches_ns"] = inconsistent.self_check["batches_loop_ns"] + 1
     with pytest.raises(RunFailed, match="self-check"):
-        check_between_batches(inconsistent)
+        between(inconsistent)
 
 
 def test_a_slow_recorder_causes_a_warning_and_no_failure(monkeypatch, tmp_path):
@@ -316,7 +317,7 @@ def test_a_slow_recorder_causes_a_warning_and_no_failure(monkeypatch, tmp_path):
         return getrusage(who)
 
     monkeypatch.setattr(resource, "getrusage", slow_reading)
-    monkeypatch.setattr("lstm_trt.recorder.session.LOOP_BOUND", 0.0)  # the batches may take long here
+    monkeypatch.setattr("lstm_literature.training.LOOP_BOUND", 0.0)  # the batches may take long here
     recording = record_here(configuration, reference)
     assert any("between the batches" in text for text in recording.provenance["warnings"])
     assert files.read(files.write(recording, tmp_path)).provenance["warnings"] == recording.provenance["warnings"]
@@ -446,11 +447,6 @@ def test_summary_groups_and_consolidation_include_them(folder, tmp_path):
 
 
 def test_the_command_of_a_configuration_gives_the_same_configuration(tmp_path):
-    from lstm_trt.cli import versions
-    from lstm_trt.cli.common import options_of
-    from lstm_trt.cli.literature import configurations
-    from lstm_trt.cli.main import parse
-
     for workload, scale, name, mode in (
         (WORKLOADS["ptb-lm"], "1/8", "pytorch-fused-eager", "training"),
         (WORKLOADS["layer"].variant(batch=128, sequence=100, hidden=128), "1/3", "onnxruntime", "forward"),
@@ -459,11 +455,10 @@ def test_the_command_of_a_configuration_gives_the_same_configuration(tmp_path):
     ):
         configuration = describe_benchmark(workload, name, mode, scale=scale, batches=4, warmup=1, seed=3)
         arguments = shlex.split(configuration.workload.command(configuration, tmp_path))[1:]
-        assert [item.id for item in configurations(parse(arguments))] == [configuration.id]
+        assert [item.id for item in commands.configurations(parse(arguments, commands.PROGRAM))] == [configuration.id]
         line = versions_command("a-library", ("1.0", "2.0"), configuration, tmp_path, 3)
-        given = parse(shlex.split(line)[1:])
-        asked = versions._workload(given)
-        protocol, options = versions._protocol(given, asked), options_of(given)
+        given = parse(shlex.split(line)[1:], commands.PROGRAM)
+        (asked, protocol), options = commands.version_workload(given), options_of(given)
         assert describe(asked, given.runtime, protocol, options, given.mode).id == configuration.id
         assert (given.library, given.versions, given.rounds) == ("a-library", ["1.0", "2.0"], 3)
 
@@ -484,7 +479,7 @@ def test_without_its_environment_a_named_implementation_is_refused_and_others_ar
     def refuse(library: str, version: str, *more: object) -> None:
         raise UsageError(f"cannot install {library} {version}: no network")
 
-    monkeypatch.setattr(session, "described", refuse)
+    monkeypatch.setattr(preparer, "described", refuse)
     own, other = (Configuration(WORKLOADS["layer"], name, "1", "a CPU") for name in ("mxnet-one-call", "onnxruntime"))
     with pytest.raises(UsageError, match=r"^cannot install mxnet 1\.9\.1"):
         preparer.interpreters([own, other], lambda line: None)

@@ -1,0 +1,70 @@
+"""The two packages in a copy without metadata, as in a checkout that was never installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from lstm_trt import registry
+from lstm_trt.config.configuration import Protocol
+from lstm_trt.config.shape import LstmShape
+from lstm_trt.recorder.pool import record
+from tests.conftest import ROOT
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """A folder with the packages, and a function that runs a module in a Python that finds them there only."""
+    folder, site = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("site")
+    for name in ("lstm_trt", "lstm_literature"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if "lstm_trt" not in path.name:
+            (site / path.name).symlink_to(path)
+
+    def run(*arguments: object) -> str:
+        line = [sys.executable, "-S", "-m", *map(str, arguments)]
+        environment = os.environ | {"PYTHONPATH": str(site)}
+        done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return folder, run
+
+
+def test_the_literature_is_recorded_and_read_by_both(copy):
+    folder, run = copy
+    asked = ("layer", "--implementation", "onnxruntime", "--scale", "1/8", "--batches", 3, "--out", "rec")
+    rows = json.loads(run("lstm_literature", "record", *asked, "--quiet", "--format", "json"))
+    assert {row["implementation"] for row in rows} == {"onnxruntime"} and rows[0]["n"] == 3
+    assert "layer-4x1x32@1/8" in run("lstm_trt", "summarize", "rec")
+    assert "pytorch-one-call-eager" in run("lstm_trt", "summarize", ROOT / "data/xeon/literature")
+    found = run("lstm_trt", "doctor", "--format", "json")
+    assert {row["implementation"] for row in json.loads(found)["implementations"]} >= {"onnxruntime", "jax-scan"}
+    where = "import lstm_trt, lstm_literature; print(lstm_trt.__file__, lstm_literature.__file__)"
+    (folder / "where.py").write_text(where)
+    assert all(path.startswith(str(folder)) for path in run("where").split())
+
+
+def test_what_a_program_adds_travels_to_the_process_that_records(tmp_path, monkeypatch):
+    (tmp_path / "planted_runtime.py").write_text(
+        "from lstm_trt.runtimes.onnxruntime import *\n"
+        "from lstm_trt.runtimes import onnxruntime as _real\n"
+        "NAME = 'planted'\n"
+        "availability, prepare = _real.availability, _real.prepare\n"
+        "NEEDS_ONNX, DEVICES, PRECISIONS, DISTRIBUTION = True, ('cpu',), {'cpu': ('fp32',)}, 'onnxruntime'\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(registry, "added", {})
+    registry.add("RUNTIMES", "planted", "planted_runtime")
+    registry.add("RUNTIMES", "c", "planted_runtime")  # what ships stays
+    recording = record(LstmShape(1, 8, 4), "planted", Protocol(trials=20, warmup=2), control=False)
+    assert recording.configuration.runtime == "planted" and len(recording.timed_ns) == 20
+    assert registry.table("RUNTIMES")["c"] == registry.RUNTIMES["c"]
