@@ -37,7 +37,13 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     if config.option.seed is None:
-        config.option.seed = secrets.randbits(32)
+        config.option.seed = getattr(config, "workerinput", {}).get("seed") or secrets.randbits(32)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """The processes of pytest-xdist have the seed of the one that started them."""
+    node.workerinput["seed"] = node.config.option.seed
 
 
 def pytest_report_header(config):
