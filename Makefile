@@ -122,10 +122,10 @@ $(FRAMEWORKS)/.pycuda: | $(FRAMEWORKS)/.frameworks
 .tests-of-frameworks:
 	$(FRAMEWORKS)/bin/python $(PYTEST) tests/frameworks
 
-# PyCUDA, which only the second part uses, is built on one core meanwhile.
+# PyCUDA, which only the second part uses, is built on one core meanwhile. Heavy tests often wait: twice the processes.
 test-frameworks: $(FRAMEWORKS)/.frameworks
 	@$(MAKE) --no-print-directory -j2 $(FRAMEWORKS)/.pycuda .tests-of-frameworks
-	$(FRAMEWORKS)/bin/python $(PYTEST) -m heavy --ignore tests/frameworks tests
+	$(FRAMEWORKS)/bin/python $(PYTEST) -n $(shell expr 2 \* $(TEST_PROCESSES)) -m heavy --ignore tests/frameworks tests
 
 # Resumes if interrupted.
 literature: $(FRAMEWORKS)/.frameworks

@@ -38,7 +38,13 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     if config.option.seed is None:
-        config.option.seed = secrets.randbits(32)
+        config.option.seed = getattr(config, "workerinput", {}).get("seed") or secrets.randbits(32)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """The processes of pytest-xdist have the seed of the one that started them."""
+    node.workerinput["seed"] = node.config.option.seed
 
 
 def pytest_report_header(config):
@@ -145,13 +151,33 @@ def heeded_interrupts():
     signal.signal(signal.SIGINT, before)
 
 
-def rest_is_heavy(cases: Iterable, quick: Callable[..., bool]) -> list:
-    """Cases for `parametrize`, of which `make test` runs those that are `quick`, and the heavy part all others."""
+def rest_is_heavy(cases: Iterable, quick: Callable[..., bool], one_in: int = 1) -> list:
+    """Cases for `parametrize`, of which `make test` runs those that are `quick`, and the heavy part the others.
+
+    Of these it runs one in `one_in`, chosen by the seed, so that all have their turn.
+    """
     marked = []
     for case in cases:
         values = case if isinstance(case, tuple) else (case,)
-        marked.append(pytest.param(*values, marks=() if quick(*values) else pytest.mark.heavy))
+        marked.append(pytest.param(*values, marks=() if quick(*values) else [pytest.mark.heavy, sampled(one_in)]))
     return marked
+
+
+def sampled(one_in: int) -> pytest.MarkDecorator:
+    """A mark for the cases of a test of which one in so many runs, chosen by the seed."""
+    return pytest.mark.sampled(one_in)
+
+
+def of_this_seed(items: list[pytest.Item], seed: int) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """The items that run under this seed, and the sampled ones that do not."""
+    chosen, others, places = [], [], {}
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        one_in = mark.args[0] if mark else 1
+        test = item.nodeid.partition("[")[0]
+        places[test, one_in] = places.get((test, one_in), seed - 1) + 1
+        (chosen if places[test, one_in] % one_in == 0 else others).append(item)
+    return chosen, others
 
 
 def wait_for(condition, seconds: float = 120.0, process: subprocess.Popen | None = None) -> bool:
@@ -301,8 +327,10 @@ def place(path: Path) -> int:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(items, config):
     """Order the files; tests that draw random numbers are marked; GPU tests skip where there is no GPU."""
+    items[:], others = of_this_seed(items, config.option.seed)
+    config.hook.pytest_deselected(items=others)
     items.sort(key=lambda item: place(item.path))
     for item in items:
         if "seed" in item.fixturenames:

@@ -74,5 +74,5 @@ def test_every_random_test_is_in_the_table_and_the_tails_add_up_to_less_than_one
     assert {file: sorted(names) for file, names in table.items()} == expected
     assert 0 < total < 1e-3
     # Fixtures for several files are not looked for in them.
-    assert drawing(ROOT / "tests/conftest.py") == ["own_id", "rng"]
+    assert drawing(ROOT / "tests/conftest.py") == ["of_this_seed", "own_id", "rng"]
     assert not any(map(drawing, (ROOT / "tests").glob("*/conftest.py")))

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from lstm_trt.config.errors import UsageError
-from tests.conftest import ROOT
+from tests.conftest import ROOT, sampled
 from tests.store.test_samples import put
 from tests.support.planted_latencies import even
 
@@ -176,6 +176,7 @@ NETWORKS = {
 
 
 @pytest.mark.heavy
+@sampled(3)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_network_of_a_file(network, lab, tmp_path):
     sizes, stream = NETWORKS[network]

@@ -32,7 +32,8 @@ GPU = (
         pytest.param("pycuda", "heavy or not heavy", marks=pytest.mark.heavy),
     ],
 )
-def test_the_cuda_paths_over_a_driver_made_of_host_memory(tmp_path, layer, part):
+def test_the_cuda_paths_over_a_driver_made_of_host_memory(tmp_path, layer, part, pytestconfig):
+    """A heavy test runs on one of the two layers, by the seed."""
     pytest.importorskip("cuda.bindings.driver")
     user = None  # without it PyCUDA cannot be loaded
     if layer == "pycuda":
@@ -42,6 +43,7 @@ def test_the_cuda_paths_over_a_driver_made_of_host_memory(tmp_path, layer, part)
     file = "tests/runtimes/test_tensorrt_runtime.py"
     names = [f"{file}::{name}" for name in ("test_names_used_on_pycuda_are_there", *GPU)]
     command = [sys.executable, "-m", "pytest", "tests/shim", *names, "-q", "-p", "no:cacheprovider", "-m", part]
-    environment = shim.environment(tmp_path, layer)
+    half = (pytestconfig.option.seed + (layer == "pycuda")) % 2
+    environment = shim.environment(tmp_path, layer) | {"SHIM_HALF": str(half)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -68,7 +68,7 @@ def test_the_runtimes_that_carry_state():
     assert {"tensorrt", "tensorrt-rtx"} <= set(RUNTIMES)
 
 
-@pytest.mark.parametrize(("name", "shape", "precision"), rest_is_heavy(cases(), is_quick))
+@pytest.mark.parametrize(("name", "shape", "precision"), rest_is_heavy(cases(), is_quick, one_in=3))
 def test_calls_of_a_few_samples_equal_one_pass(tmp_path, name, shape, precision):
     if (name, precision) == ("openvino", "bf16") and not openvino.BFLOAT16_FLAGS & cpuinfo_flags():
         pytest.skip("this processor does not compute in bf16")

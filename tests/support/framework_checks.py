@@ -256,9 +256,8 @@ def assert_gates_are_in_pytorchs_order(name: str) -> None:
         assert apart(found, reference_outputs(workload, reordered(weights, order))) > 1e-2
 
 
-def assert_both_bias_vectors_are_used(name: str) -> None:
+def assert_both_bias_vectors_are_used(name: str, workload: LiteratureWorkload = FORWARD["stack"]) -> None:
     """Only the sum of the bias vectors matters, and omitting either changes the outputs."""
-    workload = FORWARD["stack"]
     weights, _ = given(workload)
     outputs = []
     for scale_ih, scale_hh in ((1.0, 1.0), (0.0, 1.0), (1.0, 0.0)):
