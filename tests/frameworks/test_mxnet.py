@@ -140,7 +140,7 @@ def test_the_command_line_records_it_beside_others(found, lab, tmp_path):
     """In the environment that the fixture has made, next to an implementation of the current one."""
     for workload, mode in (("layer", "forward"), ("text-classifier", "training")):
         names = (NAME, "pytorch-one-call-eager")
-        command = ("literature", workload, "--implementation", *names, "--scale", "1/8", "--batches", 5)
+        command = ("lstm-literature", "record", workload, "--implementation", *names, "--scale", "1/8", "--batches", 5)
         done = lab(*command, "--out", tmp_path)
         assert done.returncode == 0 and "2 recorded, 0 failed" in done.stderr and "installing" not in done.stderr
         recorded = {
