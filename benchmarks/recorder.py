@@ -24,7 +24,7 @@ from lstm_trt.export.to_onnx import INPUT
 from lstm_trt.machine import counters
 from lstm_trt.machine.linux import choose_cores
 from lstm_trt.recorder.loop import quiet_collector, run_trials
-from lstm_trt.recorder.session import pin
+from lstm_trt.recorder.prepare import pin
 from lstm_trt.runtimes.base import Request
 
 LIMIT = 1.01

@@ -27,7 +27,7 @@ from lstm_trt.config.shape import Grid
 from lstm_trt.config.workload import Workload
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.recorder import pool
-from lstm_trt.recorder.session import describe
+from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.sweep import plan, run_sweep
 from lstm_trt.runtimes import load as load_runtime
 from lstm_trt.store import folders

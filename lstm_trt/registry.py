@@ -35,9 +35,9 @@ WORKLOADS = {
 
 #: Workload kind -> object that prepares it (`runtimes.base.Preparer`).
 PREPARERS = {
-    "stacked-lstm": "lstm_trt.recorder.shapes:PREPARER",
-    "onnx-network": "lstm_trt.recorder.own:PREPARER",
-    "step": "lstm_trt.recorder.step:PREPARER",
+    "stacked-lstm": "lstm_trt.recorder.preparers.stacked:PREPARER",
+    "onnx-network": "lstm_trt.recorder.preparers.onnx:PREPARER",
+    "step": "lstm_trt.recorder.preparers.step:PREPARER",
 }
 
 #: Command -> its group and its summary in `lstm-trt --help`, in this order. Its module is `lstm_trt.cli.<command>`,
@@ -101,7 +101,7 @@ API = {
     "check_engine": "lstm_trt.export.engine:check_file",
     "EngineOptions": "lstm_trt.export.engine:EngineOptions",
     "plots": "lstm_trt.plots",
-    "describe": "lstm_trt.recorder.session:describe",
+    "describe": "lstm_trt.recorder.describe:describe",
     "record": "lstm_trt.recorder.pool:record",
     "soak": "lstm_trt.recorder.soak:soak",
     "sweep": "lstm_trt.recorder.sweep:sweep",

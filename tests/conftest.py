@@ -305,7 +305,7 @@ LONGEST = (
     "recorder/test_soak",
     "export/test_engine",
     "analysis/test_deadline",
-    "recorder/test_session",
+    "recorder/test_prepare",
     "plots/test_pages",
     "recorder/test_arrivals",
     "test_shim",
@@ -315,7 +315,7 @@ LONGEST = (
     "test_rerun",
     "cli/test_literature",
     "recorder/test_other_kind",
-    "machine/test_floor",
+    "machine/test_roofline",
     "test_notebooks",
 )
 

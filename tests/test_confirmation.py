@@ -135,7 +135,7 @@ def test_recording_again_here(tmp_path, monkeypatch):
     The latencies that are written are planted, in place of those that this machine and its neighbours make.
     """
     from lstm_trt.recorder import pool
-    from lstm_trt.recorder.session import describe
+    from lstm_trt.recorder.describe import describe
 
     shape, started = LstmShape(1, 8, 4), [1000]
 

@@ -17,22 +17,17 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT
 from lstm_trt.cli.main import EXIT_FAILED, EXIT_STOPPED, show
 from lstm_trt.config.configuration import ARRIVALS, DEVICE_CLOCKS, PRECISIONS, TIERS, WAITS, Options, Protocol
 from lstm_trt.config.errors import NotATable, UsageError
 from lstm_trt.config.format import count, listed
 from lstm_trt.config.shape import AXES, LstmShape
 from lstm_trt.config.step import Step
-from lstm_trt.export.own_network import OnnxNetwork
-from lstm_trt.export.read_onnx import read_symbols
-from lstm_trt.plots import FORMATS
-from lstm_trt.store.runs import Runs, load
-from lstm_trt.store.tables import UNIT_NS
 
 if TYPE_CHECKING:
     from lstm_trt.config.workload import Workload
     from lstm_trt.recorder.sweep import Report
+    from lstm_trt.store.runs import Runs
 
 PATH_HELP = (
     "recordings (file or folder), or a table of latencies (CSV, Parquet, JSON, .npy, plain text; also .gz), a folder of"
@@ -134,6 +129,9 @@ def own_workloads(arguments: argparse.Namespace) -> list[Workload]:
             if value:
                 raise UsageError(f"--{flag} is for ONNX files: give one with --onnx")
         return own_steps(steps)
+    from lstm_trt.export.own_network import OnnxNetwork
+    from lstm_trt.export.read_onnx import read_symbols
+
     sizes, states = (
         _size_values(arguments.size),
         dict(_pair("--state", "INPUT=OUTPUT", text) for text in arguments.state),
@@ -305,6 +303,8 @@ def path_argument(parser: argparse.ArgumentParser, meaning: str = PATH_HELP) -> 
 
 def table_arguments(parser: argparse.ArgumentParser, *, grouped: bool = True) -> None:
     """Add options for tables recorded elsewhere; `grouped` adds those that assign rows to configurations."""
+    from lstm_trt.store.tables import UNIT_NS
+
     group = parser.add_argument_group("tables recorded elsewhere")
     add = group.add_argument
     column = "column of the latencies (default: latency_ns, _us, _ms or _s, or the only column that states a unit)"
@@ -323,12 +323,16 @@ def table_arguments(parser: argparse.ArgumentParser, *, grouped: bool = True) ->
 
 def load_runs(arguments: argparse.Namespace, path: Path | Sequence[Path]) -> Runs:
     """Load the runs of paths with the options of `table_arguments`."""
+    from lstm_trt.store.runs import load
+
     names = ("column", "unit", "group_by", "causes", "one_group", "drop_missing")
     return load(path, rename=renames(arguments.rename), **{name: getattr(arguments, name) for name in names})
 
 
 def load_sides(arguments: argparse.Namespace, *paths: Path) -> list[Runs]:
     """Load the runs of each path; the options of `table_arguments` are for those that are tables, at least one."""
+    from lstm_trt.store.runs import load
+
     sides, refused = [], []
     for path in paths:
         try:
@@ -371,6 +375,8 @@ def _us_of_ms(text: str) -> float:
 
 def comparison_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the smallest relevant difference and the confidence of a comparison."""
+    from lstm_trt.analysis.quantiles import EFFECT
+
     effect = "smallest relative difference that is relevant (default %(default)s)"
     parser.add_argument("--effect", type=float, default=EFFECT, metavar="E", help=effect)
     confidence_argument(parser, "confidence of each comparison")
@@ -378,6 +384,8 @@ def comparison_arguments(parser: argparse.ArgumentParser) -> None:
 
 def confidence_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
     """Add --confidence."""
+    from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
+
     parser.add_argument(
         "--confidence", type=float, default=DEFAULT_CONFIDENCE, metavar="C", help=f"{meaning} (default %(default)s)"
     )
@@ -414,6 +422,8 @@ def warn(warnings: Iterable[str]) -> None:
 
 def figure_arguments(parser: argparse.ArgumentParser, meaning: str) -> None:
     """Add --figures and --formats."""
+    from lstm_trt.plots import FORMATS
+
     parser.add_argument("--figures", type=Path, metavar="DIR", help=meaning)
     formats = "file formats of the figures (default png)"
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=["png"], help=formats)

@@ -6,7 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from lstm_trt.analysis.summary import summarize
+import numpy as np
+
 from lstm_trt.cli.common import (
     RUNTIME_HELP,
     one_workload,
@@ -24,7 +25,8 @@ from lstm_trt.cli.common import (
 from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count, duration, latency
-from lstm_trt.recorder import pool, soak
+from lstm_trt.recorder import pool
+from lstm_trt.recorder.control import control_text
 from lstm_trt.recorder.loop import clock_text
 from lstm_trt.recorder.parity import nan_text
 from lstm_trt.runtimes.base import preparer_of
@@ -71,6 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
         settings["listener"] = progress
     if arguments.for_time is None:
         return _record(arguments, pool.record(workload, time_limit_s=arguments.time_limit, **settings))
+    from lstm_trt.recorder import soak  # with what reads recordings; others need none of it
+
     for name in ("trials", "tier", "time_limit"):
         if getattr(arguments, name) is not None:
             flag = name.replace("_", "-")
@@ -85,22 +89,35 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _record(arguments: argparse.Namespace, recording: Recording) -> int:
-    """Print the summary of one recording, its control run, what a NaN does, and its path."""
+    """Print the main numbers of one recording, its control run, what a NaN does, and its path."""
     warn(recording.provenance["warnings"])
     path = files.make_folder(arguments.out) / recording.file_name
-    answers, control, clock = summarize([recording]), recording.provenance["control"], recording.provenance["clock"]
+    control, clock = recording.provenance["control"], recording.provenance["clock"]
     nan = recording.provenance["parity"]["nan_reaches_output"]
     if arguments.format == "json":
-        warnings = recording.provenance["warnings"]
+        from lstm_trt.analysis.summary import summarize
+
+        (row,), warnings = summarize([recording]), recording.provenance["warnings"]
         described = {"control": control, "clock": clock, "nan_reaches_output": nan, "warnings": warnings}
-        print_json({"path": str(path), "summary": answers[0].as_dict(), **described})
+        print_json({"path": str(path), "summary": row.as_dict(), **described})
         return 0
-    show(answers)
-    for text in (soak.control_text(control) if control else "", clock_text(clock), nan_text(nan)):
+    show(latencies_text(recording))
+    for text in (control_text(control) if control else "", clock_text(clock), nan_text(nan)):
         if text:
             show(text)
     print(path)
     return 0
+
+
+def latencies_text(recording: Recording) -> str:
+    """Number, maximum, 99th percentile (the order statistic at rank 0.99 n, rounded up) and median, in us."""
+    ordered = np.sort(recording.timed_ns)
+    n = len(ordered)
+    if not n:
+        return "no trials after warm-up"
+    numbers = {"max": ordered[-1], "p99": ordered[-(-99 * n // 100) - 1], "median": ordered[-(-n // 2) - 1]}
+    texts = [f"{name} {latency(value / 1e3)}" for name, value in numbers.items()]
+    return f"{count(n, 'trial')} after warm-up: {', '.join(texts)}"
 
 
 class _Progress:

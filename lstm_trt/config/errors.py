@@ -6,10 +6,22 @@ Any other exception is a bug: its traceback is printed and the exit status is 70
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 STAGES = ("export", "build", "parity", "run", "memory", "time")
+
+
+#: Locations in the source code of TensorRT, which do not help its users.
+_SOURCE = re.compile(r"[;.]?\s*In \w+ at /\S+?:\d+\)?|^I\w+::\w+: |Error Code \d+: |\[\w+\.cpp:\d+: ~?\w+\]\s*")
+
+
+def one_line(error: object, limit: int = 300) -> str:
+    """An exception or message without line breaks and without locations in the source code of TensorRT."""
+    text = " ".join(_SOURCE.sub("", " ".join(str(error).split())).split())
+    text = text or type(error).__name__
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def first_line(error: BaseException) -> str:

@@ -1,6 +1,6 @@
 """A step of the user's own: an importable function returns what is timed.
 
-It is a workload like any other, of which only the name is known; `recorder/step.py` prepares it.
+It is a workload like any other, of which only the name is known; `recorder/preparers/step.py` prepares it.
 """
 
 from __future__ import annotations

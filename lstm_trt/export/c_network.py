@@ -17,8 +17,7 @@ import numpy as np
 
 from lstm_trt.config.errors import BuildFailed, first_line
 from lstm_trt.config.workload import State
-from lstm_trt.export.evaluate import RECURRENT
-from lstm_trt.export.onnx_checks import INPUT_NAMES, label, read
+from lstm_trt.export.onnx_checks import INPUT_NAMES, RECURRENT, label, read
 
 if TYPE_CHECKING:
     import onnx

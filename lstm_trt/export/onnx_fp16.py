@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lstm_trt.config.errors import BuildFailed
-from lstm_trt.export.trt import one_line
+from lstm_trt.config.errors import BuildFailed, one_line
 
 if TYPE_CHECKING:
     import onnx

@@ -18,7 +18,7 @@ from lstm_trt.config.errors import ExportFailed, UsageError, first_line
 from lstm_trt.config.format import bytes_text, listed
 from lstm_trt.config.workload import RecurrentLayer, State
 from lstm_trt.export import onnx_checks
-from lstm_trt.export.evaluate import RECURRENT
+from lstm_trt.export.onnx_checks import RECURRENT
 from lstm_trt.export.to_onnx import sizes_of, with_sizes
 from lstm_trt.machine.linux import available_memory_bytes
 from lstm_trt.store import cache

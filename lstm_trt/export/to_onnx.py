@@ -24,7 +24,7 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import Workload
 from lstm_trt.export.network import build_module, make_weights
 from lstm_trt.machine.facts import installed_version
-from lstm_trt.store import cache, files
+from lstm_trt.store import files
 
 if TYPE_CHECKING:
     import onnx
@@ -59,6 +59,8 @@ def export_network(
     already exist. Raises `ExportFailed` if the exporter or
     the ONNX checker fails, `UsageError` for a negative seed.
     """
+    from lstm_trt.store import cache
+
     if seed < 0:
         raise UsageError(f"seed must be at least 0, not {seed}")
     identity = {
@@ -118,13 +120,15 @@ def export_onnx(
     Raises `UsageError` if the folder cannot be written or the shape does not have the mode, and the errors of
     `export_network`.
     """
+    from lstm_trt.store.cache import sha256
+
     shape.check_mode(mode)
     folder = files.make_folder(Path(folder))
     network = export_network(shape, seed, mode=mode)
     content = network.path.read_bytes() if symbolic else static_model(network.path, shape)
     name = f"{shape.layers}x{shape.hidden}-symbolic{'-bi' * (shape.directions == 2)}" if symbolic else shape.label
     path = files.put(folder / f"{name}{'' if mode == 'forward' else f'-{mode}'}.onnx", content)
-    return OnnxFile(path, shape, symbolic, cache.sha256(content), len(content), mode)
+    return OnnxFile(path, shape, symbolic, sha256(content), len(content), mode)
 
 
 def _export(shape: LstmShape, weights: dict[str, np.ndarray], mode: str) -> bytes:

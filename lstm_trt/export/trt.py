@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 
-from lstm_trt.config.errors import RuntimeUnavailable
+from lstm_trt.config.errors import RuntimeUnavailable, one_line
 from lstm_trt.machine import gpu as machine_gpu
 from lstm_trt.machine.facts import installed_version
 
@@ -102,9 +102,6 @@ ERRORS = ("ERROR", "INTERNAL_ERROR")
 #: are the cause only if there is no other message.
 _NOISE = re.compile(r"^--- |^ModelImporter\.cpp:\d+: (While parsing|---)|catchCudaError|CUDA initialization failure")
 
-#: Locations in the source code of TensorRT, which do not help its users.
-_SOURCE = re.compile(r"[;.]?\s*In \w+ at /\S+?:\d+\)?|^I\w+::\w+: |Error Code \d+: |\[\w+\.cpp:\d+: ~?\w+\]\s*")
-
 
 def errors_of(lines: Iterable[tuple[str, str]]) -> str:
     """The first meaningful error among messages, as one line; "" without one."""
@@ -112,13 +109,6 @@ def errors_of(lines: Iterable[tuple[str, str]]) -> str:
     causes = [text for text in errors if not _NOISE.search(text)]
     causes = causes or [text for text in errors if "CUDA initialization failure" in text] or errors
     return one_line(causes[0]) if causes else ""
-
-
-def one_line(error: object, limit: int = 300) -> str:
-    """An exception or message without line breaks and without locations in the source code of TensorRT."""
-    text = " ".join(_SOURCE.sub("", " ".join(str(error).split())).split())
-    text = text or type(error).__name__
-    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def gpu() -> dict | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lstm_trt.config.format import count
-from lstm_trt.machine import facts, floor, gpu, linux
+from lstm_trt.machine import facts, gpu, linux, roofline
 from lstm_trt.machine.linux import ROOT, read_int, read_text
 
 VERDICTS = ("good", "attention", "unknown")
@@ -273,8 +273,8 @@ def huge_pages(root: Path) -> Found:
 @check("roofline bound")
 def roofline_bound(root: Path) -> Found:
     try:
-        name = floor.core_probe(root).name
-    except floor.NoBound as reason:
+        name = roofline.core_probe(root).name
+    except roofline.NoBound as reason:
         return "none", "unknown", str(reason)
     return f"measured with {name}", "good", "no float32 implementation on these cores can be faster"
 

@@ -35,8 +35,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lstm_trt.machine import linux
-from lstm_trt.machine.gpu import READINGS as GPU_READINGS
-from lstm_trt.machine.gpu import Nvml
 from lstm_trt.machine.linux import ROOT
 
 #: Readings that never decrease; all others are gauges.
@@ -154,7 +152,9 @@ class Watcher:
         if len(self.cores) > 1:
             self.names |= {f"cpu_khz_{core}": "gauge" for core in self.cores}
         if device != "cpu":
-            self.names |= dict.fromkeys(GPU_READINGS, "gauge")
+            from lstm_trt.machine.gpu import READINGS
+
+            self.names |= dict.fromkeys(READINGS, "gauge")
         self._files: list[_File] = []
 
     def __enter__(self) -> Watcher:
@@ -172,6 +172,8 @@ class Watcher:
             self._cpuinfo.close()
         self._nvml = self._gpu = None
         if self.device != "cpu":
+            from lstm_trt.machine.gpu import Nvml
+
             self._nvml = Nvml().__enter__()
             self._gpu = self._nvml.device()
         return self

@@ -17,8 +17,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from lstm_trt.machine import gpu, linux
-from lstm_trt.machine.gpu import Nvml
+from lstm_trt.machine import linux
 from lstm_trt.machine.linux import ROOT, read_int, read_text
 
 #: (implementer, part) of Arm cores that have no "model name" in /proc/cpuinfo.
@@ -49,9 +48,15 @@ def cpu_name(root: Path = ROOT) -> str:
     return platform.machine() or "unknown"
 
 
+#: Versions of CUDA that names of packages end with, those of `gpu.REQUIREMENTS`.
+CUDA_MAJORS = (12, 13)
+
+
 @lru_cache(maxsize=1)
 def gpu_name() -> str | None:
     """Name of the GPU that CUDA calls device 0; None without one."""
+    from lstm_trt.machine import gpu
+
     try:
         return gpu.cuda_device().name
     except gpu.NoCudaDevice:
@@ -60,7 +65,7 @@ def gpu_name() -> str | None:
 
 def installed_version(distribution: str) -> str | None:
     """Version of an installed package without importing it, or None; its name can end with a CUDA version."""
-    for name in (distribution, *(f"{distribution}-cu{major}" for major in gpu.REQUIREMENTS)):
+    for name in (distribution, *(f"{distribution}-cu{major}" for major in CUDA_MAJORS)):
         with suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(name)
     return None
@@ -142,7 +147,9 @@ def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, object]:
         "preemption": linux.preemption(root),
     }
     if device != "cpu":
-        with Nvml() as session:
+        from lstm_trt.machine import gpu
+
+        with gpu.Nvml() as session:
             description |= {"gpus": [session.describe(handle) for handle in session.devices], **session.versions()}
         description["cuda_settings"] = gpu.settings()
     return description

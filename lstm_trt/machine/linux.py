@@ -15,6 +15,9 @@ from lstm_trt.config.errors import UsageError
 
 ROOT = Path("/")
 
+#: Environment variables with the number of threads of libraries.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
 
 def read_text(path: str, root: Path = ROOT) -> str | None:
     """Content of a small file without surrounding white space; None if it cannot be read."""

@@ -33,7 +33,7 @@ from matplotlib.ticker import Locator, MaxNLocator
 from lstm_trt.config import format as text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import FORMATS
-from lstm_trt.store.cache import write_whole
+from lstm_trt.store.files import write_whole
 
 #: The formatters of `config.format`, with the separators and signs used in figures.
 number = partial(text.number, separator=text.THIN_SPACE)

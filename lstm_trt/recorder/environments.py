@@ -324,7 +324,7 @@ def environment(
 def describe_there(place: Environment, asked: dict) -> Configuration:
     """The configuration described by `asked` in an environment; imports the library there to verify its version.
 
-    `asked` has the arguments of `recorder.session.describe` as JSON values. Raises
+    `asked` has the arguments of `recorder.describe.describe` as JSON values. Raises
     `EnvironmentBroken` if the library cannot be imported there, or if another version or a module
     outside the environment is imported, and `UsageError` if the configuration is invalid.
     """

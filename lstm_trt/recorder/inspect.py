@@ -19,11 +19,11 @@ from lstm_trt.config.workload import RecurrentLayer
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.to_onnx import static_model
+from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.doctor import Row, rows_of
 from lstm_trt.recorder.parity import nan_text
 from lstm_trt.recorder.pool import WorkerPool
-from lstm_trt.recorder.session import describe
-from lstm_trt.recorder.shapes import roofline_of
+from lstm_trt.recorder.preparers.stacked import roofline_of
 from lstm_trt.store import files
 
 #: One call, since only the preparation and the comparison matter.

@@ -23,10 +23,10 @@ from pathlib import Path
 from lstm_trt.config.configuration import Configuration, Options, Protocol, canonical_json
 from lstm_trt.config.errors import ConfigurationFailed, StoreError, UsageError
 from lstm_trt.config.workload import Workload
-from lstm_trt.machine import facts, gpu
+from lstm_trt.machine import facts
 from lstm_trt.machine.linux import sibling_cores
+from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.process import SILENCE_LIMIT_S, Interpreter, Listener, Process, WorkerLost, memory_limit_bytes
-from lstm_trt.recorder.session import describe
 from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store import files, folders
 from lstm_trt.store.locks import folder_lock, timing_lock
@@ -140,6 +140,8 @@ class WorkerPool:
         others = [key for key in self._workers if (key[1].device, key[2]) == (options.device, place)]
         if not others:
             return
+        from lstm_trt.machine import gpu
+
         with gpu.Nvml() as session:
             if session.one_process_only(place):
                 for key in others:
@@ -284,6 +286,8 @@ def resources(options: Options) -> list[str]:
     """What a recording must have to itself: its physical cores, and the GPU, by its address on the bus."""
     needed = [f"core-{core}" for core in sibling_cores(options.cores)]
     if options.device != "cpu":
+        from lstm_trt.machine import gpu
+
         with suppress(gpu.NoCudaDevice):
             needed.append(f"gpu-{gpu.cuda_device(options.device_index).pci_bus_id}")
     return needed

@@ -23,15 +23,7 @@ import psutil
 from lstm_trt import registry
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import STAGES, ConfigurationFailed, MemoryExhausted, TimeLimitReached
-from lstm_trt.machine import gpu, linux
-
-THREAD_ENVIRONMENT = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
-
+from lstm_trt.machine import linux
 
 POLL_S = 0.25
 
@@ -93,11 +85,13 @@ class Process:
     ) -> None:
         threads = options.threads if options else 1
         interpreter = interpreter or Interpreter()
-        environment = interpreter.environment() | dict.fromkeys(THREAD_ENVIRONMENT, str(threads))
+        environment = interpreter.environment() | dict.fromkeys(linux.THREAD_VARIABLES, str(threads))
         self._patience_s = 0.5
         if options and options.device != "cpu":
             self._patience_s = 10.0  # freeing a GPU takes longer
             if options.device_index:
+                from lstm_trt.machine import gpu
+
                 environment["CUDA_VISIBLE_DEVICES"] = gpu.visible(options.device_index)
         self._log = log_folder / f"{name}.log"
         self._connection, theirs = Pipe()

@@ -25,11 +25,13 @@ from lstm_trt.config.configuration import Configuration, Options, Protocol, warn
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count
 from lstm_trt.config.workload import Workload
+from lstm_trt.recorder.control import control_text
+from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.loop import Loop, clock_text
 from lstm_trt.recorder.parity import nan_text
 from lstm_trt.recorder.pool import WorkerPool, next_round
+from lstm_trt.recorder.prepare import control_of, prepare
 from lstm_trt.recorder.process import Listener
-from lstm_trt.recorder.session import control_of, describe, prepare
 from lstm_trt.recorder.watch import LatencyHistogram, Snapshot, State, snapshot_of, verdict_command
 from lstm_trt.store import files, folders
 from lstm_trt.store.locks import folder_lock
@@ -183,11 +185,6 @@ class Soak:
         lines += [control_text(self.control) if self.control else "", clock_text(self.clock)]
         lines += [nan_text(self.nan_reaches_output)]
         return "\n".join([*filter(None, lines), verdict_command(self.folder)])
-
-
-def control_text(control: dict) -> str:
-    """The control run in one line."""
-    return f"control run of an empty step: max {control['max_us']:.1f} us of {count(control['calls'], 'call')}"
 
 
 @dataclass(frozen=True)

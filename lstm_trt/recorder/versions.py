@@ -31,9 +31,9 @@ from lstm_trt.config.format import microseconds, table
 from lstm_trt.config.labels import versions_command
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine.facts import installed_version
+from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.environments import Environment, Tell, described, normal
 from lstm_trt.recorder.pool import check_limits
-from lstm_trt.recorder.session import describe
 from lstm_trt.recorder.sweep import Report, run_sweep
 from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store import files, folders

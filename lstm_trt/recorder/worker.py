@@ -70,7 +70,7 @@ def reference_job(job: dict, send: Send) -> None:
 def record_job(job: dict, send: Send) -> None:
     """Record one configuration and write its file or its parts."""
     from lstm_trt.config.configuration import Configuration
-    from lstm_trt.recorder.session import pin, record_here
+    from lstm_trt.recorder.prepare import pin, record_here
     from lstm_trt.store import files
 
     configuration, folder = Configuration.from_dict(job["configuration"]), Path(job["folder"])
@@ -101,12 +101,12 @@ def record_job(job: dict, send: Send) -> None:
 def describe_job(job: dict, send: Send) -> None:
     """Report a library's version by its metadata and its module, the module's file, and the configuration or an error.
 
-    The job has `library` and the arguments of `recorder.session.describe` as JSON values. The runtime can have
+    The job has `library` and the arguments of `recorder.describe.describe` as JSON values. The runtime can have
     a function that imports the module; by default it is the one with the library's name.
     """
     from lstm_trt.config.configuration import Options, Protocol
     from lstm_trt.config.workload import workload_from_dict
-    from lstm_trt.recorder.session import describe
+    from lstm_trt.recorder.describe import describe
     from lstm_trt.runtimes.base import preparer_of
 
     workload, name = workload_from_dict(job["workload"]), job["runtime"]

@@ -32,8 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lstm_trt.config.errors import BuildFailed, LabError, MemoryExhausted, RunFailed, RuntimeUnavailable
-from lstm_trt.export.trt import one_line
+from lstm_trt.config.errors import BuildFailed, LabError, MemoryExhausted, RunFailed, RuntimeUnavailable, one_line
 from lstm_trt.machine import gpu
 
 BINDINGS_REMEDY = "make gpu"

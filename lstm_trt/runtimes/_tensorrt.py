@@ -40,6 +40,7 @@ from lstm_trt.config.errors import (
     RuntimeUnavailable,
     building,
     is_memory_message,
+    one_line,
 )
 from lstm_trt.export import build, onnx_checks
 from lstm_trt.export import engine as export_engine
@@ -112,7 +113,7 @@ class TensorRtRuntime:
         except RuntimeUnavailable as error:
             reason, remedies = error.reason, [error.remedy]
         except Exception as error:  # a broken installation
-            reason = f"{flavour.distribution} cannot be loaded: {export_trt.one_line(error)}"
+            reason = f"{flavour.distribution} cannot be loaded: {one_line(error)}"
         return Availability(False, version, reason=reason, remedy="; ".join(dict.fromkeys(filter(None, remedies))))
 
     def _check_device(self, device: gpu.CudaDevice) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,10 +19,10 @@ from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import BuildFailed, RunFailed, RuntimeUnavailable, UnsupportedPrecision, UsageError
 from lstm_trt.config.workload import State, Workload
-from lstm_trt.export.to_onnx import static_model
 from lstm_trt.machine.facts import gpu_name
-from lstm_trt.machine.gpu import NO_GPU_REMEDY
-from lstm_trt.runtimes._cuda import EventClocks
+
+if TYPE_CHECKING:
+    from lstm_trt.runtimes._cuda import EventClocks
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,8 @@ def on_gpu(version: str | None) -> Availability:
     """Ready if CUDA finds a GPU here, and its name; never raises."""
     name = gpu_name()
     if name is None:
+        from lstm_trt.machine.gpu import NO_GPU_REMEDY
+
         return Availability(False, version, reason="no NVIDIA GPU is visible", remedy=NO_GPU_REMEDY)
     return Availability(True, version, name)
 
@@ -99,6 +101,8 @@ class Request:
 
     def model(self) -> bytes:
         """The ONNX model with static sizes, checked; raises `ExportFailed`."""
+        from lstm_trt.export.to_onnx import static_model
+
         return static_model(self.onnx_path, self.workload)
 
 

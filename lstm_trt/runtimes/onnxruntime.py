@@ -25,7 +25,6 @@ from lstm_trt.config.errors import BuildFailed, building
 from lstm_trt.export import onnx_checks
 from lstm_trt.machine.facts import cpu_name, installed_version
 from lstm_trt.machine.linux import cpuinfo_flags
-from lstm_trt.runtimes import _cuda
 from lstm_trt.runtimes.base import Availability, HostStep, PreparedStep, Request, in_turn, on_gpu
 
 NAME = "onnxruntime"
@@ -100,6 +99,8 @@ def load_libraries(options: Options) -> None:
         return
     if options.precision == "fp32":
         os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
+    from lstm_trt.runtimes import _cuda
+
     _cuda.spin_while_waiting()
     import onnxruntime
 
@@ -206,12 +207,17 @@ class _SessionStep(HostStep):
                     buffers[state.input] = state.zeros()
 
     def facts(self) -> dict:
+        on_gpu = {}
+        if self._options.device != "cpu":
+            from lstm_trt.runtimes import _cuda
+
+            on_gpu = {"host_memory": "pageable", "device_wait": _cuda.scheduling()}
         return {
             "providers": self._session.get_providers() if self._session else [],
             "intra_op_threads": self._options.threads,
             "denormals": "processor setting (session.set_denormal_as_zero is off)",
             "graph_optimization": "all",
-            **({} if self._options.device == "cpu" else {"host_memory": "pageable", "device_wait": _cuda.scheduling()}),
+            **on_gpu,
         }
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import stat
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lstm_trt.config.errors import UsageError
+from lstm_trt.store.files import write_whole
 
 DEFAULT_LIMIT_BYTES = 2 * 2**30
 
@@ -38,23 +38,6 @@ def limit_bytes() -> int:
     if not text.isdigit():
         raise UsageError(f"LSTM_TRT_CACHE_MB must be a whole number of MB, not {text!r}")
     return int(text) * 10**6
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file atomically: under a temporary name, then renamed.
-
-    Raises OSError (disk full, no permission); no partial file is left.
-    """
-    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def sha256(content: bytes) -> str:

@@ -6,13 +6,14 @@ A configuration that failed is stored as a small JSON file next to the recording
 from __future__ import annotations
 
 import json
+import os
+import secrets
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from lstm_trt.config.configuration import Configuration, canonical_json
 from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError, first_line
-from lstm_trt.store.cache import write_whole
 from lstm_trt.store.schema import (
     COLUMNS,
     CONTROL_COLUMNS,
@@ -27,6 +28,23 @@ from lstm_trt.store.schema import (
     numpy_control,
     validate,
 )
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file atomically: under a temporary name, then renamed.
+
+    Raises OSError (disk full, no permission); no partial file is left.
+    """
+    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def write(recording: Recording, folder: Path) -> Path:

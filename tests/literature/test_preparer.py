@@ -25,9 +25,10 @@ from lstm_trt.config.errors import ParityFailed, RunFailed, RuntimeUnavailable, 
 from lstm_trt.config.labels import versions_command
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.recorder import pool
+from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.loop import Trials
 from lstm_trt.recorder.parity import check_parity
-from lstm_trt.recorder.session import describe, loop_against_batches, record_here
+from lstm_trt.recorder.prepare import loop_against_batches, record_here
 from lstm_trt.runtimes.base import PreparedStep, Request
 from lstm_trt.store import consolidated, files, folders, schema
 from lstm_trt.store.samples import groups_of

@@ -13,7 +13,7 @@ from lstm_trt.config.errors import ConfigurationFailed
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.to_onnx import export_onnx
-from lstm_trt.machine import floor
+from lstm_trt.machine import roofline
 from lstm_trt.recorder import inspect as inspection
 from lstm_trt.recorder.doctor import Row
 from lstm_trt.recorder.inspect import NO_ONNX, NOT_READY, REFUSED, RUNS
@@ -59,9 +59,9 @@ def test_a_network_of_the_grid_is_counted_as_the_grid_does(tmp_path, ready):
     assert first["weights"] == {"W": [2, 96, 12], "R": [2, 96, 24], "B": [2, 192]}
     assert second["weights"]["W"] == [2, 96, 48]
     try:
-        bound = floor.roofline_bound(shape, floor.load_rates(1))
+        bound = roofline.roofline_bound(shape, roofline.load_rates(1))
         assert plain["roofline"] == {"floor_ns": pytest.approx(bound.total_ns), "limited_by": bound.limited_by}
-    except floor.NoBound as reason:
+    except roofline.NoBound as reason:
         assert plain["roofline"] == {"floor_ns": None, "limited_by": None, "missing": str(reason)}
     missing = {"floor_ns": None, "limited_by": None, "missing": "planted reason"}
     assert "\nno roofline bound: planted reason\n" in str(replace(found, roofline=missing))

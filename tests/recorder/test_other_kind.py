@@ -16,9 +16,9 @@ from lstm_trt.config.configuration import Protocol
 from lstm_trt.config.errors import BuildFailed, ConfigurationFailed, ParityFailed, UnknownConfiguration, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import AXES, workload_from_dict
+from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.parity import check_parity
 from lstm_trt.recorder.pool import record
-from lstm_trt.recorder.session import describe
 from lstm_trt.recorder.soak import soak
 from lstm_trt.recorder.sweep import run_sweep, sweep
 from lstm_trt.runtimes.base import preparer_of

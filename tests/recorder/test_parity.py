@@ -15,14 +15,14 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import make_weights
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
-from lstm_trt.recorder import own
+from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.parity import LEAST_VALUES, PARITY_BOUNDS, check_parity, nan_reaches_output, to_bfloat16
-from lstm_trt.recorder.session import describe
-from lstm_trt.recorder.shapes import PREPARER
+from lstm_trt.recorder.preparers import onnx as own
+from lstm_trt.recorder.preparers.stacked import PREPARER
 from lstm_trt.runtimes import load
 from lstm_trt.runtimes.base import Gate, PreparedStep
 from tests.conftest import rest_is_heavy
-from tests.recorder.test_own import reference_of, saved
+from tests.recorder.test_onnx import reference_of, saved
 from tests.recorder.test_stream import RUNTIMES, prepared
 from tests.support.own_networks import stream
 from tests.support.planted_graphs import relu

@@ -22,9 +22,10 @@ from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import StoreError, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.recorder import soak
+from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.loop import ends
 from lstm_trt.recorder.pool import WorkerPool
-from lstm_trt.recorder.session import PreparedRun, describe
+from lstm_trt.recorder.prepare import PreparedRun
 from lstm_trt.recorder.soak import PART_TRIALS, Rest, rest_of, seconds_of, soak_here, soak_protocol
 from lstm_trt.recorder.watch import Follower, LatencyHistogram, follow
 from lstm_trt.store import consolidated, folders, schema

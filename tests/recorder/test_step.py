@@ -19,8 +19,8 @@ from lstm_trt.config.errors import RuntimeUnavailable, UsageError
 from lstm_trt.config.labels import record_command
 from lstm_trt.config.step import Step
 from lstm_trt.machine import gpu
-from lstm_trt.recorder.session import availability, describe
-from lstm_trt.recorder.step import UserStep, code_version, find_module
+from lstm_trt.recorder.describe import availability, describe
+from lstm_trt.recorder.preparers.step import UserStep, code_version, find_module
 from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.store import folders
 from tests.support import own_steps

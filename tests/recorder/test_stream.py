@@ -20,10 +20,11 @@ from lstm_trt.export.to_onnx import OUTPUT
 from lstm_trt.machine import facts
 from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.plots.points import describe_systems, points_of, systems
+from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.loop import against_clock, clock_text, run_trials
 from lstm_trt.recorder.parity import PARITY_BOUNDS, check_parity
-from lstm_trt.recorder.session import PreparedRun, describe
-from lstm_trt.recorder.shapes import PREPARER, STREAM_SAMPLES
+from lstm_trt.recorder.prepare import PreparedRun
+from lstm_trt.recorder.preparers.stacked import PREPARER, STREAM_SAMPLES
 from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.runtimes import load, openvino
 from lstm_trt.runtimes.base import Request

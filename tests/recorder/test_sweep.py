@@ -19,9 +19,9 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid
 from lstm_trt.machine import facts
 from lstm_trt.recorder import pool
+from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.pool import record_configuration
 from lstm_trt.recorder.process import Process
-from lstm_trt.recorder.session import describe
 from lstm_trt.recorder.sweep import order, run_sweep
 from lstm_trt.recorder.sweep import plan as plan_sweep
 from lstm_trt.store import files as store_files

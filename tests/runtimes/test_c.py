@@ -19,7 +19,7 @@ from lstm_trt.export import c_compile
 from lstm_trt.export.c_compile import find_compiler, shared_library
 from lstm_trt.export.network import make_inputs
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
-from lstm_trt.recorder import session
+from lstm_trt.recorder import describe
 from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
 from lstm_trt.runtimes import c
 from lstm_trt.store import cache, files
@@ -142,13 +142,13 @@ def test_a_compiler_that_fails_is_one_line_and_leaves_nothing(tmp_path, monkeypa
 )
 def test_without_a_compiler_there_is_a_reason_and_a_remedy(variable, reason, tmp_path, monkeypatch, lab, refused):
     monkeypatch.setattr(c_compile.importlib.util, "find_spec", lambda name: None)
-    session.availability.cache_clear()
+    describe.availability.cache_clear()
     given = {"CC": variable, "PATH": str(tmp_path)}
     line = refused(
         "record", "--layers", 1, "--hidden", 8, "--sequence", 4, "--runtime", "c", "--out", tmp_path, **given
     )
     assert reason in line and "apt install gcc" in line
-    session.availability.cache_clear()
+    describe.availability.cache_clear()
     rows = json.loads(lab("doctor", "--format", "json", **given).stdout)["runtimes"]
     (row,) = (row for row in rows if row["runtime"] == "c")
     assert not row["ready"] and reason in row["reason"] and row["remedy"] == c_compile.REMEDY

@@ -22,8 +22,8 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import to_onnx
 from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
+from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
-from lstm_trt.recorder.session import describe
 from lstm_trt.runtimes import load, onnxruntime
 from lstm_trt.runtimes.base import Request
 from lstm_trt.store import files

@@ -186,12 +186,12 @@ RUNTIMES = ("runtimes/test_onnxruntime.py", "runtimes/test_openvino.py")
 TORCH = "runtimes/test_torch_runtimes.py"
 #: What computes with the vector instructions that it finds.
 PROCESSOR = (
-    *("test_elsewhere.py", "machine/test_floor.py", *RUNTIMES, "runtimes/test_c.py", "test_deploy.py"),
+    *("test_elsewhere.py", "machine/test_roofline.py", *RUNTIMES, "runtimes/test_c.py", "test_deploy.py"),
     *("export/test_c_file.py", "recorder/test_stream.py", "recorder/test_parity.py"),
 )
-SESSION, HOOK = "recorder/test_session.py::", "hook/test_hook.py::"
+SESSION, HOOK = "recorder/test_prepare.py::", "hook/test_hook.py::"
 CORES = (
-    *("recorder/test_loop.py", "test_confirmation.py", "machine/test_floor.py"),
+    *("recorder/test_loop.py", "test_confirmation.py", "machine/test_roofline.py"),
     SESSION + "test_a_recording_waits_for_its_cores_after_preparing_and_says_so",
     SESSION + "test_the_preparing_process_leaves_the_cores_that_are_timed",
     SESSION + "test_more_threads_than_cores_are_refused",

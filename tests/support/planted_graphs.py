@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from lstm_trt.config.workload import RecurrentLayer
-from lstm_trt.export.evaluate import ACTIVATIONS, RECURRENT
+from lstm_trt.export.onnx_checks import ACTIVATIONS, RECURRENT
 
 
 def recurrent(

@@ -22,13 +22,13 @@ from pathlib import Path
 
 import numpy as np
 
-from lstm_trt.recorder import session
+from lstm_trt.recorder import prepare
 
 __version__ = "11.4.0.106"
 
 HEAD = b"ftrt"
 
-session.SHORTEST_WARM_UP_S = session.WARM_UP_PART_S = 0.005
+prepare.SHORTEST_WARM_UP_S = prepare.WARM_UP_PART_S = 0.005
 
 
 class _Flag(enum.Enum):

@@ -22,7 +22,6 @@ from lstm_trt.export.network import (
     reference_outputs,
 )
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
-from lstm_trt.machine import floor as roofline
 from lstm_trt.recorder.parity import LEAST_VALUES, to_bfloat16
 from lstm_trt.runtimes.base import Gate, Preparer, Request
 
@@ -160,6 +159,8 @@ def bound_provenance(reference: Mapping) -> dict:
 
 def roofline_of(workload: Workload, threads: int) -> dict:
     """The roofline bound of a workload on this machine's cores; `missing` says why there is none."""
+    from lstm_trt.machine import roofline
+
     try:
         found = roofline.roofline_bound(workload, roofline.load_rates(threads))
     except (LabError, OSError) as error:

@@ -25,12 +25,12 @@ from lstm_trt.export.network import make_inputs
 from lstm_trt.export.to_onnx import OUTPUT
 from lstm_trt.machine import gpu
 from lstm_trt.machine.linux import allowed_cores
-from lstm_trt.recorder import session
+from lstm_trt.recorder import prepare
+from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.parity import PARITY_BOUNDS, check_parity
 from lstm_trt.recorder.pool import WorkerPool, resources
+from lstm_trt.recorder.preparers.stacked import PREPARER
 from lstm_trt.recorder.process import Process, WorkerLost
-from lstm_trt.recorder.session import describe
-from lstm_trt.recorder.shapes import PREPARER
 from lstm_trt.runtimes import load
 from lstm_trt.runtimes.base import Gate, PreparedStep
 from lstm_trt.store import files, folders
@@ -263,7 +263,7 @@ def test_a_worker_loads_neither_pandas_nor_the_analysis(tmp_path):
     script = (
         "import sys, numpy as np\n"
         "from pathlib import Path\n"
-        "from lstm_trt.recorder import worker, session\n"
+        "from lstm_trt.recorder import worker, prepare\n"
         "from lstm_trt.store import files\n"
         "from lstm_trt.config.configuration import Configuration, Protocol\n"
         "from lstm_trt.config.shape import LstmShape\n"
@@ -282,7 +282,7 @@ def test_a_worker_loads_neither_pandas_nor_the_analysis(tmp_path):
 def warmed(monkeypatch, sm_mhz: Callable, reasons: Callable, highest_mhz: int | None = 1980) -> dict:
     """Warm up a GPU of which NVML states these functions of the time in s; each call takes a millisecond."""
     now = [100.0]
-    monkeypatch.setattr(session, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(prepare, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def call() -> None:
         now[0] += 0.001
@@ -290,7 +290,7 @@ def warmed(monkeypatch, sm_mhz: Callable, reasons: Callable, highest_mhz: int | 
     def read() -> dict:
         return {"gpu_sm_mhz": sm_mhz(now[0] - 100), "gpu_throttle_reasons": reasons(now[0] - 100)}
 
-    return session.warm_up_device(SimpleNamespace(step=call, device_times=dict), read, highest_mhz)
+    return prepare.warm_up_device(SimpleNamespace(step=call, device_times=dict), read, highest_mhz)
 
 
 def busy(seconds: float) -> int:

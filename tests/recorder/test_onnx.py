@@ -16,9 +16,9 @@ from lstm_trt.export.onnx_fp16 import to_half
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.read_onnx import run_onnxruntime
 from lstm_trt.export.to_onnx import static_model
-from lstm_trt.recorder import own
+from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.parity import check_parity
-from lstm_trt.recorder.session import describe
+from lstm_trt.recorder.preparers import onnx as own
 from lstm_trt.runtimes.base import PreparedStep
 from tests.conftest import rest_is_heavy
 from tests.support import own_networks

@@ -13,79 +13,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import latency
-from lstm_trt.config.workload import Workload
-from lstm_trt.machine import counters, facts, gpu
-from lstm_trt.machine.linux import choose_cores
+from lstm_trt.machine import counters, facts
+from lstm_trt.machine.linux import THREAD_VARIABLES
 from lstm_trt.recorder.control import run_control
 from lstm_trt.recorder.loop import Trials, against_clock, ends, pilot, quiet_collector, run_trials
 from lstm_trt.recorder.parity import check_parity, nan_reaches_output
-from lstm_trt.recorder.process import THREAD_ENVIRONMENT
-from lstm_trt.runtimes.base import Availability, PreparedStep, Preparer, check_options, preparer_of
+from lstm_trt.runtimes.base import PreparedStep, preparer_of
 from lstm_trt.store.schema import Recording
-
-
-def describe(
-    workload: Workload,
-    runtime: str | None = None,
-    protocol: Protocol | None = None,
-    options: Options | None = None,
-    mode: str | None = None,
-) -> Configuration:
-    """The configuration given by these arguments on this machine; nothing is run.
-
-    Defaults: for `runtime`, that of the workload's kind, "onnxruntime" for networks; for `options` without device or
-    cores, the runtime's first device and free cores; for `mode`, the workload's first. Raises `UsageError` for unknown
-    names, unsupported precision, device or mode, or more threads than cores; `RuntimeUnavailable` if the runtime cannot
-    run. A workload that the runtime does not support is not detected here; recording it gives a failure row.
-    """
-    preparer = preparer_of(workload)
-    mode = mode or workload.modes[0]
-    workload.check_mode(mode)
-    runtime = runtime or preparer.DEFAULT_RUNTIME
-    module = preparer.runtime(runtime)
-    options = options or Options()
-    device = options.device or module.DEVICES[0]
-    options = replace(options, device=device, cores=options.cores or choose_cores(options.threads))
-    reduces = getattr(module, "reduces_range", None)
-    options = replace(options, reduce_range=bool(reduces and reduces(options)))
-    name = device_name(options)
-    check_options(runtime, module, options)
-    if mode == "stream" and mode not in getattr(module, "MODES", ()):
-        raise UsageError(f"{runtime} has no mode stream")
-    state = availability(preparer, runtime, device).require(runtime)
-    return Configuration(
-        workload=workload,
-        runtime=runtime,
-        runtime_version=preparer.version(workload) or state.version or "unknown",
-        device_name=name or state.device_name or (facts.cpu_name() if device == "cpu" else device),
-        options=options,
-        protocol=protocol or Protocol(),
-        mode=mode,
-    )
-
-
-def device_name(options: Options) -> str | None:
-    """Name of the GPU that `device_index` selects, None for the first; raises `UsageError` if there is none."""
-    if not options.device_index:
-        return None
-    try:
-        return gpu.cuda_device(options.device_index).name
-    except gpu.NoCudaDevice as error:
-        raise UsageError(f"there is no device cuda:{options.device_index} here: {error}") from None
-
-
-@lru_cache(maxsize=128)
-def availability(preparer: Preparer, runtime: str, device: str | None = None) -> Availability:
-    """Whether a runtime of a workload kind can run on a device (default: its first); cached."""
-    module = preparer.runtime(runtime)
-    return module.availability(device or module.DEVICES[0])
 
 
 def pin(options: Options) -> None:
@@ -93,7 +33,7 @@ def pin(options: Options) -> None:
 
     Raises `UsageError` if the cores may not be used.
     """
-    for name in THREAD_ENVIRONMENT:
+    for name in THREAD_VARIABLES:
         os.environ[name] = str(options.threads)
     try:
         os.sched_setaffinity(0, options.cores)
@@ -126,7 +66,11 @@ class PreparedRun:
         **provenance: object,
     ) -> Recording:
         """The trials and the control run (columns, description) as a recording; `provenance` adds further fields."""
-        described, warnings = self.step.facts(), [*trials.warnings, *gpu.clock_warnings(trials.blocks)]
+        described, warnings = self.step.facts(), list(trials.warnings)
+        if self.configuration.options.device != "cpu":
+            from lstm_trt.machine.gpu import clock_warnings
+
+            warnings += clock_warnings(trials.blocks)
         if described.get("graph_fallback"):
             warnings.append(f"the CUDA graph was refused, the engine ran without it: {described['graph_fallback']}")
         clock = self.provenance["clock"]
@@ -248,6 +192,8 @@ def warm_up_device(step: PreparedStep, read: Callable[[], Mapping], highest_mhz:
     `read` gives the readings of NVML, `highest_mhz` is the highest SM clock. Where the clock cannot be read, for the
     shortest time.
     """
+    from lstm_trt.machine import gpu
+
     began, calls, clocks = time.perf_counter(), 0, []
     while True:
         while time.perf_counter() - began < WARM_UP_PART_S * (len(clocks) + 1):

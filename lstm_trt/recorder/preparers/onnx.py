@@ -21,7 +21,7 @@ from lstm_trt.export.own_network import OnnxNetwork, torch_answers
 from lstm_trt.export.read_onnx import checked, in_sequence, run_onnxruntime, symbolic_shapes
 from lstm_trt.export.to_onnx import static_model
 from lstm_trt.recorder.parity import LEAST_VALUES, PARITY_BOUNDS, largest_error, relative_error, to_bfloat16
-from lstm_trt.recorder.shapes import STREAM_SAMPLES, announced_bound, bound_provenance, stream_calls
+from lstm_trt.recorder.preparers.stacked import STREAM_SAMPLES, announced_bound, bound_provenance, stream_calls
 from lstm_trt.runtimes.base import Gate, Preparer, Request
 
 #: Calls of a stream that are evaluated in numpy; each is a function of its inputs and states only.

@@ -22,12 +22,12 @@ import lstm_trt as lab
 from lstm_trt.cli.record import _Progress
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import RecurrentLayer
-from lstm_trt.machine import floor as machine_floor
 from lstm_trt.machine import linux
+from lstm_trt.machine import roofline as roofline
 from lstm_trt.machine.checks import host_checks
-from lstm_trt.machine.floor import CoreProbe, MachineRates, NoBound, roofline_bound
+from lstm_trt.machine.roofline import CoreProbe, MachineRates, NoBound, roofline_bound
 from lstm_trt.plots import page
-from lstm_trt.recorder import shapes
+from lstm_trt.recorder.preparers import stacked
 from lstm_trt.store.samples import groups_of
 from tests.conftest import ROOT
 
@@ -126,19 +126,19 @@ def test_rates_are_measured_once_and_come_from_the_cache(tmp_path, monkeypatch):
         return EPYC
 
     def measurements() -> int:
-        assert machine_floor.load_rates() == machine_floor.load_rates() == EPYC
-        assert machine_floor.load_rates(threads=3) == replace(EPYC, cores=3)
+        assert roofline.load_rates() == roofline.load_rates() == EPYC
+        assert roofline.load_rates(threads=3) == replace(EPYC, cores=3)
         assert len(list((tmp_path / "lstm_trt" / "rates").glob("*.json"))) == len(measured)
         return len(measured)
 
     def machine(kernel="6.1.0", microcode="0x1", probe="avx2", seconds=1e9) -> None:
         monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(release=kernel))
         monkeypatch.setattr(linux, "cpuinfo", lambda *root: {"model name": "planted", "microcode": microcode})
-        monkeypatch.setattr(machine_floor, "core_probe", lambda: SimpleNamespace(name=probe))
+        monkeypatch.setattr(roofline, "core_probe", lambda: SimpleNamespace(name=probe))
         monkeypatch.setattr(time, "time", lambda: seconds)
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(machine_floor, "measure_rates", measure)
+    monkeypatch.setattr(roofline, "measure_rates", measure)
     machine()
     assert measurements() == 1
     others = ({"kernel": "6.1.1"}, {"microcode": "0x2"}, {"probe": "avx512"}, {"seconds": 1e9 + 30 * 86400})
@@ -150,7 +150,7 @@ def test_rates_are_measured_once_and_come_from_the_cache(tmp_path, monkeypatch):
 
 
 def test_measured_rates_are_plausible(probe):
-    measured = machine_floor.measure_rates(threads=2)
+    measured = roofline.measure_rates(threads=2)
     assert measured.cores == 2 and measured.cpu and measured.probe == probe.name
     assert measured.gflops_per_core > 0.1
     sizes = [size for size, _ in measured.read_gb_s]
@@ -164,7 +164,7 @@ def test_measured_rates_are_plausible(probe):
 def probe() -> CoreProbe:
     """Of this machine; skips the test where rates cannot be measured."""
     try:
-        return machine_floor.core_probe()
+        return roofline.core_probe()
     except NoBound as reason:
         pytest.skip(str(reason))
 
@@ -191,14 +191,14 @@ def test_there_is_no_bound_where_the_rates_cannot_be_measured(kind, tmp_path, mo
     monkeypatch.setattr(linux, "cpuinfo_flags", lambda *root: frozenset(flags))
     if not allowed:
         monkeypatch.setattr(mmap, "mmap", refuse)
-    for measure in (machine_floor.core_probe, machine_floor.measure_rates, machine_floor.load_rates):
+    for measure in (roofline.core_probe, roofline.measure_rates, roofline.load_rates):
         with pytest.raises(NoBound, match=reason):
             measure()
     assert not list(tmp_path.rglob("*.json"))
     configuration, events = _recorded().configuration, []
-    bound = shapes.announced_bound(configuration, lambda name, **event: events.append({"event": name, **event}))
+    bound = stacked.announced_bound(configuration, lambda name, **event: events.append({"event": name, **event}))
     assert bound["floor_ns"] is None and reason in bound["missing"] and len(events) == 1
-    stored = shapes.bound_provenance({"floor": bound})
+    stored = stacked.bound_provenance({"floor": bound})
     assert stored == {"floor_ns": None, "floor_limited_by": None, "floor_missing": bound["missing"]}
     _Progress("planted")(events[0])
     assert f"planted: no roofline bound: {bound['missing']}" in capsys.readouterr().err
@@ -239,8 +239,8 @@ def test_what_shows_a_bound_says_why_there_is_none(changes, reason):
         assert ("no roofline bound: " in text.lower()) == (reason is not None) and (reason or "") in text
 
 
-LOOPS = [(machine_floor.multiply_loop, 64), (machine_floor.multiply_loop, 32)]
-LOOPS += [(machine_floor.read_loop, 64), (machine_floor.read_loop, 32)]
+LOOPS = [(roofline.multiply_loop, 64), (roofline.multiply_loop, 32)]
+LOOPS += [(roofline.read_loop, 64), (roofline.read_loop, 32)]
 
 
 @pytest.mark.skipif(not (shutil.which("as") and shutil.which("objcopy")), reason="needs an assembler: as and objcopy")
@@ -251,14 +251,14 @@ def test_the_machine_code_matches_the_assembled_text(tmp_path, loop, width):
     source = "\n".join([".intel_syntax noprefix", *(text for _, text in listing), ""])
     subprocess.run(["as", "--64", "-o", "code.o", "-"], input=source, text=True, cwd=tmp_path, check=True)
     subprocess.run(["objcopy", "-O", "binary", "-j", ".text", "code.o", "code"], cwd=tmp_path, check=True)
-    assert (tmp_path / "code").read_bytes() == machine_floor.machine_code(listing)
+    assert (tmp_path / "code").read_bytes() == roofline.machine_code(listing)
 
 
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")
 @pytest.mark.parametrize(("loop", "width"), LOOPS)
 def test_each_instruction_decodes_to_its_text(tmp_path, loop, width):
     listing = [(code, text.removeprefix("{disp32} ")) for code, text in loop(width) if code]
-    (tmp_path / "code").write_bytes(machine_floor.machine_code(listing))
+    (tmp_path / "code").write_bytes(roofline.machine_code(listing))
     command = [
         "objdump",
         "-D",
@@ -275,7 +275,7 @@ def test_each_instruction_decodes_to_its_text(tmp_path, loop, width):
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     rows = [line.split("\t") for line in output.splitlines() if line.count("\t") >= 2]
     decoded = [(bytes.fromhex(row[1]), row[2].strip()) for row in rows]
-    assert b"".join(code for code, _ in decoded) == machine_floor.machine_code(listing)
+    assert b"".join(code for code, _ in decoded) == roofline.machine_code(listing)
     assert [text.split()[0].replace("jne", "jnz") for _, text in decoded] == [text.split()[0] for _, text in listing]
     offsets, at = {}, 0
     for code, text in loop(width):
@@ -330,7 +330,7 @@ def _floors_over_latencies(core: int) -> dict[str, float]:
     import torch
 
     torch.set_num_threads(1)
-    measured, shares = machine_floor.measure_rates(), {}
+    measured, shares = roofline.measure_rates(), {}
     with torch.inference_mode():
         for shape in (LstmShape(2, 128, 64), LstmShape(1, 256, 32, batch=8)):
             floor = roofline_bound(shape, measured).total_ns

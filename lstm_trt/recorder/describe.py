@@ -1,0 +1,75 @@
+"""What is recorded: a workload, a runtime, a protocol and options as a configuration of this machine; nothing is run.
+
+The parent process uses this module, `prepare.py` is for the worker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from lstm_trt.config.configuration import Configuration, Options, Protocol
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.workload import Workload
+from lstm_trt.machine import facts
+from lstm_trt.machine.linux import choose_cores
+from lstm_trt.runtimes.base import Availability, Preparer, check_options, preparer_of
+
+
+def describe(
+    workload: Workload,
+    runtime: str | None = None,
+    protocol: Protocol | None = None,
+    options: Options | None = None,
+    mode: str | None = None,
+) -> Configuration:
+    """The configuration given by these arguments on this machine; nothing is run.
+
+    Defaults: for `runtime`, that of the workload's kind, "onnxruntime" for networks; for `options` without device or
+    cores, the runtime's first device and free cores; for `mode`, the workload's first. Raises `UsageError` for unknown
+    names, unsupported precision, device or mode, or more threads than cores; `RuntimeUnavailable` if the runtime cannot
+    run. A workload that the runtime does not support is not detected here; recording it gives a failure row.
+    """
+    preparer = preparer_of(workload)
+    mode = mode or workload.modes[0]
+    workload.check_mode(mode)
+    runtime = runtime or preparer.DEFAULT_RUNTIME
+    module = preparer.runtime(runtime)
+    options = options or Options()
+    device = options.device or module.DEVICES[0]
+    options = replace(options, device=device, cores=options.cores or choose_cores(options.threads))
+    reduces = getattr(module, "reduces_range", None)
+    options = replace(options, reduce_range=bool(reduces and reduces(options)))
+    name = device_name(options)
+    check_options(runtime, module, options)
+    if mode == "stream" and mode not in getattr(module, "MODES", ()):
+        raise UsageError(f"{runtime} has no mode stream")
+    state = availability(preparer, runtime, device).require(runtime)
+    return Configuration(
+        workload=workload,
+        runtime=runtime,
+        runtime_version=preparer.version(workload) or state.version or "unknown",
+        device_name=name or state.device_name or (facts.cpu_name() if device == "cpu" else device),
+        options=options,
+        protocol=protocol or Protocol(),
+        mode=mode,
+    )
+
+
+def device_name(options: Options) -> str | None:
+    """Name of the GPU that `device_index` selects, None for the first; raises `UsageError` if there is none."""
+    if not options.device_index:
+        return None
+    from lstm_trt.machine import gpu
+
+    try:
+        return gpu.cuda_device(options.device_index).name
+    except gpu.NoCudaDevice as error:
+        raise UsageError(f"there is no device cuda:{options.device_index} here: {error}") from None
+
+
+@lru_cache(maxsize=128)
+def availability(preparer: Preparer, runtime: str, device: str | None = None) -> Availability:
+    """Whether a runtime of a workload kind can run on a device (default: its first); cached."""
+    module = preparer.runtime(runtime)
+    return module.availability(device or module.DEVICES[0])

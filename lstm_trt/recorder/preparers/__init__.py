@@ -1,0 +1,1 @@
+"""How each workload kind of this package is prepared: reference, request, parity gate."""

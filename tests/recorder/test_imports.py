@@ -1,0 +1,57 @@
+"""What a recording of a stacked LSTM on a CPU loads, in the process of the command and in the one that is timed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+#: Written by each process of this package when it ends: its modules, and the large libraries among them.
+HOOK = """
+import atexit, os, sys
+LIBRARIES = ("pandas", "scipy", "matplotlib", "torch")
+def write():
+    names = [name for name in sys.modules if name.split(".")[0] == "lstm_trt" or name in LIBRARIES]
+    kind = next((kind for kind in ("worker", "cli") if any(f"{kind}." in f"{name}." for name in names)), "other")
+    if "lstm_trt.machine.roofline" in names and kind == "worker":
+        kind = "preparing"  # the process that makes the reference, and the roofline bound
+    with open(os.path.join(os.environ["SEEN"], f"{kind}-{os.getpid()}"), "w") as file:
+        file.write(" ".join(names))
+atexit.register(write)
+"""
+
+#: What none of both may load.
+NEEDLESS = (
+    *("lstm_trt.analysis", "lstm_trt.plots", "lstm_trt.store.tables", "lstm_trt.store.foreign"),
+    *("lstm_trt.export.own_network", "lstm_trt.export.read_onnx", "lstm_trt.recorder.soak", "lstm_trt.recorder.watch"),
+    *("lstm_trt.machine.gpu", "lstm_trt.machine.roofline", "lstm_trt.runtimes._cuda", "lstm_trt.export.trt"),
+    *("scipy", "matplotlib"),
+)
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory) -> dict[str, set[str]]:
+    """Process -> its modules."""
+    folder = tmp_path_factory.mktemp("seen")
+    (folder / "sitecustomize.py").write_text(HOOK)
+    command = [sys.executable, "-m", "lstm_trt", "record", "--runtime", "onnxruntime", "--layers", "1", "--hidden", "8"]
+    command += ["--sequence", "4", "--trials", "20", "--out", str(folder / "out")]
+    path = os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"SEEN": str(folder), "PYTHONPATH": path}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "20 trials after warm-up: max " in done.stdout and ", median " in done.stdout
+    return {file.name.split("-")[0]: set(file.read_text().split()) for file in folder.glob("*-[0-9]*")}
+
+
+@pytest.mark.parametrize(("process", "most"), [("cli", 40), ("worker", 30)])
+def test_a_recording_loads_only_what_it_needs(loaded, process, most):
+    names = loaded[process]
+    assert [name for name in names if name.startswith(NEEDLESS)] == []
+    own = sorted(name for name in names if name.startswith("lstm_trt"))
+    assert len(own) <= most, own
+    assert process == "cli" or not {"pandas", "torch"} & names
