@@ -32,7 +32,6 @@ from lstm_trt.config.shape import FLOAT32_BYTES
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine import facts, linux
 from lstm_trt.machine.linux import ROOT
-from lstm_trt.store import cache
 
 #: Part of the cache key: raise it whenever rates of older files must not be used.
 FORMAT = 1
@@ -283,6 +282,8 @@ def load_rates(threads: int = 1) -> MachineRates:
 
     Raises `NoBound` as `core_probe` does, and `UsageError` if the cache cannot be written.
     """
+    from lstm_trt.store import cache
+
     # A kernel or microcode with other mitigations changes rates, and so does a cloud that moves a machine.
     kernel, microcode = os.uname().release, linux.cpuinfo().get("microcode")
     software = [kernel, microcode, core_probe().name, FORMAT, time.time() // LONGEST_AGE_S]

@@ -20,6 +20,7 @@ import lstm_trt
 from lstm_trt import registry
 from lstm_trt.config.configuration import Options, Protocol, canonical_json
 from lstm_trt.config.errors import ConfigurationFailed, ParityFailed, UsageError
+from lstm_trt.config.format import latency
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import make_inputs
 from lstm_trt.export.to_onnx import OUTPUT
@@ -244,7 +245,11 @@ def test_the_command_records_and_prints_what_it_stored(tmp_path, lab):
     assert answer["summary"]["n"] == len(timed) == 100
     assert answer["summary"]["max_us"] == timed.max() / 1e3 and answer["summary"]["min_us"] == timed.min() / 1e3
     text = lab(*arguments).stdout
-    assert "latencies in us" in text and "-r1.parquet" in text
+    (path,) = tmp_path.glob("*-r1.parquet")
+    timed_us = np.sort(files.read(path).timed_ns) / 1e3
+    numbers = {"max": timed_us[99], "p99": timed_us[98], "median": timed_us[49]}
+    expected = ", ".join(f"{name} {latency(value)}" for name, value in numbers.items())
+    assert text.startswith(f"100 trials after warm-up: {expected}\n") and text.endswith(f"{path}\n")
 
 
 def test_what_the_preparing_process_refuses_is_a_failure_with_its_reason(tmp_path):
