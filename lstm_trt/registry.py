@@ -98,7 +98,6 @@ API = {
     "export_onnx": "lstm_trt.export.to_onnx:export_onnx",
     "export_c": "lstm_trt.export.to_c:export_c",
     "build_engine": "lstm_trt.export.build:build_engine",
-    "check_engine": "lstm_trt.export.engine:check_file",
     "EngineOptions": "lstm_trt.export.engine:EngineOptions",
     "plots": "lstm_trt.plots",
     "describe": "lstm_trt.recorder.session:describe",
@@ -156,6 +155,7 @@ GROUPS = {
 
 #: Names of `API` that moved -> what to write now.
 MOVED = {
+    "check_engine": "tensorrt.Runtime(logger).deserialize_cuda_engine(plan), which logs why an engine cannot be loaded",
     "literature": "import lstm_literature as literature",
     "load_literature": "lstm_literature.load(...)",
 }
