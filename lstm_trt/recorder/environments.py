@@ -15,7 +15,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -30,6 +29,7 @@ from filelock import AcquireReturnProxy, FileLock, Timeout
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import ConfigurationFailed, UsageError
 from lstm_trt.machine import facts
+from lstm_trt.machine.linux import run_command
 from lstm_trt.recorder.process import Interpreter, Process
 from lstm_trt.store import cache
 
@@ -38,9 +38,6 @@ MARKER = "made.json"
 
 #: Number of latest versions that the message lists if the requested version does not exist.
 LATEST_NAMED = 5
-
-#: Seconds that pip has for cleaning up after Ctrl-C.
-STOP_LIMIT_S = 5
 
 #: Seconds that importing a library may take.
 EXAMINE_LIMIT_S = 300
@@ -129,29 +126,9 @@ def _install(path: Path, library: str, version: str, pins: Sequence[str] = ()) -
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess:
-    """Run a command to its end; Ctrl-C ends it and all processes that it started."""
+    """Run a command without the variables that would lead it to packages from here."""
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=pipe,
-        stderr=pipe,
-        text=True,
-        errors="replace",
-        env=variables,
-        start_new_session=True,
-    ) as child:
-        try:
-            out, err = child.communicate()
-        except BaseException:
-            with suppress(OSError, subprocess.TimeoutExpired):
-                os.killpg(child.pid, signal.SIGINT)
-                child.wait(STOP_LIMIT_S)
-            with suppress(OSError):
-                os.killpg(child.pid, signal.SIGKILL)
-            raise
-    return subprocess.CompletedProcess(command, child.returncode, out, err)
+    return run_command(command, env=variables)
 
 
 def _reason(stderr: str, library: str, version: str) -> str:
