@@ -13,6 +13,7 @@ from lstm_trt import registry
 #: Name in `lstm_literature` -> where it is defined.
 API = {
     "describe_benchmark": "lstm_literature.preparer:describe_benchmark",
+    "matches": "lstm_literature.published:matches",
     "printed": "lstm_literature.sides:printed",
     "today": "lstm_literature.sides:today",
     "order_text": "lstm_literature.sides:order_text",

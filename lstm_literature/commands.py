@@ -308,10 +308,10 @@ def _metrics(paths: Sequence[Path], wanted: Callable[[Configuration], bool]) -> 
 
 def _print_coverage(arguments: argparse.Namespace) -> int:
     rows = completeness.coverage(_metrics(arguments.out, lambda item: True))
-    wanted = [row for row in rows if _wanted(arguments, row.workload, row.implementation, row.mode)]
-    if not wanted:
+    wanted = [_wanted(arguments, row.workload, row.implementation, row.mode) for row in rows]
+    if not any(wanted):
         raise UsageError("no published time is of this workload, implementation and mode")
-    print_answer(completeness.Coverage(tuple(wanted)), arguments.format)
+    print_answer(completeness.Coverage(rows.frame[wanted]), arguments.format)
     return 0
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from fractions import Fraction
+from operator import itemgetter
+from typing import Any
 
 from lstm_literature import implementations, metrics, published, schedule, sides
 from lstm_literature.preparer import protocol_of, reason
@@ -18,49 +19,27 @@ from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.labels import record_command
 
-
-@dataclass(frozen=True)
-class Row:
-    """One published time and an implementation that takes the place of its system today.
-
-    `document` is a key of `published.DOCUMENTS`, `system` the title of the published implementation. `published` and
-    `today` are times per batch in `unit`; `printed` is the published cell as text, such as the reason of a failure.
-    The fields from `device_today` on describe the recording: `n` batches were timed, `document_n` by the document.
-    Without a recording, `today` is None and `reason` says why.
-    """
-
-    document: str
-    source: str
-    system: str
-    workload: str
-    label: str
-    mode: str
-    device: str
-    published: float | None
-    printed: str
-    unit: str
-    implementation: str = ""
-    today: float | None = None
-    device_today: str = ""
-    hardware: str = ""
-    framework_version: str = ""
-    scale: str = ""
-    n: int | None = None
-    document_n: int | None = None
-    reason: str = ""
-
+#: The columns with their values where nothing takes the place of a published system.
+_COLUMNS = {
+    **dict.fromkeys(("document", "source", "system", "workload", "label", "mode", "device"), ""),
+    **{"published": None, "printed": "", "unit": "", "implementation": "", "today": None, "device_today": ""},
+    **{"hardware": "", "framework_version": "", "scale": "", "n": None, "document_n": None, "reason": ""},
+}
 
 #: Document 003, which prints no times.
-_QUESTIONS = Row(
-    "003", "003", "TensorRT", "", "stacked LSTMs", "forward", "gpu", None, "no times", "ms",
-    reason="notebooks 01 to 05 answer its questions",
-)  # fmt: skip
+_QUESTIONS = {**dict.fromkeys(("document", "source"), "003"), "system": "TensorRT", "label": "stacked LSTMs"}
+_QUESTIONS |= {"mode": "forward", "device": "gpu", "printed": "no times", "unit": "ms"}
+_QUESTIONS |= {"reason": "notebooks 01 to 05 answer its questions"}
 
 
 class Coverage(metrics.Table):
-    """The rows, by document and system; iterates over them."""
+    """A row for each published time and implementation that takes the place of its system today, by document.
 
-    rows: tuple[Row, ...]
+    `document` is a key of `published.DOCUMENTS`, `system` the title of the published implementation. `published` and
+    `today` are times per batch in `unit`; `printed` is the published cell as text, such as the reason of a failure.
+    The columns from `device_today` on describe the recording: `n` batches were timed, `document_n` by the document.
+    Without a recording, `today` is None and `reason` says why.
+    """
 
     def __str__(self) -> str:
         """One table per document; a row without a recording ends with the reason."""
@@ -78,7 +57,7 @@ class Coverage(metrics.Table):
 
     def _blocks(self) -> Iterator[tuple[str, list[str], list[list[str]]]]:
         """Of each document the title, the header, and the cells of its rows; a repeated system is left empty."""
-        for document, group in itertools.groupby(self.rows, key=lambda row: row.document):
+        for document, group in itertools.groupby(self, key=lambda row: row.document):
             rows = list(group)
             title = f"document {document}" if document.isdigit() else rows[0].source
             if any(row.workload for row in rows):
@@ -89,7 +68,7 @@ class Coverage(metrics.Table):
             yield title, header, [_cells(row, again) for row, again in zip(rows, repeated, strict=True)]
 
 
-def _cells(row: Row, again: bool) -> list[str]:
+def _cells(row: Any, again: bool) -> list[str]:
     names = ["" if again else row.system, row.label, row.device, row.printed, row.implementation or "-"]
     if row.today is None:
         return [*names, row.reason]
@@ -97,41 +76,45 @@ def _cells(row: Row, again: bool) -> list[str]:
     return [*names, metrics.short(row.today), row.device_today, row.framework_version, row.scale, n]
 
 
-def coverage(recorded: Iterable[metrics.Row]) -> Coverage:
+def coverage(recorded: Iterable) -> Coverage:
     """All published times of the documents and of their authors' further sources, with the best of `recorded` for each.
 
     The best recording is on the device of the published time if there is one, with the fewest threads, at the largest
     scale, and of these `sides.chosen`.
     """
-    leading = [row for row in recorded if row.leading]
+    import pandas as pd
+
+    leading = [row for row in recorded if metrics.is_leading(row)]
     found = [_QUESTIONS]
     for document in published.DOCUMENTS:
         if document != "further":
-            rows = [row for row in published.load(document) if row.statistic in published.TYPICAL]
+            rows = [row for row in published.load(document).itertuples() if row.statistic in published.TYPICAL]
             titles = list(dict.fromkeys(map(sides.printed_title, rows)))
             for row in sorted(rows, key=lambda row: titles.index(sides.printed_title(row))):
                 found += _rows(document, row, leading)
-    return Coverage(tuple(sorted(found, key=lambda row: row.document)))
+    found = [{**_COLUMNS, **row} for row in sorted(found, key=itemgetter("document"))]
+    return Coverage(pd.DataFrame(found, dtype=object))
 
 
-def _rows(document: str, row: published.Row, leading: list[metrics.Row]) -> list[Row]:
+def _rows(document: str, row: Any, leading: list) -> list[dict]:
     """One row per successor of a published row's implementation."""
-    workload = next(variant for variant in VARIANTS[row.workload] if row.matches(variant))
+    workload = next(variant for variant in VARIANTS[row.workload] if published.matches(row, variant))
     printed = row.reason or row.status if row.value is None else format.short_number(row.value)
     printed += f" (printed {row.published_value})" if row.corrected else ""
     label = workload.label if len(workload.modes) == 1 else workload.title(row.mode)
-    names = (row.workload, label, row.mode, row.device, row.value, printed, row.unit)
-    common = (document, row.source, sides.printed_title(row), *names)
+    common = {name: getattr(row, name) for name in ("source", "workload", "mode", "device", "unit")}
+    common |= {"document": document, "system": sides.printed_title(row), "label": label}
+    common |= {"published": row.value, "printed": printed}
     successors = sides.SUCCESSORS.get((workload.document, row.implementation), (row.implementation,))
     if isinstance(successors, str):
-        return [Row(*common, reason=successors)]
-    return [Row(*common, name, **_today(row, workload, name, leading)) for name in successors]
+        return [{**common, "reason": successors}]
+    return [{**common, "implementation": name, **_today(row, workload, name, leading)} for name in successors]
 
 
-def _today(row: published.Row, workload: LiteratureWorkload, name: str, leading: list[metrics.Row]) -> dict:
-    """The fields of `Row` that describe the best recording of an implementation, or why there is none."""
+def _today(row: Any, workload: LiteratureWorkload, name: str, leading: list) -> dict:
+    """The columns that describe the best recording of an implementation, or why there is none."""
 
-    def rank(item: metrics.Row) -> tuple:
+    def rank(item: Any) -> tuple:
         return item.status == "ok", item.device == row.device, -item.threads, Fraction(item.scale)
 
     own = [item for item in leading if item.implementation == name and sides.is_of(item, workload, row.mode)]

@@ -9,71 +9,36 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lstm_literature import implementations, published
-from lstm_literature.published import SECONDS, Figure
+from lstm_literature.published import SECONDS, seconds
 from lstm_literature.workloads import LiteratureWorkload, base_of
 from lstm_trt.config import format
 from lstm_trt.store.schema import Failure, Recording
 
-
-@dataclass(frozen=True)
-class Row(Figure):
-    """One figure of one recording; `value` is None unless `status` is "ok", otherwise `reason` gives the cause.
-
-    `workload` is its name and `label` the name with sizes and scale. `scale` is the fraction of
-    the document's sizes that was run; `batch` and `sequence` are the sizes that were run,
-    `published_batch` and `published_sequence` the document's (None if the sizes are no variant of
-    the document). `n` is the number of timed batches, `document_n` that of the document.
-    """
-
-    source: str
-    workload: str
-    label: str
-    scale: str
-    shape: str
-    batch: int
-    sequence: int
-    features: int
-    hidden: int
-    layers: int
-    published_batch: int | None
-    published_sequence: int | None
-    mode: str
-    implementation: str
-    title: str
-    framework: str
-    framework_version: str
-    device: str
-    hardware: str
-    precision: str
-    threads: int
-    statistic: str
-    value: float | None
-    unit: str
-    status: str
-    reason: str
-    detail: str
-    n: int
-    document_n: int
-    round: int
-    machine: str | None
-    config_id: str
-
-    @property
-    def leading(self) -> bool:
-        """Whether this is the main statistic of its document (`LEADING`)."""
-        return (self.statistic, self.unit) == LEADING[self.source]
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 #: Keys that the `costs` of a step may have, all in seconds.
 COSTS = ("export_s", "schedule_s", "tuning_s", "build_s", "first_call_s")
 
+#: Columns by which the rows are sorted.
+_ORDER = ("source", "workload", "mode", "hidden", "layers", "sequence", "batch", "scale", "implementation", "threads")
+_ORDER += ("round",)
+
 #: Main statistic of each document; a failure's reason is in its row.
 LEADING = {"000": ("mean", "ms"), "001": ("wall", "s"), "002": ("mean", "ms"), "004": ("mean", "ms")}
+
+
+def is_leading(row: Any) -> bool:
+    """Whether a row has the main statistic of its document (`LEADING`)."""
+    return (row.statistic, row.unit) == LEADING[row.source]
 
 
 def document_statistics(document: str, latency_ns: np.ndarray, batch: int) -> dict[str, tuple[float, str]]:
@@ -90,49 +55,64 @@ def document_statistics(document: str, latency_ns: np.ndarray, batch: int) -> di
 
 @dataclass(frozen=True)
 class Table:
-    """The figures of recordings and failures; iterates over its rows."""
+    """The figures of recordings and failures, one row each; iterates over the rows.
 
-    rows: tuple[Row, ...]
+    The last column of `frame`, which text, CSV and JSON lack, is `seconds`: the value if it is a time.
+    """
 
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self.rows)
+    frame: pd.DataFrame
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.frame.itertuples(index=False)
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.frame)
 
     def as_dict(self) -> list[dict]:
         """JSON values, one object per row."""
-        return [asdict(row) for row in self.rows]
+        return self._printed.to_dict("records")
 
     def csv_text(self) -> str:
-        """CSV with the fields of `Row` as columns; None is an empty cell."""
-        import pandas as pd  # slow to import and only needed here
+        """The frame as CSV; None is an empty cell."""
+        return self._printed.to_csv(index=False)
 
-        return pd.DataFrame(self.as_dict(), dtype=object).to_csv(index=False, lineterminator="\n")
+    @property
+    def _printed(self) -> pd.DataFrame:
+        return self.frame.drop(columns="seconds", errors="ignore")
 
     def __str__(self) -> str:
         """One block per document, one line per recording, with figures in the document's order and units."""
         blocks = []
-        for document, rows in itertools.groupby(self.rows, key=lambda row: row.source):
+        for document, rows in itertools.groupby(self, key=lambda row: row.source):
             recordings = itertools.groupby(rows, key=lambda row: (row.config_id, row.machine, row.round))
             blocks.append(_block(document, [list(of_recording) for _, of_recording in recordings]))
         return "\n\n".join(blocks)
 
 
 def table(items: Iterable[Recording | Failure]) -> Table:
-    """The figures of recordings and failures of the literature's workloads, in the order of the documents."""
+    """The figures of recordings and failures of the literature's workloads, in the order of the documents.
+
+    `value` is None unless `status` is "ok", otherwise `reason` gives the cause. `workload` is its name and `label` the
+    name with sizes and scale. `scale` is the fraction of the document's sizes that was run; `batch` and `sequence` are
+    the sizes that were run, `published_batch` and `published_sequence` the document's (None if the sizes are no variant
+    of the document). `n` is the number of timed batches, `document_n` that of the document.
+    """
+    import pandas as pd
+
     found = []
     for item in items:
-        workload, common = item.configuration.workload, _common(item)
-        if isinstance(item, Failure):
-            statistic, unit = LEADING[workload.document]
-            failed = {"value": None, "unit": unit, "status": "failed", "reason": reason(item), "detail": item.reason}
-            found.append(Row(**common, statistic=statistic, **failed, n=0))
-            continue
-        good = {"status": "ok", "reason": "", "detail": "", "n": len(item.timed_ns)}
-        for statistic, (value, unit) in _figures(item, workload).items():
-            found.append(Row(**common, statistic=statistic, value=value, unit=unit, **good))
-    return Table(tuple(sorted(found, key=_place)))
+        workload = item.configuration.workload
+        good = isinstance(item, Recording)
+        statistic, unit = LEADING[workload.document]
+        figures = _figures(item, workload) if good else {statistic: (None, unit)}
+        state = {"status": "ok" if good else "failed", "reason": "" if good else reason(item)}
+        state |= {"detail": "" if good else item.reason, "n": len(item.timed_ns) if good else 0}
+        for statistic, (value, unit) in figures.items():
+            figure = {"statistic": statistic, "value": value, "unit": unit}
+            time = {"seconds": seconds(value, unit)}
+            found.append({**_network(item), **figure, **state, **_origin(item), **time})
+    found.sort(key=itemgetter(*_ORDER))
+    return Table(pd.DataFrame(found, dtype=object))
 
 
 def _figures(recording: Recording, workload: LiteratureWorkload) -> dict[str, tuple[float, str]]:
@@ -161,8 +141,8 @@ def reason(failure: Failure) -> str:
     return failure.reason if failure.stage in ("parity", "time") else "didn't run"
 
 
-def _common(item: Recording | Failure) -> dict:
-    """Fields common to all rows of one recording or failure."""
+def _network(item: Recording | Failure) -> dict:
+    """The columns before the figure."""
     configuration, workload, options = item.configuration, item.configuration.workload, item.configuration.options
     base = base_of(workload)
     title, framework = implementations.title_and_framework(configuration.runtime)
@@ -186,19 +166,20 @@ def _common(item: Recording | Failure) -> dict:
         "hardware": configuration.device_name,
         "precision": options.precision,
         "threads": options.threads,
-        "document_n": workload.batches,
-        "round": item.round,
-        "machine": item.provenance.get("machine_fingerprint"),
-        "config_id": configuration.id,
     }
 
 
-def _place(row: Row) -> tuple:
-    sizes = (row.hidden, row.layers, row.sequence, row.batch)
-    return (row.source, row.workload, row.mode, sizes, row.scale, row.implementation, row.threads, row.round)
+def _origin(item: Recording | Failure) -> dict:
+    """The columns after the figure."""
+    return {
+        "document_n": item.configuration.workload.batches,
+        "round": item.round,
+        "machine": item.provenance.get("machine_fingerprint"),
+        "config_id": item.configuration.id,
+    }
 
 
-def _block(document: str, recordings: list[list[Row]]) -> str:
+def _block(document: str, recordings: list[list]) -> str:
     # Recordings first, since their figures are in the document's order and a failure has only one row.
     complete = sorted(recordings, key=lambda rows: rows[0].status != "ok")
     figures = list(dict.fromkeys((row.statistic, row.unit) for rows in complete for row in rows))
@@ -210,7 +191,7 @@ def _block(document: str, recordings: list[list[Row]]) -> str:
     return f"document {document}\n{table}"
 
 
-def _line(recording: list[Row], statistics: list[str]) -> list[str]:
+def _line(recording: list, statistics: list[str]) -> list[str]:
     """The cells of one recording; for a failure its reason in place of the figures."""
     first = recording[0]
     name = first.implementation
@@ -224,7 +205,7 @@ def _line(recording: list[Row], statistics: list[str]) -> list[str]:
     return [*cells, str(first.n), *(_cell(values.get(name)) for name in statistics)]
 
 
-def _cell(row: Row | None) -> str:
+def _cell(row: Any) -> str:
     """The value in `short`, or a dash."""
     if row is None or row.value is None:
         return "-"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lstm_literature import implementations as registered
 from lstm_literature import metrics, published
@@ -18,6 +19,9 @@ from lstm_trt.store.folders import find_folder
 from lstm_trt.store.runs import Runs, as_runs, paths_of
 from lstm_trt.store.runs import load as load_runs
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 @dataclass(frozen=True)
 class Literature:
@@ -25,7 +29,7 @@ class Literature:
 
     runs: Runs
     rows: metrics.Table
-    printed: tuple[published.Row, ...]
+    printed: pd.DataFrame
     variants: tuple[LiteratureWorkload, ...]
 
 
@@ -49,9 +53,11 @@ def load(
     (if None, the number of the document), in every mode of the document; `most` limits the number of sizes of each
     workload. Raises `UsageError` for unknown names, and if there are no such recordings.
     """
+    import pandas as pd
+
     variants = tuple(variant for name in workloads for variant in VARIANTS[find(name).name][:most])
     documents = dict.fromkeys(variant.document for variant in variants)
-    printed = tuple(row for document in documents for row in published.of(document))
+    printed = pd.concat([published.of(document) for document in documents], ignore_index=True)
     for name in implementations:
         registered.load(name)  # raises UsageError for an unknown name
     if record:

@@ -18,9 +18,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
-from lstm_literature import metrics, published, sides
+from lstm_literature import published, sides
 from lstm_literature.implementations import load, names, title_and_framework
-from lstm_literature.metrics import COSTS, Row
+from lstm_literature.metrics import COSTS
 from lstm_literature.sides import Entry, Side, source_text
 from lstm_literature.workloads import VARIANTS, LiteratureWorkload
 from lstm_trt.config.errors import UsageError
@@ -109,7 +109,7 @@ def _fastest(sides: Iterable[Side]) -> str:
     return f"Fastest: {'; '.join(texts) or 'none'}."
 
 
-def costs(rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> Picture:
+def costs(rows: Sequence, title: str, notes: Sequence[str] = ()) -> Picture:
     """Time of each implementation before its first output, in s on a log axis: one colour per kind of cost.
 
     All recordings of an implementation are drawn. Raises `UsageError` if the recordings have no costs.
@@ -195,7 +195,7 @@ def _missing(ax: Axes, place: int, entry: Entry, low: float) -> None:
 SIZES = {"stack": ("layers", "layers"), "text-classifier": ("hidden", "hidden size")}
 
 
-def draw(rows: Iterable[metrics.Row], folder: str | Path, *, formats: Iterable[str] = ("png",)) -> list[Path]:
+def draw(rows: Iterable, folder: str | Path, *, formats: Iterable[str] = ("png",)) -> list[Path]:
     """Write `literature-*.png` (or svg, pdf) into `folder`; returns their paths.
 
     Bars for every workload and mode (for `layer` all sizes in one figure, for `stack` and
@@ -234,7 +234,7 @@ def draw(rows: Iterable[metrics.Row], folder: str | Path, *, formats: Iterable[s
     return write_pictures(pictures, folder, formats)
 
 
-def _today(rows: Sequence[Row], workload: LiteratureWorkload, mode: str) -> list[Side]:
+def _today(rows: Sequence, workload: LiteratureWorkload, mode: str) -> list[Side]:
     try:
         return sides.today(rows, workload, mode)
     except UsageError:  # not recorded

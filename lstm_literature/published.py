@@ -8,14 +8,14 @@ lists the corrections; tests check the tables against it.
 
 from __future__ import annotations
 
-import csv
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lstm_trt.config.errors import UsageError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from lstm_literature.workloads import LiteratureWorkload
 
 
@@ -44,80 +44,45 @@ TYPICAL = ("mean", "wall", "time")
 SIZES = ("batch", "sequence", "features", "hidden", "layers")
 
 
-class Figure:
-    """Base class of a figure of a document or a recording: a frozen dataclass with at least these fields."""
-
-    value: float | None
-    unit: str
-
-    @property
-    def seconds(self) -> float | None:
-        """The value in seconds; None if there is no value or it is not a time."""
-        return None if self.value is None or self.unit not in SECONDS else self.value * SECONDS[self.unit]
+def seconds(value: float | None, unit: str) -> float | None:
+    """A published or recorded value in seconds; None if there is no value or it is not a time."""
+    return None if value is None or unit not in SECONDS else value * SECONDS[unit]
 
 
-@dataclass(frozen=True)
-class Row(Figure):
-    """One cell of a published table; sizes that its document does not state are None.
+def matches(row: Any, workload: LiteratureWorkload) -> bool:
+    """Whether a published row belongs to the unscaled `workload`: all sizes that are stated are equal."""
+    stated = [size for size in SIZES if getattr(row, size) is not None]
+    same = all(getattr(row, size) == getattr(workload, size) for size in stated)
+    return row.workload == workload.name and row.mode in workload.modes and same
+
+
+def of(document: str) -> pd.DataFrame:
+    """The rows of one document ("001"), then those of the same authors' further sources ("001-later"); as `load`."""
+    import pandas as pd
+
+    return pd.concat([load(name) for name in DOCUMENTS if name.partition("-")[0] == document], ignore_index=True)
+
+
+def load(document: str) -> pd.DataFrame:
+    """One table (`DOCUMENTS`): a row per cell, in its order, as Python values; sizes that are not stated are None.
 
     `value` is None unless `status` is "ok"; otherwise `status` is "failed", "no figure" (a printed dash) or "empty"
     (an empty cell), with the `reason` in the document's words if it gives one.
-    `published_value` is the cell as printed if `value` differs from it or is None.
-    """
-
-    source: str
-    table: str
-    workload: str
-    shape: str
-    batch: int | None
-    sequence: int | None
-    features: int | None
-    hidden: int | None
-    layers: int | None
-    mode: str
-    implementation: str
-    framework: str
-    framework_version: str
-    device: str
-    hardware: str
-    precision: str
-    statistic: str
-    value: float | None
-    unit: str
-    status: str
-    reason: str
-    corrected: bool
-    published_value: str
-    note: str
-
-    def matches(self, workload: LiteratureWorkload) -> bool:
-        """Whether this row belongs to the unscaled `workload`: all sizes that are stated are equal."""
-        stated = [size for size in SIZES if getattr(self, size) is not None]
-        same = all(getattr(self, size) == getattr(workload, size) for size in stated)
-        return self.workload == workload.name and self.mode in workload.modes and same
-
-
-def of(document: str) -> tuple[Row, ...]:
-    """The rows of one document ("001"), then those of the same authors' further sources ("001-later"); as `load`."""
-    return tuple(row for name in DOCUMENTS if name.partition("-")[0] == document for row in load(name))
-
-
-def load(document: str) -> tuple[Row, ...]:
-    """The rows of one table (`DOCUMENTS`), in its order.
-
+    `published_value` is the cell as printed if `value` differs from it or is None. `seconds` is added: the value if it
+    is a time.
     Its table is searched for in `data/published` of the working folder, of its parent folders, and of the
     source tree from which this package runs, since the tables are not part of an installed package.
     Raises `UsageError` if none of these folders has it.
     """
+    import pandas as pd
+
     path = FOLDER / f"{DOCUMENTS[document]}.csv"
     for folder in [Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[1]]:
         if (folder / path).is_file():
-            with (folder / path).open(newline="", encoding="utf-8") as file:
-                return tuple(_row(cells) for cells in csv.DictReader(file))
+            found = pd.read_csv(folder / path, dtype=str, keep_default_na=False).astype(object)
+            found["corrected"] = found["corrected"] == "true"
+            for name, kind in {**dict.fromkeys(SIZES, int), "value": float}.items():
+                found[name] = pd.Series([kind(cell) if cell else None for cell in found[name]], dtype=object)
+            times = map(seconds, found["value"], found["unit"])
+            return found.assign(seconds=pd.Series(list(times), dtype=object))
     raise UsageError(f"{path} not found in the working folder or its parents: run in a checkout of the project")
-
-
-def _row(cells: dict[str, str]) -> Row:
-    sizes = {size: int(cells[size]) if cells[size] else None for size in SIZES}
-    value = float(cells["value"]) if cells["value"] else None
-    return Row(**{**cells, **sizes, "value": value, "corrected": cells["corrected"] == "true"})

@@ -11,11 +11,15 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 from lstm_literature import metrics, published
 from lstm_literature.implementations import load, title_and_framework
 from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.config.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Two times of one side count as different from this ratio on; `compare` uses the same limit for single processes.
 APART = 1.10
@@ -78,20 +82,20 @@ def source_text(sides: Sequence[Side]) -> str:
     return f"{fullest.name}: {'; '.join(filter(None, [*parts, *dict.fromkeys(side.note for side in sides)]))}."
 
 
-def today(rows: Iterable[metrics.Row], workload: LiteratureWorkload, mode: str) -> list[Side]:
+def today(rows: Iterable, workload: LiteratureWorkload, mode: str) -> list[Side]:
     """The recordings of an unscaled workload in one mode: one side per recorded scale, largest first.
 
     Each implementation is represented by one recording (`chosen`). Raises `UsageError` if there are none, or if
     recordings at one scale are from different machines or have different numbers of threads.
     """
-    found = [row for row in rows if row.leading and is_of(row, workload, mode)]
+    found = [row for row in rows if metrics.is_leading(row) and is_of(row, workload, mode)]
     if not found:
         raise UsageError(f"no recording of {workload.label} ({mode}): set record = True to record it on this machine")
     scales = sorted({row.scale for row in found}, key=Fraction, reverse=True)
     return [_today([row for row in found if row.scale == scale], workload, mode) for scale in scales]
 
 
-def _today(found: list[metrics.Row], workload: LiteratureWorkload, mode: str) -> Side:
+def _today(found: list, workload: LiteratureWorkload, mode: str) -> Side:
     for name, plural in (("machine", "machines"), ("threads", "numbers of threads")):
         if len(kinds := {str(getattr(row, name)) for row in found if row.status == "ok"}) > 1:
             raise UsageError(
@@ -99,7 +103,7 @@ def _today(found: list[metrics.Row], workload: LiteratureWorkload, mode: str) ->
             )
     names = dict.fromkeys(row.implementation for row in found)
     found = [chosen([row for row in found if row.implementation == name]) for name in names]
-    entries = tuple(Entry(row.implementation, row.title, row.seconds, row.status, row.reason) for row in found)
+    entries = tuple(_entry(row, row.title) for row in found)
     first, whole = found[0], found[0].scale == "1"
     versions = sorted({f"{row.framework} {row.framework_version}" for row in found if row.framework})
     size = f"batch {first.batch}, sequence {first.sequence}"
@@ -111,7 +115,11 @@ def _today(found: list[metrics.Row], workload: LiteratureWorkload, mode: str) ->
     return Side(name, where, size, entries, counts, mode=mode, scaled=not whole)
 
 
-def is_of(row: metrics.Row, workload: LiteratureWorkload, mode: str) -> bool:
+def _entry(row: Any, title: str) -> Entry:
+    return Entry(row.implementation, title, row.seconds, row.status, row.reason)
+
+
+def is_of(row: Any, workload: LiteratureWorkload, mode: str) -> bool:
     """Whether a recording, of any scale, belongs to the unscaled `workload`."""
     # A row whose sizes are no variant of the document has no published sizes; compare its own.
     batch, sequence = row.published_batch or row.batch, row.published_sequence or row.sequence
@@ -120,7 +128,7 @@ def is_of(row: metrics.Row, workload: LiteratureWorkload, mode: str) -> bool:
     return (row.workload, row.mode, sizes) == (workload.name, mode, wanted)
 
 
-def chosen(rows: Sequence[metrics.Row]) -> metrics.Row:
+def chosen(rows: Sequence) -> Any:
     """The recording that represents an implementation at one scale: of those with the most batches the median one.
 
     A failure only if all of them failed.
@@ -130,20 +138,20 @@ def chosen(rows: Sequence[metrics.Row]) -> metrics.Row:
     return sorted(good, key=lambda row: row.seconds or 0.0)[(len(good) - 1) // 2]
 
 
-def printed(rows: Iterable[published.Row], workload: LiteratureWorkload, mode: str) -> list[Side]:
+def printed(rows: pd.DataFrame, workload: LiteratureWorkload, mode: str) -> list[Side]:
     """The published figures for the workload in one mode: one side per source and device, the document's first.
 
     They include cells without a figure.
     """
-    sides: dict[tuple[str, str], list[published.Row]] = {}
-    for row in rows:
-        if row.statistic in published.TYPICAL and row.matches(workload) and row.mode == mode:
+    sides: dict[tuple[str, str], list] = {}
+    for row in rows.itertuples():
+        if row.statistic in published.TYPICAL and published.matches(row, workload) and row.mode == mode:
             sides.setdefault((row.source, row.device), []).append(row)
     return [replace(_printed(*key, found, workload), mode=mode) for key, found in sides.items()]
 
 
-def _printed(source: str, device: str, rows: list[published.Row], workload: LiteratureWorkload) -> Side:
-    entries = tuple(Entry(row.implementation, printed_title(row), row.seconds, row.status, row.reason) for row in rows)
+def _printed(source: str, device: str, rows: list, workload: LiteratureWorkload) -> Side:
+    entries = tuple(_entry(row, printed_title(row)) for row in rows)
     hardware = " and ".join(dict.fromkeys(row.hardware for row in rows if row.hardware)) or (
         f"unspecified {device.upper()}" if device else ""
     )
@@ -185,7 +193,7 @@ def successors(document: str) -> dict[str, tuple[str, ...]]:
     return {name: own for (of, name), own in SUCCESSORS.items() if of == document and not isinstance(own, str)}
 
 
-def printed_title(row: published.Row) -> str:
+def printed_title(row: Any) -> str:
     """The title of a document's implementation."""
     title = title_of(row.implementation, row.framework)
     if row.table in PRINTED:

@@ -12,13 +12,13 @@ the result.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lstm_trt.analysis.deadline import Verdict, judge
+from lstm_trt.analysis.deadline import Verdicts, judge, verdict
 from lstm_trt.analysis.outcomes import Outcome
-from lstm_trt.analysis.text import sentence
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count, listed
@@ -72,27 +72,6 @@ def largest_that_meets(
     return None
 
 
-@dataclass(frozen=True)
-class Confirmation:
-    """The command that records `group` again, and the new recording with its verdict, if there is one."""
-
-    group: Group
-    command: str
-    fresh: Group | None = None
-    verdict: Verdict | None = None
-
-    @property
-    def confirmed(self) -> bool:
-        return self.verdict is not None and self.verdict.verdict == Outcome.MET
-
-    def __str__(self) -> str:
-        if self.verdict is None:
-            return f"Not confirmed yet: record the selected network again, with as many trials:\n  {self.command}"
-        head = "Confirmed" if self.confirmed else "NOT confirmed"
-        text = f"{head} by a recording that was not used for the selection. {sentence(self.verdict)}"
-        return f"{text}\nIt was recorded with:\n  {self.command}"
-
-
 def confirm(
     group: Group,
     deadline_us: float,
@@ -102,34 +81,30 @@ def confirm(
     data: str | Path | None = None,
     record: bool = False,
     out: str | Path = "data/local/confirm",
-) -> Confirmation:
-    """Test the first recording of this configuration that is newer than those of `group`.
+) -> Verdicts:
+    """The verdict of the first recording of this configuration that is newer than those of `group`.
 
     It is looked up in `data`, or with `record` in `out`. With `record` it is recorded if there is none, with as many
-    trials as the group. Raises `UsageError` for a group from elsewhere, or if this machine or version differs from
-    that of the group.
+    trials as the group. Raises `UsageError` if there is none, with the command that records it, for a group from
+    elsewhere, or if this machine or version differs from that of the group.
     """
     if group.configuration is None or not group.n:
         raise UsageError(f"{group.name or 'this'} was not recorded by this package: it cannot be recorded again")
     configuration = replace(
         group.configuration, protocol=replace(group.configuration.protocol, trials=group.n, for_s=None)
     )
-    command = record_command(configuration, out)
-    folder = None
-    if record:
-        folder = project_folder(out)
-    elif data is not None:
-        try:
+    folder = project_folder(out) if record else None
+    if data is not None and not record:
+        with suppress(UsageError):  # nothing was recorded there yet
             folder = find_folder(data)
-        except UsageError:  # nothing was recorded there yet
-            folder = None
     fresh = _first_fresh(group, folder)
     if record and fresh is None:
         _record(configuration, folder)
         fresh = _first_fresh(group, folder)
     if fresh is None:
-        return Confirmation(group, command)
-    return Confirmation(group, command, fresh, judge(fresh.samples, deadline_us, percentile, confidence))
+        command = record_command(configuration, out)
+        raise UsageError(f"not confirmed yet: record the selected network again, with as many trials: {command}")
+    return verdict([fresh], deadline_us, percentile, confidence)
 
 
 def _question(configuration: Configuration) -> dict:

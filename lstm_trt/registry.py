@@ -98,7 +98,6 @@ API = {
     "export_onnx": "lstm_trt.export.to_onnx:export_onnx",
     "export_c": "lstm_trt.export.to_c:export_c",
     "build_engine": "lstm_trt.export.build:build_engine",
-    "check_engine": "lstm_trt.export.engine:check_file",
     "EngineOptions": "lstm_trt.export.engine:EngineOptions",
     "plots": "lstm_trt.plots",
     "describe": "lstm_trt.recorder.describe:describe",
@@ -109,8 +108,8 @@ API = {
     "versions": "lstm_trt.recorder.versions:record_versions",
     "doctor": "lstm_trt.recorder.doctor:examine",
     "inspect": "lstm_trt.recorder.inspect:inspect",
-    "cache_contents": "lstm_trt.recorder.environments:cache_contents",
-    "clear_cache": "lstm_trt.recorder.environments:clear_cache",
+    "cache_contents": "lstm_trt.recorder.cached:cache_contents",
+    "clear_cache": "lstm_trt.recorder.cached:clear_cache",
     "load_or_record": "lstm_trt.campaign:load_or_record",
     "own_networks": "lstm_trt.campaign:own_networks",
     "describe_runs": "lstm_trt.campaign:describe_runs",
@@ -156,6 +155,7 @@ GROUPS = {
 
 #: Names of `API` that moved -> what to write now.
 MOVED = {
+    "check_engine": "tensorrt.Runtime(logger).deserialize_cuda_engine(plan), which logs why an engine cannot be loaded",
     "literature": "import lstm_literature as literature",
     "load_literature": "lstm_literature.load(...)",
 }

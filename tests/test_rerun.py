@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import re
@@ -23,7 +24,6 @@ from lstm_trt.config.errors import UsageError  # noqa: E402
 from lstm_trt.rerun import (  # noqa: E402
     check_notebooks,
     parse_value,
-    parse_yaml,
 )
 from tests.conftest import ROOT  # noqa: E402
 
@@ -96,16 +96,16 @@ def test_a_notebook_runs_in_its_folder_with_the_parameters(tmp_path, capsys):
 
 #: Cells after the parameters, the one at which the run ends, and the start of its line.
 ENDS = {
-    "exit": (("1", "import sys\nsys.exit(0)", "open('after', 'w')"), 4, '"import sys" ended the notebook'),
+    "exit": (("1", "import sys\nsys.exit(0)", "open('after', 'w')"), 4, '"import sys" raised SystemExit: 0'),
     "raises": (
         ("def f():\n    raise ValueError('the first line\\nthe second')", "f()"),
         *(4, '"f()" raised ValueError: the first line'),
     ),
-    "dead": (("1", "import os\nos._exit(0)", "1"), 4, '"import os": the kernel died'),
+    "dead": (("1", "import os\nos._exit(0)", "1"), 4, '"import os" DeadKernelError: Kernel died'),
     "quit": (("exit()", "1"), 3, '"exit()" called exit()'),
     "status": (("raise SystemExit(3)",), 3, '"raise SystemExit(3)" raised SystemExit: 3'),
     "skipped": ((("x = 1", ["skip-execution"]), "1"), 3, '"x = 1" did not complete'),
-    "allowed": ((("raise SystemExit", ["raises-exception"]), "1"), 3, '"raise SystemExit" ended the notebook'),
+    "allowed": ((("raise SystemExit", ["raises-exception"]), "1"), 3, '"raise SystemExit" raised SystemExit'),
 }
 
 
@@ -140,7 +140,8 @@ def test_each_failure_is_one_line_and_the_others_still_run(tmp_path, names):
 def test_a_cell_may_take_so_long_and_no_longer(tmp_path, capsys):
     path = notebook(tmp_path / "slow.ipynb", "import time\ntime.sleep(600)")
     assert command.run(parse(path, "--cell-limit", 15, "--out", tmp_path / "runs")) == 1
-    assert f'{path}: cell 3: "import time" took longer than 15 s' in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert f'{path}: cell 3: "import time" CellTimeoutError: ' in errors and "after 15 seconds" in errors
 
 
 def test_a_kernel_that_does_not_start(tmp_path, capsys, monkeypatch):
@@ -189,38 +190,28 @@ def test_plain_papermill_runs_the_same_notebook(tmp_path):
     [
         ({"trial": 1}, "unknown parameter 'trial'; its parameters cell assigns trials, deadline_us, "),
         ({"x": 1}, "unknown parameter 'x'"),
-        ({"trials": "many"}, "trials must be a number"),
-        ({"trials": True}, "trials must be a number"),
         ({"record_anew": "false"}, "record_anew must be True or False"),
-        ({"hidden": "64"}, "hidden must be a list"),
-        ({"hidden": 64}, "hidden must be a list"),
     ],
 )
 def test_a_parameter_of_the_wrong_type(tmp_path, parameters, message):
     path = notebook(tmp_path / "a.ipynb", "x = 1")  # x is assigned, but not in the parameters cell
     with pytest.raises(UsageError) as caught:
-        check_notebooks([path], parameters, {})
+        check_notebooks([path], parameters)
     assert str(caught.value).startswith(f"{path}: {message}")
 
 
 def test_parameters_that_are_fine(tmp_path):
     path = notebook(tmp_path / "a.ipynb")
     given = {"trials": 5.5, "deadline_us": None, "record": 1, "name": 5, "hidden": [1], "seed": "x", "record_anew": 0}
-    (checked,) = check_notebooks([path, path], given, {"runtime": "1"})
-    assert checked.defaults["trials"] == 10 and checked.defaults["hidden"] == [64, 128] and checked.cells == 2
-    check_notebooks([path], {}, {"trials": "many"})
+    assert check_notebooks([path, path], given) == {path: 2}
     with_magic = notebook(tmp_path / "b.ipynb")
     book = nbformat.read(with_magic, 4)
     book.cells[1].source = "%matplotlib inline\n!true\ntrials = 3"
     nbformat.write(book, with_magic)
-    assert check_notebooks([with_magic], {"trials": 4}, {})[0].defaults == {"trials": 3}
+    assert check_notebooks([with_magic], {"trials": 4}) == {with_magic: 2}
 
 
 def test_every_notebook_that_cannot_run_is_named(tmp_path, monkeypatch):
-    untagged = notebook(tmp_path / "untagged.ipynb", tags=())
-    twice = notebook(tmp_path / "twice.ipynb", ("trials = 1", ["parameters"]))
-    again = notebook(tmp_path / "again.ipynb", ("trials = 1", ["injected-parameters"]))
-    foreign = notebook(tmp_path / "foreign.ipynb", kernel="julia-1.10")
     nameless = notebook(tmp_path / "nameless.ipynb", kernel=None)
     text = tmp_path / "text.ipynb"
     text.write_text("not json\n")
@@ -228,26 +219,12 @@ def test_every_notebook_that_cannot_run_is_named(tmp_path, monkeypatch):
     empty.write_text("")
     other = tmp_path / "other.ipynb"
     other.write_text('{"cells": [{"cell_type": "code"}], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')
-    wrong = notebook(tmp_path / "wrong.ipynb")
-    book = nbformat.read(wrong, 4)
-    book.cells[1].source = "trials = = 1"
-    nbformat.write(book, wrong)
-    prose = notebook(tmp_path / "prose.ipynb", tags=())
-    book = nbformat.read(prose, 4)
-    book.cells[0].metadata["tags"] = ["parameters"]
-    nbformat.write(book, prose)
     good = notebook(tmp_path / "good.ipynb", "open('ran', 'w')")
     cases = {
-        untagged: "no cell is tagged 'parameters'",
-        twice: "cells 2 and 3 are tagged",
-        again: "cell 3 has the parameters of an earlier run",
-        foreign: "kernel 'julia-1.10' is not installed",
-        nameless: "has no kernel",
+        nameless: "No kernel name found",
         text: "is not a valid notebook",
         empty: "is not a valid notebook",
         other: "is not a valid notebook",
-        wrong: "cell 2, tagged 'parameters', is not Python",
-        prose: "cell 1, tagged 'parameters', is not code",
         tmp_path / "nowhere.ipynb": "No such file",
         tmp_path: "Is a directory",
     }
@@ -257,23 +234,17 @@ def test_every_notebook_that_cannot_run_is_named(tmp_path, monkeypatch):
     assert "\n" not in errors and len(errors.split("; ")) >= len(cases)
     for path, message in cases.items():
         with pytest.raises(UsageError) as caught:
-            check_notebooks([path], {}, {})
+            check_notebooks([path], {})
         assert message in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
         assert str(caught.value) in errors
     assert not (tmp_path / "runs").exists() and not (tmp_path / "ran").exists()
-    assert check_notebooks([nameless], {}, {}, kernel="python3")[0].kernel == "python3"
 
 
-def test_a_missing_papermill_names_the_extra(tmp_path, monkeypatch):
+def test_a_missing_papermill_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "papermill", None)
+    monkeypatch.delitem(sys.modules, "lstm_trt.rerun")
     with pytest.raises(UsageError, match=r"pip install -e '\.\[lab\]'"):
-        check_notebooks([tmp_path / "a.ipynb"], {}, {})
-
-
-def test_a_missing_kernel_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr("jupyter_client.kernelspec.KernelSpecManager.find_kernel_specs", lambda manager: {})
-    with pytest.raises(UsageError, match=r"not installed; available: none: pip install -e '\.\[lab\]'"):
-        check_notebooks([notebook(tmp_path / "a.ipynb", kernel="planted")], {}, {})
+        importlib.import_module("lstm_trt.rerun")
 
 
 def printed() -> list[str]:
@@ -291,8 +262,8 @@ def test_examples_run_as_printed(monkeypatch):
     assert len(examples) >= 3
     for example in examples:
         values = {name: parse_value(value) for name, value in example.parameter}
-        for checked in check_notebooks([ROOT / path for path in example.notebooks], values, dict(example.raw)):
-            cells = [cell.source for cell in checked.notebook.cells if cell.cell_type == "code"]
+        for path in check_notebooks([ROOT / path for path in example.notebooks], values | dict(example.raw)):
+            cells = [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
             known: dict[str, object] = {}
             exec(cells[0], known)
             exec(cells[1], known | values)  # loads the data
@@ -303,8 +274,8 @@ def test_examples_run_as_printed(monkeypatch):
     [
         (("-p", "a", 1, "-p", "a", 2), "a is given twice"),
         (("-p", "a", 1, "-y", "a: 2"), "a is given twice"),
-        (("-p", "a", 1, "-r", "a", 2), "a: given both"),
-        (("-y", "a"), "not of the form"),
+        (("-p", "a", 1, "-r", "a", 2), "a is given twice"),
+        (("-y", "a"), "not YAML of the form"),
         (("-y", "a: ["), "is not YAML"),
         (("-p", "trials", 1, "--cell-limit", 0), "at least 1 s"),
     ],
@@ -320,19 +291,8 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         command.run(parse(notebook(tmp_path / "a.ipynb"), "--out", tmp_path / "file"))
 
 
-def test_outputs_never_take_a_name_that_is_there(tmp_path):
-    from lstm_trt.rerun import _new_file
-
-    names = {_new_file(tmp_path, "a") for _ in range(5)}
-    assert len(names) == 5 and all(path.suffix == ".ipynb" for path in names)
-    for path in names:
-        path.rename(path.with_suffix(".failed.ipynb"))
-    assert _new_file(tmp_path, "a") not in names
-
-
 @pytest.mark.parametrize("text", ["1", "-5", "1.5", "1e3", "True", "true", "None", "nan", "1_000", "0x10", "a b", ""])
 def test_values_are_those_of_papermill(text):
     from papermill.cli import _resolve_type
 
     assert repr(parse_value(text)) == repr(_resolve_type(text))
-    assert parse_yaml("a: [1, 'x']\nb: true") == {"a": [1, "x"], "b": True}

@@ -28,6 +28,7 @@ framework.
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import math
 import time
@@ -35,12 +36,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from lstm_literature.data import Batch, weight_shapes
-from lstm_literature.workloads import MODES, LiteratureWorkload
+from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt import registry, runtimes
 from lstm_trt.config.errors import BuildFailed, RunFailed, UsageError, building, run_failure
 from lstm_trt.machine.facts import installed_version
@@ -120,6 +123,16 @@ class Rates:
         return self.build_s + self.build_cell_s * workload.cells
 
 
+@cache
+def _rates() -> dict[tuple[str, str], Rates]:
+    """(implementation, mode) -> rates of the built-in ones."""
+    with (Path(__file__).parent / "rates.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    keys = [(line.pop("implementation"), line.pop("mode")) for line in lines]
+    rates = (Rates(**{name: float(value) for name, value in line.items()}) for line in lines)
+    return dict(zip(keys, rates, strict=True))
+
+
 def weights_touched(workload: LiteratureWorkload) -> float:
     """Millions of weights that all cells of a forward pass read."""
     return workload.sequence * workload.cell_weights / 1e6
@@ -139,13 +152,11 @@ class Implementation(ABC):
     EXTRA: str | None = None
     DEVICES: tuple[str, ...] = ("cpu",)
     PRECISIONS: ClassVar[Mapping[str, tuple[str, ...]]] = {"cpu": ("fp32",), "cuda": ("fp32",)}
-    #: Rates of a forward pass and of a training step; None if the mode is not supported.
-    forward: Rates | None = None
-    training: Rates | None = None
 
     @property
     def RATES(self) -> dict[str, Rates]:
-        return {mode: rates for mode in MODES if (rates := getattr(self, mode))}
+        """Mode -> its line in `rates.csv`."""
+        return {mode: rates for (name, mode), rates in _rates().items() if name == self.NAME}
 
     def availability(self, device: str = "cpu") -> Availability:
         """Ready if `PACKAGES` are installed, and for "cuda" if there is a GPU; imports no framework, never raises."""

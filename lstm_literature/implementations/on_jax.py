@@ -16,7 +16,6 @@ from types import ModuleType
 from typing import Any
 
 from lstm_literature.data import Batch
-from lstm_literature.implementations import Rates
 from lstm_literature.implementations.functional import Array, Arrays, Functional, FunctionalStep
 from lstm_trt.config.errors import UsageError
 from lstm_trt.machine.facts import installed_version
@@ -110,8 +109,6 @@ class Jax(Functional):
     DISTRIBUTION = "jax"
     PACKAGES = ("jax", "optax")
     STEP = JaxStep
-    forward = Rates(9, 0.003, build_s=0.5)
-    training = Rates(25, 0.05, 0.4, build_s=2.0)
 
 
 SCAN = Jax()

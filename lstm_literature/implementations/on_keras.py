@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lstm_literature.data import Batch
-from lstm_literature.implementations import FrameworkStep, Implementation, Rates, mode_reason, on_jax, timed
+from lstm_literature.implementations import FrameworkStep, Implementation, mode_reason, on_jax, timed
 from lstm_literature.implementations.on_tensorflow import ONE_BIAS, batch_major, load_keras, optimizer
 from lstm_literature.implementations.on_tensorflow_networks import Held, lstm_layers
 from lstm_literature.workloads import LiteratureWorkload
@@ -36,8 +36,6 @@ class Keras(Implementation):
     backend: str
     EXECUTION: str
     DEVICES: tuple[str, ...]
-    forward: Rates
-    training: Rates
 
     FRAMEWORK = "Keras"
     STYLE = "one-call"
@@ -165,6 +163,6 @@ def _copy(variable: object) -> np.ndarray:
     return np.array(variable.numpy())
 
 
-JAX = Keras("jax", "xla", ("cpu",), Rates(10, 0.02, build_s=2.0), Rates(30, 0.1, 0.5, build_s=4.0))
+JAX = Keras("jax", "xla", ("cpu",))
 
-TORCH = Keras("torch", "eager", ("cpu", "cuda"), Rates(14, 0.05), Rates(37, 0.3, 0.4))
+TORCH = Keras("torch", "eager", ("cpu", "cuda"))

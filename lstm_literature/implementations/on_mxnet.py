@@ -28,7 +28,6 @@ from lstm_literature.implementations import (
     ADAM_EPSILON,
     FrameworkStep,
     Implementation,
-    Rates,
     mode_reason,
     timed,
 )
@@ -59,8 +58,6 @@ class MxNet(Implementation):
     EXECUTION = "eager"
     DISTRIBUTION = "mxnet"
     ENVIRONMENT = ("mxnet==1.9.1", "numpy==1.23.5", "pyarrow==21.0.0")
-    forward = Rates(15, 0.01)
-    training = Rates(35, 0.05, outputs_ms=60.0)
 
     def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
         """None for sequences of one length."""

@@ -13,7 +13,7 @@ from abc import abstractmethod
 import numpy as np
 
 from lstm_literature.data import Batch
-from lstm_literature.implementations import Implementation, Rates, mode_reason, timed
+from lstm_literature.implementations import Implementation, mode_reason, timed
 from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.config.errors import ExportFailed
 from lstm_trt.export.to_onnx import export_module
@@ -56,7 +56,6 @@ class OnnxRuntime(Exported):
     FRAMEWORK = "ONNX Runtime"
     DISTRIBUTION = runtime.DISTRIBUTION
     DEVICES = runtime.DEVICES
-    forward = Rates(7, 0.001)
 
     def availability(self, device: str = "cpu") -> Availability:
         """Ready if the package is installed and has the device's provider."""

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from lstm_literature.data import Batch
-from lstm_literature.implementations import Rates
 from lstm_literature.implementations.functional import Array, Arrays, Functional, FunctionalStep
 from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.machine.facts import installed_version
@@ -79,8 +78,6 @@ class PyTensor(Functional):
     DISTRIBUTION = "pytensor"
     PACKAGES = ("pytensor", "threadpoolctl")
     STEP = PyTensorStep
-    forward = Rates(12, 0.02, start_s=4.0, build_s=8.0, build_cell_s=0.04)
-    training = Rates(60, 0.2, 1.5, start_s=4.0, build_s=45.0, build_cell_s=0.4)
 
     def supports(self, workload: LiteratureWorkload, mode: str, device: str = "cpu") -> str | None:
         """None for workloads without CTC; in training, the number of scans has a limit."""

@@ -23,13 +23,12 @@ from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lstm_literature.data import Batch
-from lstm_literature.implementations import FrameworkStep, Implementation, Rates, mode_reason, timed
+from lstm_literature.implementations import FrameworkStep, Implementation, mode_reason, timed
 from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.runtimes import _torch, torch_compile
@@ -53,8 +52,6 @@ class PyTorch(Implementation):
 
     STYLE: str
     EXECUTION: str
-    forward: Rates
-    training: Rates
 
     FRAMEWORK = "PyTorch"
     DISTRIBUTION = _torch.DISTRIBUTION
@@ -301,30 +298,20 @@ class TrainingStep(_TorchStep):
         self._optimizer = None
 
 
-_training = partial(Rates, outputs_ms=30.0)
+BASIC_EAGER = PyTorch("basic", "eager")
 
-BASIC_EAGER = PyTorch("basic", "eager", Rates(14, 0.026), _training(37, 0.25, 0.33))
+BASIC_SCRIPTED = PyTorch("basic", "scripted")
 
-BASIC_SCRIPTED = PyTorch("basic", "scripted", Rates(14, 0.013), _training(37, 0.20, 0.33))
+BASIC_COMPILED = PyTorch("basic", "compiled")
 
-BASIC_COMPILED = PyTorch(
-    "basic", "compiled",
-    Rates(14, 0.015, build_s=7.0, build_cell_s=0.20), _training(40, 0.02, build_s=10.0, build_cell_s=0.8),
-)  # fmt: skip
+FUSED_EAGER = PyTorch("fused", "eager")
 
-FUSED_EAGER = PyTorch("fused", "eager", Rates(12, 0.018), _training(37, 0.10, 0.56))
+FUSED_SCRIPTED = PyTorch("fused", "scripted")
 
-FUSED_SCRIPTED = PyTorch("fused", "scripted", Rates(12, 0.019), _training(37, 0.05, 0.56))
+FUSED_COMPILED = PyTorch("fused", "compiled")
 
-FUSED_COMPILED = PyTorch(
-    "fused", "compiled",
-    Rates(12, 0.009, build_s=7.0, build_cell_s=0.20), _training(40, 0.02, build_s=10.0, build_cell_s=0.8),
-)  # fmt: skip
+ONE_CALL_EAGER = PyTorch("one-call", "eager")
 
-ONE_CALL_EAGER = PyTorch("one-call", "eager", Rates(10, 0.003), _training(25, 0.03, 0.05))
+ONE_CALL_SCRIPTED = PyTorch("one-call", "scripted")
 
-ONE_CALL_SCRIPTED = PyTorch("one-call", "scripted", Rates(10, 0.003), _training(25, 0.03, 0.05))
-
-ONE_CALL_COMPILED = PyTorch(
-    "one-call", "compiled", Rates(10, 0.003, build_s=7.0), _training(40, 0.02, build_s=10.0, build_cell_s=2.0)
-)
+ONE_CALL_COMPILED = PyTorch("one-call", "compiled")

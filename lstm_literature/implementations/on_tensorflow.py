@@ -32,7 +32,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,7 +41,6 @@ from lstm_literature.implementations import (
     ADAM_EPSILON,
     FrameworkStep,
     Implementation,
-    Rates,
     mode_reason,
     timed,
 )
@@ -79,8 +77,6 @@ class TensorFlow(Implementation):
 
     STYLE: str
     EXECUTION: str
-    forward: Rates
-    training: Rates
 
     FRAMEWORK = "TensorFlow"
     PACKAGES = ("tensorflow", "keras")
@@ -441,28 +437,18 @@ class TrainingStep(_TensorFlowStep):
         self._trained, self._initial = [], []
 
 
-_forward, _training = partial(Rates, start_s=3.5), partial(Rates, start_s=3.5, outputs_ms=15.0)
+BASIC_EAGER = TensorFlow("basic", "eager")
 
-BASIC_EAGER = TensorFlow("basic", "eager", _forward(10, 0.30), _training(25, 1.1, 2.2))
+BASIC_GRAPH = TensorFlow("basic", "graph")
 
-BASIC_GRAPH = TensorFlow(
-    "basic", "graph",
-    _forward(7, 0.015, build_s=0.5, build_cell_s=0.012), _training(22, 0.05, 0.60, build_s=1.0, build_cell_s=0.055),
-)  # fmt: skip
+WHILE_GRAPH = TensorFlow("while", "graph")
 
-WHILE_GRAPH = TensorFlow("while", "graph", _forward(8, 0.024, build_s=0.5), _training(20, 0.10, 0.55, build_s=2.0))
+STATIC_EAGER = TensorFlow("static", "eager")
 
-STATIC_EAGER = TensorFlow("static", "eager", _forward(8, 1.05), _training(30, 1.5, 2.0))
+STATIC_GRAPH = TensorFlow("static", "graph")
 
-STATIC_GRAPH = TensorFlow(
-    "static", "graph",
-    _forward(8, 0.030, build_s=0.5, build_cell_s=0.018), _training(18, 0.10, 0.40, build_s=1.0, build_cell_s=0.055),
-)  # fmt: skip
+XLA = TensorFlow("while", "xla")
 
-XLA = TensorFlow("while", "xla", _forward(14, 0.002, build_s=1.0), _training(27, 0.10, 0.40, build_s=6.0))
+ONE_CALL_EAGER = TensorFlow("one-call", "eager")
 
-ONE_CALL_EAGER = TensorFlow("one-call", "eager", _forward(20, 1.27), _training(35, 2.0, 2.5))
-
-ONE_CALL_GRAPH = TensorFlow(
-    "one-call", "graph", _forward(8, 0.032, build_s=0.5), _training(22, 0.10, 0.55, build_s=2.0)
-)
+ONE_CALL_GRAPH = TensorFlow("one-call", "graph")

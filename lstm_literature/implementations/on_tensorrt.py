@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lstm_literature.implementations import Rates, timed
+from lstm_literature.implementations import timed
 from lstm_literature.implementations.on_onnxruntime import Exported
 from lstm_trt.export import build, engine
 from lstm_trt.runtimes import tensorrt, tensorrt_rtx
@@ -28,7 +28,6 @@ class TensorRt(Exported):
 
     FRAMEWORK = "TensorRT"
     DEVICES = ("cuda",)
-    forward = Rates(1, 0.001, start_s=30.0)
 
     @property
     def NAME(self) -> str:

@@ -27,7 +27,6 @@ from lstm_literature.data import Batch
 from lstm_literature.implementations import (
     FrameworkStep,
     Implementation,
-    Rates,
     mode_reason,
     timed,
 )
@@ -64,7 +63,6 @@ class Tvm(Implementation):
     """TVM as an implementation: untuned (`trials` = 0) or tuned with this number of trials."""
 
     trials: int
-    forward: Rates
 
     FRAMEWORK = "Apache TVM"
     STYLE = "basic"
@@ -91,7 +89,7 @@ class Tvm(Implementation):
             return "training is not supported"
         if workload.document != "000":
             return "only cell, layer and stack are supported"
-        build_s, step_s = self.forward.building_s(workload), self.forward.step_ms(workload) / 1e3
+        build_s, step_s = self.RATES["forward"].building_s(workload), self.RATES["forward"].step_ms(workload) / 1e3
         if build_s + STEPS * step_s * (device == "cpu") > LIMIT_S:
             cells = count(workload.cells, "cell")
             return (
@@ -272,6 +270,6 @@ class ForwardStep(FrameworkStep):
         self._states = ()
 
 
-UNTUNED = Tvm(0, Rates(250, 0.002, gflop_unit_ms=1.6, start_s=5.0, build_s=1.0, build_cell_s=0.01))
+UNTUNED = Tvm(0)
 
-TUNED = Tvm(TRIALS, Rates(15, 0.006, start_s=5.0, build_s=50.0, build_cell_s=0.012))
+TUNED = Tvm(TRIALS)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lstm_trt.cli.common import print_answer, print_json, shape_arguments, shape_of, sizes_of, warn
+from lstm_trt.cli.common import print_json, shape_arguments, shape_of, sizes_of, warn
 from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
 from lstm_trt.export import layers
 from lstm_trt.export.build import build_engine
-from lstm_trt.export.engine import COMPUTE_CAPABILITIES, PRECISIONS, EngineOptions, Profile, check_file
+from lstm_trt.export.engine import COMPUTE_CAPABILITIES, PRECISIONS, EngineOptions, Profile
 from lstm_trt.export.trt import FLAVOURS
 
 EXAMPLE = (
     "lstm-trt build --layers 3 --hidden 72 --sequence 24 --batch 4 --compute-capability sm86 --out engines\n"
-    "  lstm-trt build --layers 1 --hidden 128 --sequence 256 --layers-table\n"
-    "  lstm-trt build --check engines/3x72-s24-b4-fp32-rtx-sm86.engine"
+    "  lstm-trt build --layers 1 --hidden 128 --sequence 256 --layers-table"
 )
 
 #: Sizes that may be symbolic.
@@ -42,15 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sizes = ("MIN", "OPT", "MAX")
         add(f"--{axis}-range", type=int, nargs=3, metavar=sizes, help=f"keep the {meaning} symbolic, within this range")
     add("--layers-table", action="store_true", help="print loops, kernels per time step and kernel launches")
-    add("--check", type=Path, metavar="ENGINE", help="only check whether this engine can be loaded on this machine")
     add("--seed", type=int, default=0, metavar="N", help="seed of the weights (default %(default)s)")
     add("--out", type=Path, metavar="DIR", help="folder for the .engine and .json files")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `build`; returns the exit status."""
-    if arguments.check is not None:
-        return _check(arguments)
     if arguments.out is None and not arguments.layers_table:
         raise UsageError("--out is missing: give a folder, or --layers-table to only print the table")
     sizes = sizes_of(arguments)
@@ -92,12 +88,3 @@ def _profile(arguments: argparse.Namespace) -> Profile | None:
         shape = shape_of(arguments, "--onnx FILE")
         ranges = {axis: given or [getattr(shape, axis)] * 3 for axis, given in ranges.items()}
     return Profile(**ranges)
-
-
-def _check(arguments: argparse.Namespace) -> int:
-    report = check_file(arguments.check)
-    if report.loadable or arguments.format == "json":
-        print_answer(report, arguments.format)
-    if not report.loadable:
-        raise UsageError(str(report))
-    return 0

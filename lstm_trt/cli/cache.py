@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from lstm_trt.cli.common import print_answer
-from lstm_trt.recorder import environments
+from lstm_trt.recorder.cached import cache_contents, clear_cache
 
 EXAMPLE = "lstm-trt cache --clear"
 
@@ -17,5 +17,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `cache`; returns the exit status."""
-    print_answer(environments.clear_cache() if arguments.clear else environments.cache_contents(), arguments.format)
+    print_answer(clear_cache() if arguments.clear else cache_contents(), arguments.format)
     return 0

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, first_line
 from lstm_trt.export.c_file import CFile
 from lstm_trt.machine.facts import cpu_name
-from lstm_trt.machine.linux import cpuinfo_flags, psutil_at
+from lstm_trt.machine.linux import cpuinfo_flags, run_command
 from lstm_trt.store import cache
 
 REMEDY = "install a C compiler: apt install gcc, or pip install -e '.[c]'"
@@ -119,30 +118,21 @@ def _run(command: Sequence[str], arguments: Sequence[str], folder: str) -> str:
     Raises `BuildFailed` with its first error if it fails or writes no file, or if it does not end in time.
     """
     name = " ".join((Path(command[0]).name, *command[1:]))
-    pipe, variables = subprocess.PIPE, {**os.environ, "LC_ALL": "C", "TMPDIR": folder}
-    settings = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, "text": True, "errors": "replace"}
+    variables = {**os.environ, "LC_ALL": "C", "TMPDIR": folder}
     try:
-        with subprocess.Popen([*command, *arguments], cwd=folder, env=variables, **settings) as child:
-            try:
-                output, errors = child.communicate(timeout=LIMIT_S)
-            except BaseException:  # a compiler is several processes
-                psutil = psutil_at()
-                for process in (*psutil.Process(child.pid).children(recursive=True), child):
-                    with suppress(psutil.Error):  # it has ended
-                        process.kill()
-                raise
+        done = run_command([*command, *arguments], LIMIT_S, cwd=folder, env=variables)
     except subprocess.TimeoutExpired:
         raise BuildFailed(f"{name} did not end within {LIMIT_S:g} s") from None
     except OSError as error:
         raise BuildFailed(f"{name} cannot be run: {error.strerror or error}") from None
-    if child.returncode:
-        lines = [line.strip() for line in errors.splitlines() if line.strip()]
-        status = f"ended by signal {-child.returncode}" if child.returncode < 0 else f"exit status {child.returncode}"
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        status = f"ended by signal {-done.returncode}" if done.returncode < 0 else f"exit status {done.returncode}"
         first = next((line for line in lines if "error: " in line), lines[-1] if lines else status)
         raise BuildFailed(f"{name} failed: {first}")
     if "-o" in arguments and not Path(folder, arguments[-1]).exists():
         raise BuildFailed(f"{name} wrote no file, but reported no error")
-    return output
+    return done.stdout
 
 
 class LoadedNetwork:

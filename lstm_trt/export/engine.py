@@ -1,25 +1,21 @@
-"""A TensorRT engine: its options, its files, and whether it can be loaded on this machine.
+"""A TensorRT engine: its options and its files.
 
 Engines are built by `build.py`, for `tensorrt` and `tensorrt-rtx`, and cached under the hash of everything that affects
-them. A JSON file beside each engine has its `information`: versions, target, options, SHA-256. With it, a check detects
-a damaged engine, another version and another GPU without TensorRT and without a GPU; on a GPU the check also loads the
-engine. Without the JSON file only TensorRT can check an engine; without a GPU, TensorRT for RTX recognises files that
-are not engines, but not truncated engines.
+them. A JSON file beside each engine has its `information`: versions, target, options, SHA-256.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from lstm_trt.config.configuration import canonical_json
-from lstm_trt.config.errors import BuildFailed, ExportFailed, RuntimeUnavailable, UsageError
+from lstm_trt.config.errors import BuildFailed, ExportFailed, UsageError
 from lstm_trt.config.format import bytes_text
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.export.trt import FLAVOURS, collected, errors_of, gpu, load_module, logger, starting
+from lstm_trt.export.trt import FLAVOURS
 from lstm_trt.store import cache
 from lstm_trt.store.files import make_folder, put
 
@@ -169,149 +165,3 @@ def read_file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
-
-
-# Whether an engine can be loaded on this machine
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The origin of an engine from its information; `targets` is empty for the builder's default."""
-
-    flavour: str
-    version: str
-    targets: tuple[str, ...]
-    gpu: dict | None
-    sha256: str
-
-    @classmethod
-    def of(cls, information: dict) -> Origin:
-        """Raises KeyError or TypeError if `information` is not that of an engine."""
-        engine, target = information["engine"], information["target"]
-        targets = tuple(target["compute_capabilities"])
-        return cls(information["flavour"], engine["version"], targets, target["gpu"], engine["sha256"])
-
-
-@dataclass(frozen=True)
-class EngineReport:
-    """Whether a plan can be loaded on this machine; if not, `reason` and `remedy` say why and what to do.
-
-    `path` is the file of the plan, if any.
-    """
-
-    loadable: bool
-    reason: str
-    remedy: str
-    flavour: str | None
-    version: str | None
-    targets: tuple[str, ...]
-    bytes: int
-    sha256: str
-    gpu: dict | None
-    path: Path | None = None
-
-    def as_dict(self) -> dict:
-        """JSON values."""
-        return {**asdict(self), "path": str(self.path), "targets": list(self.targets)}
-
-    def __str__(self) -> str:
-        if not self.loadable:
-            return f"{self.path} cannot be loaded here: {self.reason}; {self.remedy}"
-        return f"{self.path}: {self.flavour} {self.version}, can be loaded on {self.gpu['name']}"
-
-
-def check_file(path: Path) -> EngineReport:
-    """Test whether an engine can be loaded on this machine, from its file and the JSON file beside it.
-
-    Raises `UsageError` if one of them cannot be read.
-    """
-    beside, origin = path.with_suffix(".json"), None
-    if beside.is_file() and beside != path:
-        try:
-            origin = Origin.of(json.loads(read_file(beside)))
-        except (ValueError, KeyError, TypeError):
-            raise UsageError(f"{beside} was not written by lstm-trt build: remove it") from None
-    return replace(check_engine(read_file(path), origin), path=path)
-
-
-def check_engine(plan: bytes, origin: Origin | None = None) -> EngineReport:
-    """Whether a plan can be loaded on this machine: checks its origin, if known, and loads it on a GPU.
-
-    Without an origin all installed flavours are tried. Never raises for a bad plan: the report states the reason.
-    """
-    card = gpu()
-    flavours = [origin.flavour] if origin else list(_installed()) or ["tensorrt-rtx"]
-    faults = [(flavour, *_fault(plan, flavour, origin, card)) for flavour in flavours]
-    flavour, reason, remedy = next((fault for fault in faults if not fault[1]), faults[0])
-    version = origin.version if origin else None if reason else load_module(flavour).__version__
-    return EngineReport(
-        loadable=not reason,
-        reason=reason,
-        remedy=remedy,
-        flavour=None if reason and not origin else flavour,
-        version=version,
-        targets=origin.targets if origin else (),
-        bytes=len(plan),
-        sha256=cache.sha256(plan),
-        gpu=card,
-    )
-
-
-def _installed() -> Iterator[str]:
-    for flavour in FLAVOURS:
-        try:
-            load_module(flavour)
-        except RuntimeUnavailable:
-            continue
-        yield flavour
-
-
-def _fault(plan: bytes, flavour: str, origin: Origin | None, card: dict | None) -> tuple[str, str]:
-    """(reason, remedy) if a plan cannot be loaded on this machine; ("", "") if it can."""
-    if origin and origin.sha256 != cache.sha256(plan):
-        return "it is damaged: its SHA-256 differs from that of the build", "copy or build it again"
-    title = FLAVOURS[flavour].title
-    try:
-        trt = load_module(flavour)
-    except RuntimeUnavailable as error:
-        return f"{title}: {error.reason}", error.remedy
-    mismatch = _mismatch(origin, trt.__version__, card) if origin else ("", "")
-    if mismatch[0]:
-        return mismatch
-    with collected(flavour) as messages:
-        try:
-            with starting(flavour):
-                runtime = trt.Runtime(logger(flavour))
-        except RuntimeUnavailable as error:
-            return error.reason, error.remedy
-        diagnostics = _diagnostics(trt, runtime, plan) if flavour == "tensorrt-rtx" else []
-        loaded = card is not None and runtime.deserialize_cuda_engine(plan) is not None
-    if loaded:
-        return "", ""
-    if card is not None or diagnostics:
-        errors = "; ".join(filter(None, (", ".join(diagnostics), errors_of(messages) if card else "")))
-        return f"{title} cannot load it: {errors or 'no reason given'}", "build it on or for this machine"
-    known = "the file is intact" if origin else "it has no JSON file beside it, so that its origin is unknown"
-    return f"no NVIDIA GPU is visible here; {known}", "check it on the machine that will run it"
-
-
-def _mismatch(origin: Origin, installed: str, card: dict | None) -> tuple[str, str]:
-    """(reason, remedy) if version or GPU differ from those that the engine was built for; ("", "") otherwise."""
-    title = FLAVOURS[origin.flavour].title
-    if origin.version.split(".")[:3] != installed.split(".")[:3]:  # the fourth part is the build number
-        return f"it was built by {title} {origin.version}, but {installed} is installed", "build it again"
-    wanted = card and card["compute_capability"]
-    built_on = [origin.gpu["compute_capability"]] if origin.flavour == "tensorrt" and origin.gpu else []
-    targets = [target for target in origin.targets or built_on if target]
-    # Older files list an unnamed target for the default, which includes more GPUs than have names.
-    if wanted and targets and wanted not in targets and set(origin.targets) <= set(COMPUTE_CAPABILITIES):
-        reason = f"it was built for {', '.join(targets)}, but the GPU here ({card['name']}) is {wanted}"
-        return reason, f"build it with --compute-capability {wanted}, if the builder supports it"
-    return "", ""
-
-
-def _diagnostics(trt, runtime, plan: bytes) -> list[str]:
-    """The defects that TensorRT for RTX names; without a GPU these are only those of malformed plans."""
-    _, found = runtime.get_engine_validity(plan)
-    members = trt.EngineInvalidityDiagnostics.__members__.items()
-    return [name.lower().replace("_", " ") for name, bit in members if int(found) & int(bit)]

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import subprocess
 import warnings
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from lstm_trt.config.errors import UsageError
 
@@ -269,3 +274,26 @@ def hypervisor(root: Path = ROOT) -> str | None:
     if "hypervisor" in flags:
         return read_text("/sys/class/dmi/id/sys_vendor", root) or "unknown"
     return "none" if "fpu" in flags else None  # "fpu" is an x86 flag; Arm's flags do not show a hypervisor
+
+
+#: Seconds that a command has for cleaning up after Ctrl-C.
+STOP_LIMIT_S = 5
+
+
+def run_command(command: Sequence[str], limit_s: float | None = None, **where: Any) -> subprocess.CompletedProcess:
+    """Run a command to its end, its output as text; Ctrl-C or the limit ends it and all processes that it started.
+
+    `where`: `cwd` and `env`. Raises `OSError` if it cannot be started, `TimeoutExpired` at the limit.
+    """
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, **where, text=True, errors="replace", start_new_session=True) as child:
+        try:
+            output, errors = child.communicate(timeout=limit_s)
+        except BaseException:
+            with suppress(OSError, subprocess.TimeoutExpired):
+                os.killpg(child.pid, signal.SIGINT)
+                child.wait(STOP_LIMIT_S)
+            with suppress(OSError):
+                os.killpg(child.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, child.returncode, output, errors)

@@ -15,22 +15,21 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import ConfigurationFailed, UsageError
-from lstm_trt.config.format import bytes_text, count
 from lstm_trt.machine import facts
+from lstm_trt.machine.linux import run_command
 from lstm_trt.recorder.process import Interpreter, Process
 from lstm_trt.store import cache
 
@@ -39,9 +38,6 @@ MARKER = "made.json"
 
 #: Number of latest versions that the message lists if the requested version does not exist.
 LATEST_NAMED = 5
-
-#: Seconds that pip has for cleaning up after Ctrl-C.
-STOP_LIMIT_S = 5
 
 #: Seconds that importing a library may take.
 EXAMINE_LIMIT_S = 300
@@ -130,29 +126,9 @@ def _install(path: Path, library: str, version: str, pins: Sequence[str] = ()) -
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess:
-    """Run a command to its end; Ctrl-C ends it and all processes that it started."""
+    """Run a command without the variables that would lead it to packages from here."""
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=pipe,
-        stderr=pipe,
-        text=True,
-        errors="replace",
-        env=variables,
-        start_new_session=True,
-    ) as child:
-        try:
-            out, err = child.communicate()
-        except BaseException:
-            with suppress(OSError, subprocess.TimeoutExpired):
-                os.killpg(child.pid, signal.SIGINT)
-                child.wait(STOP_LIMIT_S)
-            with suppress(OSError):
-                os.killpg(child.pid, signal.SIGKILL)
-            raise
-    return subprocess.CompletedProcess(command, child.returncode, out, err)
+    return run_command(command, env=variables)
 
 
 def _reason(stderr: str, library: str, version: str) -> str:
@@ -223,76 +199,6 @@ class Environment:
 def folder() -> Path:
     """The folder of the environments; not created by this call."""
     return cache.folder().absolute() / "versions"
-
-
-def present() -> list[tuple[Path, int]]:
-    """The existing environments, with their sizes in bytes."""
-    found = sorted(path for path in folder().glob("*") if path.is_dir())
-    return [(path, sum(_size(item) for item in path.rglob("*"))) for path in found]
-
-
-@dataclass(frozen=True)
-class CacheContents:
-    """Sizes in bytes of what the cache holds: the files of each kind, and each version environment.
-
-    `removed`: the cache was cleared, and these are its previous contents.
-    """
-
-    folder: Path
-    limit_bytes: int
-    kinds: dict[str, list[int]]
-    environments: list[int]
-    removed: bool = False
-
-    @property
-    def sizes(self) -> list[int]:
-        """Of all files outside the environments."""
-        return [size for sizes in self.kinds.values() for size in sizes]
-
-    def as_dict(self) -> dict:
-        """JSON values; `environments` is present only if there are any. They do not count towards the limit."""
-        amount = "removed" if self.removed else "count"
-        beside = {"environments": {amount: len(self.environments), "bytes": sum(self.environments)}}
-        beside = beside if self.environments else {}
-        if self.removed:
-            return {"removed": len(self.sizes), "bytes": sum(self.sizes), **beside}
-        return {
-            "folder": str(self.folder),
-            "bytes": sum(self.sizes),
-            "limit_bytes": self.limit_bytes,
-            "kinds": {kind: {"files": len(sizes), "bytes": sum(sizes)} for kind, sizes in self.kinds.items()},
-            **beside,
-        }
-
-    def __str__(self) -> str:
-        total, environments = bytes_text(sum(self.sizes)), count(len(self.environments), "version environment")
-        beside = f"{environments}, {bytes_text(sum(self.environments))}"
-        if self.removed:
-            removed = f"removed {count(len(self.sizes), 'file')}, {total}"
-            return f"{removed}, and {beside}" if self.environments else removed
-        lines = [f"{self.folder}: {total} of at most {bytes_text(self.limit_bytes)}"]
-        lines += [
-            f"  {kind}: {count(len(sizes), 'file')}, {bytes_text(sum(sizes))}" for kind, sizes in self.kinds.items()
-        ]
-        lines += [f"  {beside} (not counted towards the limit)"] if self.environments else []
-        return "\n".join(lines)
-
-
-def cache_contents() -> CacheContents:
-    """What the cache holds, including version environments."""
-    kinds: dict[str, list[int]] = {}
-    for entry in sorted(cache.entries(), key=lambda entry: entry.kind):
-        kinds.setdefault(entry.kind, []).append(entry.size_bytes)
-    return CacheContents(cache.folder(), cache.limit_bytes(), kinds, [size for _, size in present()])
-
-
-def clear_cache() -> CacheContents:
-    """Remove everything in the cache; returns what it held."""
-    held = replace(cache_contents(), removed=True)
-    cache.clear()
-    for path, _ in present():
-        shutil.rmtree(path, ignore_errors=True)
-    return held
 
 
 def environment(
@@ -384,9 +290,3 @@ def _lock(tell: Tell) -> AcquireReturnProxy:
     except Timeout:
         tell("waiting for another process that is installing a version")
         return lock.acquire()
-
-
-def _size(path: Path) -> int:
-    with suppress(OSError):
-        return path.lstat().st_size
-    return 0

@@ -8,8 +8,6 @@ identity, so all recordings share one folder, and existing recordings are not re
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 import statistics
@@ -17,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,6 +37,9 @@ from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store import files, folders
 from lstm_trt.store.samples import Group, groups_of
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _VERSION = re.compile(r"\d[\w.+!-]*")
 
 #: Columns of a comparison of medians and tails.
@@ -47,154 +48,140 @@ _COMPARED = (
     *("tail", "tail_percentile", "tail_ratio", "tail_ratio_low", "tail_ratio_high"),
 )
 
-_SHARES = {"median_us": Fraction(1, 2), "p99_us": Fraction(99, 100)}
+#: Columns of one version's latencies.
+_NUMBERS = ("rounds", "n", "median_us", "p99_us", "max_us", "failure")
 
 
-@dataclass(frozen=True)
-class Side:
-    """The recordings of one version; `group` is None if an interrupted run has none of it yet."""
-
-    version: str
-    configuration: Configuration
-    place: Environment
-    group: Group | None
-
-    @property
-    def name(self) -> str:
-        return f"{self.place.library} {self.version}"
-
-    def numbers(self) -> dict:
-        """Rounds, n, and in us the median over rounds of each round's percentiles, and the overall maximum."""
-        samples = [sample for sample in self.group.samples if len(sample.timed_ns)] if self.group else []
-        if not samples:
-            failure = str(self.group.failure) if self.group and self.group.failure else None
-            return {"rounds": 0, "n": 0, **dict.fromkeys([*_SHARES, "max_us"]), "failure": failure}
-        ordered = [np.sort(sample.timed_ns) for sample in samples]
-        middles = {
-            name: statistics.median_low(percentile(latency_ns, share) for latency_ns in ordered) / 1e3
-            for name, share in _SHARES.items()
-        }
-        max_us = max(float(latency_ns[-1]) for latency_ns in ordered) / 1e3
-        return {"rounds": len(ordered), "n": sum(map(len, ordered)), **middles, "max_us": max_us, "failure": None}
+def _numbers(group: Group | None) -> dict:
+    """`_NUMBERS`: in us, the median over rounds of each round's percentiles, and the overall maximum."""
+    rounds = [np.sort(sample.timed_ns) for sample in (group.samples if group else ()) if len(sample.timed_ns)]
+    if not rounds:
+        failure = str(group.failure) if group and group.failure else None
+        return {**dict.fromkeys(_NUMBERS), "rounds": 0, "n": 0, "failure": failure}
+    median, p99 = (
+        statistics.median_low(percentile(latency_ns, share) for latency_ns in rounds) / 1e3
+        for share in (Fraction(1, 2), Fraction(99, 100))
+    )
+    max_us = max(float(latency_ns[-1]) for latency_ns in rounds) / 1e3
+    return dict(zip(_NUMBERS, (len(rounds), sum(map(len, rounds)), median, p99, max_us, None), strict=True))
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The versions in the given order, and each further version compared with the first.
+    """The environment, configuration and recordings of each version, and each further version compared with the first.
 
-    A comparison is None if one of its versions has no recording.
+    A group is None if an interrupted run has none of that version yet. A comparison is None for the first version, and
+    if one of its versions has no recording.
     """
 
-    sides: tuple[Side, ...]
+    library: str
+    environments: tuple[Environment, ...]
+    configurations: tuple[Configuration, ...]
+    groups: tuple[Group | None, ...]
     comparisons: tuple[Comparison | None, ...]
     report: Report = field(repr=False)
 
     @property
+    def versions(self) -> list[str]:
+        """The versions in the given order."""
+        return [place.asked for place in self.environments]
+
+    @property
+    def names(self) -> list[str]:
+        """Library and version."""
+        return [f"{self.library} {version}" for version in self.versions]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row per version: network, options, latencies, and the comparison with the first version."""
+        import pandas as pd
+
+        rows = []
+        for version, configuration, group, comparison in zip(
+            self.versions, self.configurations, self.groups, self.comparisons, strict=True
+        ):
+            plain = configuration.as_dict()
+            row = {"library": self.library, "version": version, "runtime": plain["runtime"]} | plain["workload"]
+            row |= {"mode": plain["mode"]}
+            row |= {name: plain["options"][name] for name in ("precision", "threads", "device")}
+            row |= {**_numbers(group), "against": self.versions[0] if comparison else None}
+            rows.append(row | {name: getattr(comparison, name, None) for name in _COMPARED})
+        return pd.DataFrame(rows, dtype=object).drop(columns="kind")
+
+    @property
     def not_in_turns(self) -> list[str]:
         """Versions with all rounds before, or all after, the first version's: the machine may have changed between."""
-        first, *others = self.sides
-        recorded = (side for side, compared in zip(others, self.comparisons, strict=True) if compared)
-        return [side.version for side in recorded if recorded_first(first.group, side.group)]
-
-    def as_dict(self) -> dict:
-        """JSON values; a ratio is a version's latency divided by the first version's."""
-        first = self.sides[0]
-        plain = first.configuration.as_dict()
-        compared = [
-            {"a": first.version, "b": side.version}
-            | (comparison.as_dict() if comparison else {"median": None, "tail": None})
-            for side, comparison in zip(self.sides[1:], self.comparisons, strict=True)
-        ]
-        return {
-            "library": first.place.library,
-            **{name: plain[name] for name in ("workload", "mode", "runtime", "device_name", "options", "protocol")},
-            "versions": [
-                {
-                    "version": side.version,
-                    "config_id": side.configuration.id,
-                    "environment": {"packages": side.place.packages, "reused": side.place.reused},
-                    **side.numbers(),
-                }
-                for side in self.sides
-            ],
-            "comparisons": compared,
-            "not_in_turns": self.not_in_turns,
-            "warnings": self.warnings,
-            "report": self.report.as_dict(),
-        }
+        compared = zip(self.versions, self.groups, self.comparisons, strict=True)
+        return [name for name, group, found in compared if found and recorded_first(self.groups[0], group)]
 
     @property
     def warnings(self) -> list[str]:
         """Reasons to doubt the comparison, as text."""
         if not self.not_in_turns:
             return []
-        others, first = ", ".join(self.not_in_turns), self.sides[0].version
         return [
-            f"{others} and {first} were recorded one after the other, not alternately, because the folder already"
-            " contained recordings: a difference may be due to the machine; record again into a new --out folder"
+            f"{', '.join(self.not_in_turns)} and {self.versions[0]} were recorded one after the other, not alternately,"
+            " because the folder already contained recordings: a difference may be due to the machine; record again"
+            " into a new --out folder"
         ]
+
+    def as_dict(self) -> dict:
+        """JSON values; a ratio is a version's latency divided by the first version's."""
+        plain, nothing = self.configurations[0].as_dict(), {"median": None, "tail": None}
+        return {
+            "library": self.library,
+            **{name: plain[name] for name in ("workload", "mode", "runtime", "device_name", "options", "protocol")},
+            "versions": [
+                {
+                    "version": place.asked,
+                    "config_id": configuration.id,
+                    "environment": {"packages": place.packages, "reused": place.reused},
+                    **_numbers(group),
+                }
+                for place, configuration, group in zip(self.environments, self.configurations, self.groups, strict=True)
+            ],
+            "comparisons": [
+                {"a": self.versions[0], "b": version, **(found.as_dict() if found else nothing)}
+                for version, found in zip(self.versions[1:], self.comparisons[1:], strict=True)
+            ],
+            "not_in_turns": self.not_in_turns,
+            "warnings": self.warnings,
+            "report": self.report.as_dict(),
+        }
 
     def __str__(self) -> str:
         """One row per version, and the comparison of each version with the first."""
-        first = self.sides[0]
-        blocks = [self._table()]
-        for side, comparison in zip(self.sides[1:], self.comparisons, strict=True):
-            if comparison is not None:
-                blocks.append(comparison_text(comparison, first.name, side.name))
-                continue
-            missing = next(candidate for candidate in (first, side) if not candidate.numbers()["n"])
-            blocks.append(f"{side.name}: not compared: {missing.name}: {_reason(missing.numbers())}")
-        return "\n\n".join(blocks)
-
-    def _table(self) -> str:
-        configuration = self.sides[0].configuration
+        configuration = self.configurations[0]
         options, protocol = configuration.options, configuration.protocol
         caption = f"{configuration.name} on {configuration.runtime}, {options.precision} on {options.device}"
-        caption += f", {protocol.trials} trials {protocol.arrival_text}; ratios relative to {self.sides[0].version}"
+        caption += f", {protocol.trials} trials {protocol.arrival_text}; ratios relative to {self.versions[0]}"
         header = ("version", "rounds", "n", "max us", "p99 us", "median us", "median ratio", "tail ratio")
-        rows = []
-        for side, comparison in zip(self.sides, [None, *self.comparisons], strict=True):
-            numbers = side.numbers()
-            if not numbers["n"]:
-                rows.append((side.version, _reason(numbers)))
-                continue
-            times = [microseconds(numbers[name]) for name in ("max_us", "p99_us", "median_us")]
-            ratios = [_ratio(comparison, name) for name in ("median", "tail")]
-            rows.append((side.version, str(numbers["rounds"]), str(numbers["n"]), *times, *ratios))
-        return "\n".join(
-            [caption, table(header, rows, left=("version", "median ratio", "tail ratio"), drop=("n", "p99 us"))]
-        )
+        rows, blocks, reasons = [], [], []
+        for row, name, comparison in zip(self.frame.to_dict("records"), self.names, self.comparisons, strict=True):
+            reasons += [] if row["n"] else [(name, row["failure"] or "not recorded")]
+            if row["n"]:
+                times = [microseconds(row[column]) for column in ("max_us", "p99_us", "median_us")]
+                ratios = [_ratio(row, column) for column in ("median", "tail")]
+                rows.append((row["version"], str(row["rounds"]), str(row["n"]), *times, *ratios))
+            else:
+                rows.append((row["version"], reasons[-1][1]))
+            if comparison is not None:
+                blocks.append(comparison_text(comparison, self.names[0], name))
+            elif rows[1:]:
+                missing, reason = reasons[0] if reasons[0][0] == self.names[0] else reasons[-1]
+                blocks.append(f"{name}: not compared: {missing}: {reason}")
+        shown = table(header, rows, left=("version", "median ratio", "tail ratio"), drop=("n", "p99 us"))
+        return "\n\n".join([f"{caption}\n{shown}", *blocks])
 
     def csv_text(self) -> str:
-        """One row per version; the first version's row has no comparison."""
-        rows = []
-        for side, comparison in zip(self.sides, [None, *self.comparisons], strict=True):
-            plain = side.configuration.as_dict()
-            row = {"library": side.place.library, "version": side.version, "runtime": plain["runtime"]}
-            row |= {name: value for name, value in plain["workload"].items() if name != "kind"}
-            row["mode"] = plain["mode"]
-            row |= {name: plain["options"][name] for name in ("precision", "threads", "device")}
-            row |= {**side.numbers(), "against": self.sides[0].version if comparison else None}
-            rows.append(row | {name: getattr(comparison, name, None) for name in _COMPARED})
-        target = io.StringIO()
-        writer = csv.DictWriter(target, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return target.getvalue()
+        """`frame` as CSV."""
+        return self.frame.to_csv(index=False)
 
 
-def _reason(numbers: dict) -> str:
-    return numbers["failure"] or "not recorded"
-
-
-def _ratio(comparison: Comparison | None, name: str) -> str:
+def _ratio(row: dict, name: str) -> str:
     """The comparison of the median or tail as a cell: verdict, ratio, and its interval if there is one."""
-    if comparison is None:
-        return ""
-    verdict, ratio, low, high = (
-        getattr(comparison, f"{name}{end}") for end in ("", "_ratio", "_ratio_low", "_ratio_high")
-    )
-    cell = verdict if ratio is None else f"{verdict} {ratio:.3f}"
+    verdict, ratio, low, high = (row[f"{name}{end}"] for end in ("", "_ratio", "_ratio_low", "_ratio_high"))
+    cell = " ".join([*([verdict] if verdict else []), *([f"{ratio:.3f}"] if ratio else [])])
     return cell if low is None or high is None else f"{cell} ({low:.3f} to {high:.3f})"
 
 
@@ -246,22 +233,19 @@ def record_versions(
     rounds: int = ROUNDS,
     protocol: Protocol | None = None,
     options: Options | None = None,
-    control: bool = False,
     time_limit_s: float | None = None,
-    retry_failed: bool = False,
-    wait: bool = True,
     effect: float = EFFECT,
     confidence: float = DEFAULT_CONFIDENCE,
-    show_progress: bool = True,
     tell: Tell = lambda line: None,
+    **sweep: Any,
 ) -> Answer:
     """Record one workload, such as an `LstmShape`, under several versions of a library; compare each with the first.
 
     Missing versions are installed; then all are recorded alternately, `rounds` times, into `out`. `mode` is by default
     the first of the workload, `protocol` that of its kind: of a workload of the literature, its document's.
     A run that was interrupted with Ctrl-C (`report.stopped`) resumes when called again. The other
-    arguments are those of `run_sweep` and `compare_groups`; `confidence` holds for each comparison
-    separately. Raises `UsageError` for an unknown library or version, and what `describe` and
+    arguments, such as `control` and `show_progress`, are those of `run_sweep` and `compare_groups`; `confidence` holds
+    for each comparison separately. Raises `UsageError` for an unknown library or version, and what `describe` and
     `run_sweep` raise.
     """
     library, versions = normal(library), check_versions(versions)
@@ -269,9 +253,7 @@ def record_versions(
     check_confidence(confidence)  # before anything is installed
     check_effect(effect)
     check_limits(time_limit_s, rounds)
-    protocol = protocol or preparer.protocol(workload)
-    options = options or Options()
-    name = module.NAME if runtime is None else runtime
+    protocol, options, name = protocol or preparer.protocol(workload), options or Options(), runtime or module.NAME
     try:
         preparer.check(describe(workload, name, protocol, options, mode))
     except RuntimeUnavailable:
@@ -281,51 +263,29 @@ def record_versions(
     asked = {"workload": workload.as_dict(), "mode": mode, "runtime": name}
     asked |= {"protocol": protocol.as_dict(), "options": options.as_dict()}
     pins = getattr(module, "ENVIRONMENT", ())[1:]
-    installed = {version: described(library, version, asked, tell, pins) for version in versions}
-    known: dict[str, str] = {}
-    for version, (_, configuration) in installed.items():
-        if configuration.id in known:
-            raise UsageError(f"{known[configuration.id]} and {version} are the same version: give different versions")
-        known[configuration.id] = version
-    report = run_sweep(
-        [configuration for _, configuration in installed.values()],
-        folder,
-        rounds=rounds,
-        seed=protocol.seed,
-        control=control,
-        time_limit_s=time_limit_s,
-        retry_failed=retry_failed,
-        wait=wait,
-        show_progress=show_progress,
-        interpreters={configuration.id: place.interpreter for place, configuration in installed.values()},
-    )
-    groups = _groups(folder, set(known))
-    sides = tuple(
-        Side(version, configuration, place, groups.get(configuration.id))
-        for version, (place, configuration) in installed.items()
-    )
-    return Answer(sides, tuple(_compared(sides[0], side, effect, confidence) for side in sides[1:]), report)
-
-
-def _groups(folder: Path, wanted: set[str]) -> dict[str, Group]:
-    """The folder's recordings of these configurations, by id."""
-    items = (item for item in folders.read_many(folder) if item.configuration.id in wanted)
-    groups = {}
-    for group in groups_of(items):
-        if group.configuration.id in groups:
-            raise UsageError(f"{folder} holds recordings of several machines: choose another --out")
-        groups[group.configuration.id] = group
-    return groups
-
-
-def _compared(first: Side, side: Side, effect: float, confidence: float) -> Comparison | None:
-    if not (first.numbers()["n"] and side.numbers()["n"]):
-        return None
-    comparison = compare_groups(first.group, side.group, effect, confidence)
-    if comparison.command is None:
-        return comparison
-    # The configurations differ only in the version, which the `sweep` command cannot select.
-    versions = (first.version, side.version)
-    rounds = comparison.rounds_needed
-    command = versions_command(first.place.library, versions, side.configuration, "rounds", rounds)
-    return replace(comparison, command=command)
+    places, configurations = zip(*(described(library, each, asked, tell, pins) for each in versions), strict=True)
+    ids = [configuration.id for configuration in configurations]
+    for place, found in enumerate(ids):
+        if found in ids[:place]:
+            same = f"{versions[ids.index(found)]} and {versions[place]}"
+            raise UsageError(f"{same} are the same version: give different versions")
+    interpreters = {found: place.interpreter for found, place in zip(ids, places, strict=True)}
+    how = {"rounds": rounds, "seed": protocol.seed, "time_limit_s": time_limit_s, "interpreters": interpreters}
+    report = run_sweep(configurations, folder, **how, **sweep)
+    found = groups_of(item for item in folders.read_many(folder) if item.configuration.id in ids)
+    groups = {group.configuration.id: group for group in found}
+    if len(groups) < len(found):
+        raise UsageError(f"{folder} holds recordings of several machines: choose another --out")
+    comparisons = [None]
+    for version, configuration in zip(versions[1:], configurations[1:], strict=True):
+        sides = [groups.get(ids[0]), groups.get(configuration.id)]
+        if not all(_numbers(side)["n"] for side in sides):
+            comparisons.append(None)
+            continue
+        comparison = compare_groups(*sides, effect, confidence)
+        if comparison.command is not None:  # the `sweep` command cannot select the version, which is all that differs
+            both = (versions[0], version)
+            command = versions_command(library, both, configuration, "rounds", comparison.rounds_needed)
+            comparison = replace(comparison, command=command)
+        comparisons.append(comparison)
+    return Answer(library, places, configurations, tuple(map(groups.get, ids)), tuple(comparisons), report)

@@ -262,7 +262,7 @@ class TensorRtStep(BufferedStep):
                 self._runtime = trt.Runtime(export_trt.logger(self._name))
             self._engine = self._runtime.deserialize_cuda_engine(plan)
             if self._engine is None:
-                self._explain("the engine cannot be loaded on the GPU", messages, len(plan), built)
+                self._explain("the engine cannot be loaded on the GPU", messages, len(plan))
             self._opened = open_context(trt, self._engine, built.sha256)
             if self._opened.context is None:
                 self._explain("cannot create an execution context", messages, self._engine.device_memory_size_v2)
@@ -274,21 +274,12 @@ class TensorRtStep(BufferedStep):
         self._engine = None
         self._runtime = None
 
-    def _explain(
-        self,
-        what: str,
-        messages: Iterable[tuple[str, str]],
-        size_bytes: int,
-        built: export_engine.Engine | None = None,
-    ) -> None:
-        """Raise an error for a step that failed, with TensorRT's reason or that of `check_engine`."""
+    def _explain(self, what: str, messages: Iterable[tuple[str, str]], size_bytes: int) -> None:
+        """Raise an error for a step that failed, with TensorRT's reason."""
         reason = export_trt.errors_of(messages)
         free_bytes, _ = self._session.memory_bytes()
         if size_bytes > free_bytes or _is_out_of_memory(messages):
             raise MemoryExhausted(f"{self._name}: {what}: {reason}; {size_bytes} bytes needed, {free_bytes} free")
-        if built is not None:
-            origin = export_engine.Origin.of(built.information)
-            reason = export_engine.check_engine(built.plan, origin).reason or reason
         raise BuildFailed(f"{self._name}: {what}: {reason or 'TensorRT gives no reason'}")
 
     def _bind(self) -> None:

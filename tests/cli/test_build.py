@@ -12,8 +12,6 @@ import pytest
 from lstm_trt.config.errors import RuntimeUnavailable
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import trt
-from lstm_trt.export.build import build_engine
-from lstm_trt.export.engine import EngineOptions
 from lstm_trt.export.to_onnx import export_network
 from lstm_trt.store import cache
 from tests.conftest import ROOT
@@ -93,31 +91,6 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, refused, arguments, 
 def test_missing_arguments_are_named(refused, tmp_path):
     assert "--hidden is missing" in refused("build", "--layers", 1, "--out", tmp_path)
     assert "--out is missing" in refused("build", "--layers", 1, "--hidden", 8, "--sequence", 4)
-
-
-def test_the_command_checks_engines(tmp_path, lab, refused):
-    engine = build_engine(LstmShape(1, 8, 4), EngineOptions(RTX, compute_capability="sm86"))
-    files = {written.suffix[1:]: written.read_bytes() for written in engine.write(tmp_path / "written")}
-    path = tmp_path / "some.engine"
-    path.write_bytes(files["engine"])
-    if trt.gpu() is None:
-        assert "no NVIDIA GPU is visible" in refused("build", "--check", path)
-    path.with_suffix(".json").write_bytes(files["json"])
-    middle = len(engine.plan) // 2
-    path.write_bytes(engine.plan[:middle] + b"damage" + engine.plan[middle + 6 :])
-    assert "damaged" in refused("build", "--check", path)
-    path.write_bytes(engine.plan[:middle])
-    assert "damaged" in refused("build", "--check", path)
-    path.write_bytes(engine.plan)
-    path.with_suffix(".json").write_bytes(files["json"].replace(b'"version": "1.7.', b'"version": "1.9.'))
-    assert "TensorRT for RTX 1.9.1.116" in refused("build", "--check", path)
-    path.with_suffix(".json").write_text("[]")
-    assert "not written by lstm-trt build" in refused("build", "--check", path)
-    assert "cannot read" in refused("build", "--check", tmp_path / "absent.engine")
-    path.with_suffix(".json").unlink()
-    answer = lab("build", "--check", path, "--format", "json")
-    report = json.loads(answer.stdout)
-    assert answer.returncode == 2 and (report["loadable"], report["path"]) == (False, str(path))
 
 
 @pytest.mark.parametrize(
