@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from lstm_literature.implementations import timed
 from lstm_literature.implementations.on_onnxruntime import Exported
-from lstm_trt.export import build, engine
-from lstm_trt.runtimes import tensorrt, tensorrt_rtx
-from lstm_trt.runtimes._tensorrt import TensorRtRuntime, TensorRtStep
+from lstm_trt.export.tensorrt import build, engine
 from lstm_trt.runtimes.base import Availability, PreparedStep, Request
+from lstm_trt.runtimes.cuda import tensorrt, tensorrt_rtx
+from lstm_trt.runtimes.cuda._tensorrt import TensorRtRuntime, TensorRtStep
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 from lstm_trt.cli.common import print_json, shape_arguments, shape_of, sizes_of, warn
 from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
-from lstm_trt.export import layers
-from lstm_trt.export.build import build_engine
-from lstm_trt.export.engine import COMPUTE_CAPABILITIES, PRECISIONS, EngineOptions, Profile
-from lstm_trt.export.trt import FLAVOURS
+from lstm_trt.export.tensorrt import layers
+from lstm_trt.export.tensorrt.build import build_engine
+from lstm_trt.export.tensorrt.engine import COMPUTE_CAPABILITIES, PRECISIONS, EngineOptions, Profile
+from lstm_trt.export.tensorrt.trt import FLAVOURS
 
 EXAMPLE = (
     "lstm-trt build --layers 3 --hidden 72 --sequence 24 --batch 4 --compute-capability sm86 --out engines\n"

@@ -36,9 +36,9 @@ from lstm_trt.config.errors import BuildFailed, RunFailed, building, first_line
 from lstm_trt.export.network import build_module
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.machine.facts import cpu_name, installed_version
-from lstm_trt.runtimes import _cuda
-from lstm_trt.runtimes._cuda import EventClocks
 from lstm_trt.runtimes.base import Availability, BufferedStep, PreparedStep, Request, check_options
+from lstm_trt.runtimes.cuda import _cuda
+from lstm_trt.runtimes.cuda._cuda import EventClocks
 
 if TYPE_CHECKING:
     import torch

@@ -22,7 +22,7 @@ from lstm_trt.config.workload import State, Workload
 from lstm_trt.machine.facts import gpu_name
 
 if TYPE_CHECKING:
-    from lstm_trt.runtimes._cuda import EventClocks
+    from lstm_trt.runtimes.cuda._cuda import EventClocks
 
 
 @dataclass(frozen=True)

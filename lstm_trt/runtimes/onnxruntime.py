@@ -99,7 +99,7 @@ def load_libraries(options: Options) -> None:
         return
     if options.precision == "fp32":
         os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
-    from lstm_trt.runtimes import _cuda
+    from lstm_trt.runtimes.cuda import _cuda
 
     _cuda.spin_while_waiting()
     import onnxruntime
@@ -209,7 +209,7 @@ class _SessionStep(HostStep):
     def facts(self) -> dict:
         on_gpu = {}
         if self._options.device != "cpu":
-            from lstm_trt.runtimes import _cuda
+            from lstm_trt.runtimes.cuda import _cuda
 
             on_gpu = {"host_memory": "pageable", "device_wait": _cuda.scheduling()}
         return {

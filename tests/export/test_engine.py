@@ -11,11 +11,12 @@ import pytest
 
 from lstm_trt.config.errors import BuildFailed, ExportFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.export import build, onnx_checks
-from lstm_trt.export import layers as export_layers
-from lstm_trt.export import trt as export_trt
-from lstm_trt.export.build import build_engine
-from lstm_trt.export.engine import EngineOptions, Profile
+from lstm_trt.export import onnx_checks
+from lstm_trt.export.tensorrt import build
+from lstm_trt.export.tensorrt import layers as export_layers
+from lstm_trt.export.tensorrt import trt as export_trt
+from lstm_trt.export.tensorrt.build import build_engine
+from lstm_trt.export.tensorrt.engine import EngineOptions, Profile
 from lstm_trt.export.to_onnx import export_network, static_model
 from tests.conftest import rest_is_heavy
 from tests.support.network_in_numpy import parse

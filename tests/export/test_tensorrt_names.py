@@ -26,12 +26,12 @@ MODULE = "module"
 
 #: The files that touch TensorRT's objects.
 FILES = (
-    "export/trt.py",
-    "export/engine.py",
-    "export/build.py",
-    "export/layers.py",
-    "runtimes/_cuda.py",
-    *sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("runtimes/*tensorrt*.py")),
+    "export/tensorrt/trt.py",
+    "export/tensorrt/engine.py",
+    "export/tensorrt/build.py",
+    "export/tensorrt/layers.py",
+    "runtimes/cuda/_cuda.py",
+    *sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("runtimes/cuda/*tensorrt*.py")),
 )
 
 #: (class, method or attribute) -> class of its result.
@@ -65,10 +65,14 @@ HELD_IN = {
 }
 #: The same for one file only.
 HELD_IN_FILE: dict[str, dict[str, str | None]] = {
-    "export/engine.py": {"runtime": "Runtime"},
-    "export/build.py": {"config": "IBuilderConfig"},
-    "runtimes/tensorrt.py": {"engine": "ICudaEngine"},
-    "runtimes/tensorrt_rtx.py": {"engine": "ICudaEngine", "config": "IRuntimeConfig", "self._kernels": "IRuntimeCache"},
+    "export/tensorrt/engine.py": {"runtime": "Runtime"},
+    "export/tensorrt/build.py": {"config": "IBuilderConfig"},
+    "runtimes/cuda/tensorrt.py": {"engine": "ICudaEngine"},
+    "runtimes/cuda/tensorrt_rtx.py": {
+        "engine": "ICudaEngine",
+        "config": "IRuntimeConfig",
+        "self._kernels": "IRuntimeCache",
+    },
 }
 #: Members of all pybind11 enumerations, which the stored lists leave out.
 UNLISTED = ("name", "value")
@@ -81,7 +85,6 @@ ONLY_RTX = {
     (MODULE, "ComputeCapability"),
     (MODULE, "CudaGraphStrategy"),
     (MODULE, "DynamicShapesKernelSpecializationStrategy"),
-    (MODULE, "EngineInvalidityDiagnostics"),
     ("CudaGraphStrategy", "DISABLED"),
     ("DynamicShapesKernelSpecializationStrategy", "EAGER"),
     ("IBuilderConfig", "num_compute_capabilities"),
@@ -93,7 +96,6 @@ ONLY_RTX = {
     ("IRuntimeConfig", "cuda_graph_strategy"),
     ("IRuntimeConfig", "dynamic_shapes_kernel_specialization_strategy"),
     ("IRuntimeConfig", "set_runtime_cache"),
-    ("Runtime", "get_engine_validity"),
 }
 
 
@@ -255,7 +257,7 @@ def test_the_stored_names_are_those_of_the_installed_version():
 
 
 def test_names_that_are_looked_up_as_text_exist_too():
-    from lstm_trt.export.engine import COMPUTE_CAPABILITIES
+    from lstm_trt.export.tensorrt.engine import COMPUTE_CAPABILITIES
 
     assert {name.upper() for name in COMPUTE_CAPABILITIES} <= NAMES[RTX]["ComputeCapability"]
     for version, names in NAMES.items():

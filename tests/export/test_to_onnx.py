@@ -13,10 +13,10 @@ import pytest
 from lstm_trt.config.errors import ExportFailed, UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import to_onnx
-from lstm_trt.export import trt as export_trt
-from lstm_trt.export.build import build_engine
-from lstm_trt.export.engine import EngineOptions
 from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.export.tensorrt import trt as export_trt
+from lstm_trt.export.tensorrt.build import build_engine
+from lstm_trt.export.tensorrt.engine import EngineOptions
 from lstm_trt.store import cache
 from tests.support.network_in_numpy import evaluate, parse
 

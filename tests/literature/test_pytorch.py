@@ -22,12 +22,13 @@ from lstm_literature.implementations.on_onnxruntime import export_workload
 from lstm_literature.workloads import WORKLOADS
 from lstm_trt.config import errors
 from lstm_trt.config.configuration import Options
-from lstm_trt.export import build, onnx_checks
-from lstm_trt.export import trt as export_trt
+from lstm_trt.export import onnx_checks
 from lstm_trt.export.evaluate import recurrent_outputs
+from lstm_trt.export.tensorrt import build
+from lstm_trt.export.tensorrt import trt as export_trt
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
-from lstm_trt.runtimes._tensorrt import TensorRtRuntime
 from lstm_trt.runtimes.base import Availability, Request
+from lstm_trt.runtimes.cuda._tensorrt import TensorRtRuntime
 from tests.conftest import rest_is_heavy
 from tests.support.network_in_numpy import evaluate, parse
 

@@ -28,7 +28,12 @@ atexit.register(write)
 NEEDLESS = (
     *("lstm_trt.analysis", "lstm_trt.plots", "lstm_trt.store.tables", "lstm_trt.store.foreign"),
     *("lstm_trt.export.own_network", "lstm_trt.export.read_onnx", "lstm_trt.recorder.soak", "lstm_trt.recorder.watch"),
-    *("lstm_trt.machine.gpu", "lstm_trt.machine.roofline", "lstm_trt.runtimes._cuda", "lstm_trt.export.trt"),
+    *(
+        "lstm_trt.machine.gpu",
+        "lstm_trt.machine.roofline",
+        "lstm_trt.runtimes.cuda._cuda",
+        "lstm_trt.export.tensorrt.trt",
+    ),
     *("scipy", "matplotlib"),
 )
 

@@ -12,9 +12,9 @@ import pytest
 import lstm_trt as lab
 from lstm_trt import runtimes
 from lstm_trt.config.errors import BuildFailed, ParityFailed, UsageError
-from lstm_trt.export.onnx_fp16 import to_half
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.read_onnx import run_onnxruntime
+from lstm_trt.export.tensorrt.onnx_fp16 import to_half
 from lstm_trt.export.to_onnx import static_model
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.parity import check_parity

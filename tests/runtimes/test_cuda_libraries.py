@@ -12,8 +12,9 @@ from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.recorder.describe import describe
-from lstm_trt.runtimes import _cuda, onnxruntime, torch_compile
+from lstm_trt.runtimes import onnxruntime, torch_compile
 from lstm_trt.runtimes.base import Request
+from lstm_trt.runtimes.cuda import _cuda
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from lstm_trt import registry, runtimes
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.export import onnx_checks
-from lstm_trt.export import trt as export_trt
 from lstm_trt.export.evaluate import evaluate
 from lstm_trt.export.own_network import OnnxNetwork
+from lstm_trt.export.tensorrt import trt as export_trt
 from lstm_trt.recorder.parity import relative_error
 from lstm_trt.runtimes.base import Request
 from tests.support import network_in_numpy

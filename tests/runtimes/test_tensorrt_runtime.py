@@ -1,4 +1,4 @@
-"""The TensorRT runtimes and `runtimes/_cuda.py`.
+"""The TensorRT runtimes and `runtimes/cuda/_cuda.py`.
 
 Without a GPU, `planted_cuda.py` mocks the driver and the parts of TensorRT that need one: it checks the
 order of calls and the release of resources. The tests marked gpu check the rest.
@@ -24,14 +24,14 @@ from lstm_trt import runtimes
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, LabError, MemoryExhausted, RunFailed, RuntimeUnavailable, UsageError
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.export import build, engine
-from lstm_trt.export import trt as export_trt
 from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
+from lstm_trt.export.tensorrt import build, engine
+from lstm_trt.export.tensorrt import trt as export_trt
 from lstm_trt.export.to_onnx import INPUT, OUTPUT, export_network
 from lstm_trt.machine import counters, gpu
 from lstm_trt.recorder import doctor
-from lstm_trt.runtimes import _cuda, _tensorrt, tensorrt_rtx
 from lstm_trt.runtimes.base import Request
+from lstm_trt.runtimes.cuda import _cuda, _tensorrt, tensorrt_rtx
 from lstm_trt.store import cache
 from tests.support.planted_cuda import MockDriver, MockTensorRt
 

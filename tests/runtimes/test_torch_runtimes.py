@@ -19,8 +19,9 @@ from lstm_trt.config.errors import BuildFailed, MemoryExhausted, RunFailed, Runt
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.network import build_module, make_inputs, make_weights, reference_outputs
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
-from lstm_trt.runtimes import _cuda, _torch, torch_compile
+from lstm_trt.runtimes import _torch, torch_compile
 from lstm_trt.runtimes.base import Request
+from lstm_trt.runtimes.cuda import _cuda
 
 NAMES = ("pytorch", "pytorch-cudagraph", "torch-compile", "torchscript")
 SMALL = LstmShape(2, 16, 12)

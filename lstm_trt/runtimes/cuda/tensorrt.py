@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from lstm_trt.runtimes import _tensorrt
+from lstm_trt.runtimes.cuda import _tensorrt
 
 
 def _open(trt: ModuleType, engine: object, plan_sha256: str) -> _tensorrt.Opened:

@@ -17,7 +17,7 @@ from types import ModuleType
 
 from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import LabError
-from lstm_trt.runtimes import _cuda, _tensorrt
+from lstm_trt.runtimes.cuda import _cuda, _tensorrt
 from lstm_trt.store import cache
 
 #: The kind of these cache entries.

@@ -42,14 +42,15 @@ from lstm_trt.config.errors import (
     is_memory_message,
     one_line,
 )
-from lstm_trt.export import build, onnx_checks
-from lstm_trt.export import engine as export_engine
-from lstm_trt.export import trt as export_trt
+from lstm_trt.export import onnx_checks
+from lstm_trt.export.tensorrt import build
+from lstm_trt.export.tensorrt import engine as export_engine
+from lstm_trt.export.tensorrt import trt as export_trt
 from lstm_trt.machine import gpu
 from lstm_trt.machine.facts import installed_version
-from lstm_trt.runtimes import _cuda
-from lstm_trt.runtimes._cuda import EventClocks
 from lstm_trt.runtimes.base import Availability, BufferedStep, PreparedStep, Request, check_options
+from lstm_trt.runtimes.cuda import _cuda
+from lstm_trt.runtimes.cuda._cuda import EventClocks
 
 #: Device buffers are aligned to this many bytes (as those of cuMemAlloc).
 ALIGNMENT = 256

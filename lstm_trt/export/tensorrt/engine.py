@@ -15,7 +15,7 @@ from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import BuildFailed, ExportFailed, UsageError
 from lstm_trt.config.format import bytes_text
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.export.trt import FLAVOURS
+from lstm_trt.export.tensorrt.trt import FLAVOURS
 from lstm_trt.store import cache
 from lstm_trt.store.files import make_folder, put
 

@@ -253,7 +253,7 @@ def _driver() -> ModuleType:
             import pycuda.driver
     except Exception:  # not installed, or made for another driver
         _bindings()
-        return importlib.import_module("lstm_trt.runtimes._cuda_bindings")
+        return importlib.import_module("lstm_trt.runtimes.cuda._cuda_bindings")
     return pycuda.driver
 
 
