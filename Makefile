@@ -9,7 +9,7 @@ PIP_UNPINNED = $(filter-out -c constraints.txt,$(PIP_INSTALL))
 PIP = $(BIN)/python $(PIP_INSTALL)
 FRAMEWORKS_PIP = $(FRAMEWORKS)/bin/python $(PIP_INSTALL)
 
-# The grid of `make sweep`: a part of `--grid founding`, small enough for four minutes on 2 cores.
+# The grid of `make sweep`: a part of `--grid published-003`, small enough for four minutes on 2 cores.
 SWEEP_GRID ?= --layers 1 2 --hidden 32 64 100 128 200 --sequence 32 64 128 --batch 1 2 4 8
 SWEEP_OUT ?= data/local
 DEADLINE_US ?= 1000

@@ -53,7 +53,7 @@ class LiteraturePreparer(Preparer):
         return protocol_of(workload)
 
     def reference(
-        self, configuration: Configuration, gate_seed: int, answers_path: Path, send: Callable[..., None]
+        self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Callable[..., None]
     ) -> dict:
         """Writes, for forward, the outputs (`output_shape`) in float32; for training, the first loss, (1,) float64."""
         send("stage", stage="build")
@@ -63,7 +63,7 @@ class LiteraturePreparer(Preparer):
         step = implementations.load(REFERENCE).prepare(request)
         try:
             step.step()
-            np.save(answers_path, np.array([step.loss()]) if mode == "training" else step.outputs()["outputs"])
+            np.save(reference_path, np.array([step.loss()]) if mode == "training" else step.outputs()["outputs"])
         finally:
             step.close()
         return {}
@@ -75,7 +75,7 @@ class LiteraturePreparer(Preparer):
 
     def gate(self, configuration: Configuration, reference: Mapping) -> Gate:
         seed = reference["gate_seed"]
-        expected = np.load(reference["answers_path"])
+        expected = np.load(reference["reference_path"])
         inputs = make_batch(configuration.workload, seed).by_name()
         if configuration.mode != "training":
             return Gate((inputs,), {"outputs": expected}, seed)

@@ -102,7 +102,7 @@ def _record(arguments: argparse.Namespace, recording: Recording) -> int:
         print_json({"path": str(path), "summary": row.as_dict(), **described})
         return 0
     show(latencies_text(recording))
-    for text in (control_text(control) if control else "", clock_text(clock), nan_text(nan)):
+    for text in (control_text(control) if control else "", clock_text(clock), nan_text(nan) * (nan is False)):
         if text:
             show(text)
     print(path)

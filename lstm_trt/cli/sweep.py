@@ -9,7 +9,7 @@ from lstm_trt import plots
 from lstm_trt.cli import common
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count
-from lstm_trt.config.shape import AXES, GRIDS, Grid
+from lstm_trt.config.shape import AXES, GRIDS, OLD_GRIDS, Grid
 from lstm_trt.recorder.sweep import sweep
 from lstm_trt.store.runs import load
 
@@ -68,9 +68,10 @@ def _grid(arguments: argparse.Namespace) -> Grid:
     """The given grid; raises `UsageError` for an unknown name or an axis without values."""
     sizes = common.sizes_of(arguments)
     if arguments.grid is not None:
-        if arguments.grid not in GRIDS:
+        name = OLD_GRIDS.get(arguments.grid, arguments.grid)
+        if name not in GRIDS:
             raise UsageError(f"unknown grid {arguments.grid!r}: choose from {', '.join(GRIDS)}")
-        sizes = {axis: getattr(GRIDS[arguments.grid], axis) for axis in AXES} | sizes
+        sizes = {axis: getattr(GRIDS[name], axis) for axis in AXES} | sizes
     for axis in ("layers", "hidden", "sequence"):
         if axis not in sizes:
             raise UsageError(f"--{axis} is missing: give its values, or --grid {next(iter(GRIDS))}, or --onnx FILE")

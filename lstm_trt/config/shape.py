@@ -152,8 +152,8 @@ class Grid:
         return math.prod(len(getattr(self, axis)) for axis in AXES)
 
 
-#: The predefined grid: 5 x 8 x 5 x 10 = 2000 shapes.
-FOUNDING = Grid(
+#: The grid of document 003: 5 x 8 x 5 x 10 = 2000 shapes.
+PUBLISHED_003 = Grid(
     layers=(1, 2, 3, 4, 6),
     hidden=(32, 64, 100, 128, 200, 256, 300, 400),
     sequence=(32, 64, 128, 200, 256),
@@ -161,4 +161,7 @@ FOUNDING = Grid(
 )
 
 
-GRIDS = {"founding": FOUNDING}
+GRIDS = {"published-003": PUBLISHED_003}
+
+#: Earlier names of grids.
+OLD_GRIDS = {"founding": "published-003"}

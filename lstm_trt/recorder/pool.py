@@ -217,7 +217,7 @@ class WorkerPool:
             failure = Failure(configuration, round, error.stage, str(error), provenance)
         finally:
             if "reference" in job and not preparer.SHARED_REFERENCE:
-                Path(job["reference"]["answers_path"]).unlink(missing_ok=True)
+                Path(job["reference"]["reference_path"]).unlink(missing_ok=True)
         ended = time.monotonic()
         if message.get("event") == "refused":
             raise Refused(message["reason"])
@@ -246,8 +246,8 @@ class WorkerPool:
             self._begun = configuration.id, self._give_reference(configuration)
 
     def _give_reference(self, configuration: Configuration) -> Process:
-        path = Path(self._logs.name) / f"answers-{secrets.token_hex(8)}.npy"
-        asked = {"gate_seed": secrets.randbits(32), "answers_path": str(path)}
+        path = Path(self._logs.name) / f"reference-{secrets.token_hex(8)}.npy"
+        asked = {"gate_seed": secrets.randbits(32), "reference_path": str(path)}
         process = self._prepare_process()
         process.give({"kind": "reference", "configuration": configuration.as_dict(), **asked})
         return process
@@ -267,11 +267,11 @@ class WorkerPool:
         key = _key(configuration)
         found = self._references.pop(key, None) or self._reference(configuration, limits)
         self._references[key] = found  # the most recently used is the last
-        size = {name: Path(kept["answers_path"]).stat().st_size for name, kept in self._references.items()}
+        size = {name: Path(kept["reference_path"]).stat().st_size for name, kept in self._references.items()}
         for name in list(size)[:-1]:
             if sum(size.values()) <= ANSWERS_KEPT_BYTES:
                 break
-            Path(self._references.pop(name)["answers_path"]).unlink()
+            Path(self._references.pop(name)["reference_path"]).unlink()
             del size[name]
         return found
 

@@ -183,7 +183,7 @@ class Soak:
     def __str__(self) -> str:
         lines = [f"round {self.round}, {count(self.parts, 'part')}; {self.snapshot}"]
         lines += [control_text(self.control) if self.control else "", clock_text(self.clock)]
-        lines += [nan_text(self.nan_reaches_output)]
+        lines += [nan_text(self.nan_reaches_output) * (self.nan_reaches_output is False)]
         return "\n".join([*filter(None, lines), verdict_command(self.folder)])
 
 

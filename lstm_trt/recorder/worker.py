@@ -61,9 +61,9 @@ def reference_job(job: dict, send: Send) -> None:
 
     configuration = Configuration.from_dict(job["configuration"])
     leave(configuration.options.cores)
-    same = {name: job[name] for name in ("gate_seed", "answers_path")}
+    same = {name: job[name] for name in ("gate_seed", "reference_path")}
     preparer = preparer_of(configuration.workload)
-    reference = preparer.reference(configuration, job["gate_seed"], Path(job["answers_path"]), send)
+    reference = preparer.reference(configuration, job["gate_seed"], Path(job["reference_path"]), send)
     send("done", reference={**reference, **same})
 
 

@@ -321,12 +321,12 @@ class Preparer(ABC):
 
     @abstractmethod
     def reference(
-        self, configuration: Configuration, gate_seed: int, answers_path: Path, send: Callable[..., None]
+        self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Callable[..., None]
     ) -> dict:
-        """In the preparing process: write the outputs for the gate's inputs to `answers_path` (.npy).
+        """In the preparing process: write the outputs for the gate's inputs to `reference_path` (.npy).
 
         Returns JSON values that `request` and `gate` get as `reference`, together with `gate_seed` and
-        `answers_path`. `send(event, **values)` reports stages to the parent.
+        `reference_path`. `send(event, **values)` reports stages to the parent.
         """
 
     @abstractmethod

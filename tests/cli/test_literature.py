@@ -287,10 +287,10 @@ def test_reference_outputs_are_kept_up_to_a_size(tmp_path, monkeypatch):
     class Preparer:
         def give(self, job):
             asked.append(job)
-            np.save(job["answers_path"], np.zeros(1000, np.float32))
+            np.save(job["reference_path"], np.zeros(1000, np.float32))
 
         def wait(self, **limits):
-            return {"reference": {name: asked[-1][name] for name in ("gate_seed", "answers_path")}}
+            return {"reference": {name: asked[-1][name] for name in ("gate_seed", "reference_path")}}
 
     layers = [
         entry.configuration
@@ -309,4 +309,4 @@ def test_reference_outputs_are_kept_up_to_a_size(tmp_path, monkeypatch):
         assert len(asked) == 7 and len(workers._references) == 2
         monkeypatch.setattr(pool, "ANSWERS_KEPT_BYTES", 1)
         last = workers._shared_reference(some[1], {})
-        assert len(workers._references) == 1 and np.load(last["answers_path"]).size == 1000  # that in use is kept
+        assert len(workers._references) == 1 and np.load(last["reference_path"]).size == 1000  # that in use is kept

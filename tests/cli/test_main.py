@@ -56,7 +56,7 @@ SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
         (("record", *SHAPE, "--seed", -1, "--out", "x"), "seed must be at least 0"),
         (("record", *SHAPE, "--directions", 3, "--out", "x"), "directions must be 1 or 2"),
         (("sweep", "--layers", 1, "--hidden", 8, "--out", "x"), "--sequence is missing"),
-        (("sweep", "--grid", "funding", "--out", "x"), "unknown grid 'funding': choose from founding"),
+        (("sweep", "--grid", "funding", "--out", "x"), "unknown grid 'funding': choose from published-003"),
         (("sweep", *SHAPE, "--rounds", 0, "--out", "x"), "rounds must be at least 1"),
         (("sweep", *SHAPE, "--time-limit", 0, "--out", "x"), "time limit must be"),
         (("sweep", *SHAPE, "--memory-limit-gb", -1, "--out", "x"), "--memory-limit-gb must be above 0"),
@@ -183,6 +183,13 @@ def test_an_error_is_wrapped_too_and_a_pipe_gets_one_line(monkeypatch, refused):
 def test_an_empty_folder_names_the_command_that_records_into_it(tmp_path, refused):
     assert "lstm-literature record " in refused("lstm-literature", "table", "--out", tmp_path)
     assert "lstm-trt record " in refused("summarize", tmp_path)
+
+
+def test_the_old_name_of_a_grid_is_accepted():
+    grids = []
+    for name in ("founding", "published-003"):
+        grids.append(list(_grid(parse(["sweep", "--grid", name, "--runtime", "onnxruntime", "--out", "x"]))))
+    assert grids[0] == grids[1] and len(grids[0]) == 2000
 
 
 def test_one_is_singular():

@@ -11,7 +11,7 @@ import torch
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol, canonical_json
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.shape import FOUNDING, Grid, LstmShape
+from lstm_trt.config.shape import PUBLISHED_003, Grid, LstmShape
 from lstm_trt.export.network import DISTINCT_SEQUENCES, build_module, make_inputs, make_weights, weight_shapes
 from lstm_trt.machine.linux import choose_cores
 
@@ -30,8 +30,8 @@ def test_counts_are_those_of_the_network_itself(shape):
 
 
 def test_the_predefined_grid():
-    shapes = list(FOUNDING)
-    assert len(shapes) == len(set(shapes)) == len(FOUNDING) == 2000
+    shapes = list(PUBLISHED_003)
+    assert len(shapes) == len(set(shapes)) == len(PUBLISHED_003) == 2000
     assert {shape.layers for shape in shapes} == {1, 2, 3, 4, 6}
     assert {shape.hidden for shape in shapes} == {32, 64, 100, 128, 200, 256, 300, 400}
     assert {shape.sequence for shape in shapes} == {32, 64, 128, 200, 256}

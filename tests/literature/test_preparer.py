@@ -235,7 +235,7 @@ def test_the_gate_has_its_stated_bounds(tmp_path):
     forward = Configuration(workload, "x", "1", "a CPU")
     truth = np.random.default_rng(0).standard_normal(workload.output_shape).astype(np.float32)
     np.save(tmp_path / "answers.npy", truth)
-    gate = PREPARER.gate(forward, {"gate_seed": 3, "answers_path": str(tmp_path / "answers.npy")})
+    gate = PREPARER.gate(forward, {"gate_seed": 3, "reference_path": str(tmp_path / "answers.npy")})
     assert check_parity(_FixedStep(truth * np.float32(1 + 5e-6)), forward, gate)["error"] == pytest.approx(
         5e-6, rel=0.1
     )
@@ -247,7 +247,7 @@ def test_the_gate_has_its_stated_bounds(tmp_path):
     assert np.array_equal(step.inputs["inputs"], make_batch(workload, 3).inputs)
     training = Configuration(TEXT, "x", "1", "a CPU", mode="training")
     np.save(tmp_path / "answers.npy", np.array([2.0]))
-    gate = PREPARER.gate(training, {"gate_seed": 3, "answers_path": str(tmp_path / "answers.npy")})
+    gate = PREPARER.gate(training, {"gate_seed": 3, "reference_path": str(tmp_path / "answers.npy")})
     check_parity(_FixedStep(loss=2 * (1 + 9e-5)), training, gate)
     for wrong in (2 * (1 + 2e-4), float("nan")):
         with pytest.raises(ParityFailed, match="first loss"):
@@ -309,7 +309,7 @@ def test_batches_longer_than_their_loop_are_an_error():
 
 def test_a_slow_recorder_causes_a_warning_and_no_failure(monkeypatch, tmp_path):
     configuration = describe_benchmark(TEXT, "pytorch-one-call-eager", "training", scale="1/8", batches=4)
-    reference = {"gate_seed": 3, "answers_path": str(tmp_path / "answers.npy")}
+    reference = {"gate_seed": 3, "reference_path": str(tmp_path / "answers.npy")}
     PREPARER.reference(configuration, 3, tmp_path / "answers.npy", lambda event, **values: None)
     getrusage = resource.getrusage
 

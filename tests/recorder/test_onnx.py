@@ -32,7 +32,7 @@ READERS = ("onnxruntime", "openvino")
 def reference_of(configuration, folder, seed=5):
     path = folder / "answers.npy"
     reference = own.PREPARER.reference(configuration, seed, path, lambda event, **values: None)
-    return {**reference, "gate_seed": seed, "answers_path": str(path)}
+    return {**reference, "gate_seed": seed, "reference_path": str(path)}
 
 
 def gated(configuration, folder):

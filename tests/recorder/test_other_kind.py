@@ -172,7 +172,7 @@ def prepared_gate(runtime, mode, tmp_path):
     configuration = describe(GRU, f"tests.support.other_kind:{runtime}", mode=mode)
     path = tmp_path / "answers.npy"
     reference = other_kind.PREPARER.reference(configuration, 3, path, lambda event, **values: None)
-    reference |= {"gate_seed": 3, "answers_path": str(path)}
+    reference |= {"gate_seed": 3, "reference_path": str(path)}
     step = getattr(other_kind, runtime).prepare(other_kind.PREPARER.request(configuration, reference))
     return step, configuration, other_kind.PREPARER.gate(configuration, reference)
 

@@ -77,7 +77,7 @@ def gate_of(shape: LstmShape, precision: str, seed: int, folder) -> tuple[Config
         shape, "pytorch", "1.0", "a device", Options(precision=precision), Protocol(seed=seed)
     )
     reference = PREPARER.reference(configuration, 1000 + seed, folder / "answers.npy", lambda *event, **values: None)
-    reference |= {"gate_seed": 1000 + seed, "answers_path": folder / "answers.npy"}
+    reference |= {"gate_seed": 1000 + seed, "reference_path": folder / "answers.npy"}
     return configuration, PREPARER.gate(configuration, reference)
 
 

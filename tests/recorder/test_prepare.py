@@ -193,7 +193,7 @@ def test_one_wrong_sequence_of_a_large_batch_is_found(tmp_path, rng):
     _, distinct, which = make_inputs(shape, 9)
     answers = rng.standard_normal((4, distinct.shape[1], 1)).astype(np.float32)
     np.save(tmp_path / "answers.npy", answers)
-    gate = PREPARER.gate(configuration, {"gate_seed": 9, "answers_path": str(tmp_path / "answers.npy")})
+    gate = PREPARER.gate(configuration, {"gate_seed": 9, "reference_path": str(tmp_path / "answers.npy")})
     right = answers[:, which]
     assert check_parity(_Planted(right), configuration, gate)["inputs_seed"] == 9
     wrong = right.copy()
@@ -254,7 +254,7 @@ def test_the_command_records_and_prints_what_it_stored(tmp_path, lab):
 
 def test_what_the_preparing_process_refuses_is_a_failure_with_its_reason(tmp_path):
     process = Process(None, tmp_path, "preparer")
-    job = {"kind": "reference", "configuration": {}, "gate_seed": 1, "answers_path": "answers.npy"}
+    job = {"kind": "reference", "configuration": {}, "gate_seed": 1, "reference_path": "answers.npy"}
     with pytest.raises(WorkerLost, match="invalid configuration"):
         process.call(job, time_limit_s=300, memory_limit=None, listener=lambda answer: None)
     assert process.alive

@@ -43,7 +43,7 @@ def prepared(shape, runtime, tmp_path, options=None, mode="stream"):
     """Configuration, request and gate, as a worker gets them."""
     configuration = describe(shape, runtime, Protocol(trials=10), options, mode)
     reference = PREPARER.reference(configuration, 99, tmp_path / "answers.npy", lambda *event, **values: None)
-    reference |= {"gate_seed": 99, "answers_path": tmp_path / "answers.npy"}
+    reference |= {"gate_seed": 99, "reference_path": tmp_path / "answers.npy"}
     return configuration, PREPARER.request(configuration, reference), PREPARER.gate(configuration, reference)
 
 

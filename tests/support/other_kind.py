@@ -172,14 +172,14 @@ NEVER_RESETS = _runtime("tests.support.other_kind:NEVER_RESETS", NeverResets)
 class GruPreparer(Preparer):
     """The reference is the same network in float64; in "stream" the second inputs continue from the first's state."""
 
-    def reference(self, configuration, gate_seed, answers_path, send) -> dict:
+    def reference(self, configuration, gate_seed, reference_path, send) -> dict:
         workload, seed = configuration.workload, configuration.protocol.seed
         weights = {name: array.astype(np.float64) for name, array in make_weights(workload, seed).items()}
         state = np.zeros(workload.width)
         for inputs in self._questions(workload, gate_seed):
             outputs = run(workload, weights, inputs, state)
             state = outputs["states"][-1] if configuration.mode == "stream" else np.zeros_like(state)
-        np.save(answers_path, np.concatenate([outputs[name].ravel() for name in ("states", "energy")]))
+        np.save(reference_path, np.concatenate([outputs[name].ravel() for name in ("states", "energy")]))
         return {"origin": "float64"}
 
     def _questions(self, workload, gate_seed) -> tuple[dict, dict]:
@@ -191,7 +191,7 @@ class GruPreparer(Preparer):
         return Request(workload, configuration.options, inputs, weights, mode=configuration.mode)
 
     def gate(self, configuration, reference) -> Gate:
-        workload, values = configuration.workload, np.load(reference["answers_path"])
+        workload, values = configuration.workload, np.load(reference["reference_path"])
         expected = {"states": values[:-1].reshape(workload.output_shapes["states"]), "energy": values[-1:]}
         questions = self._questions(workload, reference["gate_seed"])
         return Gate(questions, expected, reference["gate_seed"], "numpy in float64")

@@ -55,7 +55,7 @@ class OwnPreparer(Preparer):
             onnx_checks.checked(configuration.workload.path.read_bytes(), rules, configuration.options.precision)
 
     def reference(
-        self, configuration: Configuration, gate_seed: int, answers_path: Path, send: Callable[..., None]
+        self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Callable[..., None]
     ) -> dict:
         network, options = configuration.workload, configuration.options
         bound = announced_bound(configuration, send)
@@ -72,7 +72,7 @@ class OwnPreparer(Preparer):
             less = [{key: _less(array) for key, array in inputs.items()} for inputs in sets]
             rounded = _stacked(run_onnxruntime(_rounded(model, options.precision), less, states))
             answers |= {ROUNDED + key: array for key, array in rounded.items()}
-        with answers_path.open("wb") as file:
+        with reference_path.open("wb") as file:
             np.savez(file, **answers)
         same = (configuration.runtime, options.device, options.precision) == ("onnxruntime", "cpu", "fp32")
         return {
@@ -93,7 +93,7 @@ class OwnPreparer(Preparer):
         """Several sets of inputs, so that a step that ignores its inputs or repeats its last outputs fails as well."""
         seed, expected, rounded = reference["gate_seed"], None, None
         if reference["compared"]:
-            with np.load(reference["answers_path"], allow_pickle=False) as arrays:
+            with np.load(reference["reference_path"], allow_pickle=False) as arrays:
                 expected = {name: arrays[name] for name in arrays.files if not name.startswith(ROUNDED)}
                 rounded = {name: arrays[ROUNDED + name] for name in expected if ROUNDED + name in arrays}
         sets = gate_inputs(configuration.workload, configuration.mode, seed)

@@ -33,7 +33,7 @@ class ShapePreparer(Preparer):
     """A stacked LSTM with a dense layer; the reference is PyTorch on the CPU in float32."""
 
     def reference(
-        self, configuration: Configuration, gate_seed: int, answers_path: Path, send: Callable[..., None]
+        self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Callable[..., None]
     ) -> dict:
         """Exports to ONNX if the runtime needs it, and sends the roofline bound before anything is timed."""
         import torch
@@ -54,7 +54,7 @@ class ShapePreparer(Preparer):
             module = _rounded_module(shape.network, seed, options.precision)
             less = np.concatenate([reference_outputs(module, to_bfloat16(part)) for part in parts])
             answers = np.stack([answers, less])
-        np.save(answers_path, answers)
+        np.save(reference_path, answers)
         return {
             "rounded": rounded,
             "onnx_path": str(exported.path) if exported else None,
@@ -78,7 +78,7 @@ class ShapePreparer(Preparer):
         """
         shape, calls = configuration.workload, _calls(configuration.workload, configuration.mode)
         inputs, _, which = make_inputs(shape, reference["gate_seed"], calls)
-        answers = np.load(reference["answers_path"])
+        answers = np.load(reference["reference_path"])
         expected, *rounded = [
             {OUTPUT: np.stack(np.split(array[:, which], calls)) if calls > 1 else array[:, which]}
             for array in (answers if reference.get("rounded") else [answers])

@@ -96,7 +96,7 @@ class StepPreparer(Preparer):
         return code_version(workload.module)
 
     def reference(
-        self, configuration: Configuration, gate_seed: int, answers_path: Path, send: Callable[..., None]
+        self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Callable[..., None]
     ) -> dict:
         return {}
 
