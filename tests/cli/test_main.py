@@ -14,7 +14,9 @@ from contextlib import redirect_stderr, redirect_stdout
 import pytest
 
 import lstm_trt
-from lstm_trt.recorder.soak import control_text
+from lstm_trt.cli.main import parse
+from lstm_trt.cli.sweep import _grid
+from lstm_trt.recorder.control import control_text
 from lstm_trt.registry import COMMANDS
 from lstm_trt.rerun import Run
 from lstm_trt.store import cache
