@@ -23,7 +23,7 @@ from lstm_trt.export.network import make_inputs
 from lstm_trt.export.to_onnx import INPUT
 from lstm_trt.machine import counters
 from lstm_trt.machine.linux import choose_cores
-from lstm_trt.recorder.loop import quiet_collector, run_trials
+from lstm_trt.recorder.loop import Loop, quiet_collector
 from lstm_trt.recorder.prepare import pin
 from lstm_trt.runtimes.base import Request
 
@@ -59,7 +59,10 @@ def main() -> int:
     with counters.Watcher(options.cores, "cpu") as watcher:
 
         def recorded() -> None:
-            trials = run_trials(prepared.step, protocol, read_machine=watcher.read, difference=watcher.difference)
+            with quiet_collector():
+                loop = Loop(prepared.step, protocol, read_machine=watcher.read, difference=watcher.difference)
+                loop.part(protocol.warmup)
+            trials = loop.trials()
             blocks["recorded"].append(trials.columns["latency_ns"][~trials.columns["warmup"]])
 
         def bare() -> None:

@@ -233,7 +233,7 @@ class Trials:
     was not measured is absent. `start_ns` and, with periodic arrivals, `intended_ns` are
     counted from the start of the loop.
     `blocks`: first row, number of rows, and what changed on the machine during each block.
-    `self_check`: how well the two clocks agree, see `run_trials`.
+    `self_check`: how well the two clocks agree, see `check_clocks`.
     """
 
     columns: dict[str, np.ndarray]
@@ -352,6 +352,18 @@ class Loop:
         self._machine = machine
         return timed
 
+    def part(self, marked: int, end_ns: int = UNLIMITED, after: Callable[[int], None] = lambda timed: None) -> int:
+        """Run blocks until the protocol's trials are timed or the clock is past `end_ns`; returns how many were timed.
+
+        The first block has `marked` warm-up trials, the others `settle`. `after(timed)` follows each block.
+        """
+        timed, clock = 0, time.perf_counter_ns
+        while not timed or (timed < self._protocol.trials and clock() < end_ns):
+            timed += self.run(marked, self._protocol.trials - timed, max(0, end_ns - clock()))
+            marked = self._protocol.settle
+            after(timed)
+        return timed
+
     def trials(self, origin_ns: int | None = None) -> Trials:
         """The trials since `restart`, checked; timestamps are relative to `origin_ns` (default: the loop's start)."""
         columns = {name: np.concatenate([chunk[name] for chunk in self.chunks]) for name in self.chunks[0]}
@@ -364,27 +376,6 @@ class Loop:
         self_check["outside_share"] = 1 - inside_ns / wall_ns
         warnings = warnings_of(self._protocol, self.rows, inside_ns, wall_ns)
         return Trials(columns, self.blocks, self_check, self.started_unix_ns, wall_ns, inside_ns, warnings)
-
-
-def run_trials(
-    step: Callable[[], None], protocol: Protocol, *, progress: Callable[[int, int], None] | None = None, **readings
-) -> Trials:
-    """Run `protocol.warmup` and `protocol.trials` trials of `step`; `readings` are keyword arguments of `Loop`.
-
-    `progress(done, total)` is called between blocks. Self-check: the loop's duration by the
-    trials' clock and by CLOCK_MONOTONIC_RAW agree within 0.1 %, and no trial starts before
-    the previous one ended. Raises `RunFailed` if the check fails.
-    """
-    done = 0
-    with quiet_collector():
-        if progress:
-            progress(0, protocol.trials)
-        loop = Loop(step, protocol, **readings)
-        while done < protocol.trials:
-            done += loop.run(protocol.settle if loop.blocks else protocol.warmup, protocol.trials - done)
-            if progress:
-                progress(done, protocol.trials)
-    return loop.trials()
 
 
 def pilot(step: Callable[[], None], protocol: Protocol) -> dict:

@@ -7,24 +7,27 @@ runtime can no longer be pinned for it.
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
-from lstm_trt.config.configuration import Configuration, Options, Protocol
+from lstm_trt.config.configuration import Configuration, Options, Protocol, warnings_of
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import latency
 from lstm_trt.machine import counters, facts
 from lstm_trt.machine.linux import THREAD_VARIABLES
 from lstm_trt.recorder.control import run_control
-from lstm_trt.recorder.loop import Trials, against_clock, ends, pilot, quiet_collector, run_trials
+from lstm_trt.recorder.loop import UNLIMITED, Loop, Trials, against_clock, ends, pilot, quiet_collector
 from lstm_trt.recorder.parity import check_parity, nan_reaches_output
 from lstm_trt.runtimes.base import PreparedStep, preparer_of
+from lstm_trt.store import files
 from lstm_trt.store.schema import Recording
 
 
@@ -45,7 +48,7 @@ def pin(options: Options) -> None:
 class PreparedRun:
     """A prepared configuration: its step, and the provenance known before the trials.
 
-    `loop`: arguments of `run_trials` and `Loop` in addition to the step and the protocol.
+    `loop`: arguments of `Loop` in addition to the step and the protocol.
     """
 
     configuration: Configuration
@@ -176,6 +179,9 @@ def prepare(
             step.close()
 
 
+#: A part of a soak ends after so many seconds, or after the trials of its protocol.
+PART_S = 10.0
+
 #: A GPU raises its clocks over some tenths of a second of load, far longer than a few short trials, and NVML may still
 #: report the clock and the idleness of before then. The warm-up ends at the earliest after the first of these times,
 #: when the SM clock has been the same, to `gpu.CLOCK_CHANGE`, for three parts and is not that of an idle GPU; and at
@@ -212,40 +218,103 @@ def warm_up_device(step: PreparedStep, read: Callable[[], Mapping], highest_mhz:
             return {"calls": calls, "seconds": seconds, "sm_mhz": clock}
 
 
-def record_here(
+def recordings(
     configuration: Configuration,
     reference: Mapping,
     *,
     round: int = 0,
     control: bool = False,
-    stage: Callable[[str], None] = lambda name: None,
-    progress: Callable[[int, int], None] | None = None,
-) -> Recording:
-    """Record in this process: `prepare`, run the trials, and the control run if requested.
+    asked_s: float | None = None,
+    part_s: float = PART_S,
+    send: Callable[..., None] = lambda event, **values: None,
+) -> Iterator[Recording]:
+    """Record in this process: `prepare`, the trials, and after the first of them the control run if requested.
 
-    `stage(name)` is called on entering "build", "parity", "run" and "control", and with "store" at the
-    end. Raises `RunFailed` if the clocks or the kind's observer fail their check, and what `prepare` raises.
+    One recording, or with `asked_s` the parts of a soak of so many seconds, each of at most `part_s`; nothing is timed
+    while the caller has one. `send(event, **values)` gets "stage" ("build", "parity", "run", "control", "store"), and
+    after each block "progress" (done, total), for a soak "soak" (elapsed_s, asked_s, trials, parts). Raises `RunFailed`
+    if the clocks or the kind's observer fail their check, and what `prepare` raises. Close it if it is not used up.
     """
-    with prepare(configuration, reference, stage) as run:
+    protocol, soaks, clock = configuration.protocol, asked_s is not None, time.perf_counter_ns
+
+    def stage(name: str) -> None:
+        send("stage", stage=name)
+
+    with prepare(configuration, reference, stage) as run, quiet_collector():
         observer = preparer_of(configuration.workload).observer(run.step, configuration)
+        if not soaks:
+            send("progress", done=0, total=protocol.trials)
+        loop = Loop(run.step.step, protocol, **run.loop)
+        origin = loop.first_pair.monotonic_ns
+        end = origin + int(1e9 * asked_s) if soaks else UNLIMITED
+        part, done, last = 0, 0, False
 
-        def listen(done: int, total: int) -> None:
-            observer.block(done)
-            if progress:
-                progress(done, total)
+        def elapsed_s() -> float:
+            return (clock() - end) / 1e9 + asked_s
 
-        began = time.perf_counter()
-        trials = run_trials(run.step.step, configuration.protocol, **run.loop, progress=listen)
-        ended = time.perf_counter()
-        trials.self_check.update(loop_against_batches(trials))
-        more = {"gpu_after": run.gpu_state(), **observer.finish(trials.columns, trials.self_check, trials.warnings)}
-        controlled = None
-        if control:
-            stage("control")
-            controlled = control_of(trials, configuration.protocol)
-        control_s = time.perf_counter() - ended
-        stage("store")
-        return run.recording(trials, round, ended - began, controlled, control_s, **more)
+        def after(timed: int) -> None:
+            observer.block(timed)
+            if soaks:
+                send("soak", elapsed_s=elapsed_s(), asked_s=asked_s, trials=done + timed, parts=part)
+            else:
+                send("progress", done=timed, total=protocol.trials)
+
+        while not last:
+            began = clock()
+            part_end = min(end, began + int(1e9 * part_s)) if soaks else UNLIMITED
+            done += loop.part(protocol.settle if part else protocol.warmup, part_end, after)
+            now, trials = clock(), loop.trials(origin)
+            elapsed = (now - end) / 1e9 + asked_s if soaks else None
+            more = {"gpu_after": run.gpu_state()}
+            if not soaks:
+                trials.self_check.update(loop_against_batches(trials))
+            more |= observer.finish(trials.columns, trials.self_check, trials.warnings)
+            controlled, control_s = None, 0.0
+            if control and part == 0:
+                stage("control")
+                controlled = control_of(trials, protocol)
+                control_s = (clock() - now) / 1e9
+                end += int(1e9 * control_s)
+            last = not soaks or clock() >= end
+            if soaks:
+                more["soak"] = {"part": part, "last": last, "asked_s": asked_s, "elapsed_s": elapsed}
+            if last:
+                stage("store")
+            number = part if soaks else None
+            yield run.recording(trials, round, (now - began) / 1e9, controlled, control_s, number, **more)
+            part += 1
+            del trials, controlled
+            if not last:
+                gc.collect()  # automatic collection is disabled, possibly for hours
+                loop.restart()
+        del loop  # it holds the step, which must be freed before the runtime leaves the device
+
+
+def record_into(
+    folder: Path, configuration: Configuration, reference: Mapping, *, asked_s: float | None = None, **how
+) -> dict:
+    """Write each of `recordings` into a folder; returns the last path, numbers, seconds by activity, and warnings.
+
+    Raises what these and `files.write` raise; the parts written so far are kept.
+    """
+    import pyarrow.parquet  # noqa: F401  imported now, so that writing the first part does not take longer
+
+    seconds = dict.fromkeys(("timing", "inside_trials", "control", "store"), 0.0)
+    done, rows, wall_ns = {"path": "", "parts": 0, "trials": 0}, 0, 0.0
+    with closing(recordings(configuration, reference, asked_s=asked_s, **how)) as made:
+        for recording in made:
+            began, provenance = time.perf_counter(), recording.provenance
+            done |= {"path": str(files.write(recording, folder)), "parts": done["parts"] + 1}
+            done["trials"] += len(recording.timed_ns)
+            rows += len(recording.columns["trial"])
+            wall_ns += 1e9 * provenance["seconds"]["inside_trials"] / (1 - provenance["self_check"]["outside_share"])
+            for name in seconds:
+                seconds[name] += provenance["seconds"].get(name, time.perf_counter() - began)
+            warnings = provenance["warnings"]
+            del recording, provenance
+    if asked_s is not None:
+        warnings = warnings_of(configuration.protocol, rows, 1e9 * seconds["inside_trials"], wall_ns)
+    return {**done, "seconds": seconds, "warnings": warnings}
 
 
 def loop_against_batches(trials: Trials) -> dict[str, float]:

@@ -12,33 +12,27 @@ as a new round, since it is a new process.
 
 from __future__ import annotations
 
-import gc
 import os
 import re
-import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from lstm_trt.config.configuration import Configuration, Options, Protocol, warnings_of
+from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count
 from lstm_trt.config.workload import Workload
 from lstm_trt.recorder.control import control_text
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.loop import Loop, clock_text
+from lstm_trt.recorder.loop import clock_text
 from lstm_trt.recorder.parity import nan_text
 from lstm_trt.recorder.pool import WorkerPool, next_round
-from lstm_trt.recorder.prepare import control_of, prepare
 from lstm_trt.recorder.process import Listener
 from lstm_trt.recorder.watch import LatencyHistogram, Snapshot, State, snapshot_of, verdict_command
 from lstm_trt.store import files, folders
 from lstm_trt.store.locks import folder_lock
 
 PART_TRIALS = 200_000
-
-PART_S = 10.0
 
 #: The remaining time of an interrupted soak is at least this.
 LEAST_S = 0.1
@@ -59,82 +53,6 @@ def seconds_of(text: str) -> float:
 def soak_protocol(for_s: float, protocol: Protocol | None = None) -> Protocol:
     """The protocol of a soak of `for_s` seconds: `trials` is the largest number of trials per part."""
     return replace(protocol or Protocol(), trials=PART_TRIALS, for_s=for_s)
-
-
-def soak_here(
-    configuration: Configuration,
-    reference: Mapping,
-    *,
-    round: int,
-    folder: Path,
-    asked_s: float,
-    control: bool = False,
-    stage: Callable[[str], None] = lambda name: None,
-    progress: Callable[..., None] = lambda **values: None,
-    part_s: float = PART_S,
-) -> dict:
-    """Record parts in this process for `asked_s` seconds; returns the worker's result message.
-
-    `progress(elapsed_s, asked_s, trials, parts)` is called after each block. Raises what
-    `record_here` and `store.write` raise; the parts written so far are kept.
-    """
-    import pyarrow.parquet  # noqa: F401  imported now, so that writing the first part does not take longer
-
-    protocol = configuration.protocol
-    done = {"path": "", "parts": 0, "trials": 0, "warnings": []}
-    totals = dict.fromkeys(("timing", "inside_trials", "control", "store"), 0.0)
-    rows = wall_ns = 0
-    with prepare(configuration, reference, stage) as run:
-        loop = Loop(run.step.step, protocol, **run.loop)
-        clock = time.perf_counter_ns
-        origin = loop.first_pair.monotonic_ns
-        end = origin + int(1e9 * asked_s)
-        marked, last = protocol.warmup, False
-        while not last:
-            began, timed = clock(), 0
-            part_end = min(end, began + int(1e9 * part_s))
-            while True:
-                timed += loop.run(marked, protocol.trials - timed, max(0, part_end - clock()))
-                marked, now = protocol.settle, clock()
-                elapsed_s = asked_s - (end - now) / 1e9
-                progress(elapsed_s=elapsed_s, asked_s=asked_s, trials=done["trials"] + timed, parts=done["parts"])
-                if now >= part_end or timed >= protocol.trials:
-                    break
-            done["trials"] += timed
-            trials = loop.trials(origin)
-            gpu_after, controlled, control_s = run.gpu_state(), None, 0.0
-            if control and done["parts"] == 0:
-                controlled = control_of(trials, protocol)
-                control_s = (clock() - now) / 1e9
-                end += int(1e9 * control_s)
-            last = clock() >= end
-            soak = {"part": done["parts"], "last": last, "asked_s": asked_s, "elapsed_s": elapsed_s}
-            recording = run.recording(
-                trials,
-                round,
-                (now - began) / 1e9,
-                controlled,
-                control_s,
-                done["parts"],
-                gpu_after=gpu_after,
-                soak=soak,
-            )
-            writing = clock()
-            done["path"] = str(files.write(recording, folder))
-            done["parts"] += 1
-            rows, wall_ns = rows + loop.rows, wall_ns + trials.wall_ns
-            totals["timing"] += (now - began) / 1e9
-            totals["inside_trials"] += trials.inside_ns / 1e9
-            totals["store"] += (clock() - writing) / 1e9
-            totals["control"] += control_s
-            del recording, trials, controlled
-            gc.collect()  # automatic collection is disabled, possibly for hours
-            if not last:
-                loop.restart()
-        stage("store")
-        del loop  # it holds the step, which must be freed before the runtime leaves the device
-    done["warnings"] = warnings_of(protocol, rows, 1e9 * totals["inside_trials"], wall_ns)
-    return {**done, "seconds": totals}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ import importlib.metadata
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -70,8 +69,7 @@ def reference_job(job: dict, send: Send) -> None:
 def record_job(job: dict, send: Send) -> None:
     """Record one configuration and write its file or its parts."""
     from lstm_trt.config.configuration import Configuration
-    from lstm_trt.recorder.prepare import pin, record_here
-    from lstm_trt.store import files
+    from lstm_trt.recorder.prepare import pin, record_into
 
     configuration, folder = Configuration.from_dict(job["configuration"]), Path(job["folder"])
     # Not before the first job: until then another recording may use these cores.
@@ -79,23 +77,8 @@ def record_job(job: dict, send: Send) -> None:
         pin(configuration.options)
     else:  # pinned after preparing, so that the helper threads of the driver and the engine's build stay off the core
         leave(configuration.options.cores)
-    common = {
-        "round": job["round"],
-        "control": job["control"],
-        "stage": lambda name: send("stage", stage=name),
-    }
-    if configuration.protocol.for_s is not None:
-        from lstm_trt.recorder.soak import soak_here  # with what reads recordings; others need none of it
-
-        common |= {"asked_s": job["asked_s"], "progress": lambda **values: send("soak", **values)}
-        send("done", **soak_here(configuration, job["reference"], folder=folder, **common))
-        return
-    common["progress"] = lambda done, total: send("progress", done=done, total=total)
-    recording = record_here(configuration, job["reference"], **common)
-    began = time.perf_counter()
-    path = files.write(recording, folder)
-    seconds = {**recording.provenance["seconds"], "store": time.perf_counter() - began}
-    send("done", path=str(path), seconds=seconds, warnings=recording.provenance["warnings"])
+    how = {name: job[name] for name in ("round", "control", "asked_s")}
+    send("done", **record_into(folder, configuration, job["reference"], send=send, **how))
 
 
 def describe_job(job: dict, send: Send) -> None:

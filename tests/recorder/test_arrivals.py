@@ -17,13 +17,14 @@ from lstm_trt.config.shape import Grid, LstmShape
 from lstm_trt.recorder import control
 from lstm_trt.recorder.control import run_control
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.loop import WAITING, ClockPair, PeriodTooShort, check_clocks, ends, pilot, run_trials
+from lstm_trt.recorder.loop import WAITING, ClockPair, PeriodTooShort, check_clocks, ends, pilot
 from lstm_trt.recorder.pool import Outcome, Seconds, WorkerPool, silence_limit_s
 from lstm_trt.recorder.sweep import Progress, Report, default_rounds, run_sweep
 from lstm_trt.store import consolidated, files, folders
 from tests.conftest import ROOT
 from tests.recorder.test_loop import spin
 from tests.store.test_store import planted
+from tests.support.trials import run_trials
 
 SHAPE = ("--layers", 1, "--hidden", 8, "--sequence", 4)
 

@@ -12,7 +12,8 @@ import pytest
 
 from lstm_trt.config.configuration import Protocol
 from lstm_trt.config.errors import RunFailed
-from lstm_trt.recorder.loop import ClockPair, check_clocks, clock_pair, run_trials
+from lstm_trt.recorder.loop import ClockPair, check_clocks, clock_pair
+from tests.support.trials import run_trials
 
 
 def spin(duration_ns: int) -> None:

@@ -21,12 +21,12 @@ import pytest
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import StoreError, UsageError
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.recorder import soak
+from lstm_trt.recorder import prepare as prepare_module
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.loop import ends
 from lstm_trt.recorder.pool import WorkerPool
-from lstm_trt.recorder.prepare import PreparedRun
-from lstm_trt.recorder.soak import PART_TRIALS, Rest, rest_of, seconds_of, soak_here, soak_protocol
+from lstm_trt.recorder.prepare import PreparedRun, record_into
+from lstm_trt.recorder.soak import PART_TRIALS, Rest, rest_of, seconds_of, soak_protocol
 from lstm_trt.recorder.watch import Follower, LatencyHistogram, follow
 from lstm_trt.store import consolidated, folders, schema
 from lstm_trt.store import files as store_files
@@ -103,11 +103,11 @@ def record_parts(monkeypatch, tmp_path):
             step = PlantedStep(lambda: clock.advance(step_ns))
             yield PreparedRun(configuration, step, {}, told, seconds, lambda: None)
 
-        arguments = {"round": 0, "folder": tmp_path, "asked_s": asked_s, "part_s": part_s, **more}
+        arguments = {"round": 0, "asked_s": asked_s, "part_s": part_s, **more}
         with monkeypatch.context() as patched:
-            patched.setattr(soak, "prepare", prepare)
+            patched.setattr(prepare_module, "prepare", prepare)
             clock.replace_clocks(patched)
-            return soak_here(configuration, None, **arguments)
+            return record_into(tmp_path, configuration, None, **arguments)
 
     return run
 
@@ -119,7 +119,9 @@ def parts_of(folder: Path) -> list[Path]:
 def test_parts_are_whole_and_read_as_one(tmp_path, record_parts):
     configuration = configuration_of()
     seen = []
-    told = record_parts(configuration, control=True, progress=lambda **values: seen.append(values))
+    told = record_parts(
+        configuration, control=True, send=lambda event, **values: seen.append(values) if event == "soak" else None
+    )
     files = parts_of(tmp_path)
     assert [path.name for path in files] == [f"{configuration.id}-r0-p{n:05d}.parquet" for n in range(len(files))]
     assert told["parts"] == len(files) == 4 and told["path"] == str(files[-1])

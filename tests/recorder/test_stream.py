@@ -21,7 +21,7 @@ from lstm_trt.machine import facts
 from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.plots.points import describe_systems, points_of, systems
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.loop import against_clock, clock_text, run_trials
+from lstm_trt.recorder.loop import against_clock, clock_text
 from lstm_trt.recorder.parity import PARITY_BOUNDS, check_parity
 from lstm_trt.recorder.prepare import PreparedRun
 from lstm_trt.recorder.preparers.stacked import PREPARER, STREAM_SAMPLES
@@ -31,6 +31,7 @@ from lstm_trt.runtimes.base import Request
 from lstm_trt.store.samples import groups_of
 from tests.conftest import rest_is_heavy
 from tests.support.faulty import RightStep, lstm
+from tests.support.trials import run_trials
 from tests.test_confirmation import recording
 
 SHAPES = [LstmShape(*sizes) for sizes in itertools.product((1, 2, 3), (16,), (1, 7, 64), (1, 3))]

@@ -1,0 +1,16 @@
+"""Trials of any step, as the recorder times them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lstm_trt.config.configuration import Protocol
+from lstm_trt.recorder.loop import Loop, Trials, quiet_collector
+
+
+def run_trials(step: Callable[[], None], protocol: Protocol, **readings) -> Trials:
+    """Run `protocol.warmup` and `protocol.trials` trials of `step`; `readings` are keyword arguments of `Loop`."""
+    with quiet_collector():
+        loop = Loop(step, protocol, **readings)
+        loop.part(protocol.warmup)
+    return loop.trials()
