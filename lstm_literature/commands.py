@@ -8,13 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lstm_literature import completeness, metrics, schedule
-from lstm_literature.preparer import (
-    describe_benchmark,
-    interpreters,
-    listing,
-    protocol_of,
-    ready_implementations,
-)
+from lstm_literature.preparer import describe_benchmark, interpreters, listing, protocol_of, ready_implementations
 from lstm_literature.workloads import MODES, VARIANTS, WORKLOADS, LiteratureWorkload, find
 from lstm_trt.cli import common, versions
 from lstm_trt.cli.common import print_answer, print_files, print_progress, sweep_options

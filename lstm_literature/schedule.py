@@ -181,18 +181,10 @@ class Entry:
 
     def as_dict(self) -> dict:
         """JSON values."""
-        return {
-            "workload": self.workload.label,
-            "scale": self.workload.scale,
-            "mode": self.mode,
-            "implementation": self.implementation,
-            "batches": self.batches,
-            "warmup": self.warmup,
-            "document_batches": self.workload.batches,
-            "estimate_s": self.estimate_s,
-            "config_id": self.configuration.id if self.configuration else None,
-            "reason": self.reason,
-        }
+        workload, own = self.workload, ("mode", "implementation", "batches", "warmup")
+        row = {"workload": workload.label, "scale": workload.scale, **{name: getattr(self, name) for name in own}}
+        row |= {"document_batches": workload.batches, "estimate_s": self.estimate_s}
+        return row | {"config_id": self.configuration and self.configuration.id, "reason": self.reason}
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,12 @@ try:
     import papermill
     from jupyter_client.manager import AsyncKernelManager
     from papermill.cli import _resolve_type as parse_value  # noqa: F401  # as papermill reads its option -p
+    from papermill.translators import PythonTranslator
 except ImportError:
     raise UsageError("rerun needs papermill: pip install -e '.[lab]'") from None
+
+#: Tags of the cell with the defaults, and of the one that papermill adds after it.
+TAG, INJECTED = "parameters", "injected-parameters"
 
 #: Suffix of the output of a notebook that failed.
 FAILED = ".failed.ipynb"
@@ -81,7 +85,7 @@ def rerun(
     `check_notebooks` and for a folder that cannot be written. Ctrl-C ends the kernel and raises KeyboardInterrupt.
     """
     values = {**(parameters or {}), **(raw or {})}
-    checked = check_notebooks(notebooks, values)
+    checked = check_notebooks(notebooks, values, kernel)
     if cell_limit_s is not None and cell_limit_s < 1:
         raise UsageError(f"--cell-limit must be at least 1 s, not {cell_limit_s}")
     folder, runs = make_folder(Path(out)), []
@@ -97,11 +101,14 @@ def rerun(
     return runs
 
 
-def check_notebooks(paths: Sequence[str | Path], values: Mapping[str, object]) -> dict[Path, int]:
+def check_notebooks(
+    paths: Sequence[str | Path], values: Mapping[str, object], kernel: str | None = None
+) -> dict[Path, int]:
     """The number of cells of each notebook.
 
-    Raises one `UsageError` that names each file that is not a notebook with a kernel, each parameter that its cell
-    tagged `parameters` does not assign, and text for True or False, which would count as True.
+    Raises one `UsageError` that names each file that is not a notebook, or has no kernel, or not exactly one cell
+    tagged `parameters`, by its author and not by an earlier run; each parameter that this cell does not assign; and
+    text for True or False, which would count as True.
     """
     checked, refused = {}, []
     for path in map(Path, paths):
@@ -109,15 +116,20 @@ def check_notebooks(paths: Sequence[str | Path], values: Mapping[str, object]) -
             with warnings.catch_warnings(action="ignore"):  # about cells without an id
                 notebook = nbformat.read(path, as_version=4)
                 nbformat.validate(notebook)
-            known = papermill.inspect_notebook(_escaped(path))
+            tagged = [cell for cell in notebook.cells if {TAG, INJECTED} & set(cell.metadata.get("tags", []))]
+            if len(tagged) != 1:
+                raise UsageError(f"{len(tagged)} cells are tagged {TAG!r} or {INJECTED!r}, not one")
+            if not (kernel or notebook.metadata.get("kernelspec", {}).get("name")):
+                raise UsageError("it has no kernel: choose one in JupyterLab, or with --kernel python3")
+            known = {found.name: found.default for found in PythonTranslator.inspect(tagged[0])}
         except Exception as error:  # nbformat raises errors of many classes
             refused.append(f"{path} is not a valid notebook: {first_line(error)}")
             continue
         for name, value in values.items():
             if name not in known:
                 assigned = ", ".join(known) or "none"
-                refused.append(f"{path}: unknown parameter {name!r}; its parameters cell assigns {assigned}")
-            elif isinstance(value, str) and known[name]["default"] in ("True", "False"):
+                refused.append(f"{path}: unknown parameter {name!r}; its {TAG} cell assigns {assigned}")
+            elif isinstance(value, str) and known[name] in ("True", "False"):
                 refused.append(f"{path}: {name} must be True or False, not {value!r}")
         checked[path] = len(notebook.cells)
     if refused or not checked:
@@ -140,7 +152,7 @@ def _execute(path: Path, output: Path, values: Mapping[str, object], how: Mappin
     started = []  # the cells of the given notebook
 
     def start(cell, cell_index: int) -> None:
-        if "injected-parameters" not in cell.metadata.tags:
+        if INJECTED not in cell.metadata.tags:
             started.append(cell)
         if "skip-execution" in cell.metadata.tags:
             raise RunFailed("did not complete")

@@ -212,6 +212,9 @@ def test_parameters_that_are_fine(tmp_path):
 
 
 def test_every_notebook_that_cannot_run_is_named(tmp_path, monkeypatch):
+    untagged = notebook(tmp_path / "untagged.ipynb", tags=())
+    twice = notebook(tmp_path / "twice.ipynb", ("trials = 1", ["parameters"]))
+    again = notebook(tmp_path / "again.ipynb", ("trials = 1", ["injected-parameters"]))
     nameless = notebook(tmp_path / "nameless.ipynb", kernel=None)
     text = tmp_path / "text.ipynb"
     text.write_text("not json\n")
@@ -221,7 +224,10 @@ def test_every_notebook_that_cannot_run_is_named(tmp_path, monkeypatch):
     other.write_text('{"cells": [{"cell_type": "code"}], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')
     good = notebook(tmp_path / "good.ipynb", "open('ran', 'w')")
     cases = {
-        nameless: "No kernel name found",
+        untagged: "0 cells are tagged 'parameters'",
+        twice: "2 cells are tagged 'parameters'",
+        again: "2 cells are tagged 'parameters' or 'injected-parameters'",
+        nameless: "has no kernel",
         text: "is not a valid notebook",
         empty: "is not a valid notebook",
         other: "is not a valid notebook",
@@ -238,6 +244,7 @@ def test_every_notebook_that_cannot_run_is_named(tmp_path, monkeypatch):
         assert message in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
         assert str(caught.value) in errors
     assert not (tmp_path / "runs").exists() and not (tmp_path / "ran").exists()
+    assert check_notebooks([nameless], {}, kernel="python3") == {nameless: 2}
 
 
 def test_a_missing_papermill_names_the_extra(monkeypatch):

@@ -23,14 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lstm_literature.data import Batch, weight_shapes
-from lstm_literature.implementations import (
-    ADAM_BETAS,
-    ADAM_EPSILON,
-    FrameworkStep,
-    Implementation,
-    mode_reason,
-    timed,
-)
+from lstm_literature.implementations import ADAM_BETAS, ADAM_EPSILON, FrameworkStep, Implementation, mode_reason, timed
 from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.config.errors import RuntimeUnavailable, first_line
 from lstm_trt.machine.facts import installed_version

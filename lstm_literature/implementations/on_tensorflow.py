@@ -37,13 +37,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lstm_literature.data import Batch
-from lstm_literature.implementations import (
-    ADAM_EPSILON,
-    FrameworkStep,
-    Implementation,
-    mode_reason,
-    timed,
-)
+from lstm_literature.implementations import ADAM_EPSILON, FrameworkStep, Implementation, mode_reason, timed
 from lstm_literature.implementations.on_tensorflow_networks import STYLES
 from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.config.configuration import Options

@@ -24,12 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lstm_literature.data import Batch
-from lstm_literature.implementations import (
-    FrameworkStep,
-    Implementation,
-    mode_reason,
-    timed,
-)
+from lstm_literature.implementations import FrameworkStep, Implementation, mode_reason, timed
 from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed
@@ -89,7 +84,8 @@ class Tvm(Implementation):
             return "training is not supported"
         if workload.document != "000":
             return "only cell, layer and stack are supported"
-        build_s, step_s = self.RATES["forward"].building_s(workload), self.RATES["forward"].step_ms(workload) / 1e3
+        rates = self.RATES["forward"]
+        build_s, step_s = rates.building_s(workload), rates.step_ms(workload) / 1e3
         if build_s + STEPS * step_s * (device == "cpu") > LIMIT_S:
             cells = count(workload.cells, "cell")
             return (

@@ -57,21 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def record(arguments: argparse.Namespace, workload: Workload, protocol: Protocol) -> int:
     """Record a workload with the arguments of `library_arguments` and `recording_arguments`, and print the answer."""
-    answer = record_versions(
-        arguments.library,
-        arguments.versions,
-        workload,
-        out=arguments.out,
-        mode=arguments.mode,
-        runtime=arguments.runtime,
-        **common.sweep_options(arguments),
-        protocol=protocol,
-        options=common.options_of(arguments),
-        control=arguments.control,
-        effect=arguments.effect,
-        confidence=arguments.confidence,
-        tell=(lambda line: None) if arguments.quiet else common.print_progress,
-    )
+    given = {name: getattr(arguments, name) for name in ("out", "mode", "runtime", "control", "effect", "confidence")}
+    given |= {"protocol": protocol, "options": common.options_of(arguments), **common.sweep_options(arguments)}
+    tell = (lambda line: None) if arguments.quiet else common.print_progress
+    answer = record_versions(arguments.library, arguments.versions, workload, tell=tell, **given)
     common.print_progress(str(answer.report))
     if answer.report.stopped:
         return common.stopped(arguments.given)

@@ -277,7 +277,7 @@ def test_what_is_supported():
     variants = [found for name in ("cell", "layer", "stack") for found in VARIANTS[name]]
     limit_s, steps, refused = literature_implementations_tvm.LIMIT_S, literature_implementations_tvm.STEPS, {}
     for implementation in (UNTUNED, implementations.load("tvm-tuned")):
-        rates = implementation.forward
+        rates = implementation.RATES["forward"]
         for workload in variants:
             reason, step_ms = implementation.supports(workload, "forward"), rates.step_ms(workload)
             assert (reason is None) == (rates.building_s(workload) + steps * step_ms / 1e3 <= limit_s)
