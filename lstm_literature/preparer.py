@@ -1,7 +1,7 @@
 """The literature's workloads as configurations, their preparation for the recorder, and which implementations run them.
 
 `describe_benchmark` makes a configuration from a workload, an implementation and the document's protocol; it is
-recorded like any other (`recorder.pool.record_configuration`). All implementations of a workload must agree with
+recorded like any other (`recorder.pool.record`). All implementations of a workload must agree with
 PyTorch's `nn.LSTM`: in their outputs, or in the loss of the first training step.
 """
 
@@ -18,7 +18,7 @@ from lstm_literature import implementations
 from lstm_literature.data import make_batch, make_weights
 from lstm_literature.training import TrainingObserver
 from lstm_literature.workloads import VARIANTS, WORKLOADS, LiteratureWorkload, find
-from lstm_trt.config.configuration import Configuration, Options, Protocol
+from lstm_trt.config.configuration import Configuration, Options, Protocol, canonical_json
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import table
 from lstm_trt.recorder.describe import availability as runtime_availability
@@ -41,7 +41,6 @@ class LiteraturePreparer(Preparer):
     """Weights and batches from numpy's generator; the reference is PyTorch's `nn.LSTM`, eager, on the CPU."""
 
     FRESH_PROCESS = True  # otherwise an earlier workload in the same framework would affect the build costs
-    SHARED_REFERENCE = True
 
     def runtime(self, name: str):
         return implementations.load(name)
@@ -51,6 +50,10 @@ class LiteraturePreparer(Preparer):
 
     def protocol(self, workload: LiteratureWorkload) -> Protocol:
         return protocol_of(workload)
+
+    def reference_key(self, configuration: Configuration) -> str:
+        plain = configuration.as_dict()
+        return canonical_json([plain["workload"], plain["mode"], configuration.protocol.seed])
 
     def reference(
         self, configuration: Configuration, gate_seed: int, reference_path: Path, send: Callable[..., None]

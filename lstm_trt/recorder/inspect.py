@@ -135,7 +135,7 @@ def _attempt(
     for mode in network.modes:
         if mode in getattr(runtimes.load(row.runtime), "MODES", ("forward",)):
             configuration = describe(network, row.runtime, _ONCE, Options(device=row.device), mode)
-            outcome = pool.record(configuration, 0, folder, listener)
+            outcome = pool.record_configuration(configuration, 0, folder, listener)
             if not outcome.failure:
                 parity = files.read(outcome.path).provenance["parity"]
                 names = ("error", "reference", "reference_checked_by", "nan_reaches_output")

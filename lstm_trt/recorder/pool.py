@@ -15,12 +15,12 @@ import re
 import secrets
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from lstm_trt.config.configuration import Configuration, Options, Protocol, canonical_json
+from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import ConfigurationFailed, StoreError, UsageError
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine import facts
@@ -97,7 +97,7 @@ class WorkerPool:
         self.memory_limit = memory_limit if memory_limit is not None else memory_limit_bytes()
         self._workers: dict[tuple, Process] = {}
         self._preparer: Process | None = None
-        self._references: dict[str, dict] = {}
+        self._references: dict[str | None, dict] = {}  # by `Preparer.reference_key`
         self._begun: tuple[str, Process] | None = None  # configuration id and process of a reference that is being made
         self._logs = tempfile.TemporaryDirectory(prefix="lstm_trt-")
 
@@ -147,7 +147,7 @@ class WorkerPool:
                 for key in others:
                     self._workers.pop(key).close()
 
-    def record(
+    def record_configuration(
         self,
         configuration: Configuration,
         round: int,
@@ -165,59 +165,39 @@ class WorkerPool:
         while another recording uses the cores. Raises `Refused` if neither can be written, and without `wait`
         `UsageError` if another recording uses the cores.
         """
-        needed = resources(configuration.options)
+        preparer, needed = preparer_of(configuration.workload), resources(configuration.options)
         if not self._wait:
             with timing_lock(needed, wait=False):  # refuse before preparing, which can take long
                 pass
-        began = time.monotonic()
-        loop_began: float | None = None
+        began, entered = time.monotonic(), {}
 
         def listen(message: dict) -> None:
-            nonlocal loop_began
-            if message == {"event": "stage", "stage": "run"}:
-                loop_began = time.monotonic()
-            if message == {"event": "stage", "stage": "store"} and following is not None:
-                self._begin_reference(following)
+            if message["event"] == "stage":
+                entered[message["stage"]] = time.monotonic()
+                if message["stage"] == "store" and following is not None:
+                    self._begin_next(following)
             listener(message)
 
-        limits = {
-            "time_limit_s": self.time_limit_s,
-            "memory_limit": self.memory_limit,
-            "listener": listen,
-            "silence_s": silence_limit_s(configuration.protocol),
-        }
-        message: dict = {}
-        failure = None
-        job = {
-            "kind": "record",
-            "configuration": configuration.as_dict(),
-            "round": round,
-            "folder": str(folder),
-            "control": control,
-            "asked_s": asked_s,
-        }
+        silence_s = silence_limit_s(configuration.protocol)
+        limits = {"time_limit_s": self.time_limit_s, "memory_limit": self.memory_limit, "silence_s": silence_s}
+        limits["listener"] = listen
+        job = {"kind": "record", "configuration": configuration.as_dict(), "round": round, "folder": str(folder)}
+        job |= {"control": control, "asked_s": asked_s}
+        failure, message = None, {}
         try:
-            preparer = preparer_of(configuration.workload)
             preparer.check(configuration)
             if preparer.FRESH_PROCESS:
                 self.end_workers()
             worker = self._worker(configuration)  # starts while the reference is made
-            make = self._shared_reference if preparer.SHARED_REFERENCE else self._reference
-            job["reference"] = make(configuration, limits)
-            asked = time.monotonic()
-            with timing_lock(needed, self._wait, lambda holder: listener({"event": "waiting", "holder": holder})):
-                began += time.monotonic() - asked
-                message = worker.call(job, **limits)
+            with self._reference(configuration, limits) as reference:
+                asked = time.monotonic()
+                with timing_lock(needed, self._wait, lambda holder: listener({"event": "waiting", "holder": holder})):
+                    began += time.monotonic() - asked
+                    message = worker.call(job | {"reference": reference}, **limits)
         except ConfigurationFailed as error:
             if self._single and error.invalid:
                 raise UsageError(str(error)) from None
-            detail = _without_paths(getattr(error, "detail", ""))
-            provenance = {"machine_fingerprint": facts.fingerprint(facts.describe(configuration.options.device))}
-            provenance |= {"detail": detail} if detail else {}
-            failure = Failure(configuration, round, error.stage, str(error), provenance)
-        finally:
-            if "reference" in job and not preparer.SHARED_REFERENCE:
-                Path(job["reference"]["reference_path"]).unlink(missing_ok=True)
+            failure = _failure(configuration, round, error)
         ended = time.monotonic()
         if message.get("event") == "refused":
             raise Refused(message["reason"])
@@ -228,58 +208,57 @@ class WorkerPool:
             files.forget_failure(configuration, round, folder)
         # Failures count as preparing until the loop starts and as timing after that. For recordings the
         # worker's own times are used: on a busy machine its messages are read with a delay.
-        known = message.get("seconds", {})
-        timing = known.get("timing", ended - (loop_began or ended))
-        control_s = known.get("control", 0.0) if control else 0.0
-        storing = known.get("store", time.monotonic() - ended)
-        preparing = ended - began - timing - control_s - known.get("store", 0.0)
-        seconds = Seconds(preparing, timing, known.get("inside_trials", 0.0), control_s, storing)
+        now = time.monotonic()
+        spent = message.get("seconds") or {"timing": ended - entered.get("run", ended), "store": now - ended}
+        activities = ("timing", "inside_trials", "control", "store")
+        timing, inside_s, control_s, storing = (spent.get(name, 0.0) for name in activities)
+        seconds = Seconds(now - began - timing - control_s - storing, timing, inside_s, control_s, storing)
         return Outcome(path, failure, seconds, message)
 
-    def _begin_reference(self, configuration: Configuration) -> None:
-        """Let the preparing process make the reference of the configuration that is recorded next."""
+    def _begin_next(self, configuration: Configuration) -> None:
+        """Let the preparing process make the reference of the configuration that is recorded next, if it needs one."""
         preparer = preparer_of(configuration.workload)
-        if preparer.SHARED_REFERENCE and _key(configuration) in self._references:
-            return
         with suppress(ConfigurationFailed):
             preparer.check(configuration)
-            self._begun = configuration.id, self._give_reference(configuration)
+            key = preparer.reference_key(configuration)
+            if key is None or key not in self._references:
+                self._begin_reference(configuration)
 
-    def _give_reference(self, configuration: Configuration) -> Process:
-        path = Path(self._logs.name) / f"reference-{secrets.token_hex(8)}.npy"
-        asked = {"gate_seed": secrets.randbits(32), "reference_path": str(path)}
-        process = self._prepare_process()
-        process.give({"kind": "reference", "configuration": configuration.as_dict(), **asked})
-        return process
-
-    def _reference(self, configuration: Configuration, limits: dict) -> dict:
-        """The preparing process's reference for a configuration, with the gate's seed and the file of the outputs."""
+    def _begin_reference(self, configuration: Configuration) -> Process:
+        """The preparing process, which makes the reference of this configuration; another that it makes is given up."""
         begun, process = self._begun or (None, None)
-        self._begun = None
         if begun != configuration.id:
             if process is not None:
                 process.kill()
-            process = self._give_reference(configuration)
-        return process.wait(**limits)["reference"]
+            process = self._prepare_process()
+            path = Path(self._logs.name) / f"reference-{secrets.token_hex(8)}.npy"
+            asked = {"gate_seed": secrets.randbits(32), "reference_path": str(path)}
+            process.give({"kind": "reference", "configuration": configuration.as_dict(), **asked})
+            self._begun = configuration.id, process
+        return process
 
-    def _shared_reference(self, configuration: Configuration, limits: dict) -> dict:
-        """The reference shared by all runtimes of a workload; the latest are kept, up to `ANSWERS_KEPT_BYTES`."""
-        key = _key(configuration)
-        found = self._references.pop(key, None) or self._reference(configuration, limits)
+    @contextmanager
+    def _reference(self, configuration: Configuration, limits: dict) -> Iterator[dict]:
+        """The reference for a configuration, with the gate's seed and the file of the outputs.
+
+        Those with a `reference_key` are kept, the latest up to `ANSWERS_KEPT_BYTES`; others are deleted after use.
+        """
+        key = preparer_of(configuration.workload).reference_key(configuration)
+        found = self._references.pop(key, None)
+        if found is None:
+            process, self._begun = self._begin_reference(configuration), None
+            found = process.wait(**limits)["reference"]
         self._references[key] = found  # the most recently used is the last
-        size = {name: Path(kept["reference_path"]).stat().st_size for name, kept in self._references.items()}
-        for name in list(size)[:-1]:
-            if sum(size.values()) <= ANSWERS_KEPT_BYTES:
-                break
-            Path(self._references.pop(name)["reference_path"]).unlink()
-            del size[name]
-        return found
-
-
-def _key(configuration: Configuration) -> str:
-    """What a shared reference depends on."""
-    plain = configuration.as_dict()
-    return canonical_json([plain["workload"], plain["mode"], configuration.protocol.seed])
+        try:
+            yield found
+        finally:
+            kept = 0
+            for name, reference in reversed(list(self._references.items())):
+                path = Path(reference["reference_path"])
+                kept += path.stat().st_size if name else 0
+                if name is None or (kept > ANSWERS_KEPT_BYTES and name != key):
+                    del self._references[name]
+                    path.unlink(missing_ok=True)
 
 
 def resources(options: Options) -> list[str]:
@@ -294,7 +273,7 @@ def resources(options: Options) -> list[str]:
 
 
 def waiting_text(message: dict) -> str:
-    """The `waiting` message of `WorkerPool.record` as text."""
+    """The `waiting` message of `WorkerPool.record_configuration` as text."""
     return f"waits until another recording on the same cores ends ({message['holder']})"
 
 
@@ -311,9 +290,12 @@ def silence_limit_s(protocol: Protocol) -> float:
     return SILENCE_LIMIT_S + protocol.gap_s * (max(protocol.warmup, protocol.settle) + 1)
 
 
-def _without_paths(text: str) -> str:
-    """Remove the machine's folders from a traceback, since it is stored with the recordings."""
-    return re.sub(r'File "[^"]*/([^/"]+/[^/"]+)"', r'File "\1"', text)
+def _failure(configuration: Configuration, round: int, error: ConfigurationFailed) -> Failure:
+    """The failure row of an error; of a traceback without the machine's folders, since it is stored."""
+    detail = re.sub(r'File "[^"]*/([^/"]+/[^/"]+)"', r'File "\1"', getattr(error, "detail", ""))
+    provenance = {"machine_fingerprint": facts.fingerprint(facts.describe(configuration.options.device))}
+    provenance |= {"detail": detail} if detail else {}
+    return Failure(configuration, round, error.stage, str(error), provenance)
 
 
 def next_round(configuration: Configuration, folder: Path) -> int:
@@ -344,20 +326,6 @@ def record(
     `RuntimeUnavailable`, or `ConfigurationFailed` with stage and reason.
     """
     configuration = describe(workload, runtime, protocol, options, mode)
-    how = {"control": control, "out": out, "time_limit_s": time_limit_s, "wait": wait, "listener": listener}
-    return record_configuration(configuration, **how)
-
-
-def record_configuration(
-    configuration: Configuration,
-    *,
-    control: bool = True,
-    out: str | os.PathLike | None = None,
-    time_limit_s: float | None = None,
-    wait: bool = True,
-    listener: Listener = lambda message: None,
-) -> Recording:
-    """Record one configuration in a fresh, pinned process; `out`, `wait`, `listener` and errors as in `record`."""
     check_limits(time_limit_s)
     with ExitStack() as stack:
         if out is None:
@@ -367,6 +335,6 @@ def record_configuration(
             stack.enter_context(folder_lock(folder))
         pool = stack.enter_context(WorkerPool(time_limit_s, wait=wait, single=True))
         number = next_round(configuration, folder)
-        outcome = pool.record(configuration, number, folder, listener, control=control)
+        outcome = pool.record_configuration(configuration, number, folder, listener, control=control)
         outcome.check(kept=out is not None)
         return files.read(outcome.path)

@@ -154,7 +154,8 @@ def soak(
         rest = rest_of(configuration, folder)
         if rest.continues is not None:
             listener({"event": "rest", **rest.__dict__})
-        outcome = pool.record(configuration, rest.round, folder, listener, control=control, asked_s=rest.asked_s)
+        how = {"control": control, "asked_s": rest.asked_s}
+        outcome = pool.record_configuration(configuration, rest.round, folder, listener, **how)
         outcome.check()
         parts = list(folders.contents(folder).parts[configuration.id, rest.round].values())
         first = files.read(parts[0], ()).provenance

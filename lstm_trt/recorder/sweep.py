@@ -349,7 +349,7 @@ def run_sweep(
                 for (number, configuration), (next_number, following) in itertools.pairwise([*plan, (rounds, None)]):
                     progress.begin(configuration, number)
                     how = {"control": control, "following": following}
-                    outcome = pool.record(configuration, number, folder, progress.listen, **how)
+                    outcome = pool.record_configuration(configuration, number, folder, progress.listen, **how)
                     progress.end(configuration, outcome)
                     if next_number != number:
                         pool.end_workers()

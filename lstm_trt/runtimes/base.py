@@ -292,8 +292,6 @@ class Preparer(ABC):
     DEFAULT_RUNTIME = "onnxruntime"
     #: Whether each configuration gets its own process, because leftovers of an earlier one would affect the times.
     FRESH_PROCESS = False
-    #: Whether all runtimes of a workload share one reference, because it is expensive to compute.
-    SHARED_REFERENCE = False
 
     def runtime(self, name: str):
         """A runtime of this kind; raises `UsageError` for an unknown one."""
@@ -310,6 +308,10 @@ class Preparer(ABC):
     def protocol(self, workload: Workload) -> Protocol:
         """The protocol of `versions` if none is given."""
         return Protocol()
+
+    def reference_key(self, configuration: Configuration) -> str | None:
+        """What the reference depends on, if it is kept for others with the same key; None: made anew each time."""
+        return None
 
     def check(self, configuration: Configuration) -> None:
         """Raises `BuildFailed` with the runtime's reason if it does not support the workload or mode."""

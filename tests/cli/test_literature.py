@@ -300,13 +300,18 @@ def test_reference_outputs_are_kept_up_to_a_size(tmp_path, monkeypatch):
     some = list({layer.workload: layer for layer in layers}.values())[:6]
     with WorkerPool() as workers:
         monkeypatch.setattr(workers, "_prepare_process", Preparer)
-        first = [workers._shared_reference(layer, {}) for layer in some]
-        assert [workers._shared_reference(layer, {}) for layer in some] == first and len(asked) == 6
+
+        def reference(layer):
+            with workers._reference(layer, {}) as found:
+                return found
+
+        first = [reference(layer) for layer in some]
+        assert [reference(layer) for layer in some] == first and len(asked) == 6
         monkeypatch.setattr(pool, "ANSWERS_KEPT_BYTES", 9000)  # two of them
-        workers._shared_reference(some[-1], {})
+        reference(some[-1])
         assert len(workers._references) == 2 and len(asked) == 6
-        workers._shared_reference(some[0], {})
+        reference(some[0])
         assert len(asked) == 7 and len(workers._references) == 2
         monkeypatch.setattr(pool, "ANSWERS_KEPT_BYTES", 1)
-        last = workers._shared_reference(some[1], {})
+        last = reference(some[1])
         assert len(workers._references) == 1 and np.load(last["reference_path"]).size == 1000  # that in use is kept

@@ -66,7 +66,8 @@ class _Step(PreparedStep):
 
 
 def record(workload, name: str, *, out: Path | None = None, **asked) -> Recording:
-    return pool.record_configuration(describe_benchmark(workload, name, **asked), out=out)
+    made = describe_benchmark(workload, name, **asked)
+    return pool.record(made.workload, made.runtime, made.protocol, made.options, mode=made.mode, out=out)
 
 
 @pytest.fixture
@@ -358,7 +359,7 @@ def test_a_failure_is_a_row_in_the_documents_terms(planted, tmp_path, flaw, mode
     name = planted(f"{stage}_{mode}_{len(reason)}", **flaw)
     configuration = describe_benchmark("ptb-lm", name, mode, scale="1/50", batches=2)
     with pool.WorkerPool() as workers:
-        outcome = workers.record(configuration, 0, tmp_path)
+        outcome = workers.record_configuration(configuration, 0, tmp_path)
     assert outcome.failure is not None and reason in outcome.failure.reason
     (failure,) = folders.read_many(tmp_path)
     assert failure.stage == stage or stage == "run"
@@ -370,7 +371,7 @@ def test_a_failure_is_a_row_in_the_documents_terms(planted, tmp_path, flaw, mode
 def test_an_unsupported_workload_is_a_failure_row_without_a_process(planted, tmp_path):
     configuration = describe_benchmark("cell", planted("refuses"), batches=2)
     with pool.WorkerPool() as workers:
-        failure = workers.record(configuration, 0, tmp_path).failure
+        failure = workers.record_configuration(configuration, 0, tmp_path).failure
         assert not workers._workers and workers._preparer is None
     assert failure.stage == "build" and "planted reason" in failure.reason
     assert metrics.reason(failure) == "didn't run"

@@ -436,7 +436,7 @@ def test_rounds_by_default_are_three_from_the_compare_tier_on(tmp_path, monkeypa
         asked.append(round)
         return Outcome(tmp_path, None, Seconds())
 
-    monkeypatch.setattr(WorkerPool, "record", record)
+    monkeypatch.setattr(WorkerPool, "record_configuration", record)
     configuration = describe(LstmShape(1, 4, 2), "onnxruntime", Protocol(trials=10_000))
     assert run_sweep([configuration], tmp_path, show_progress=False).recorded == 3
     assert asked == [0, 1, 2]

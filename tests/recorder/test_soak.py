@@ -384,11 +384,11 @@ def test_memory_is_bounded(tmp_path):
     long = describe(shape, "onnxruntime", soak_protocol(1.0))
     peaks = []
     with WorkerPool() as crew:
-        outcome = crew.record(short, 0, tmp_path, control=True)
+        outcome = crew.record_configuration(short, 0, tmp_path, control=True)
         assert outcome.failure is None, outcome.failure
         (worker,) = crew._workers.values()
         peaks.append(peak_bytes(worker._child.pid))
-        outcome = crew.record(long, 0, tmp_path, control=True, asked_s=8.0)
+        outcome = crew.record_configuration(long, 0, tmp_path, control=True, asked_s=8.0)
         assert outcome.failure is None, outcome.failure
         peaks.append(peak_bytes(worker._child.pid))
     # Where the machine is fast these are several parts of 200 000 trials.

@@ -20,7 +20,6 @@ from lstm_trt.config.shape import Grid
 from lstm_trt.machine import facts
 from lstm_trt.recorder import pool
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.pool import record_configuration
 from lstm_trt.recorder.process import Process
 from lstm_trt.recorder.sweep import order, run_sweep
 from lstm_trt.recorder.sweep import plan as plan_sweep
@@ -128,7 +127,8 @@ def test_what_answers_wrongly_is_never_timed(tmp_path, runtime, stage, words):
 def test_a_recording_takes_the_place_of_its_failure(tmp_path):
     (configuration,) = plan(grid=Grid(layers=(1,), hidden=(8,), sequence=(4,)), trials=20)
     store_files.write_failure(schema.Failure(configuration, 0, "memory", "not enough"), tmp_path)
-    assert record_configuration(configuration, control=False, out=tmp_path).round == 0
+    asked = (configuration.workload, configuration.runtime, configuration.protocol, configuration.options)
+    assert pool.record(*asked, control=False, out=tmp_path).round == 0
     assert store_failures(tmp_path) == []
     assert files(tmp_path) == [f"{configuration.id}-r0.parquet"]
 
