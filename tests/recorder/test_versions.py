@@ -73,7 +73,7 @@ def files_of(distribution: str) -> dict[str, tuple[int, int]]:
 def test_versions_of_a_network_of_ones_own_are_those_of_what_reads_it():
     network = OnnxNetwork(ROOT / "data/networks/streaming_gru.onnx", sizes={"time": 16})
     assert versions.runtime_of("onnxruntime", network).NAME == "onnxruntime"
-    with pytest.raises(UsageError, match="no runtime uses the library torch: choose from .*onnxruntime"):
+    with pytest.raises(UsageError, match=r"no runtime uses the library torch: choose from .*onnxruntime"):
         versions.runtime_of("torch", network)
 
 
