@@ -12,6 +12,7 @@ import os
 import re
 import statistics
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -198,9 +199,9 @@ def runtime_of(library: str, workload: Workload, runtime: str | None = None) -> 
         return found
     known: dict[str, Any] = {}
     for name in preparer.entries():
-        found = preparer.runtime(name)
-        for used in _libraries(found):
-            known.setdefault(used, found)
+        with suppress(UsageError):  # one that cannot run this kind
+            found = preparer.runtime(name)
+            known |= {used: found for used in _libraries(found) - known.keys()}
     if library not in known:
         raise UsageError(f"no runtime uses the library {library}: choose from {', '.join(sorted(known))}")
     return known[library]

@@ -24,6 +24,7 @@ from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import LabError, UsageError
 from lstm_trt.config.labels import versions_command
 from lstm_trt.config.shape import LstmShape
+from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.recorder import environments, versions
 from lstm_trt.recorder.environments import EnvironmentBroken, _needs, _reason, same_version
 from lstm_trt.recorder.process import Interpreter
@@ -67,6 +68,13 @@ def recorded(here, tmp_path_factory):
 def files_of(distribution: str) -> dict[str, tuple[int, int]]:
     paths = [Path(str(file.locate())) for file in importlib.metadata.distribution(distribution).files]
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.suffix != ".pyc"}
+
+
+def test_versions_of_a_network_of_ones_own_are_those_of_what_reads_it():
+    network = OnnxNetwork(ROOT / "data/networks/streaming_gru.onnx", sizes={"time": 16})
+    assert versions.runtime_of("onnxruntime", network).NAME == "onnxruntime"
+    with pytest.raises(UsageError, match=r"no runtime uses the library torch: choose from .*onnxruntime"):
+        versions.runtime_of("torch", network)
 
 
 @pytest.mark.heavy
