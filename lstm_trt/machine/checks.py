@@ -444,8 +444,4 @@ def near_gpu(root: Path) -> Found:
 
 def host_checks(root: Path = ROOT) -> list[Check]:
     """All checks, in the order of `CHECKS`; those of `GPU_CHECKS` if CUDA has a device."""
-    try:
-        gpu.cuda_device()
-    except gpu.NoCudaDevice:
-        return [run(root) for run in CHECKS]
-    return [run(root) for run in (*CHECKS, *GPU_CHECKS)]
+    return [run(root) for run in (*CHECKS, *(GPU_CHECKS if gpu.device_here() else ()))]

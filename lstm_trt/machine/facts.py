@@ -57,10 +57,8 @@ def gpu_name() -> str | None:
     """Name of the GPU that CUDA calls device 0; None without one."""
     from lstm_trt.machine import gpu
 
-    try:
-        return gpu.cuda_device().name
-    except gpu.NoCudaDevice:
-        return None
+    device = gpu.device_here()
+    return device and device.name
 
 
 def installed_version(distribution: str) -> str | None:

@@ -12,6 +12,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 #: Name of the device of the tests' stand-in for a driver, and the variable without which it is refused, so that nobody
@@ -42,6 +43,10 @@ class CudaDevice:
     compute_capability: tuple[int, int]
     cuda_version: tuple[int, int]
     pci_bus_id: str
+
+    def as_dict(self) -> dict[str, str]:
+        """What an engine depends on, as JSON values: its name and `compute_capability`, "sm86"."""
+        return {"name": self.name, "compute_capability": "sm{}{}".format(*self.compute_capability)}
 
 
 def libcuda() -> ctypes.CDLL:
@@ -78,6 +83,13 @@ def cuda_device(place: int = 0) -> CudaDevice:
     major, minor = (value.value for value in values)
     cuda_version = (version.value // 1000, version.value % 1000 // 10)
     return CudaDevice(found, (major, minor), cuda_version, address.value.decode())
+
+
+def device_here(place: int = 0) -> CudaDevice | None:
+    """A device of CUDA; None without a driver or such a device."""
+    with suppress(NoCudaDevice):
+        return cuda_device(place)
+    return None
 
 
 #: What pip installs for the newest CUDA version that a driver supports: packages of the extras, and headers for PyCUDA.
@@ -209,10 +221,8 @@ class Nvml:
 
     def device(self, place: int = 0) -> object | None:
         """The GPU that is device `place` for CUDA, which can number them in another order and hide some."""
-        try:
-            return self.ask("nvmlDeviceGetHandleByPciBusId", cuda_device(place).pci_bus_id.encode())
-        except NoCudaDevice:
-            return None
+        found = device_here(place)
+        return found and self.ask("nvmlDeviceGetHandleByPciBusId", found.pci_bus_id.encode())
 
     def one_process_only(self, place: int) -> bool:
         """Whether a GPU is in the compute mode EXCLUSIVE_PROCESS (nvml.h), in which a second process fails."""

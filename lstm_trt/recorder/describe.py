@@ -40,7 +40,7 @@ def describe(
     options = replace(options, device=device, cores=options.cores or choose_cores(options.threads))
     reduces = getattr(module, "reduces_range", None)
     options = replace(options, reduce_range=bool(reduces and reduces(options)))
-    name = device_name(options)
+    name = _device_name(options.device_index) if options.device_index else None
     check_options(runtime, module, options)
     if mode == "stream" and mode not in getattr(module, "MODES", ()):
         raise UsageError(f"{runtime} has no mode stream")
@@ -56,16 +56,14 @@ def describe(
     )
 
 
-def device_name(options: Options) -> str | None:
-    """Name of the GPU that `device_index` selects, None for the first; raises `UsageError` if there is none."""
-    if not options.device_index:
-        return None
+def _device_name(place: int) -> str:
+    """Name of a GPU; raises `UsageError` if there is none."""
     from lstm_trt.machine import gpu
 
     try:
-        return gpu.cuda_device(options.device_index).name
+        return gpu.cuda_device(place).name
     except gpu.NoCudaDevice as error:
-        raise UsageError(f"there is no device cuda:{options.device_index} here: {error}") from None
+        raise UsageError(f"there is no device cuda:{place} here: {error}") from None
 
 
 @lru_cache(maxsize=128)

@@ -267,8 +267,8 @@ def resources(options: Options) -> list[str]:
     if options.device != "cpu":
         from lstm_trt.machine import gpu
 
-        with suppress(gpu.NoCudaDevice):
-            needed.append(f"gpu-{gpu.cuda_device(options.device_index).pci_bus_id}")
+        if device := gpu.device_here(options.device_index):
+            needed.append(f"gpu-{device.pci_bus_id}")
     return needed
 
 

@@ -37,8 +37,6 @@ from lstm_trt.export.network import build_module
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.machine.facts import cpu_name, installed_version
 from lstm_trt.runtimes.base import Availability, BufferedStep, PreparedStep, Request, check_options
-from lstm_trt.runtimes.cuda import _cuda
-from lstm_trt.runtimes.cuda._cuda import EventClocks
 
 if TYPE_CHECKING:
     import torch
@@ -136,6 +134,8 @@ class TorchRuntime:
 def configure(options: Options) -> None:
     """Set the thread counts of this process, and how it waits for a GPU; may be called again."""
     if options.device != "cpu":
+        from lstm_trt.runtimes.cuda import _cuda
+
         _cuda.spin_while_waiting()
     import torch
 
@@ -317,6 +317,8 @@ def facts(options: Options) -> dict:
         "denormals_flushed": float(torch.full((1,), 1e-38) * 1e-2) == 0.0,
     }
     if options.device == "cuda":
+        from lstm_trt.runtimes.cuda import _cuda
+
         found |= {
             "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(),
@@ -414,6 +416,8 @@ class CudaStep(_TorchStep):
         if self._options.device_clocks == "off":
             self.step = self._plain_step()
         else:
+            from lstm_trt.runtimes.cuda._cuda import EventClocks
+
             every = self._options.device_clocks == "all"
             self._clocks = EventClocks(lambda: torch.cuda.Event(enable_timing=True), self._stream, every)
             self.step = self._clocked_step(every)

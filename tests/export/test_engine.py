@@ -18,6 +18,7 @@ from lstm_trt.export.tensorrt import trt as export_trt
 from lstm_trt.export.tensorrt.build import build_engine
 from lstm_trt.export.tensorrt.engine import EngineOptions, Profile
 from lstm_trt.export.to_onnx import export_network, static_model
+from lstm_trt.machine.gpu import device_here
 from tests.conftest import rest_is_heavy
 from tests.support.network_in_numpy import parse
 from tests.support.planted_graphs import lstm
@@ -29,7 +30,7 @@ except RuntimeUnavailable as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
 #: With a GPU the builder's default may be that GPU, of which TensorRT for RTX knows not every one.
-everywhere = pytest.mark.skipif(export_trt.gpu() is not None, reason="there is a GPU here, the default is its own")
+everywhere = pytest.mark.skipif(device_here() is not None, reason="there is a GPU here, the default is its own")
 
 #: shape, precision, target: stacked, bidirectional, half, several sizes, the four targets of today's GPUs.
 BUILT = [
@@ -391,7 +392,7 @@ def test_the_inspectors_json_gives_the_same_table():
 
 def test_without_a_gpu_tensorrt_does_not_distinguish_damaged_engines():
     built = build_engine(LstmShape(1, 8, 4), options(compute_capability="sm86"))
-    if export_trt.gpu() is not None:
+    if device_here() is not None:
         pytest.skip("there is a GPU here")
     runtime = trt.Runtime(export_trt.logger(RTX))
     answers = {runtime.get_engine_validity(built.plan[:size]) for size in (len(built.plan), len(built.plan) // 2, 100)}

@@ -23,9 +23,10 @@ from lstm_trt.export import onnx_checks
 from lstm_trt.export.tensorrt import layers
 from lstm_trt.export.tensorrt.engine import RECIPE, Engine, EngineOptions, Profile, network_name, read_file
 from lstm_trt.export.tensorrt.onnx_fp16 import to_half
-from lstm_trt.export.tensorrt.trt import FLAVOURS, collected, errors_of, gpu, load_module, logger, starting
+from lstm_trt.export.tensorrt.trt import FLAVOURS, collected, errors_of, load_module, logger, starting
 from lstm_trt.export.to_onnx import export_network, static_model
 from lstm_trt.machine.facts import installed_version
+from lstm_trt.machine.gpu import device_here
 from lstm_trt.store import cache
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def build_engine(
         onnx = network if isinstance(network, bytes) else read_file(Path(network))
         name = name or ("network" if isinstance(network, bytes) else Path(network).stem)
     trt = load_module(options.flavour)
-    card = gpu() if options.compute_capability is None else None
+    here = device_here() if options.compute_capability is None else None
+    card = here and here.as_dict()
     if options.flavour == "tensorrt" and card is None:
         raise BuildFailed("tensorrt builds for the GPU of this machine, but none is visible: use tensorrt-rtx")
     if options.compute_capability == "sm75" and options.precision != "fp16":

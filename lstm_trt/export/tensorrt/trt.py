@@ -111,15 +111,6 @@ def errors_of(lines: Iterable[tuple[str, str]]) -> str:
     return one_line(causes[0]) if causes else ""
 
 
-def gpu() -> dict | None:
-    """The GPU that CUDA calls device 0: its name and `compute_capability`, "sm86"; None without one."""
-    try:
-        device = machine_gpu.cuda_device()
-    except machine_gpu.NoCudaDevice:
-        return None
-    return {"name": device.name, "compute_capability": "sm{}{}".format(*device.compute_capability)}
-
-
 def cuda_major(flavour: str) -> int | None:
     """The CUDA version that an installed flavour was made for, 12 or 13, from the names of its packages."""
     for major in machine_gpu.REQUIREMENTS:

@@ -108,8 +108,9 @@ class TensorRtRuntime:
                 lacks.insert(0, _cuda.Missing(flavour.distribution, flavour.remedy))
             if not lacks:
                 trt = export_trt.load_module(self.NAME)
-                self._check_device(gpu.cuda_device())
-                return Availability(True, version or trt.__version__, _cuda.gpu_name())
+                device = gpu.cuda_device()
+                self._check_device(device)
+                return Availability(True, version or trt.__version__, device.name)
             reason, remedies = "no " + ", ".join(lack.what for lack in lacks), [lack.remedy for lack in lacks]
         except RuntimeUnavailable as error:
             reason, remedies = error.reason, [error.remedy]
@@ -119,7 +120,7 @@ class TensorRtRuntime:
 
     def _check_device(self, device: gpu.CudaDevice) -> None:
         """Raise `RuntimeUnavailable` if this flavour cannot run on a device."""
-        named, known = "sm{}{}".format(*device.compute_capability), export_engine.COMPUTE_CAPABILITIES
+        named, known = device.as_dict()["compute_capability"], export_engine.COMPUTE_CAPABILITIES
         if self.NAME == "tensorrt-rtx" and named not in known:
             reason = f"TensorRT for RTX supports {', '.join(known)}, but {device.name} has {named}"
             raise RuntimeUnavailable(self.NAME, reason, "use the runtime tensorrt")
@@ -133,8 +134,8 @@ class TensorRtRuntime:
 
         TensorRT for RTX builds for this GPU where it can name it: its default leaves out the oldest.
         """
-        rtx, here = self.NAME == "tensorrt-rtx", export_trt.gpu()
-        target = here["compute_capability"] if rtx and here else None
+        rtx, here = self.NAME == "tensorrt-rtx", gpu.device_here()
+        target = here.as_dict()["compute_capability"] if rtx and here else None
         return export_engine.EngineOptions(
             self.NAME,
             options.precision,
