@@ -109,7 +109,7 @@ class PreparedRun:
 
 
 @contextmanager
-def prepare(
+def prepared(
     configuration: Configuration, reference: Mapping, stage: Callable[[str], None] = lambda name: None
 ) -> Iterator[PreparedRun]:
     """Prepare and check parity in this process; always frees the runtime.
@@ -228,19 +228,19 @@ def recordings(
     part_s: float = PART_S,
     send: Callable[..., None] = lambda event, **values: None,
 ) -> Iterator[Recording]:
-    """Record in this process: `prepare`, the trials, and after the first of them the control run if requested.
+    """Record in this process: `prepared`, the trials, and after the first of them the control run if requested.
 
     One recording, or with `asked_s` the parts of a soak of so many seconds, each of at most `part_s`; nothing is timed
     while the caller has one. `send(event, **values)` gets "stage" ("build", "parity", "run", "control", "store"), and
     after each block "progress" (done, total), for a soak "soak" (elapsed_s, asked_s, trials, parts). Raises `RunFailed`
-    if the clocks or the kind's observer fail their check, and what `prepare` raises. Close it if it is not used up.
+    if the clocks or the kind's observer fail their check, and what `prepared` raises. Close it if it is not used up.
     """
     protocol, soaks, clock = configuration.protocol, asked_s is not None, time.perf_counter_ns
 
     def stage(name: str) -> None:
         send("stage", stage=name)
 
-    with prepare(configuration, reference, stage) as run, quiet_collector():
+    with prepared(configuration, reference, stage) as run, quiet_collector():
         observer = preparer_of(configuration.workload).observer(run.step, configuration)
         if not soaks:
             send("progress", done=0, total=protocol.trials)

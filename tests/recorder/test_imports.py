@@ -60,6 +60,8 @@ def test_a_recording_loads_only_what_it_needs(loaded, process, most):
     own = sorted(name for name in names if name.startswith("lstm_trt"))
     assert len(own) <= most, own
     assert process == "cli" or not {"pandas", "torch"} & names
+    other = {"cli": "prepare", "worker": "describe"}[process]  # the other process's half
+    assert f"lstm_trt.recorder.{other}" not in names
 
 
 def test_runtimes_on_a_cpu_load_no_cuda():

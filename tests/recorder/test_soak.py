@@ -105,7 +105,7 @@ def record_parts(monkeypatch, tmp_path):
 
         arguments = {"round": 0, "asked_s": asked_s, "part_s": part_s, **more}
         with monkeypatch.context() as patched:
-            patched.setattr(prepare_module, "prepare", prepare)
+            patched.setattr(prepare_module, "prepared", prepare)
             clock.replace_clocks(patched)
             return record_into(tmp_path, configuration, None, **arguments)
 
