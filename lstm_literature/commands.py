@@ -17,6 +17,7 @@ from lstm_trt.cli.main import main as run_program
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import listed
+from lstm_trt.config.shape import FIELDS
 from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.store import folders
 
@@ -44,7 +45,7 @@ def record_arguments(parser: argparse.ArgumentParser) -> None:
     add("--scale", default=LiteratureWorkload.scale, metavar="FRACTION", help=scale)
     add("--variants", action="store_true", help="all sizes for which the document has results")
     for name in SIZES:
-        meaning = f"{common.AXIS_HELP[name]}, before scaling (default: the document's)"
+        meaning = f"{FIELDS[name].help}, before scaling (default: the document's)"
         add(f"--{name}", type=int, metavar="N", help=meaning)
     add("--batches", type=int, metavar="N", help="timed batches (default: the document's number)")
     add("--warmup", type=int, metavar="N", help="warm-up batches (default: as many per timed batch as in the document)")
@@ -155,7 +156,7 @@ def versions_arguments(parser: argparse.ArgumentParser) -> None:
         help="fraction of its batch size and sequence length, such as 1/8 (default 1)",
     )
     for name in SIZES:
-        add(f"--{name}", type=int, metavar="N", help=f"{common.AXIS_HELP[name]}, before scaling")
+        add(f"--{name}", type=int, metavar="N", help=f"{FIELDS[name].help}, before scaling")
     versions.recording_arguments(parser)
 
 

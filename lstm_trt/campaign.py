@@ -21,8 +21,9 @@ from lstm_trt.analysis.deadline import Verdicts, judge, verdict
 from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.fields import Tells, about
 from lstm_trt.config.format import count, listed
-from lstm_trt.config.labels import record_command
+from lstm_trt.config.labels import record_command, telling
 from lstm_trt.config.shape import Grid
 from lstm_trt.config.workload import Workload
 from lstm_trt.export.own_network import OnnxNetwork
@@ -229,7 +230,7 @@ def own_networks(
 
 
 def _matches(protocol: Protocol, wanted: Protocol) -> bool:
-    names = ("trials", "arrival", "wait", "period_us", "pause_ms")
+    names = ("trials", *telling(Tells.SYSTEM, of=about(Protocol)))
     return all(getattr(protocol, name) == getattr(wanted, name) for name in names)
 
 

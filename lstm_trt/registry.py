@@ -145,6 +145,16 @@ PICTURES = {
     "versions": "lstm_trt.plots.version:versions",
 }
 
+#: Class of answers -> the module that makes its text, imported when it is printed.
+TEXTS = {
+    "Comparisons": "lstm_trt.analysis.text.comparison",
+    "OutlierAnswers": "lstm_trt.analysis.text.outliers",
+    "Replays": "lstm_trt.analysis.text.replay",
+    "ScalingAnswers": "lstm_trt.analysis.text.scaling",
+    "Summary": "lstm_trt.analysis.text.summary",
+    "Verdicts": "lstm_trt.analysis.text.verdict",
+}
+
 #: Table -> entry point group that adds to it.
 GROUPS = {
     "RUNTIMES": "lstm_trt.runtimes",

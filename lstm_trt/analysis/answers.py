@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from lstm_trt import registry
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count
 from lstm_trt.store.runs import Runs, as_runs
@@ -61,11 +61,10 @@ class Answers(Sequence):
         """Pairs of configuration and answer."""
         return zip(self.runs, self.answers, strict=True)
 
-    @abstractmethod
     def __str__(self) -> str:
-        """The text that the command prints."""
+        return registry.load("TEXTS", type(self).__name__).text(self)
 
-    def _texts(self, text: Callable[[Any, str], str]) -> list[str]:
+    def texts(self, text: Callable[[Any, str], str]) -> list[str]:
         """For each configuration `text(answer, name)`, or the reason of its failure."""
         return [
             f"{group.name}: {answer}" if isinstance(answer, NoTrials) else text(answer, group.name)

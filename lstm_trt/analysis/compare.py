@@ -33,7 +33,6 @@ from lstm_trt.analysis.quantiles import (
     ratio_rank,
     share_of,
 )
-from lstm_trt.analysis.text import comparison_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.labels import record_both_command
 from lstm_trt.store.runs import Runs
@@ -445,22 +444,6 @@ class Comparisons(Answers):
 
     other: Runs = field(kw_only=True)
     pairs: Pairs = field(kw_only=True)
-
-    def __str__(self) -> str:
-        blocks = [f"{name}: {of_a} in A, {of_b} in B" for name, (of_a, of_b) in self.pairs.differ.items()]
-        head = "\n".join([*blocks, ""]) if blocks else ""
-        return head + "\n\n".join(map(self._text, range(len(self))))
-
-    def _text(self, place: int) -> str:
-        answer = self.answers[place]
-        if isinstance(answer, NotCompared):
-            return f"{answer.name}: {answer.reason}"
-        _, *groups = self.pairs.pairs[place]
-        names = [
-            f"{group.name} in {runs.source}" if self.pairs.several else runs.source
-            for runs, group in zip((self.runs, self.other), groups, strict=True)
-        ]
-        return comparison_text(answer, *(("A", "B") if names[0] == names[1] else names))
 
     @property
     def exit_status(self) -> int:

@@ -12,7 +12,6 @@ deadline that one process, or its end, misses.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -37,7 +36,6 @@ from lstm_trt.analysis.quantiles import (
     trials_for_share,
 )
 from lstm_trt.analysis.segments import SAME_LEVEL, find_segments
-from lstm_trt.analysis.text import question, verdict_line, verdict_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count, signed_percent
 from lstm_trt.store.foreign import ABSURD_ABOVE_NS, ABSURD_BELOW_NS
@@ -234,14 +232,6 @@ class Verdicts(Answers):
     @property
     def exit_status(self) -> int:
         return exit_status(verdict.verdict for verdict in self.answers)
-
-    def __str__(self) -> str:
-        if len(self) == 1:
-            return verdict_text(self.answers[0], self.runs[0].name)
-        counts = Counter(verdict.verdict for verdict in self.answers)
-        summary = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
-        lines = [f"{question(self[0])}:", *self._texts(verdict_line), f"{len(self)} configurations: {summary}"]
-        return "\n".join(lines)
 
     @property
     def frame(self) -> pd.DataFrame:

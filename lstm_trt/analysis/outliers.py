@@ -18,18 +18,27 @@ import numpy as np
 from lstm_trt.analysis.answers import Answers, JsonFields, json_value, runs_to_judge
 from lstm_trt.analysis.causes import BULK, CONTROL, Cause, find_causes, find_period
 from lstm_trt.analysis.clusters import find_bumps
-from lstm_trt.analysis.outcomes import SteadyState, TimesBy
+from lstm_trt.analysis.outcomes import CountedBy, SteadyState, TimesBy
 from lstm_trt.analysis.quantiles import at_most, count_outliers, median, rate_bounds
 from lstm_trt.analysis.segments import Segment, clock_step, find_segments, spread_ties
-from lstm_trt.analysis.text import causes_text, clusters_line, outliers_line, outliers_text
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.format import multiple, number, percent
 from lstm_trt.store.samples import Sample
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Up to this number of configurations are printed in full; more are printed with one line each.
-AT_LENGTH = 8
+#: Display names of counters.
+CAUSE_NAMES = {
+    "involuntary_switches": "involuntary context switches",
+    "minor_faults": "minor page faults",
+    "major_faults": "major page faults",
+    "steal_ns": "CPU time stolen by the host",
+    "throttled_periods": "CPU throttling",
+}
+
+#: A cause explains a cluster only in part if fewer than this share of its trials have it.
+MOSTLY = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,11 +175,6 @@ class OutlierAnswers(Answers):
 
     _NOTHING_FOUND: ClassVar = {"outliers": None, "partition": None, "clusters": [], "segments": []}
 
-    def __str__(self) -> str:
-        if len(self) > AT_LENGTH:
-            return "\n".join(self._texts(outliers_line))
-        return "\n\n".join(self._texts(outliers_text))
-
     def _row(self, answer: Outliers) -> dict:
         return {
             "n": answer.n,
@@ -204,6 +208,37 @@ class OutlierAnswers(Answers):
             for cluster in found.clusters
         ]
         return pd.DataFrame(rows, columns=columns)
+
+
+def clusters_line(clusters: Sequence) -> str:
+    """`1.25x 2.0 %, 2.01x 1.0 %`, or `none`."""
+    return ", ".join(f"{multiple(cluster.multiplier)} {percent(cluster.share)}" for cluster in clusters) or "none"
+
+
+def clusters_cell(clusters: Sequence) -> str:
+    """The most frequent cluster and the number of others: `1.25x 2.0 %, +2`, `1.25x 2.0 %`, or `none`."""
+    line = clusters_line(sorted(clusters, key=lambda cluster: -cluster.share)[:1])
+    return f"{line}, +{len(clusters) - 1}" if len(clusters) > 1 else line
+
+
+def causes_text(part: Cluster | Tail, outliers: Outliers) -> str:
+    """Causes for figures: `minor page faults (odds ratio 12)`, compared with the bulk, or `unexplained`."""
+    if not outliers.causes_counted:
+        return "no events were counted" + hint_text(part)
+    texts = []
+    for cause in part.causes:
+        if cause.by == CountedBy.CONTROL:
+            texts.append("machine noise (control run)")
+            continue
+        name = CAUSE_NAMES.get(cause.name, cause.name.replace("_", " "))
+        odds = f"odds\u00a0ratio\u00a0{number(cause.odds_ratio)}"
+        whole = cause.share >= MOSTLY
+        texts.append(f"{name} ({odds})" if whole else f"partly {name} ({percent(cause.share)} of these, {odds})")
+    return ", ".join(texts) or "unexplained" + hint_text(part)
+
+
+def hint_text(part: Cluster | Tail) -> str:
+    return f" ({part.hint})" if part.hint else ""
 
 
 def outliers(runs: Any, causes: bool = True) -> OutlierAnswers:

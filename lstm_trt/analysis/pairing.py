@@ -15,12 +15,13 @@ import numpy as np
 
 from lstm_trt.analysis.quantiles import ONE_PROCESS_RATIO
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.labels import configuration_fields
+from lstm_trt.config.fields import Tells
+from lstm_trt.config.labels import flat, telling
 from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Group
 
 #: Fields that are used only if nothing else distinguishes configurations.
-_MINOR = ("trials", "warmup", "seed", "for_s", "runtime_version", "device_name", "machine", "config_id")
+_MINOR = (*telling(Tells.MINOR), "machine", "config_id")
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,8 @@ def _identity(group: Group) -> dict:
     configuration = group.configuration
     if configuration is None:
         return group.group
-    fields = configuration_fields(configuration)
-    left_out = ("kind", "cores", "block_trials", "block_ms", "settle")
-    found = {name: value for name, value in fields.items() if name not in left_out}
+    left_out = ("kind", *telling(Tells.NEVER))
+    found = {name: value for name, value in flat(configuration).items() if name not in left_out}
     return {**found, "machine": group.samples[0].machine if group.samples else None, "config_id": configuration.id}
 
 
@@ -151,7 +151,7 @@ def _values_of(side: Group) -> dict[str, frozenset[str]]:
             if value is not None:
                 found.setdefault(name, set()).add(str(value))
 
-    add(side.group if side.configuration is None else configuration_fields(side.configuration))
+    add(side.group if side.configuration is None else flat(side.configuration))
     for sample in side.samples:
         add({"machine": sample.machine})
         add({VERSION + name: version or None for name, version in sample.versions.items()})

@@ -21,7 +21,6 @@ import numpy as np
 from lstm_trt.analysis.answers import Answers, JsonFields, runs_to_judge
 from lstm_trt.analysis.deadline import limit_ns, longest_run
 from lstm_trt.analysis.quantiles import PERCENTILES, percentile
-from lstm_trt.analysis.text import replay_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store.samples import Group, NoTrials
 
@@ -64,9 +63,6 @@ class Replay(JsonFields):
 
 class Replays(Answers):
     """Replays of configurations, a `NoTrials` with the reason for each that cannot be replayed."""
-
-    def __str__(self) -> str:
-        return "\n\n".join(self._texts(replay_text))
 
     def _row(self, answer: Replay) -> dict:
         """Latencies in columns with the prefixes `closed_` and `replayed_`."""

@@ -20,7 +20,6 @@ from lstm_trt.analysis.answers import Answers
 from lstm_trt.analysis.outcomes import Doubt
 from lstm_trt.analysis.quantiles import EFFECT, ROUNDS, ratio_rank
 from lstm_trt.analysis.segments import SAME_LEVEL
-from lstm_trt.analysis.text import scaling_text
 from lstm_trt.analysis.times import AXES, PAIR_CONFIDENCE, Cell, Times, read_times
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store.runs import Runs, as_runs, is_path
@@ -186,9 +185,6 @@ class ScalingAnswers(Answers):
     @property
     def findings(self) -> Findings:
         return self.answers[0]
-
-    def __str__(self) -> str:
-        return scaling_text(self.findings)
 
     def as_dict(self) -> dict:
         """JSON values of the findings, the column and unit of a table, and the warnings."""

@@ -11,7 +11,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +20,8 @@ from lstm_trt.analysis.answers import Answers, JsonFields
 from lstm_trt.analysis.outcomes import SteadyState
 from lstm_trt.analysis.outliers import Cluster, quick
 from lstm_trt.analysis.quantiles import PERCENTILES, count_outliers, interval, median, percentile
-from lstm_trt.analysis.text import summary_table
 from lstm_trt.config.configuration import PRECISIONS
-from lstm_trt.config.labels import configuration_fields
+from lstm_trt.config.labels import flat
 from lstm_trt.store.runs import as_runs
 from lstm_trt.store.samples import Group, NoTrials, Sample, largest_error
 from lstm_trt.store.schema import Failure
@@ -31,14 +30,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from lstm_trt.config.configuration import Configuration
-
-
-def _column(title: str, place: int, drop: int = 0, default: Any = None) -> Any:
-    """A field that is a column of the text table; columns are sorted by `place`.
-
-    In a narrow terminal the columns with `drop` are left out, 1 first.
-    """
-    return field(default=default, metadata={"title": title, "place": place, "drop": drop})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,30 +67,30 @@ class SummaryRow(JsonFields):
     threads: int | None = None
     mode: str | None = None
     status: str
-    n: int = _column("n", 0, default=0)
-    min_us: float | None = _column("min", 8, drop=2)
-    mean_us: float | None = _column("mean", 6, drop=3)
-    std_us: float | None = _column("std", 7, drop=1)
-    median_us: float | None = _column("median", 5)
+    n: int = 0
+    min_us: float | None = None
+    mean_us: float | None = None
+    std_us: float | None = None
+    median_us: float | None = None
     median_us_low: float | None = None
     median_us_high: float | None = None
-    p90_us: float | None = _column("p90", 4, drop=5)
+    p90_us: float | None = None
     p90_us_low: float | None = None
     p90_us_high: float | None = None
-    p99_us: float | None = _column("p99", 3, drop=9)
+    p99_us: float | None = None
     p99_us_low: float | None = None
     p99_us_high: float | None = None
-    p999_us: float | None = _column("p99.9", 2, drop=10)
+    p999_us: float | None = None
     p999_us_low: float | None = None
     p999_us_high: float | None = None
-    max_us: float | None = _column("max", 1)
-    outliers: int | None = _column("outliers", 11, drop=6)
-    not_alone: int | None = _column("not alone", 12)
-    clusters: tuple[Cluster, ...] | None = _column("clusters", 13, drop=7, default=())
+    max_us: float | None = None
+    outliers: int | None = None
+    not_alone: int | None = None
+    clusters: tuple[Cluster, ...] | None = ()
     steady_state: SteadyState | None = None
     max_with_warmup_us: float | None = None
-    parity_error: float | None = _column("parity error", 9, drop=8)
-    floor_us: float | None = _column("roofline", 10, drop=4)
+    parity_error: float | None = None
+    floor_us: float | None = None
     graph: bool | None = None
     graph_captured: bool | None = None
     device_clocks: str | None = None
@@ -135,9 +126,6 @@ FIELDS = tuple(column.name for column in fields(SummaryRow))
 
 class Summary(Answers):
     """Rows of configurations, or of their rounds; `str` gives the text table."""
-
-    def __str__(self) -> str:
-        return summary_table(self.answers)
 
     def as_dict(self) -> list[dict]:
         """JSON values: an object per row, with the warnings."""
@@ -232,7 +220,7 @@ def _configured(configuration: Configuration | None) -> dict:
     if configuration is None:
         return {}
     found = {**configuration.workload.axes, "config_id": configuration.id}
-    return found | {name: value for name, value in configuration_fields(configuration).items() if name in FIELDS}
+    return found | {name: value for name, value in flat(configuration).items() if name in FIELDS}
 
 
 def _recorded(group: Group, samples: Sequence[Sample], number: int | None, clusters: bool) -> SummaryRow:

@@ -17,8 +17,9 @@ import numpy as np
 from lstm_trt.analysis.quantiles import PERCENTILES, interval, percentile
 from lstm_trt.analysis.segments import SAME_LEVEL, find_segments
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.fields import Tells
 from lstm_trt.config.format import count, listed
-from lstm_trt.config.labels import configuration_fields, labels
+from lstm_trt.config.labels import flat, labels, telling
 from lstm_trt.store.foreign import SYSTEM_COLUMNS
 from lstm_trt.store.runs import FILE, Runs, as_runs, is_path, load, paths_of
 from lstm_trt.store.samples import Group
@@ -41,9 +42,6 @@ PAIR_CONFIDENCE = 0.99
 
 #: Names of columns of times, in order of preference: trials, or rows of `summarize`.
 KINDS = ("latency", "median", "mean")
-
-#: Further columns of the system in tables that `summarize` wrote.
-SUMMARY_SYSTEM_COLUMNS = ("trials", "warmup", "seed")
 
 
 @dataclass(frozen=True)
@@ -199,11 +197,10 @@ def _system(group: Group) -> dict:
     """All fields of a group except the four sizes."""
     if group.configuration is None:
         return {normal_name(name): value for name, value in group.group.items() if normal_name(name) not in AXES}
-    fields, workload = configuration_fields(group.configuration), group.configuration.workload.as_dict()
-    first = ("runtime", "runtime_version", "device_name", *group.configuration.options.as_dict(), "mode")
-    names = dict.fromkeys([*first, *(name for name in fields if name not in workload), *workload])
-    kept = (name for name in names if name not in AXES and (name in workload or fields[name] is not None))
-    return {**{name: fields[name] for name in kept}, "machine": group.samples[0].machine}
+    workload, fields = group.configuration.workload.as_dict(), flat(group.configuration)
+    found = {name: value for name, value in fields.items() if name not in workload and value is not None}
+    found |= {name: value for name, value in workload.items() if name not in AXES}
+    return {**found, "machine": group.samples[0].machine}
 
 
 def _round(latency_ns: np.ndarray) -> Round:
@@ -226,7 +223,7 @@ def from_table(table: Table, column: str | None = None, unit: str | None = None)
             f"{table.where} has none of the columns {', '.join(AXES)}; its columns are {listed_names(table.names)};"
             ' rename them, for example with --rename "Num LSTM layers=layers"'
         )
-    known = SYSTEM_COLUMNS + (SUMMARY_SYSTEM_COLUMNS if table.find("config_id") else ())
+    known = SYSTEM_COLUMNS + (telling(Tells.MINOR) if table.find("config_id") else ())
     system_names = {name: found for name in known if (found := table.find(name))}
     times_us = times(table, time_name, blanks=True) * (UNIT_NS[unit] / UNIT_NS["us"])
     sizes = np.array([_whole_sizes(table, name) for name in axes.values()])

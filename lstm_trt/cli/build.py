@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lstm_trt.cli.common import print_json, shape_arguments, shape_of, sizes_of, warn
+from lstm_trt.cli.common import field_arguments, given, print_json, shape_of, warn
 from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.shape import FIELDS, LstmShape
 from lstm_trt.export.tensorrt import layers
 from lstm_trt.export.tensorrt.build import build_engine
 from lstm_trt.export.tensorrt.engine import COMPUTE_CAPABILITIES, PRECISIONS, EngineOptions, Profile
@@ -19,12 +20,12 @@ EXAMPLE = (
 )
 
 #: Sizes that may be symbolic.
-_RANGES = {"sequence": "sequence length", "batch": "batch size"}
+_RANGES = ("sequence", "batch")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `build`."""
-    shape_arguments(parser)
+    field_arguments(parser, LstmShape)
     add = parser.add_argument
     add("--onnx", type=Path, metavar="FILE", help="build this ONNX file instead of a network of given sizes")
     runtime = "TensorRT for RTX, or TensorRT for the GPU of this machine (default %(default)s)"
@@ -37,9 +38,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     streams = "maximum number of auxiliary streams (default: the builder's choice)"
     add("--aux-streams", type=int, metavar="N", help=streams)
     add("--workspace-mb", type=int, metavar="MB", help="limit of the workspace memory in MB (10**6 bytes)")
-    for axis, meaning in _RANGES.items():
+    for axis in _RANGES:
         sizes = ("MIN", "OPT", "MAX")
-        add(f"--{axis}-range", type=int, nargs=3, metavar=sizes, help=f"keep the {meaning} symbolic, within this range")
+        add(
+            f"--{axis}-range",
+            type=int,
+            nargs=3,
+            metavar=sizes,
+            help=f"keep the {FIELDS[axis].heading} symbolic, within this range",
+        )
     add("--layers-table", action="store_true", help="print loops, kernels per time step and kernel launches")
     add("--seed", type=int, default=0, metavar="N", help="seed of the weights (default %(default)s)")
     add("--out", type=Path, metavar="DIR", help="folder for the .engine and .json files")
@@ -49,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run `build`; returns the exit status."""
     if arguments.out is None and not arguments.layers_table:
         raise UsageError("--out is missing: give a folder, or --layers-table to only print the table")
-    sizes = sizes_of(arguments)
+    sizes = given(arguments, LstmShape)
     if arguments.onnx is not None and sizes:
         raise UsageError(f"--onnx and --{next(iter(sizes))} exclude each other: give an ONNX file or sizes")
     options = EngineOptions(

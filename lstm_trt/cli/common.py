@@ -11,15 +11,16 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args, get_type_hints
 
 from lstm_trt.cli.main import EXIT_FAILED, EXIT_STOPPED, show
-from lstm_trt.config.configuration import ARRIVALS, DEVICE_CLOCKS, PRECISIONS, TIERS, WAITS, Options, Protocol
+from lstm_trt.config.configuration import TIERS, Options, Protocol
 from lstm_trt.config.errors import NotATable, UsageError
+from lstm_trt.config.fields import about
 from lstm_trt.config.format import count, listed
 from lstm_trt.config.shape import AXES, LstmShape
 from lstm_trt.config.step import Step
@@ -41,32 +42,33 @@ CONTROL_HELP = (
     " (doubles the run time)"
 )
 
-AXIS_HELP = {
-    "layers": "stacked LSTM layers",
-    "hidden": "hidden units per layer",
-    "sequence": "time steps",
-    "batch": "batch size",
-    "features": "inputs per time step",
-    "directions": "1, or 2 for bidirectional",
-}
 
-
-def shape_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """Add the sizes of one network, or lists of sizes if `several`."""
-    for axis, meaning in AXIS_HELP.items():
-        default = getattr(LstmShape, axis, None)
+def field_arguments(parser: argparse._ActionsContainer, kind: type, several: Collection[str] = ()) -> None:
+    """Add the flags of a dataclass's fields, which are None if not given (`given`); those in `several` take a list."""
+    hints = get_type_hints(kind)
+    for name, field in about(kind).items():
+        if field.flag is None:
+            continue
+        hint, default = hints[name], field.default
+        help = field.help + ("" if default is None or hint is bool else f" (default {default})")
+        if hint is bool:
+            parser.add_argument(field.flag, action="store_const", const=not default, dest=name, help=help)
+            continue
+        number = next((kind for kind in (int, float) if kind in (hint, *get_args(hint))), None)
+        metavar = {None: "NAME", int: "N", float: field.unit.upper()}[number]
         parser.add_argument(
-            f"--{axis}",
-            type=int,
-            nargs="+" if several else None,
-            metavar="N",
-            help=meaning if default is None else f"{meaning} (default {default})",
+            field.flag,
+            type=number,
+            nargs="+" if name in several else None,
+            choices=field.choices,
+            metavar=None if field.choices else metavar,
+            help=help,
         )
 
 
 def workload_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     """Add what is recorded: the sizes of a stacked LSTM, or ONNX files, or a step; of lists if `several`."""
-    shape_arguments(parser, several=several)
+    field_arguments(parser, LstmShape, several=AXES if several else ())
     many = {"nargs": "+"} if several else {}
     own = parser.add_argument_group("your own network or step")
     onnx_arguments(own, several=several)
@@ -115,15 +117,15 @@ def own_workloads(arguments: argparse.Namespace) -> list[Workload]:
     """
     steps, inputs = (getattr(arguments, name, None) for name in ("step", "inputs"))
     files, steps = ([] if given is None else _as_list(given) for given in (arguments.onnx, steps))
-    given = {
+    chosen = {
         "--onnx": files,
         "--step": steps,
         "--grid": getattr(arguments, "grid", None),
-        **{f"--{axis}": sizes for axis, sizes in sizes_of(arguments).items()},
+        **{f"--{axis}": sizes for axis, sizes in given(arguments, LstmShape).items()},
     }
-    given = [flag for flag, value in given.items() if value]
-    if (files or steps) and len(given) > 1:
-        raise UsageError(f"{given[0]} and {given[1]} exclude each other: give one of them")
+    flags = [flag for flag, value in chosen.items() if value]
+    if (files or steps) and len(flags) > 1:
+        raise UsageError(f"{flags[0]} and {flags[1]} exclude each other: give one of them")
     if not files:
         for flag, value in (("size", arguments.size), ("state", arguments.state), ("inputs", inputs)):
             if value:
@@ -190,54 +192,23 @@ def _pair(flag: str, form: str, text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def sizes_of(arguments: argparse.Namespace) -> dict:
-    """The given sizes by axis: a number each, or a list."""
-    return {axis: getattr(arguments, axis) for axis in AXES if getattr(arguments, axis) is not None}
-
-
 def shape_of(arguments: argparse.Namespace, instead: str) -> LstmShape:
     """The given shape; raises `UsageError` for invalid sizes, and for missing ones with what can be given `instead`."""
     for axis in ("layers", "hidden", "sequence"):
         if getattr(arguments, axis) is None:
             raise UsageError(f"--{axis} is missing: give the sizes of a stacked LSTM, or {instead}")
-    return LstmShape(**sizes_of(arguments))
+    return LstmShape(**given(arguments, LstmShape))
 
 
-def runtime_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+def runtime_arguments(
+    parser: argparse.ArgumentParser, *, several: bool = False, options: type[Options] = Options
+) -> None:
     """Add the fields of `Options` and `Protocol`; with `several` a list of precisions."""
-    options = parser.add_argument_group("runtime options")
-    add = options.add_argument
-    precision = "precision (default %(default)s; int8: ONNX Runtime's dynamic quantization)"
-    if several:
-        precision = f"precisions (default {Options.precision}; int8: ONNX Runtime's dynamic quantization)"
-    add("--precision", choices=PRECISIONS, nargs="+" if several else None, default=Options.precision, help=precision)
-    add(
-        "--threads", type=int, default=Options.threads, metavar="K", help="threads, one core each (default %(default)s)"
-    )
-    device = "cpu, cuda, or cuda:1 and so on (default: the first that the runtime supports)"
-    add("--device", metavar="NAME", help=device)
-    add("--graph", action="store_true", help="use a CUDA graph, on runtimes where it is optional")
-    binding = (
-        "ONNX Runtime: call session.run, which allocates the outputs, instead of using the same buffers at every call"
-    )
-    add("--no-io-binding", dest="io_binding", action="store_false", help=binding)
-    clocks = "also measure on the device: only the computation, or all including copies (default %(default)s)"
-    add("--device-clocks", choices=DEVICE_CLOCKS, default=Options.device_clocks, help=clocks)
+    field_arguments(parser.add_argument_group("runtime options"), options, several=["precision"] if several else ())
     protocol = parser.add_argument_group("protocol")
-    add = protocol.add_argument
-    add("--trials", type=int, metavar="N", help=f"timed trials (default {Protocol.trials})")
+    field_arguments(protocol, Protocol)
     tiers = ", ".join(f"{name} {trials}" for name, trials in TIERS.items())
-    add("--tier", choices=TIERS, help=f"predefined number of trials: {tiers}")
-    warmup = f"warm-up trials, stored and marked as such (default {Protocol.warmup})"
-    add("--warmup", type=int, metavar="N", help=warmup)
-    arrival = "start of a call: after the previous one, at a fixed period, or after a pause (default %(default)s)"
-    add("--arrival", choices=ARRIVALS, default=Protocol.arrival, help=arrival)
-    add("--period-us", type=float, metavar="US", help="period of periodic arrivals")
-    wait = f"how to wait for the next period (default {WAITS['periodic'][0]}; sleep spins for the last 200 us)"
-    add("--wait", choices=WAITS["periodic"], default=Protocol.wait, help=wait)
-    add("--pause-ms", type=float, metavar="MS", help="idle time before each call of paused arrivals")
-    seed = "seed of weights, inputs and recording order (default %(default)s)"
-    add("--seed", type=int, default=Protocol.seed, metavar="N", help=seed)
+    protocol.add_argument("--tier", choices=TIERS, help=f"predefined number of trials: {tiers}")
     parser.add_argument("--time-limit", type=float, metavar="S", help="time limit per configuration in seconds")
 
 
@@ -267,23 +238,24 @@ def sweep_options(arguments: argparse.Namespace) -> dict:
 
 def protocol_of(arguments: argparse.Namespace, **defaults: int) -> Protocol:
     """The given protocol, else `defaults`; raises `UsageError` if options contradict each other."""
-    given = {**_given(arguments, Protocol), "trials": trials_of(arguments)}
-    return Protocol(**defaults | {name: value for name, value in given.items() if value is not None})
+    trials = trials_of(arguments)
+    return Protocol(**defaults | given(arguments, Protocol) | ({} if trials is None else {"trials": trials}))
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
     """The given options."""
-    return Options(**_given(arguments, Options))
+    return Options(**given(arguments, Options))
 
 
 def each_options_of(arguments: argparse.Namespace) -> list[Options]:
     """The given options with each of the precisions."""
-    return Options.each(**_given(arguments, Options))
+    return Options.each(**{"precision": Options.precision, **given(arguments, Options)})
 
 
-def _given(arguments: argparse.Namespace, kind: type) -> dict:
-    """The arguments that have the name of a field of the dataclass."""
-    return {field.name: getattr(arguments, field.name) for field in fields(kind) if hasattr(arguments, field.name)}
+def given(arguments: argparse.Namespace, kind: type) -> dict:
+    """The given values of a dataclass's fields."""
+    values = {field.name: getattr(arguments, field.name, None) for field in fields(kind)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def trials_of(arguments: argparse.Namespace) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lstm_trt.cli.common import one_workload, onnx_arguments, print_answer, shape_arguments
+from lstm_trt.cli.common import field_arguments, one_workload, onnx_arguments, print_answer
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.c_file import TARGETS
@@ -20,7 +20,7 @@ EXAMPLE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `export`."""
-    shape_arguments(parser)
+    field_arguments(parser, LstmShape)
     add = parser.add_argument
     mode = (
         "forward (default), or stream: the states are inputs and outputs; with --c only the function run, or step, for"

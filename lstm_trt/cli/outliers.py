@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from lstm_trt import plots
-from lstm_trt.analysis.outliers import AT_LENGTH, outliers
+from lstm_trt.analysis.outliers import outliers
+from lstm_trt.analysis.text.outliers import AT_LENGTH
 from lstm_trt.cli.common import figure_arguments, load_runs, path_argument, print_answer, print_files, table_arguments
 
 EXAMPLE = "lstm-trt outliers recordings\n  lstm-trt outliers times.csv --column latency_us --group-by hidden"

@@ -9,7 +9,7 @@ from lstm_trt import plots
 from lstm_trt.cli import common
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count
-from lstm_trt.config.shape import AXES, GRIDS, OLD_GRIDS, Grid
+from lstm_trt.config.shape import AXES, GRIDS, OLD_GRIDS, Grid, LstmShape
 from lstm_trt.recorder.sweep import sweep
 from lstm_trt.store.runs import load
 
@@ -42,15 +42,16 @@ def run(arguments: argparse.Namespace) -> int:
     limit = arguments.memory_limit_gb
     if limit is not None and not limit > 0:
         raise UsageError(f"--memory-limit-gb must be above 0, not {limit:g}")
+    protocol = common.protocol_of(arguments)
     report = sweep(
         common.own_workloads(arguments) or _grid(arguments),
         arguments.runtime,
-        common.protocol_of(arguments),
+        protocol,
         common.each_options_of(arguments),
         out=arguments.out,
         mode=arguments.mode,
         **common.sweep_options(arguments),
-        seed=arguments.seed,
+        seed=protocol.seed,
         control=arguments.control,
         memory_limit=None if limit is None else int(limit * 1e9),
     )
@@ -66,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _grid(arguments: argparse.Namespace) -> Grid:
     """The given grid; raises `UsageError` for an unknown name or an axis without values."""
-    sizes = common.sizes_of(arguments)
+    sizes = common.given(arguments, LstmShape)
     if arguments.grid is not None:
         name = OLD_GRIDS.get(arguments.grid, arguments.grid)
         if name not in GRIDS:

@@ -9,6 +9,7 @@ from lstm_trt.analysis.quantiles import ROUNDS
 from lstm_trt.cli import common
 from lstm_trt.cli.main import EXIT_FAILED
 from lstm_trt.config.configuration import Protocol
+from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import Workload
 from lstm_trt.recorder.versions import record_versions
 
@@ -23,7 +24,7 @@ FORMATS = ("text", "csv", "json")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `versions`."""
     library_arguments(parser)
-    common.shape_arguments(parser)
+    common.field_arguments(parser, LstmShape)
     common.onnx_arguments(parser.add_argument_group("your own network"))
     recording_arguments(parser)
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.workload import ADDED, Workload, check_whole, identity_fields, known_fields, workload_from_dict
+from lstm_trt.config.fields import Tells, described, identity_fields, known_fields
+from lstm_trt.config.workload import Workload, check_whole, workload_from_dict
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8")
 
@@ -54,15 +55,27 @@ class Options:
     sets where the processor's 8-bit products would saturate.
     """
 
-    precision: str = "fp32"
-    threads: int = 1
-    cores: tuple[int, ...] = ()
-    device: str | None = None
-    graph: bool = False
-    device_clocks: str = "off"
-    device_index: int = field(default=0, compare=False)
-    io_binding: bool = field(default=True, metadata=ADDED)
-    reduce_range: bool = field(default=False, metadata=ADDED)
+    precision: str = described(
+        "fp32", help="precision; int8: ONNX Runtime's dynamic quantization", choices=PRECISIONS, plain=True, kept=True
+    )
+    threads: int = described(1, help="threads, one core each", kept=True)
+    cores: tuple[int, ...] = described((), tells=Tells.NEVER)
+    device: str | None = described(
+        None, help="cpu, cuda, or cuda:1 and so on (default: the first that the runtime supports)", plain=True
+    )
+    graph: bool = described(False, help="use a CUDA graph, on runtimes where it is optional")
+    device_clocks: str = described(
+        "off", help="also measure on the device: only the computation, or all including copies", choices=DEVICE_CLOCKS
+    )
+    device_index: int = described(0, compare=False, tells=Tells.NEVER)
+    io_binding: bool = described(
+        True,
+        help="ONNX Runtime: call session.run, which allocates the outputs, instead of using the same buffers at every"
+        " call",
+        heading="I/O binding",
+        added=True,
+    )
+    reduce_range: bool = described(False, heading="weights", values={True: "7 bits", False: "full"}, added=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cores", tuple(self.cores))
@@ -104,17 +117,23 @@ class Protocol:
     the recording ends after that time, and `trials` is the maximum for one part of it.
     """
 
-    trials: int = 1000
-    warmup: int = 10
-    arrival: str = "closed"
-    wait: str | None = None
-    seed: int = 0
-    block_trials: int = 1000
-    block_ms: int = 500
-    settle: int = 3
-    period_us: float | None = None
-    pause_ms: float | None = None
-    for_s: float | None = None
+    trials: int = described(1000, help="timed trials", tells=Tells.MINOR)
+    warmup: int = described(10, help="warm-up trials, stored and marked as such", tells=Tells.MINOR)
+    arrival: str = described(
+        "closed", help="start of a call: after the previous one, at a fixed period, or after a pause", choices=ARRIVALS
+    )
+    wait: str | None = described(
+        None,
+        help=f"how to wait for the next period (default {WAITS['periodic'][0]}; sleep spins for the last 200 us)",
+        choices=WAITS["periodic"],
+    )
+    seed: int = described(0, help="seed of weights, inputs and recording order", tells=Tells.MINOR)
+    block_trials: int = described(1000, tells=Tells.NEVER)
+    block_ms: int = described(500, tells=Tells.NEVER)
+    settle: int = described(3, tells=Tells.NEVER)
+    period_us: float | None = described(None, help="period of periodic arrivals", unit="us")
+    pause_ms: float | None = described(None, help="idle time before each call of paused arrivals", unit="ms")
+    for_s: float | None = described(None, unit="s", tells=Tells.MINOR)
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -190,12 +209,12 @@ class Configuration:
     """
 
     workload: Workload
-    runtime: str
-    runtime_version: str
-    device_name: str
+    runtime: str = described(plain=True, kept=True)
+    runtime_version: str = described(tells=Tells.MINOR, kept=True)
+    device_name: str = described(plain=True, tells=Tells.MINOR, kept=True)
     options: Options = field(default_factory=Options)
     protocol: Protocol = field(default_factory=Protocol)
-    mode: str = "forward"
+    mode: str = described("forward")
 
     def __post_init__(self) -> None:
         if self.options.device is None:

@@ -1,4 +1,4 @@
-"""Fields and labels that distinguish configurations, and the command that records one."""
+"""Labels of the fields that distinguish configurations, and the command that records one."""
 
 from __future__ import annotations
 
@@ -8,23 +8,29 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.shape import LstmShape
+from lstm_trt.config.fields import About, Tells, about
 
-#: Fields that are shown by their value alone; the others are shown with their name.
-PLAIN_FIELDS = ("runtime", "framework", "precision", "device", "device_name", "version", "arrivals", "length")
+#: What is known of the fields of every configuration but those of its workload, by name.
+FIELDS = about(Configuration) | about(Options) | about(Protocol)
+
+#: Fields that are put together from others, and are shown by their value alone.
+_PLAIN = ("framework", "version", "arrivals", "length")
 
 #: Characters of a machine's fingerprint in a label.
 FINGERPRINT = 12
 
 
-def configuration_fields(configuration: Configuration) -> dict[str, object]:
+def telling(*tells: Tells, of: Mapping[str, About] = FIELDS) -> tuple[str, ...]:
+    """Names of the fields that tell configurations apart in one of these ways."""
+    return tuple(name for name, field in of.items() if field.tells in tells)
+
+
+def flat(configuration: Configuration) -> dict[str, object]:
     """All fields of a configuration in one dictionary; protocol fields that are not used are None."""
-    plain = configuration.as_dict()
-    names = ("mode", "runtime", "runtime_version", "device_name")
     return {
         **configuration.workload.label_fields,
-        **{name: plain[name] for name in names},
-        **plain["options"],
+        **{name: getattr(configuration, name) for name in about(configuration)},
+        **configuration.options.as_dict(),
         **asdict(configuration.protocol),
     }
 
@@ -37,11 +43,9 @@ def differing(fields: Sequence[Mapping[str, object]]) -> list[str]:
 
 def field_text(name: str, value: object) -> str:
     """One field of a label: `fp16`, `threads 2`, `machine 0a1b2c3d4e5f`; empty if there is no value."""
-    if value is None or value == "":
-        return ""
     if name == "machine":
-        value = str(value)[:FINGERPRINT]
-    return f"{value}" if name in PLAIN_FIELDS else f"{name.replace('_', ' ')} {value}"
+        value = value and str(value)[:FINGERPRINT]
+    return FIELDS.get(name, About(heading=name.replace("_", " "), plain=name in _PLAIN)).label(value)
 
 
 def labels(fields: Sequence[Mapping[str, object]], enough: bool = False) -> list[str]:
@@ -65,7 +69,8 @@ def record_command(configuration: Configuration, out: str | Path, rounds: int | 
     line = configuration.workload.command(configuration, out, rounds)
     if line is not None or configuration.workload.flags is None:
         return line
-    return _command(configuration, "sweep" if rounds else "record", _flags(configuration), out, rounds)
+    words = [*_program(configuration, "sweep" if rounds else "record"), *_flags(configuration)]
+    return command_line(words, out, rounds)
 
 
 def record_both_command(a: Configuration, b: Configuration, out: str | Path, rounds: int) -> str | None:
@@ -92,50 +97,27 @@ def versions_command(
 ) -> str:
     """The shell command that records alternating rounds of one configuration under versions of a library."""
     # The default of --warmup depends on the workload.
-    flags = _flags(configuration, shown=("--warmup",))
-    return _command(configuration, "versions", flags, out, rounds, (library, *versions))
+    flags = _flags(configuration, ("trials", "warmup"))
+    return command_line([*_program(configuration, "versions"), library, *versions, *flags], out, rounds)
 
 
-def _flags(configuration: Configuration, shown: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
-    """Flag -> its values; defaults are left out, unless they are in `shown`."""
-    defaults, options = _defaults(), configuration.options
-    texts = _flag_texts(configuration)
-    flags = {flag: values for flag, values in texts.items() if flag in shown or defaults.get(flag) != values}
-    switches = {"--graph": options.graph, "--no-io-binding": not options.io_binding}
-    return flags | {flag: () for flag, given in switches.items() if given}
+def _program(configuration: Configuration, command: str) -> tuple[str, str]:
+    return configuration.workload.PROGRAM, command
 
 
-def _flag_texts(configuration: Configuration) -> dict[str, tuple[str, ...]]:
-    options, protocol = configuration.options, configuration.protocol
-    values = {"mode": configuration.mode, "runtime": configuration.runtime}
-    values |= {name: getattr(options, name) for name in ("precision", "threads", "device", "device_clocks")}
-    names = ("trials", "warmup", "seed", "arrival", "period_us", "pause_ms", "wait")
-    values |= {name: getattr(protocol, name) for name in names}
-    texts = {
-        f"--{name.replace('_', '-')}": (f"{value:.15g}" if isinstance(value, float) else str(value),)
-        for name, value in values.items()
-        if value is not None
-    }
-    return {**(configuration.workload.flags or {}), **texts}
-
-
-def _defaults() -> dict[str, tuple[str, ...]]:
-    """Defaults of `record` and `sweep`, except for flags that are always shown: sizes, runtime, device, trials."""
-    default = Configuration(LstmShape(1, 1, 1), "", "", "", Options(), Protocol())
-    shown = ("--layers", "--hidden", "--sequence", "--batch", "--runtime", "--device", "--trials")
-    return {flag: texts for flag, texts in _flag_texts(default).items() if flag not in shown}
-
-
-def _command(
-    configuration: Configuration,
-    name: str,
-    flags: Mapping[str, tuple[str, ...]],
-    out: str | Path,
-    rounds: int | str | None,
-    names: Sequence[str] = (),
-) -> str:
-    arguments = [text for flag, values in flags.items() for text in (flag, *values)]
-    return command_line([configuration.workload.PROGRAM, name, *names, *arguments], out, rounds)
+def _flags(configuration: Configuration, shown: Sequence[str] = ("trials",)) -> list[str]:
+    """The flags that select a configuration; fields with their default are left out, unless they are `shown`."""
+    words = [word for flag, values in (configuration.workload.flags or {}).items() for word in (flag, *values)]
+    words += ["--mode", configuration.mode] if configuration.mode != Configuration.mode else []
+    words += ["--runtime", configuration.runtime]
+    for part in (configuration.options, configuration.protocol):
+        for name, field in about(part).items():
+            value = getattr(part, name)
+            default = "none" if name == "wait" else field.default  # of closed arrivals
+            if field.flag and value is not None and (value != default or name in shown):
+                text = f"{value:.15g}" if isinstance(value, float) else str(value)
+                words += [field.flag] if isinstance(value, bool) else [field.flag, text]
+    return words
 
 
 def command_line(words: Sequence[str], out: str | Path, rounds: int | str | None) -> str:

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from lstm_trt.config.errors import UnknownConfiguration, UsageError
-from lstm_trt.config.workload import AXES, RecurrentLayer, State, Workload, check_whole, identity_fields
+from lstm_trt.config.fields import about, described, identity_fields
+from lstm_trt.config.workload import AXES, RecurrentLayer, State, Workload, check_whole
 
 FLOAT32_BYTES = 4
 
@@ -26,12 +27,12 @@ class LstmShape(Workload):
     KIND = "stacked-lstm"
     modes = ("forward", "stream")
 
-    layers: int
-    hidden: int
-    sequence: int
-    batch: int = 1
-    features: int = 12
-    directions: int = 1
+    layers: int = described(help="stacked LSTM layers", unit="layer", kept=True)
+    hidden: int = described(help="hidden units per layer", heading="hidden size", unit="unit", kept=True)
+    sequence: int = described(help="time steps", heading="sequence length", unit="step", kept=True)
+    batch: int = described(1, help="batch size", heading="batch size", unit="sample", kept=True)
+    features: int = described(12, help="inputs per time step", heading="input features")
+    directions: int = described(1, help="1, or 2 for bidirectional")
 
     def __post_init__(self) -> None:
         for axis in AXES:
@@ -102,7 +103,8 @@ class LstmShape(Workload):
 
     @property
     def flags(self) -> dict[str, tuple[str, ...]]:
-        return {f"--{axis}": (str(size),) for axis, size in self.axes.items()}
+        sizes = vars(self).items()
+        return {f"--{axis}": (str(size),) for axis, size in sizes if FIELDS[axis].kept or FIELDS[axis].default != size}
 
     def check_mode(self, mode: str) -> None:
         super().check_mode(mode)
@@ -124,6 +126,10 @@ class LstmShape(Workload):
             return cls(**{name: value for name, value in plain.items() if name != "kind"})
         except TypeError as error:
             raise UnknownConfiguration(f"unknown fields of a shape: {error}") from None
+
+
+#: What is known of the sizes: axis -> heading, flag and so on.
+FIELDS = about(LstmShape)
 
 
 @dataclass(frozen=True)

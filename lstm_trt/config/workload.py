@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from lstm_trt import registry
 from lstm_trt.config.errors import UnknownConfiguration, UsageError
+from lstm_trt.config.fields import ADDED, identity_fields, known_fields  # noqa: F401  kinds of others import them here
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,32 +25,6 @@ if TYPE_CHECKING:
 
 #: Sizes that analyses and figures vary; null for kinds to which they do not apply.
 AXES = ("layers", "hidden", "sequence", "batch", "features", "directions")
-
-
-#: Metadata of a dataclass field that was added after the first recordings.
-ADDED = {"added": True}
-
-
-def identity_fields(part: object) -> dict:
-    """A dataclass as JSON values, from which ids are computed; tuples become lists.
-
-    Left out are fields with `compare=False`, and fields declared with `field(default=..., metadata=ADDED)` that have
-    their default, so that older recordings keep their ids.
-    """
-    values = {
-        item.name: getattr(part, item.name)
-        for item in fields(part)
-        if item.compare and not (item.metadata.get("added") and getattr(part, item.name) == item.default)
-    }
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-
-
-def known_fields(kind: type, plain: Mapping) -> object:
-    """A dataclass of type `kind` with these values; raises `UnknownConfiguration` for an unknown field."""
-    unknown = plain.keys() - {item.name for item in fields(kind)}
-    if unknown:
-        raise UnknownConfiguration(f"unknown field of {kind.__name__.lower()}: {', '.join(sorted(unknown))}")
-    return kind(**plain)
 
 
 def check_whole(name: str, value: object, least: int, most: int | None = None) -> None:

@@ -20,8 +20,9 @@ from matplotlib.patches import Rectangle
 
 from lstm_trt.analysis.deadline import evidence_percentile
 from lstm_trt.analysis.outcomes import Outcome
-from lstm_trt.analysis.outliers import quick
-from lstm_trt.analysis.text import causes_text, outliers_line, sentence
+from lstm_trt.analysis.outliers import causes_text, quick
+from lstm_trt.analysis.text.outliers import outliers_line
+from lstm_trt.analysis.text.verdict import sentence
 from lstm_trt.config.format import THIN_SPACE, percent_certified, percent_number, short_number
 from lstm_trt.plots import points as data
 from lstm_trt.plots.heatmap import BOUND, heat_map, map_axes

@@ -23,7 +23,7 @@ import numpy as np
 from lstm_trt.analysis.compare import Comparison, check_effect, compare_groups
 from lstm_trt.analysis.pairing import recorded_first
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT, ROUNDS, check_confidence, percentile
-from lstm_trt.analysis.text import comparison_text
+from lstm_trt.analysis.text.comparison import comparison_text
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import RuntimeUnavailable, UsageError
 from lstm_trt.config.format import microseconds, table

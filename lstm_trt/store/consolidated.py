@@ -10,6 +10,7 @@ import numpy as np
 
 from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import StoreError, UnknownConfiguration
+from lstm_trt.config.workload import AXES
 from lstm_trt.store.files import configuration_of, described_by, opened, wanted
 from lstm_trt.store.schema import (
     METADATA_KEY,
@@ -43,8 +44,6 @@ CONFIG_COLUMNS = {
     "provenance": "string",
 }
 ALWAYS = ("config_id", "round", "status", "configuration", "provenance")
-
-LSTM_FIELDS = ("layers", "hidden", "sequence", "batch", "features", "directions")
 
 
 def read_configs(folder: Path, name: str = CONFIGS_FILE) -> tuple[list[dict], dict]:
@@ -185,7 +184,7 @@ def consolidate(items: Iterable[Recording | Failure], folder: Path, group_rows: 
                 if pending_rows >= group_rows:
                     flush()
             flush()
-        kinds = CONFIG_COLUMNS | dict.fromkeys(LSTM_FIELDS, "int64")
+        kinds = CONFIG_COLUMNS | dict.fromkeys(AXES, "int64")
         fields = [pa.field(name, kinds.get(name, "string")) for name in rows[0]] if rows else []
         table = pa.Table.from_pylist(rows, schema=pa.schema(fields, metadata=metadata))
         pq.write_table(table, temporary[1], compression="zstd", write_page_checksum=True)

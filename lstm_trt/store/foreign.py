@@ -15,8 +15,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import UsageError, printable
+from lstm_trt.config.fields import Tells, about
 from lstm_trt.config.format import count
+from lstm_trt.config.labels import telling
 from lstm_trt.config.shape import AXES
 from lstm_trt.store.samples import BLOCK_CAUSES, TRIAL_CAUSES, Group, NoTrials, Sample
 from lstm_trt.store.tables import STARTS, UNIT_NS, Table, is_start, normal_name, split_unit, times
@@ -30,10 +33,12 @@ LONGEST_NS = 2.0**62
 #: Medians below and above these give a warning: the unit is probably wrong.
 ABSURD_BELOW_NS, ABSURD_ABOVE_NS = 1e3, 1e9
 
-#: Columns that describe the system in tables and recordings, besides the sizes of the network.
+#: Columns that describe the system in tables and recordings, besides the sizes of the network. `wait` and `period_us`
+#: are not among them: in tables from elsewhere they can be measured.
 SYSTEM_COLUMNS = (
-    *("runtime", "runtime_version", "framework", "device", "device_name", "precision", "threads", "mode", "graph"),
-    *("device_clocks", "arrival", "features", "directions", "machine"),
+    *("runtime", "runtime_version", "framework", "device_name", "mode"),
+    *telling(Tells.SYSTEM, of=about(Options)),
+    *("arrival", "features", "directions", "machine"),
 )
 
 #: Columns of the configuration: rows with different values are of different configurations.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from lstm_trt.config.errors import NotATable, UnknownConfiguration, UsageError
 from lstm_trt.config.format import count, listed
-from lstm_trt.config.labels import configuration_fields
+from lstm_trt.config.labels import flat
 from lstm_trt.store import consolidated, folders
 from lstm_trt.store.foreign import TableOptions, columns_of, groups_of_table
 from lstm_trt.store.samples import TRIAL_CAUSES, Group, group_key, groups_of
@@ -131,7 +131,7 @@ def group_fields(group: Group) -> dict:
     if configuration is None:
         return dict(group.group) or {"name": group.name}
     return {
-        **configuration_fields(configuration),
+        **flat(configuration),
         **configuration.workload.group_fields(configuration.mode),
         **configuration.workload.axes,
         "machine": group.machine,

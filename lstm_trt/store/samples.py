@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lstm_trt.config.configuration import PRECISIONS
-from lstm_trt.config.labels import configuration_fields, labels
+from lstm_trt.config.configuration import PRECISIONS, Protocol
+from lstm_trt.config.fields import Tells, about
+from lstm_trt.config.labels import flat, labels, telling
 
 if TYPE_CHECKING:
     from lstm_trt.config.configuration import Configuration
@@ -191,6 +192,7 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
     for key, configuration in configurations.items():
         if key not in samples and key[:2] in measured:
             continue
+        options, known = configuration.options, about(configuration.options)
         fields = {
             **configuration.workload.group_fields(configuration.mode),
             **configuration.workload.axes,
@@ -198,13 +200,10 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
             "config_id": configuration.id,
             "runtime_version": configuration.runtime_version,
             "device_name": configuration.device_name,
-            "precision": configuration.options.precision,
-            "threads": configuration.options.threads,
+            **{name: value for name, value in options.as_dict().items() if known[name].kept or known[name].added},
         }
         fields |= {"machine": key[1]} if len(machines) > 1 else {}
         fields |= {"graph_captured": False} if key[2] else {}
-        fields |= {} if configuration.options.io_binding else {"io_binding": False}
-        fields |= {"reduce_range": True} if configuration.options.reduce_range else {}
         failure = failures.get(key)
         name = f"{configuration.name} on {configuration.runtime}"
         name += "" if fp32_only else f" in {configuration.options.precision}"
@@ -248,11 +247,14 @@ def with_distinct_names(groups: list[Group]) -> list[Group]:
     return found
 
 
+#: Fields of the protocol that names show beside the arrivals and the number of trials.
+_NAMED = set(telling(Tells.MINOR, Tells.NEVER, of=about(Protocol))) - {"trials", "for_s"}
+
+
 def _label_fields(group: Group) -> dict[str, object]:
     """Fields of a configuration besides shape and runtime, the most important first; for names."""
     configuration, protocol = group.configuration, group.configuration.protocol
-    fields = configuration_fields(configuration)
-    shown = ("period_us", "pause_ms", "for_s", "wait", "arrival")  # as arrivals
+    rest = {name: value for name, value in flat(configuration).items() if name in _NAMED}
     return {
         "mode": configuration.mode,
         "arrivals": protocol.arrival_text,
@@ -260,6 +262,6 @@ def _label_fields(group: Group) -> dict[str, object]:
         **configuration.options.as_dict(),
         "device_name": configuration.device_name,
         "machine": group.machine,
-        **{name: fields[name] for name in protocol.as_dict() if name not in (*shown, "trials")},
+        **rest,
         "length": f"{protocol.trials} trials",
     }

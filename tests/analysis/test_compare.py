@@ -18,7 +18,7 @@ from lstm_trt.analysis.causes import holm
 from lstm_trt.analysis.compare import compare_groups as compare
 from lstm_trt.analysis.dependence import effective_n
 from lstm_trt.analysis.outcomes import ClusterChange
-from lstm_trt.analysis.text import comparison_text
+from lstm_trt.analysis.text.comparison import comparison_text
 from lstm_trt.cli.main import parse
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError

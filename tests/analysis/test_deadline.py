@@ -27,7 +27,7 @@ from lstm_trt.analysis.deadline import (
     judge,
 )
 from lstm_trt.analysis.quantiles import interval_ranks, proves_below, rate_bounds, share_of, trials_for_share
-from lstm_trt.analysis.text import sentence, verdict_line, verdict_text
+from lstm_trt.analysis.text.verdict import sentence, verdict_line, verdict_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import percent_certified
 from lstm_trt.store.samples import Sample

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from lstm_trt.analysis.causes import CONTROL, PERIOD_ERRORS, USUAL_PERIODS, Period, find_period
-from lstm_trt.analysis.outliers import BULK, TAIL, examine, quick
+from lstm_trt.analysis.outliers import BULK, TAIL, causes_text, clusters_line, examine, quick
 from lstm_trt.analysis.quantiles import count_outliers
 from lstm_trt.analysis.segments import find_segments
-from lstm_trt.analysis.text import causes_text, clusters_line, outliers_text
+from lstm_trt.analysis.text.outliers import outliers_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store.runs import load
 from lstm_trt.store.samples import Sample

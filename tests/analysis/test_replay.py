@@ -10,7 +10,7 @@ import pytest
 
 from lstm_trt.analysis.deadline import longest_run
 from lstm_trt.analysis.replay import replay_group, waiting_ns
-from lstm_trt.analysis.text import replay_text
+from lstm_trt.analysis.text.replay import replay_text
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import rate

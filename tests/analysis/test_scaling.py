@@ -17,7 +17,7 @@ import pytest
 from lstm_trt.analysis.outcomes import Doubt
 from lstm_trt.analysis.quantiles import interval, ratio_rank
 from lstm_trt.analysis.scaling import break_of, doubts, examine, fit, scaling
-from lstm_trt.analysis.text import scaling_text
+from lstm_trt.analysis.text.scaling import scaling_text
 from lstm_trt.analysis.times import AXES, PAIR_CONFIDENCE, Cell, Round, from_table, read_times
 from lstm_trt.cli import scaling as command
 from lstm_trt.config.configuration import Configuration, Options, Protocol

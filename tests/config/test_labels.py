@@ -1,7 +1,7 @@
 import shlex
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.labels import configuration_fields, labels, record_command
+from lstm_trt.config.labels import flat, labels, record_command
 from lstm_trt.config.shape import LstmShape
 
 PLAIN = Configuration(LstmShape(2, 64, 32), "onnxruntime", "1.0", "a processor")
@@ -9,7 +9,7 @@ THREADS = Configuration(LstmShape(2, 64, 32), "onnxruntime", "1.0", "a processor
 
 
 def test_labels_show_only_what_differs():
-    fields = [configuration_fields(configuration) for configuration in (PLAIN, THREADS)]
+    fields = [flat(configuration) for configuration in (PLAIN, THREADS)]
     assert labels(fields) == ["fp32, threads 1", "bf16, threads 2"]
     assert labels(fields, enough=True) == ["fp32", "bf16"]
     assert labels(fields[:1]) == [""]

@@ -14,9 +14,9 @@ from matplotlib.colors import to_rgba
 from lstm_trt import plots
 from lstm_trt.analysis.causes import Cause
 from lstm_trt.analysis.deadline import Verdicts, failed, judge
-from lstm_trt.analysis.outliers import OutlierAnswers, examine
+from lstm_trt.analysis.outliers import OutlierAnswers, causes_text, clusters_line, examine
 from lstm_trt.analysis.quantiles import count_outliers
-from lstm_trt.analysis.text import causes_text, clusters_line, sentence
+from lstm_trt.analysis.text.verdict import sentence
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid, LstmShape

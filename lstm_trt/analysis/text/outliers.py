@@ -1,0 +1,187 @@
+"""Outliers and clusters as text. No code parses it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lstm_trt.analysis.causes import Cause
+from lstm_trt.analysis.outcomes import CountedBy, SteadyState, TimesBy
+from lstm_trt.analysis.outliers import (
+    CAUSE_NAMES,
+    MOSTLY,
+    Cluster,
+    OutlierAnswers,
+    Outliers,
+    Round,
+    Tail,
+    clusters_line,
+    hint_text,
+)
+from lstm_trt.config.format import count, microseconds, multiple, number, percent, percent_number, signed_percent
+
+#: Fast trials and a segment are at the same level if their medians differ by at most this share.
+SAME_STATE = 0.02
+
+#: A tail with fewer trials is called stragglers.
+LEAST_TAIL = 5
+
+#: Up to this number of configurations are printed in full; more are printed with one line each.
+AT_LENGTH = 8
+
+#: Maximum number of segments that are printed; the others are counted.
+MOST_SEGMENTS = 5
+
+
+def text(answers: OutlierAnswers) -> str:
+    """Several lines for each configuration, or one if there are many."""
+    if len(answers) > AT_LENGTH:
+        return "\n".join(answers.texts(outliers_line))
+    return "\n\n".join(answers.texts(outliers_text))
+
+
+def outliers_text(outliers: Outliers, name: str = "") -> str:
+    """Several lines: number of outliers, course of the level, clusters, and tail."""
+    lines = [f"{name}:"] if name else []
+    rounds = outliers.rounds
+    over = f" in {len(rounds)} rounds" if len(rounds) > 1 else ""
+    lines.append(
+        f"{count(outliers.n, 'trial')}{over}, median {microseconds(outliers.median_us)} us; {_box_plot_count(outliers)}"
+    )
+    lines.append(f"Trials: {_partition(outliers)}")
+    lines += _course(rounds)
+    if outliers.clusters:
+        fast = sum(cluster.fast for cluster in outliers.clusters)
+        kinds = ((len(outliers.clusters) - fast, "slow cluster"), (fast, "fast cluster"))
+        clusters = " and ".join(count(size, kind) for size, kind in kinds if size)
+        lines.append(f"{clusters}, as multiples of the local median (with the 95 % interval of the share):")
+        lines += [f"  {_cluster(cluster, outliers)}" for cluster in outliers.clusters]
+        lines += _uneven(outliers)
+    else:
+        lines.append("No clusters.")
+    lines += _tail(outliers)
+    if outliers.clusters and outliers.period_by is not None and not outliers.causes_counted:
+        lines.append(
+            "No events were counted: `lstm-trt record` counts context switches, page faults, steal and throttling."
+        )
+    return "\n".join(lines)
+
+
+def outliers_line(outliers: Outliers, name: str) -> str:
+    """The outliers on one line, for lists of configurations."""
+    found = f"{count(outliers.n, 'trial')}: {_partition(outliers)}; {_box_plot_count(outliers)}"
+    return f"{name}: {found}; clusters: {clusters_line(outliers.clusters)}; level: {outliers.steady_state}"
+
+
+def _box_plot_count(outliers: Outliers) -> str:
+    return f"{outliers.outliers} outside 1.5 x IQR (box plot; {percent(outliers.outliers / outliers.n)})"
+
+
+def _partition(outliers: Outliers) -> str:
+    """Number of trials of each kind; they add up to n."""
+    return ", ".join(f"{kind.replace('_', ' ')} {size}" for kind, size in outliers.partition.items())
+
+
+def _course(rounds: Sequence[Round]) -> list[str]:
+    """Steady state and segments of each round; one line if all rounds are flat."""
+    several = len(rounds) > 1
+    if all(part.steady_state == SteadyState.FLAT and len(part.segments) == 1 for part in rounds):
+        return [f"Level: flat{' in all rounds' * several}"]
+    return [
+        (f"Round {part.round}: " if several else "Level: ") + f"{part.steady_state}{_segments(part)}" for part in rounds
+    ]
+
+
+def _segments(part: Round) -> str:
+    if len(part.segments) == 1 and not part.segments[0].change:
+        return ""
+    texts = []
+    for segment in part.segments[:MOST_SEGMENTS]:
+        change = f" (drift {signed_percent(segment.change)})" if segment.change else ""
+        trials = f"trials {segment.start + 1} to {segment.stop}"
+        texts.append(f"{microseconds(segment.median_ns / 1e3)} us in {trials}{change}")
+    more = len(part.segments) - len(texts)
+    texts += [f"and {count(more, 'more segment')}"] if more else []
+    return f", {signed_percent(part.drift)} from start to end: {'; '.join(texts)}"
+
+
+def _cluster(cluster: Cluster, outliers: Outliers) -> str:
+    text = f"{multiple(cluster.multiplier)} ({microseconds(cluster.time_us)} us): {count(cluster.count, 'trial')},"
+    text += f" {percent(cluster.share)} ({percent_number(cluster.share_low)} to {percent(cluster.share_high)})"
+    text += _period(cluster.period_ms, outliers) + _level_elsewhere(cluster, outliers.rounds)
+    return text if outliers.period_by is None else f"{text}, {_causes(cluster)}"
+
+
+def _level_elsewhere(cluster: Cluster, rounds: Sequence[Round]) -> str:
+    """For a cluster of fast trials, the longest segment at the same level, if there is one."""
+    if cluster.multiplier >= 1:
+        return ""
+    near = [
+        (segment.stop - segment.start, part.round, segment)
+        for part in rounds
+        for segment in part.segments
+        if abs(segment.median_ns / 1e3 / cluster.time_us - 1) <= SAME_STATE
+    ]
+    if not near:
+        return ""
+    _, number_of_round, segment = max(near, key=lambda found: found[0])
+    of_round = f" of round {number_of_round}" if len(rounds) > 1 else ""
+    return f", close to the median of trials {segment.start + 1} to {segment.stop}{of_round}"
+
+
+def _uneven(outliers: Outliers) -> list[str]:
+    """Clusters with a share that differs significantly between rounds (chi-squared test at 0.1 %)."""
+    if len(outliers.rounds) < 2:
+        return []
+    from scipy.special import chdtrc
+
+    lines = []
+    for cluster in outliers.clusters:
+        expected = [cluster.share * part.n for part in outliers.rounds]
+        if min(expected) < 5:
+            continue
+        square = sum((observed - mean) ** 2 / mean for observed, mean in zip(cluster.counts, expected, strict=True))
+        if chdtrc(len(expected) - 1, square) < 0.001:
+            counts = ", ".join(map(str, cluster.counts))
+            lines.append(f"  the frequency of {multiple(cluster.multiplier)} differs between rounds: {counts} trials")
+    return lines
+
+
+def _tail(outliers: Outliers) -> list[str]:
+    tail = outliers.tail
+    if tail is None:
+        return []
+    few = tail.count < LEAST_TAIL
+    text = ("Stragglers" if few else "A smooth tail") + " outside clusters" * bool(outliers.clusters)
+    text += f": {count(tail.count, 'trial')}, {percent(tail.share)}, from {multiple(tail.start)}"
+    text += f" to {multiple(tail.stop)}" if tail.count > 1 else ""
+    text += "" if few else f", {tail.shape}"
+    return [text + _period(tail.period_ms, outliers) + (f", {_causes(tail)}" if tail.causes or tail.hint else "")]
+
+
+def _period(period_ms: float | None, outliers: Outliers) -> str:
+    if period_ms is None:
+        return ""
+    by = " (start times estimated by summing latencies)" if outliers.period_by == TimesBy.SUMMED_LATENCIES else ""
+    return f", every {number(period_ms)} ms{by}"
+
+
+def _causes(part: Cluster | Tail) -> str:
+    return ", ".join(map(_cause, part.causes)) or "unexplained" + hint_text(part)
+
+
+def _cause(cause: Cause) -> str:
+    if cause.by == CountedBy.CONTROL:
+        share = percent(cause.share_bulk)
+        return (
+            f"consistent with machine noise: the control run (an empty step) has similar delays in {share} of its calls"
+        )
+    partly = "" if cause.share >= MOSTLY else "partly "
+    return (
+        f"{partly}associated with {CAUSE_NAMES.get(cause.name, cause.name)}"
+        f" (in {percent(cause.share)} of these trials, {percent(cause.share_bulk)} of the bulk;"
+        f" odds ratio {number(cause.odds_ratio)}, p {_p_value(cause.p)})"
+    )
+
+
+def _p_value(p: float) -> str:
+    return "below 1e-99" if p < 1e-99 else f"{p:.0e}" if p < 0.001 else f"{p:.3f}"

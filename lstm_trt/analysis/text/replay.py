@@ -1,0 +1,41 @@
+"""Replays as text. No code parses it."""
+
+from __future__ import annotations
+
+from lstm_trt.analysis.replay import Replay, Replays
+from lstm_trt.config.format import count, microseconds, percent, rate, table
+
+
+def text(replays: Replays) -> str:
+    """A table for each configuration."""
+    return "\n\n".join(replays.texts(replay_text))
+
+
+def replay_text(replay: Replay, name: str = "") -> str:
+    """A table of the closed loop and the fixed rate, and the delayed calls."""
+    trials = count(replay.n, "trial") + (f" of {replay.rounds} processes, each separately" * (replay.rounds > 1))
+    head = f"{name}: " if name else ""
+    sides = (replay.closed, replay.replayed)
+    rows = [
+        (label, *(microseconds(getattr(side, field)) for side in sides))
+        for label, field in (("max", "max_us"), ("p99.9", "p999_us"), ("p99", "p99_us"), ("median", "median_us"))
+    ]
+    limit = "the period" if replay.deadline_us == replay.period_us else f"{replay.deadline_us:g} us"
+    rows.append((f"above {limit}", *(str(side.misses) for side in sides)))
+    rows.append(("longest run above", *(str(side.longest_run) for side in sides)))
+    return "\n".join(
+        [
+            f"{head}{trials}, replayed with a call due every {replay.period_us:g} us ({rate(replay.period_us)})",
+            table(("us", "closed", "at a fixed rate"), rows, indent=2),
+            f"utilization {percent(replay.utilisation)} (mean latency / period); {_queued(replay)}",
+            "not included: runtimes can be slower after a pause; record with --arrival periodic to measure that",
+        ]
+    )
+
+
+def _queued(replay: Replay) -> str:
+    if not replay.queued:
+        return "no call waited for an earlier one"
+    calls, earlier = count(replay.queued, "call"), count(replay.longest_queue, "earlier call")
+    wait = f"{microseconds(replay.worst_wait_us)} us"
+    return f"{calls} ({percent(replay.queued_share)}) started up to {wait} late, waiting for up to {earlier}"

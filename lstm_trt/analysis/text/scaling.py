@@ -1,0 +1,165 @@
+"""The scaling analysis as text. No code parses it."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+
+from lstm_trt.analysis.scaling import Findings, Inversion, ScalingAnswers
+from lstm_trt.analysis.times import Times
+from lstm_trt.config.format import count, multiple
+from lstm_trt.config.shape import FIELDS
+
+#: Maximum number of inversions that are printed; the others are counted.
+MOST_INVERSIONS = 10
+
+#: A series counts as linear if its R2 is above this.
+LINEAR_R2 = 0.99
+
+
+def text(answers: ScalingAnswers) -> str:
+    """All findings."""
+    return scaling_text(answers.findings)
+
+
+def scaling_text(findings: Findings) -> str:
+    """The source, then for each system: each axis, batching, and larger networks that are faster."""
+    lines = [_source(findings.times)]
+    for system in findings.times.cells:
+        lines.append("")
+        if len(findings.times.systems) > 1:
+            lines.append(f"{system}:")
+        lines += [_axis(findings, system, axis) for axis in findings.times.axes]
+        if "batch" in findings.times.axes:
+            lines += [_penalties(findings, system), _batching(findings, system)]
+        lines += _inversions(findings, system)
+    return "\n".join(lines)
+
+
+def _source(times: Times) -> str:
+    counts = times.counts
+    sizes: dict[str, set] = {axis: set() for axis in times.axes}
+    for cells in times.cells.values():
+        for shape in cells:
+            for axis, size in zip(times.axes, shape, strict=True):
+                sizes[axis].add(size)
+    grid = "; ".join(f"{axis} {' '.join(map(str, sorted(values)))}" for axis, values in sizes.items())
+    text = f"{times.where}: times of {count(counts.shapes, 'shape')} ({grid}){times.mode_text}"
+    for number_left, noun, more in (
+        (counts.holes, "shape", " of the grid missing"),
+        (counts.blank, "row", " with a blank"),
+        (counts.failed, "failure", ""),
+    ):
+        text += f", {count(number_left, noun)}{more}" if number_left else ""
+    lines = [text, "a series: networks that differ in one size only; slopes: median (lowest to highest)"]
+    if times.unused:
+        lines.append(f"columns not used: {', '.join(times.unused)}")
+    if counts.duplicates:
+        lines.append(
+            f"{count(counts.duplicates, 'row')} of a shape that occurs before: the median is used; if a column"
+            ' distinguishes them, name it with --rename, for example "GPU=device_name"'
+        )
+    return "\n".join(lines)
+
+
+def _axis(findings: Findings, system: str, axis: str) -> str:
+    series = [line for line in findings.linearity if (line.system, line.axis) == (system, axis)]
+    inversions = [pair for pair in findings.inversions if (pair.system, pair.axis) == (system, axis)]
+    if series:
+        slopes = sorted(line.slope_us for line in series)
+        linear = sum(line.r2 > LINEAR_R2 for line in series)
+        between = f" ({_slope(slopes[0])} to {_slope(slopes[-1])})" if len(slopes) > 1 else ""
+        text = f"R2 > {LINEAR_R2} in {linear} of {len(series)} series,"
+        text += f" {'median slope' if between else 'slope'} {_slope(statistics.median(slopes))} us per"
+        text += f" {FIELDS[axis].unit}{between}; "
+        breaks = Counter(line.breaks_at for line in series if line.breaks_at is not None)
+        places = ", ".join(f"{times} at {axis} {size}" for size, times in sorted(breaks.items()))
+        leave = "leaves" if breaks.total() == 1 else "leave"
+        text += (
+            f"{breaks.total()} series {leave} the line through the smaller sizes by more than 10 % ({places})"
+            if breaks
+            else "no series leaves the line through the smaller sizes by more than 10 %"
+        )
+    else:
+        text = f"linearity not tested: needs at least 3 sizes, has {findings.longest_line(system, axis)}"
+    text += f"; larger is faster in {count(len(inversions), 'pair')}{_significant(inversions)}" if inversions else ""
+    return f"{FIELDS[axis].heading.capitalize()}: {text}{_places(findings.times, system, axis, inversions)}"
+
+
+def _places(times: Times, system: str, axis: str, inversions: Sequence[Inversion]) -> str:
+    """The sizes between which a larger network is faster, and the sizes on the other axes if not all."""
+    if not inversions:
+        return ""
+    steps = Counter((pair.smaller[axis], pair.larger[axis]) for pair in inversions)
+    texts = [f"between {', '.join(f'{small} and {large} ({n})' for (small, large), n in steps.most_common(3))}"]
+    texts[0] += " and others" if len(steps) > 3 else ""
+    for place, other in enumerate(times.axes):
+        sizes = {pair.smaller[other] for pair in inversions}
+        if other != axis and len(inversions) > 1 and sizes < {shape[place] for shape in times.cells[system]}:
+            texts.append(f"only at {other} {', '.join(map(str, sorted(sizes)))}")
+    return ", " + ", ".join(texts)
+
+
+def _penalties(findings: Findings, system: str) -> str:
+    found = sorted((pair for pair in findings.batch1_penalties if pair.system == system), key=lambda pair: -pair.ratio)
+    measured = findings.with_batches_1_and_2(system)
+    if not measured:
+        return "Batch 1 slower than batch 2: not tested, no network was measured at both"
+    text = f"Batch 1 slower than batch 2: in {len(found) or 'none'}{_significant(found)}"
+    text += f" of {count(measured, 'network')} measured at both"
+    return text + (f", by at most {multiple(found[0].ratio)} at {_shape(found[0].shape)}" if found else "")
+
+
+def _batching(findings: Findings, system: str) -> str:
+    here = [batching for batching in findings.batching if batching.system == system]
+    if not here:
+        return "Batching: no network was measured at two batch sizes"
+    stopped = [batching for batching in here if batching.stops_at is not None]
+    nowhere = sum(batching.free_up_to == batching.smallest for batching in stopped)
+    free = Counter(batching.free_up_to for batching in stopped if batching.free_up_to != batching.smallest)
+    never = sum(batching.stops_at is None for batching in here)
+    places = [f"at no batch size ({count(nowhere, 'network')})"] if nowhere else []
+    places += [f"up to batch {size} ({count(times, 'network')})" for size, times in sorted(free.items())]
+    places += [f"up to the largest batch measured ({count(never, 'network')})"] if never else []
+    best = Counter(batching.cheapest for batching in here)
+    cheapest = (f"batch {size} ({count(times, 'network')})" for size, times in sorted(best.items()))
+    text = f"Batching: doubling the batch costs less than 10 % {', '.join(places)}"
+    text += f"; least time per sample at {', '.join(cheapest)}"
+    largest = sum(batching.cheapest_is_largest for batching in here)
+    if largest:
+        text += (
+            f"; in {largest} of {len(here)} networks this is the largest batch measured, and a larger one may be better"
+        )
+    return text
+
+
+def _inversions(findings: Findings, system: str) -> list[str]:
+    found = sorted((pair for pair in findings.inversions if pair.system == system), key=lambda pair: pair.ratio)
+    lines = []
+    for pair in found[:MOST_INVERSIONS]:
+        rest = {axis: size for axis, size in pair.smaller.items() if axis != pair.axis}
+        text = f"  {pair.ratio:.3f}  {pair.axis} {pair.smaller[pair.axis]} -> {pair.larger[pair.axis]}"
+        text += f" at {_shape(rest)}" if rest else ""
+        lines.append(text + {True: "  significant", False: "  not significant", None: ""}[pair.certain])
+    if len(found) > MOST_INVERSIONS:
+        lines.append(f"  and {len(found) - MOST_INVERSIONS} more; --format json lists all")
+    doubts = Counter(doubt for pair in found for doubt in pair.uncertain_because or ())
+    if doubts:
+        reasons = ", ".join(f"{doubt} ({count(pairs, 'pair')})" for doubt, pairs in doubts.most_common())
+        lines.append(f"  not significant because of: {reasons}")
+    return ["Larger networks that are faster (ratio of times, larger / smaller):", *lines] if lines else []
+
+
+def _significant(pairs: Sequence) -> str:
+    if not pairs or pairs[0].certain is None:
+        return ""
+    return f" ({sum(pair.certain for pair in pairs)} significant)"
+
+
+def _shape(shape: dict[str, int]) -> str:
+    return ", ".join(f"{axis} {size}" for axis, size in shape.items())
+
+
+def _slope(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"

@@ -1,0 +1,184 @@
+"""Summaries as text. No code parses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lstm_trt.analysis.outliers import clusters_cell
+from lstm_trt.analysis.summary import FIELDS, Summary, SummaryRow
+from lstm_trt.config.configuration import Options
+from lstm_trt.config.fields import About, Tells, about
+from lstm_trt.config.format import microseconds, milliseconds, scientific, short_number, table
+
+Rows = Sequence[SummaryRow]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table: the value for a row, whether it is shown for these rows, and what the legend says of it.
+
+    In a narrow terminal the columns with `drop` are left out, 1 first.
+    """
+
+    heading: str
+    cell: Callable[[SummaryRow], object]
+    legend: str = ""
+    drop: int = 0
+    shown: Callable[[Rows], bool] = lambda rows: True
+
+
+def text(summary: Summary) -> str:
+    """The table of all rows."""
+    return summary_table(summary.answers)
+
+
+def summary_table(rows: Rows) -> str:
+    """The summary as a text table; the maximum comes first, times are in us.
+
+    A star marks a percentile without an upper bound at this n. Rows of tables from elsewhere show their group instead
+    of a shape.
+    """
+    named = NAMES
+    if any(row.runtime is None for row in rows):
+        keys = dict.fromkeys(key for row in rows for key in row.group)
+        named = tuple(Column(str(key), lambda row, key=key: row.group.get(key)) for key in keys)
+    names = [column for column in (*named, ROUNDS) if column.shown(rows)]
+    columns = [*names, *(column for column in STATISTICS if column.shown(rows))]
+    lines = []
+    for row in rows:
+        reason = f"failed at {row.stage}: {row.reason}" if row.stage else f"failed: {row.reason}"
+        cells = [column.cell(row) for column in (columns if row.status == "ok" else names)]
+        lines.append(["-" if cell is None else str(cell) for cell in cells] + [reason] * (row.status != "ok"))
+    headings = [column.heading for column in columns]
+    counts = headings.index("outliers")
+    star = any("*" in cell for cells in lines for cell in cells)
+    legend = (
+        ("latencies in us after warm-up", *(column.legend for column in columns[:counts])),
+        (*(column.legend for column in columns[counts:]), "*: n too small for an upper bound" * star),
+    )
+    dropped = sorted((column for column in columns if column.drop), key=lambda column: column.drop)
+    body = table(headings, lines, left=("clusters",), drop=[column.heading for column in dropped])
+    return "\n".join([*("; ".join(filter(None, texts)) for texts in legend), body])
+
+
+def _network(row: SummaryRow) -> str | None:
+    if row.layers is None or row.hidden is None:
+        return None
+    return f"{row.layers}x{row.hidden}" + " bi" * (row.directions == 2)
+
+
+def _sizes_vary(rows: Rows) -> bool:
+    """Whether the sequence or batch of a workload varies; the name of a workload states its other sizes."""
+    sizes = {(row.group.get("workload"), row.sequence, row.batch) for row in rows}
+    return not all("workload" in row.group for row in rows) or len(sizes) > len({name for name, _, _ in sizes})
+
+
+def _named(rows: Rows) -> bool:
+    return any("workload" in row.group for row in rows)
+
+
+def _inexact(rows: Rows) -> bool:
+    """Whether a precision is not float32, or the outputs of a row were not checked."""
+    recorded = [row for row in rows if row.status == "ok" and row.config_id is not None]
+    return any(row.precision != Options.precision or row.parity_error is None for row in recorded)
+
+
+def _value(row: SummaryRow, field: About) -> object:
+    return getattr(row, field.name) if field.name in FIELDS else row.group.get(field.name, field.default)
+
+
+def _options() -> list[Column]:
+    """A column for each option, shown if a row has another value than the default; the `kept` ones together."""
+    fields = [field for field in about(Options).values() if field.tells is Tells.SYSTEM]
+    kept = [field for field in fields if field.kept]
+
+    def column(field: About) -> Column:
+        def shown(rows: Rows) -> bool:
+            return any(_value(row, each) not in (None, each.default) for row in rows for each in together)
+
+        together = kept if field.kept else [field]
+        return Column(field.heading, lambda row: field.text(_value(row, field)), shown=shown)
+
+    return [column(field) for field in fields if field.name != "graph"]
+
+
+def _graph(row: SummaryRow) -> str:
+    return "refused" if row.graph and row.graph_captured is False else "yes" if row.graph else "no"
+
+
+def _arrival(row: SummaryRow) -> str:
+    if row.period_us:
+        return f"{short_number(row.period_us)} us {row.wait}"
+    return f"pause {milliseconds(row.pause_ms)}" if row.pause_ms else str(row.arrival)
+
+
+#: Columns that tell the configurations apart.
+NAMES = (
+    Column("workload", lambda row: row.group.get("workload"), shown=_named),
+    Column("mode", lambda row: row.mode, shown=lambda rows: _named(rows) or any(row.mode != "forward" for row in rows)),
+    Column(
+        "network",
+        _network,
+        "network: layers x hidden",
+        shown=lambda rows: not all("workload" in row.group for row in rows),
+    ),
+    Column("seq", lambda row: row.sequence, shown=_sizes_vary),
+    Column("batch", lambda row: row.batch, shown=_sizes_vary),
+    Column("runtime", lambda row: row.runtime),
+    *_options(),
+    Column("graph", _graph, shown=lambda rows: any(row.graph for row in rows)),
+    Column("arrival", _arrival, shown=lambda rows: any(row.arrival != "closed" for row in rows)),
+)
+
+ROUNDS = Column(
+    "rounds",
+    lambda row: row.rounds if row.round is None else f"r{row.round}",
+    shown=lambda rows: any(row.rounds > 1 or row.round is not None for row in rows),
+)
+
+
+def _us(name: str) -> Callable[[SummaryRow], str]:
+    """The text of a latency in us, with a star if its upper bound is missing."""
+    return lambda row: microseconds(getattr(row, name)) + "*" * (getattr(row, f"{name}_high", row.max_us) is None)
+
+
+#: What was measured.
+STATISTICS = (
+    Column("n", lambda row: row.n, "n: number of trials"),
+    Column("max", _us("max_us")),
+    Column("p99.9", _us("p999_us"), drop=10),
+    Column("p99", _us("p99_us"), drop=9),
+    Column("p90", _us("p90_us"), drop=5),
+    Column("median", _us("median_us")),
+    Column("mean", _us("mean_us"), drop=3),
+    Column("std", _us("std_us"), drop=1),
+    Column("min", _us("min_us"), drop=2),
+    Column(
+        "parity error",
+        lambda row: "not checked" if row.parity_error is None else scientific(row.parity_error),
+        "parity error: relative to float32",
+        drop=8,
+        shown=_inexact,
+    ),
+    Column(
+        "roofline",
+        _us("floor_us"),
+        "roofline: lower bound for this machine",
+        drop=4,
+        shown=lambda rows: any(row.floor_us for row in rows),
+    ),
+    Column("outliers", lambda row: row.outliers, "outliers: outside 1.5 x IQR (box plot)", drop=6),
+    Column(
+        "not alone",
+        lambda row: row.not_alone,
+        "not alone: recordings during which other programs used the CPU",
+        shown=lambda rows: any(row.not_alone for row in rows),
+    ),
+    Column(
+        "clusters",
+        lambda row: None if row.clusters is None else clusters_cell(row.clusters),
+        "clusters: the largest (multiple of local median, share), others",
+        drop=7,
+    ),
+)

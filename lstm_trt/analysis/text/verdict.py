@@ -1,0 +1,177 @@
+"""Verdicts as text. No code parses it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from lstm_trt.analysis.deadline import FirmStatistics, Verdict, Verdicts
+from lstm_trt.analysis.outcomes import Outcome, SteadyState
+from lstm_trt.config.format import (
+    count,
+    microseconds,
+    percent,
+    percent_at_least,
+    percent_at_most,
+    percent_certified,
+    short_number,
+    signed_percent,
+)
+
+
+def text(verdicts: Verdicts) -> str:
+    """One verdict on several lines, or a line for each."""
+    if len(verdicts) == 1:
+        return verdict_text(verdicts[0], verdicts.runs[0].name)
+    counts = Counter(verdict.verdict for verdict in verdicts)
+    summary = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
+    lines = [f"{question(verdicts[0])}:", *verdicts.texts(verdict_line), f"{len(verdicts)} configurations: {summary}"]
+    return "\n".join(lines)
+
+
+def verdict_text(verdict: Verdict, name: str = "") -> str:
+    """The verdict on several lines: the verdict first, then the maximum."""
+    lines = [f"{verdict.verdict}  {question(verdict)}" + (f"  {name}" if name else "")]
+    if verdict.n == 0:
+        return "\n  ".join([*lines, *verdict.reasons])
+    lines += [_maximum(verdict), _percentile(verdict), _misses(verdict), *_certificate(verdict)]
+    lines += [f"because {reason}" for reason in verdict.reasons]
+    lines += [_dependence(verdict), *_drift(verdict), _firm(verdict.firm_statistics), *_to_record(verdict)]
+    return "\n  ".join(lines)
+
+
+def verdict_line(verdict: Verdict, name: str = "") -> str:
+    """The verdict on one line, for lists of configurations."""
+    end = f"  {name}" if name else ""
+    if verdict.n == 0:
+        return f"{verdict.verdict:19}  {'; '.join(verdict.reasons)}{end}"
+    text = f"max {microseconds(verdict.max_us)} us, {count(verdict.misses, 'miss')} in {verdict.n} trials"
+    if verdict.verdict != Outcome.MET:
+        text += f", proven for {percent_certified(verdict.certifies)} % of calls"
+    if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE:
+        text += f", {_recommendation(verdict)}" if verdict.trials_needed else ", too many misses to prove it"
+    return f"{verdict.verdict:19}  {text}{end}"
+
+
+def sentence(verdict: Verdict) -> str:
+    """The verdict in one or two sentences, for figures."""
+    percentile, deadline_us = short_number(verdict.percentile), short_number(verdict.deadline_us)
+    confidence = f"{_confidence(verdict)} confidence"
+    if verdict.n == 0:
+        return f"No verdict for the deadline of {deadline_us} us: {'; '.join(verdict.reasons)}."
+    observed = f"{count(verdict.misses, 'miss')} in {verdict.n} trials, maximum {microseconds(verdict.max_us)} us"
+    if verdict.verdict == Outcome.MET:
+        return f"{percentile} % of calls finish within {deadline_us} us, at {confidence}: {observed}."
+    if verdict.verdict == Outcome.MISSED:
+        return (
+            f"The {percentile}th percentile exceeds {deadline_us} us, at {confidence}: {observed};"
+            f" at least {percent_at_least(verdict.miss_rate_low)} of calls miss the deadline,"
+            f" {_allowed(verdict)} are allowed."
+        )
+    first = f"Not proven at {confidence} that {percentile} % of calls finish within {deadline_us} us: {observed}."
+    reasons = f" Reason: {'; '.join(verdict.reasons)}." if verdict.reasons else ""
+    record = f" A new recording of {_trials_needed(verdict)} can prove it." if verdict.trials_needed else ""
+    return first + reasons + record
+
+
+def question(verdict: Verdict) -> str:
+    """What was tested: percentile, deadline and confidence."""
+    percentile, deadline_us = short_number(verdict.percentile), short_number(verdict.deadline_us)
+    return f"p{percentile} within {deadline_us} us at {_confidence(verdict)} confidence"
+
+
+def _maximum(verdict: Verdict) -> str:
+    text = f"max {microseconds(verdict.max_us)} us in n = {verdict.n} trials"
+    text += f" (with warm-up {microseconds(verdict.max_with_warmup_us)} us)"
+    if len(verdict.rounds) > 1:
+        text += "; by round " + " ".join(map(microseconds, verdict.max_us_rounds))
+    return text
+
+
+def _percentile(verdict: Verdict) -> str:
+    bounds = [
+        f"{side} {microseconds(bound)} us" if bound is not None else f"{none} bound at n = {verdict.n}"
+        for side, none, bound in (
+            ("at least", "no lower", verdict.percentile_low_us),
+            ("at most", "no upper", verdict.percentile_high_us),
+        )
+    ]
+    measured = f"p{short_number(verdict.percentile)} {microseconds(verdict.percentile_us)} us, {', '.join(bounds)}"
+    deadline = f"deadline {short_number(verdict.deadline_us)} us"
+    return f"{measured} (one-sided bounds, {_confidence(verdict)} confidence); {deadline}"
+
+
+def _misses(verdict: Verdict) -> str:
+    text = f"{count(verdict.misses, 'miss')} in {verdict.n} trials: miss rate "
+    if verdict.misses:
+        text += f"{percent(verdict.misses / verdict.n)}, at least {percent_at_least(verdict.miss_rate_low)}, "
+    bound = "one-sided bounds" if verdict.misses else "one-sided bound"
+    text += f"at most {percent_at_most(verdict.miss_rate_high)} ({bound}, {_confidence(verdict)} confidence)"
+    return f"{text}; allowed {_allowed(verdict)}"
+
+
+def _certificate(verdict: Verdict) -> list[str]:
+    proven = f"proven at {_confidence(verdict)} confidence:"
+    return [
+        f"{proven} {percent_certified(verdict.certifies)} % of calls meet the deadline",
+        f"{proven} {percent_certified(verdict.max_certifies)} % of calls do not exceed the maximum;"
+        " there is a 50 % chance that the next n trials contain a longer one",
+    ]
+
+
+def _dependence(verdict: Verdict) -> str:
+    found = verdict.dependence
+    if not found.how:
+        return f"dependence: slow calls do not cluster more than by chance; effective sample size {verdict.n}"
+    text = f"dependence: {found.how}"
+    text += (
+        f"; extremal index {found.extremal_index:.2g} (1 / mean size of a burst)" if found.extremal_index < 1 else ""
+    )
+    text += f"; {count(verdict.n, 'trial')}, effective sample size {verdict.effective_n}"
+    if verdict.misses:
+        text += f" ({count(verdict.misses, 'miss')}, effectively {verdict.effective_misses})"
+    if verdict.verdict_if_effective == verdict.verdict_if_independent:
+        return f"{text}: this does not change the verdict"
+    return f"{text}: {verdict.verdict_if_effective} instead of {verdict.verdict_if_independent}"
+
+
+def _drift(verdict: Verdict) -> list[str]:
+    several = len(verdict.rounds) > 1
+    return [
+        f"drift of the bulk {signed_percent(part.drift)}{f' in round {part.round}' * several} ({part.steady_state})"
+        for part in verdict.rounds
+        if part.steady_state != SteadyState.FLAT or part.segments > 1
+    ]
+
+
+def _firm(firm: FirmStatistics) -> str:
+    worst = ", ".join(f"{m} in any {k}" for k, m in firm.worst_in.items() if m is not None)
+    text = "(m,k)-firm: " + (f"misses at most {worst} consecutive trials; " if worst else "")
+    text += f"longest run of misses {firm.longest_run}; P(miss) {percent(firm.p_miss)}"
+    return text + ("" if firm.p_miss_after_miss is None else f", after a miss {percent(firm.p_miss_after_miss)}")
+
+
+def _to_record(verdict: Verdict) -> list[str]:
+    if verdict.verdict != Outcome.NOT_ENOUGH_EVIDENCE or verdict.trials_needed is None:
+        return []
+    return [f"{_recommendation(verdict)}; do not append to this recording"]
+
+
+def _recommendation(verdict: Verdict) -> str:
+    text = f"record {_trials_needed(verdict, 'new ')}"
+    if verdict.trials_needed == verdict.trials_needed_if_independent:
+        return text
+    return f"{text} ({verdict.trials_needed_if_independent} if slow calls did not come in bursts)"
+
+
+def _trials_needed(verdict: Verdict, kind: str = "") -> str:
+    """The number of trials needed; "in a steady state" if their number was not what prevented MET."""
+    steady = " in a steady state" if verdict.verdict_if_effective == Outcome.MET else ""
+    return f"{verdict.trials_needed} {kind}trials{steady}"
+
+
+def _confidence(verdict: Verdict) -> str:
+    return f"{short_number(100 * verdict.confidence)} %"
+
+
+def _allowed(verdict: Verdict) -> str:
+    return f"{100 - verdict.percentile:.9g} %"

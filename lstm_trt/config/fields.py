@@ -1,0 +1,109 @@
+"""What is known of each field of a shape, of options and of a protocol, stated where the field is declared.
+
+Labels, tables, JSON, the pairing of a comparison, the argument parser and the printed command are filters on it: a
+field is added in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from enum import Enum
+from typing import Any
+
+from lstm_trt.config.errors import UnknownConfiguration
+
+#: Metadata of a dataclass field that was added after the first recordings.
+ADDED = {"added": True}
+
+
+class Tells(Enum):
+    """How a field tells configurations apart, in comparisons and in tables."""
+
+    SYSTEM = "always"
+    MINOR = "if nothing else does"
+    NEVER = "never"
+
+
+@dataclass(frozen=True)
+class About:
+    """What is known of a field: its flag's help (without one it has no flag) and choices, its heading and values.
+
+    `heading`: in labels and tables, by default the name in words. `plain`: labels show the value without it.
+    `values`: texts of values in tables, by default those of `str`, and yes or no. `kept`: every group and table has
+    it, not only those with another value than the default.
+    """
+
+    name: str = ""
+    default: Any = None
+    help: str = ""
+    choices: tuple[str, ...] | None = None
+    heading: str = ""
+    unit: str = ""
+    plain: bool = False
+    values: Mapping[Any, str] | None = None
+    tells: Tells = Tells.SYSTEM
+    kept: bool = False
+    added: bool = False
+
+    @property
+    def flag(self) -> str | None:
+        """Of the command line, `--device-clocks`, `--no-io-binding`; None if it has none."""
+        prefix = "--no-" if self.default is True else "--"
+        return prefix + self.name.replace("_", "-") if self.help else None
+
+    def text(self, value: object) -> str:
+        """A value in a table."""
+        known = {True: "yes", False: "no", None: "-", **(self.values or {})}
+        return known[value] if value is None or isinstance(value, bool) else str(value)
+
+    def label(self, value: object) -> str:
+        """A value in a label: `fp16`, `threads 2`; empty if there is none."""
+        if value is None or value == "":
+            return ""
+        shown = self.text(value) if self.values else str(value)
+        return shown if self.plain else f"{self.heading} {shown}"
+
+
+def described(default: Any = MISSING, *, compare: bool = True, added: bool = False, **about: Any) -> Any:
+    """A dataclass field with what `About` says of it."""
+    return field(default=default, compare=compare, metadata={"added": added, "about": about})
+
+
+def about(part: Any) -> dict[str, About]:
+    """What is known of the fields of a dataclass, or of an instance, by name, in their order."""
+    return {
+        item.name: About(
+            **{
+                "name": item.name,
+                "default": None if item.default is MISSING else item.default,
+                "heading": item.name.replace("_", " "),
+                "added": item.metadata.get("added", False),
+                **item.metadata["about"],
+            }
+        )
+        for item in fields(part)
+        if "about" in item.metadata
+    }
+
+
+def identity_fields(part: object) -> dict:
+    """A dataclass as JSON values, from which ids are computed; tuples become lists.
+
+    Left out are fields with `compare=False`, and fields declared with `field(default=..., metadata=ADDED)` that have
+    their default, so that older recordings keep their ids.
+    """
+    values = {
+        item.name: getattr(part, item.name)
+        for item in fields(part)
+        if item.compare and not (item.metadata.get("added") and getattr(part, item.name) == item.default)
+    }
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def known_fields(kind: type, plain: Mapping) -> object:
+    """A dataclass of type `kind` with these values; raises `UnknownConfiguration` for an unknown field."""
+    unknown = plain.keys() - {item.name for item in fields(kind)}
+    if unknown:
+        raise UnknownConfiguration(f"unknown field of {kind.__name__.lower()}: {', '.join(sorted(unknown))}")
+    return kind(**plain)
