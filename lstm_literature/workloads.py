@@ -10,7 +10,6 @@ sequence, lengths and labels are reduced to a given fraction, the network stays 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.labels import command_line
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.config.workload import Workload, check_whole, identity_fields, known_fields
+from lstm_trt.config.workload import Workload, check_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -247,17 +246,6 @@ class LiteratureWorkload(Workload):
         line += ["--seed", str(protocol.seed)] if protocol.seed else []
         line += ["--device", options.device] if options.device != "cpu" else []
         return command_line(line, out, rounds)
-
-    def as_dict(self) -> dict:
-        """JSON values; all fields except the note."""
-        return {"kind": self.KIND, **identity_fields(self)}
-
-    @classmethod
-    def from_dict(cls, plain: Mapping) -> LiteratureWorkload:
-        try:
-            return known_fields(cls, {name: value for name, value in plain.items() if name != "kind"})
-        except TypeError as error:
-            raise UsageError(f"not a workload of this version: {error}") from None
 
 
 _NO_RUNS = "the document does not state the number of runs; here 10 warm-up and 100 timed runs"

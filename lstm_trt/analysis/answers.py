@@ -19,23 +19,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class JsonFields:
-    """A dataclass whose JSON values are those of its fields."""
-
-    def as_dict(self) -> dict:
-        """JSON values."""
-        return {name: json_value(value) for name, value in vars(self).items()}
-
-
-def json_value(value: Any) -> Any:
-    """The JSON value of a field: the result of `as_dict` if there is one, tuples as lists, keys as text."""
-    if hasattr(value, "as_dict"):
-        return value.as_dict()
-    if isinstance(value, tuple):
-        return [json_value(item) for item in value]
-    return {str(key): json_value(item) for key, item in value.items()} if isinstance(value, dict) else value
-
-
 @dataclass(frozen=True, eq=False)
 class Answers(Sequence):
     """`answers[i]` is the result for `runs[i]`, or a `NoTrials` if the configuration failed.

@@ -25,8 +25,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lstm_trt.analysis.answers import JsonFields
 from lstm_trt.analysis.outcomes import CountedBy
+from lstm_trt.config.fields import JsonFields
 from lstm_trt.store.samples import Sample
 
 #: Significance level of a period, over all candidates.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.analysis.answers import Answers, JsonFields, runs_to_judge
+from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.causes import holm
 from lstm_trt.analysis.dependence import effective_n
 from lstm_trt.analysis.outcomes import Change, ClusterChange
@@ -34,6 +34,7 @@ from lstm_trt.analysis.quantiles import (
     share_of,
 )
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.labels import record_both_command
 from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Group, Sample

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lstm_trt.analysis import quantiles
-from lstm_trt.analysis.answers import Answers, JsonFields, runs_to_judge
+from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.dependence import LEVEL_TRIALS, Dependence, assess
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.quantiles import (
@@ -37,6 +37,7 @@ from lstm_trt.analysis.quantiles import (
 )
 from lstm_trt.analysis.segments import SAME_LEVEL, find_segments
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count, signed_percent
 from lstm_trt.store.foreign import ABSURD_ABOVE_NS, ABSURD_BELOW_NS
 from lstm_trt.store.runs import Runs

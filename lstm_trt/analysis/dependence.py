@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lstm_trt.analysis.answers import JsonFields
 from lstm_trt.analysis.quantiles import rate_bounds
+from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count
 
 #: Numbers of blocks for the dispersion of the counts of events.

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from lstm_trt.analysis.answers import Answers, JsonFields, json_value, runs_to_judge
+from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.causes import BULK, CONTROL, Cause, find_causes, find_period
 from lstm_trt.analysis.clusters import find_bumps
 from lstm_trt.analysis.outcomes import CountedBy, SteadyState, TimesBy
 from lstm_trt.analysis.quantiles import at_most, count_outliers, median, rate_bounds
 from lstm_trt.analysis.segments import Segment, clock_step, find_segments, spread_ties
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.fields import JsonFields, json_value
 from lstm_trt.config.format import multiple, number, percent
 from lstm_trt.store.samples import Sample
 

@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from lstm_trt.analysis.answers import Answers, JsonFields, runs_to_judge
+from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.deadline import limit_ns, longest_run
 from lstm_trt.analysis.quantiles import PERCENTILES, percentile
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.fields import JsonFields
 from lstm_trt.store.samples import Group, NoTrials
 
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.analysis.answers import Answers, JsonFields
+from lstm_trt.analysis.answers import Answers
 from lstm_trt.analysis.outcomes import SteadyState
 from lstm_trt.analysis.outliers import Cluster, quick
 from lstm_trt.analysis.quantiles import PERCENTILES, count_outliers, interval, median, percentile
 from lstm_trt.config.configuration import PRECISIONS
+from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.labels import flat
 from lstm_trt.store.runs import as_runs
 from lstm_trt.store.samples import Group, NoTrials, Sample, largest_error

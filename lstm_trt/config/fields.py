@@ -7,11 +7,14 @@ field is added in one place.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import Enum
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from lstm_trt.config.errors import UnknownConfiguration
+
+Made = TypeVar("Made")
 
 #: Metadata of a dataclass field that was added after the first recordings.
 ADDED = {"added": True}
@@ -101,9 +104,46 @@ def identity_fields(part: object) -> dict:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-def known_fields(kind: type, plain: Mapping) -> object:
-    """A dataclass of type `kind` with these values; raises `UnknownConfiguration` for an unknown field."""
+def known_fields(kind: type[Made], plain: Mapping) -> Made:
+    """A dataclass of type `kind` with these JSON values, converted to the types of its fields.
+
+    Raises `UnknownConfiguration` for an unknown field, `TypeError` for a missing one.
+    """
     unknown = plain.keys() - {item.name for item in fields(kind)}
     if unknown:
         raise UnknownConfiguration(f"unknown field of {kind.__name__.lower()}: {', '.join(sorted(unknown))}")
-    return kind(**plain)
+    hints = get_type_hints(kind)
+    return kind(**{name: _typed(hints[name], value) for name, value in plain.items()})
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    """A JSON value as a type that dataclasses here have: objects and lists as dataclasses and tuples."""
+    tuples = [each for each in (hint, *get_args(hint)) if get_origin(each) is tuple]
+    if isinstance(value, list) and tuples:
+        parts = get_args(tuples[0])
+        return tuple(map(_typed, parts[:1] * len(value) if parts[-1] is ... else parts, value))
+    return known_fields(hint, value) if isinstance(value, dict) and is_dataclass(hint) else value
+
+
+def json_value(value: Any) -> Any:
+    """The JSON value of a field: the result of `as_dict` if there is one, tuples as lists, keys and paths as text."""
+    if hasattr(value, "as_dict"):
+        return value.as_dict()
+    if isinstance(value, tuple | list):
+        return [json_value(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): json_value(item) for key, item in value.items()}
+    return str(value) if isinstance(value, Path) else value
+
+
+class JsonFields:
+    """A dataclass whose JSON values are those of its fields."""
+
+    def as_dict(self) -> dict:
+        """JSON values; `from_dict` is the inverse."""
+        return {name: json_value(value) for name, value in vars(self).items()}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping) -> Self:
+        """Inverse of `as_dict`; raises as `known_fields`."""
+        return known_fields(cls, plain)

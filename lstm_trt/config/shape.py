@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-from lstm_trt.config.errors import UnknownConfiguration, UsageError
-from lstm_trt.config.fields import about, described, identity_fields
+from lstm_trt.config.errors import UsageError
+from lstm_trt.config.fields import about, described
 from lstm_trt.config.workload import AXES, RecurrentLayer, State, Workload, check_whole
 
 FLOAT32_BYTES = 4
@@ -114,18 +114,8 @@ class LstmShape(Workload):
                 " before its first output"
             )
 
-    def as_dict(self) -> dict:
-        return {"kind": self.KIND, **identity_fields(self)}
-
     def group_fields(self, mode: str) -> dict[str, object]:
         return {} if mode == "forward" else {"mode": mode}
-
-    @classmethod
-    def from_dict(cls, plain: Mapping) -> LstmShape:
-        try:
-            return cls(**{name: value for name, value in plain.items() if name != "kind"})
-        except TypeError as error:
-            raise UnknownConfiguration(f"unknown fields of a shape: {error}") from None
 
 
 #: What is known of the sizes: axis -> heading, flag and so on.

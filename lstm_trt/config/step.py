@@ -5,11 +5,10 @@ It is a workload like any other, of which only the name is known; `recorder/prep
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lstm_trt.config.errors import UsageError
-from lstm_trt.config.workload import Workload, identity_fields, known_fields
+from lstm_trt.config.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -53,10 +52,3 @@ class Step(Workload):
     @property
     def flags(self) -> dict[str, tuple[str, ...]]:
         return {"--step": (self.function,)}
-
-    def as_dict(self) -> dict:
-        return {"kind": self.KIND, **identity_fields(self)}
-
-    @classmethod
-    def from_dict(cls, plain: Mapping) -> Step:
-        return known_fields(cls, {name: value for name, value in plain.items() if name != "kind"})

@@ -10,11 +10,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from lstm_trt import registry
 from lstm_trt.config.errors import UnknownConfiguration, UsageError
-from lstm_trt.config.fields import ADDED, identity_fields, known_fields  # noqa: F401  kinds of others import them here
+from lstm_trt.config.fields import ADDED, JsonFields, identity_fields, known_fields  # noqa: F401  kinds of others import them
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class RecurrentLayer:
+class RecurrentLayer(JsonFields):
     """One recurrent operator at known sizes; `operator` is "LSTM", "GRU" or "RNN", `direction` as in ONNX.
 
     `bias`: whether it has the input B.
@@ -117,13 +117,13 @@ class Workload(ABC):
     def label(self) -> str:
         """Unique among the workloads of its kind, usable in a file name: `2x200-s128-b1`."""
 
-    @abstractmethod
     def as_dict(self) -> dict:
-        """JSON values with `kind`: the workload's part of the id. `from_dict` is the inverse.
+        """JSON values with `kind`: the workload's part of the id.
 
         A field that is added to a kind later must be left out if it has its default, so that
         recordings keep their ids (`identity_fields`).
         """
+        return {"kind": self.KIND, **identity_fields(self)}
 
     @property
     def identity(self) -> dict:
@@ -131,9 +131,12 @@ class Workload(ABC):
         return self.as_dict()
 
     @classmethod
-    @abstractmethod
-    def from_dict(cls, plain: Mapping) -> Workload:
+    def from_dict(cls, plain: Mapping) -> Self:
         """Inverse of `as_dict`; raises `UsageError` if a field is missing or unknown."""
+        try:
+            return known_fields(cls, {name: value for name, value in plain.items() if name != "kind"})
+        except TypeError as error:
+            raise UsageError(f"not a {cls.KIND} of this version: {error}") from None
 
     @property
     @abstractmethod

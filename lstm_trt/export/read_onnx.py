@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lstm_trt.config.errors import ExportFailed, UsageError, first_line
+from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import bytes_text, listed
 from lstm_trt.config.workload import RecurrentLayer, State
 from lstm_trt.export import onnx_checks
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class Tensor(JsonFields):
     """An input or output with its sizes; `type` is numpy's name, `range` the allowed integers of an input."""
 
     name: str
@@ -37,19 +38,12 @@ class Tensor:
     range: tuple[int, int] | None = None
 
     def as_dict(self) -> dict:
-        """JSON values."""
-        plain = {"name": self.name, "type": self.type, "shape": list(self.shape)}
-        return plain | ({"range": list(self.range)} if self.range else {})
-
-    @classmethod
-    def from_dict(cls, plain: Mapping) -> Tensor:
-        """Inverse of `as_dict`."""
-        bounds = plain.get("range")
-        return cls(plain["name"], plain["type"], tuple(plain["shape"]), tuple(bounds) if bounds else None)
+        """JSON values; `range` only if there is one."""
+        return {name: value for name, value in super().as_dict().items() if value is not None}
 
 
 @dataclass(frozen=True)
-class NetworkFacts:
+class NetworkFacts(JsonFields):
     """What follows from a file and its sizes; `flops` is None if a size inside the graph is not known.
 
     `half`: whether some of its numbers are float16, so that it computes in half precision whatever is asked for.
@@ -65,22 +59,6 @@ class NetworkFacts:
     time_symbol: str | None = None
     batch_symbol: str | None = None
     half: bool = False
-
-    def as_dict(self) -> dict:
-        """JSON values."""
-        return {
-            **vars(self),
-            "inputs": [tensor.as_dict() for tensor in self.inputs],
-            "outputs": [tensor.as_dict() for tensor in self.outputs],
-            "layers": [dict(vars(layer)) for layer in self.layers],
-        }
-
-    @classmethod
-    def from_dict(cls, plain: Mapping) -> NetworkFacts:
-        """Inverse of `as_dict`."""
-        tensors = {name: tuple(map(Tensor.from_dict, plain[name])) for name in ("inputs", "outputs")}
-        layers = tuple(RecurrentLayer(**layer) for layer in plain["layers"])
-        return cls(**{**plain, **tensors, "layers": layers})
 
 
 def read_file(path: Path) -> tuple[bytes, str]:

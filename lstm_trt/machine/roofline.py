@@ -23,11 +23,12 @@ import platform
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from lstm_trt.config.errors import LabError
+from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.shape import FLOAT32_BYTES
 from lstm_trt.config.workload import Workload
 from lstm_trt.machine import facts, linux
@@ -71,7 +72,7 @@ class NoBound(LabError):
 
 
 @dataclass(frozen=True)
-class MachineRates:
+class MachineRates(JsonFields):
     """The best measured rates of one core.
 
     `gflops_per_core`: float32 multiplications and additions (a fused one counts as two), 1e9/s. `read_gb_s`: (working
@@ -96,16 +97,6 @@ class MachineRates:
         kept = [0, *(measured for measured, _ in self.read_gb_s)]
         last = max(1, sum(measured <= size for measured, _ in self.read_gb_s))
         return max((size - kept[index]) / max(rates[index:]) for index in range(last))
-
-    def as_dict(self) -> dict:
-        """JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, plain: dict) -> MachineRates:
-        """The inverse of `as_dict`."""
-        pairs = tuple((int(size), float(rate)) for size, rate in plain["read_gb_s"])
-        return cls(**{**plain, "read_gb_s": pairs})
 
 
 @dataclass(frozen=True)

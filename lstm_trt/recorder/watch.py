@@ -12,7 +12,7 @@ import shlex
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
@@ -23,6 +23,7 @@ import numpy as np
 from lstm_trt.analysis.deadline import limit_ns
 from lstm_trt.config.configuration import Configuration
 from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError
+from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count, duration
 from lstm_trt.store import files as store_files
 from lstm_trt.store import folders, schema
@@ -80,7 +81,7 @@ class LatencyHistogram:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class Snapshot(JsonFields):
     """Contents of a folder at one moment.
 
     The numbers are those of the configuration written last, over all its files;
@@ -101,10 +102,6 @@ class Snapshot:
     elapsed_s: float | None = None
     left_s: float | None = None
     unreadable: int = 0
-
-    def as_dict(self) -> dict:
-        """JSON values."""
-        return asdict(self)
 
     def __str__(self) -> str:
         if not self.n:

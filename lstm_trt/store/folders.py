@@ -16,6 +16,7 @@ import numpy as np
 
 from lstm_trt.config.configuration import warnings_of
 from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError
+from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count
 from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, read_configs, read_pair
 from lstm_trt.store.files import make_folder, opened, read, read_failure, wanted
@@ -126,16 +127,12 @@ def read_many(
 
 
 @dataclass(frozen=True)
-class Consolidated:
+class Consolidated(JsonFields):
     """Result of a consolidation: the folder, and the numbers of recordings and failures."""
 
     folder: Path
     recordings: int
     failures: int
-
-    def as_dict(self) -> dict:
-        """JSON values."""
-        return {"folder": str(self.folder), "recordings": self.recordings, "failures": self.failures}
 
     def __str__(self) -> str:
         counts = f"{count(self.recordings, 'recording')}, {count(self.failures, 'failure')}"
