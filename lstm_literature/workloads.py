@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.labels import command_line
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import Workload, check_whole
@@ -324,9 +324,7 @@ VARIANTS = {name: (workload,) for name, workload in WORKLOADS.items()} | {
 
 def find(name: str) -> LiteratureWorkload:
     """The default variant of the workload with this name; raises `UsageError` for an unknown name."""
-    if name not in WORKLOADS:
-        raise UsageError(f"unknown workload {name!r}: choose from {', '.join(WORKLOADS)}")
-    return WORKLOADS[name]
+    return WORKLOADS[one_of("workload", name, WORKLOADS)]
 
 
 def base_of(workload: LiteratureWorkload) -> LiteratureWorkload | None:

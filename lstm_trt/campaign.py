@@ -20,7 +20,7 @@ from typing import Any
 from lstm_trt.analysis.deadline import Verdicts, judge, verdict
 from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.config.configuration import Configuration, Options, Protocol
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.fields import Tells, about
 from lstm_trt.config.format import count, listed
 from lstm_trt.config.labels import record_command, telling
@@ -43,9 +43,7 @@ SIZES = {"flops": "multiply-adds", "parameters": "parameters", "sequence": "time
 
 def size_of(workload: Workload, by: str = "flops") -> int | None:
     """Multiply-adds of one forward pass (half of `flops`), trained parameters, or time steps; None if unknown."""
-    if by not in SIZES:
-        raise UsageError(f"unknown size {by!r}: choose from {', '.join(SIZES)}")
-    if by == "flops":
+    if one_of("size", by, SIZES) == "flops":
         return workload.flops and workload.flops // 2
     return workload.parameters if by == "parameters" else workload.axes["sequence"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lstm_trt import plots
 from lstm_trt.cli import common
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.format import count
 from lstm_trt.config.shape import AXES, GRIDS, OLD_GRIDS, Grid, LstmShape
 from lstm_trt.recorder.sweep import sweep
@@ -69,9 +69,7 @@ def _grid(arguments: argparse.Namespace) -> Grid:
     """The given grid; raises `UsageError` for an unknown name or an axis without values."""
     sizes = common.given(arguments, LstmShape)
     if arguments.grid is not None:
-        name = OLD_GRIDS.get(arguments.grid, arguments.grid)
-        if name not in GRIDS:
-            raise UsageError(f"unknown grid {arguments.grid!r}: choose from {', '.join(GRIDS)}")
+        name = one_of("grid", OLD_GRIDS.get(arguments.grid, arguments.grid), GRIDS)
         sizes = {axis: getattr(GRIDS[name], axis) for axis in AXES} | sizes
     for axis in ("layers", "hidden", "sequence"):
         if axis not in sizes:

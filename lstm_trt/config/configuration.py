@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.fields import Tells, described, identity_fields, known_fields
 from lstm_trt.config.workload import Workload, check_whole, workload_from_dict
 
@@ -83,13 +83,11 @@ class Options:
         if colon and kind == "cuda" and index.isdecimal():
             object.__setattr__(self, "device", kind)
             object.__setattr__(self, "device_index", int(index))
-        if self.precision not in PRECISIONS:
-            raise UsageError(f"unknown precision {self.precision!r}: choose from {', '.join(PRECISIONS)}")
+        one_of("precision", self.precision, PRECISIONS)
         check_whole("threads", self.threads, 1)
         if self.device not in (None, "cpu", "cuda"):
             raise UsageError(f"unknown device {self.device!r}: choose cpu, cuda, or cuda:1 and so on")
-        if self.device_clocks not in DEVICE_CLOCKS:
-            raise UsageError(f"unknown device clocks {self.device_clocks!r}: choose from {', '.join(DEVICE_CLOCKS)}")
+        one_of("device clocks", self.device_clocks, DEVICE_CLOCKS)
 
     @classmethod
     def each(cls, precision: str | Sequence[str], **others: object) -> list[Options]:
@@ -145,18 +143,16 @@ class Protocol:
             ("settle", 0, None),
         ):
             check_whole(name, getattr(self, name), least, most)
-        if self.arrival not in ARRIVALS:
-            raise UsageError(f"unknown arrival {self.arrival!r}: choose from {', '.join(ARRIVALS)}")
+        one_of("arrival", self.arrival, ARRIVALS)
         self._check_arrival()
 
     def _check_arrival(self) -> None:
         waits = WAITS[self.arrival]
         if self.wait is None:
             object.__setattr__(self, "wait", waits[0])
-        elif self.wait not in waits:
-            if len(waits) == 1:
-                raise UsageError(f"wait applies to periodic arrivals only, not to {self.arrival}: remove it")
-            raise UsageError(f"unknown wait {self.wait!r}: choose from {', '.join(waits)}")
+        elif self.wait not in waits and len(waits) == 1:
+            raise UsageError(f"wait applies to periodic arrivals only, not to {self.arrival}: remove it")
+        one_of("wait", self.wait, waits)
         for name, arrival, unit_s, least_s, longest_s in (
             ("period_us", "periodic", 1e-6, 1e-6, LONGEST_GAP_S),
             ("pause_ms", "paused", 1e-3, 1e-6, LONGEST_GAP_S),

@@ -7,8 +7,9 @@ Any other exception is a bug: its traceback is printed and the exit status is 70
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 STAGES = ("export", "build", "parity", "run", "memory", "time")
 
@@ -74,6 +75,22 @@ class UnknownConfiguration(UsageError):
 
 class StoreError(LabError):
     """A recording could not be written or read."""
+
+
+def one_of(what: str, value: Any, known: Collection[Any]) -> Any:
+    """The value; raises `UsageError` unless it is one of the `known` ones."""
+    if value not in known:
+        raise UsageError(f"unknown {what} {value!r}: choose from {', '.join(map(str, known))}")
+    return value
+
+
+@contextmanager
+def file_errors(what: str, hint: str = "", kind: type[LabError] = UsageError) -> Iterator[None]:
+    """Turn an `OSError` raised inside into `kind`: cannot `what` (such as "read data/a.csv"), the reason, the hint."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"cannot {what}: {error.strerror or error}{hint}") from None
 
 
 class RuntimeUnavailable(LabError):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lstm_trt.config.errors import ExportFailed, UsageError, first_line
+from lstm_trt.config.errors import ExportFailed, UsageError, file_errors, first_line
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import bytes_text, listed
 from lstm_trt.config.workload import RecurrentLayer, State
@@ -68,10 +68,8 @@ def read_file(path: Path) -> tuple[bytes, str]:
     """
     from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_model, uses_external_data
 
-    try:
+    with file_errors(f"read {path}"):
         content = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
     model, folder = _parsed(content, path.name), path.resolve().parent
     external = [tensor for tensor in onnx_checks.tensors(model.graph) if uses_external_data(tensor)]
     if not external:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError
+from lstm_trt.config.errors import BuildFailed, RuntimeUnavailable, UsageError, one_of
 from lstm_trt.config.format import bytes_text, count, short_number
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import State
@@ -212,9 +212,7 @@ def _in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
 def _target(name: str) -> Target:
     if name == NATIVE:
         return native_target()
-    if name not in TARGETS:
-        raise UsageError(f"unknown target {name!r}: choose from {NATIVE}, {', '.join(TARGETS)}")
-    return TARGETS[name]
+    return TARGETS[one_of("target", name, (NATIVE, *TARGETS))]
 
 
 def _identifier(network: LstmShape | OnnxNetwork, name: str | None) -> str:

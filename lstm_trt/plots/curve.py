@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.plots import points as data
 from lstm_trt.plots.points import ARRANGEMENT, AXIS_NAMES, STATISTIC_NAMES, Point, axis_value, systems, values
 from lstm_trt.plots.style import (
@@ -88,8 +88,7 @@ def curves(
     data.check_deadline(deadline_us)
     name = data.check_statistic(statistic)
     every = data.points_of(runs)
-    if axis not in ARRANGEMENT:
-        raise UsageError(f"unknown axis {axis!r}: choose from {', '.join(ARRANGEMENT)}")
+    one_of("axis", axis, ARRANGEMENT)
     facet, line = facet or ARRANGEMENT[axis][0], line or ARRANGEMENT[axis][1]
     if len({axis, facet, line}) < 3:
         raise UsageError(f"axis, facet and line must differ, not {axis}, {facet}, {line}")

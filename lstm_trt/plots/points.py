@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from lstm_trt.analysis.quantiles import PERCENTILES, is_outlier, percentile
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.format import listed
 from lstm_trt.config.workload import AXES
 from lstm_trt.plots.style import count, number, whole_range, with_micro
@@ -265,8 +265,7 @@ def systems(points: Iterable[Point]) -> list[str]:
 
 def values(points: Iterable[Point], axis: str) -> list[int]:
     """The sizes on an axis, ascending, without missing ones. Raises `UsageError` for an unknown axis."""
-    if axis not in AXES:
-        raise UsageError(f"unknown axis {axis!r}: choose from {', '.join(AXES)}")
+    one_of("axis", axis, AXES)
     return sorted({point.sizes[axis] for point in points} - {None})
 
 
@@ -313,8 +312,7 @@ def hold(
     """
     fixed, held = fixed or {}, {}
     for axis in (*free, *fixed):
-        if axis not in AXES:
-            raise UsageError(f"unknown axis {axis!r}: choose from {', '.join(AXES)}")
+        one_of("axis", axis, AXES)
         if axis in free and axis in fixed:
             raise UsageError(f"{axis} is drawn and cannot be fixed")
     for axis in [*fixed, *(axis for axis in _HELD if axis not in fixed and axis not in free)]:
@@ -436,9 +434,7 @@ def axis_value(axis: str, value: int) -> str:
 
 def check_statistic(name: str) -> str:
     """The name of a statistic in texts. Raises `UsageError` for an unknown one."""
-    if name not in STATISTIC_NAMES:
-        raise UsageError(f"unknown statistic {name!r}: choose from {', '.join(STATISTIC_NAMES)}")
-    return STATISTIC_NAMES[name]
+    return STATISTIC_NAMES[one_of("statistic", name, STATISTIC_NAMES)]
 
 
 def check_deadline(deadline_us: float | None) -> None:

@@ -31,7 +31,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import Locator, MaxNLocator
 
 from lstm_trt.config import format as text
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UsageError, file_errors
 from lstm_trt.plots import FORMATS
 from lstm_trt.store.files import write_whole
 
@@ -114,15 +114,13 @@ def write_pictures(
     if unknown or not formats:
         raise UsageError(f"unknown file format {text.listed(unknown)}: choose from {', '.join(FORMATS)}")
     folder, paths = Path(folder), []
-    try:
+    with file_errors(f"write figures to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         for name, draw in pictures.items():
             for form in formats:
                 path = folder / f"{name}.{form}"
                 write_whole(path, image_bytes(draw(), form))  # a second layout of one picture differs slightly
                 paths.append(path)
-    except OSError as error:
-        raise UsageError(f"cannot write figures to {folder}: {error.strerror or error}") from None
     return paths
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from lstm_trt.config.configuration import Configuration
-from lstm_trt.config.errors import ConfigurationFailed, UsageError
+from lstm_trt.config.errors import ConfigurationFailed, UsageError, file_errors
 from lstm_trt.machine import facts
 from lstm_trt.machine.linux import run_command
 from lstm_trt.recorder.process import Interpreter, Process
@@ -212,18 +212,13 @@ def environment(
     """
     name = f"{library}-{version}-{surroundings(pins)}"
     path = folder() / name
-    try:
+    with file_errors(f"write the cache {folder()}", cache.HINT):
         folder().mkdir(parents=True, exist_ok=True)
         with _lock(tell):
             if not rebuild and (packages := made(path)) is not None:
                 return Environment(library, version, path, packages, reused=True)
             tell(f"installing {library} {version} into a separate environment")
             packages = make(path, library, version, pins)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write the cache {folder()}: {error.strerror or error};"
-            " set XDG_CACHE_HOME to a writable folder with free space"
-        ) from None
     return Environment(library, version, path, packages, reused=False)
 
 

@@ -15,10 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UsageError, file_errors
 from lstm_trt.store.files import write_whole
 
 DEFAULT_LIMIT_BYTES = 2 * 2**30
+
+#: What to do where the cache cannot be written.
+HINT = "; set XDG_CACHE_HOME to a writable folder with enough space"
 
 #: A temporary file that is older belongs to no living writer.
 LONGEST_WRITE_S = 3600.0
@@ -91,16 +94,11 @@ def keep(kind: str, key: str, suffix: str, content: bytes) -> tuple[Path, str]:
     """Write or replace the file for `key`; returns path and SHA-256. Raises `UsageError` as `fetch` does."""
     path, digest = entry_path(kind, key, suffix), sha256(content)
     digest_path = _digest_path(path)
-    try:
+    with file_errors(f"write the cache {path.parent}", HINT):
         path.parent.mkdir(parents=True, exist_ok=True)
         digest_path.unlink(missing_ok=True)  # the digest is written last: an entry without one is invalid
         write_whole(path, content)
         write_whole(digest_path, digest.encode())
-    except OSError as error:
-        raise UsageError(
-            f"cannot write the cache {path.parent}: {error.strerror or error};"
-            " set XDG_CACHE_HOME to a writable folder with enough space"
-        ) from None
     trim(keep=path)
     return path, digest
 

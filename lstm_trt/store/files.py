@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lstm_trt.config.configuration import Configuration, canonical_json
-from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError, first_line
+from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError, file_errors, first_line
 from lstm_trt.store.schema import (
     COLUMNS,
     CONTROL_COLUMNS,
@@ -94,22 +94,18 @@ def forget_failure(configuration: Configuration, round: int, folder: Path) -> No
 
 def put(path: Path, content: bytes) -> Path:
     """Write a file atomically; raises `StoreError`."""
-    try:
+    with file_errors(f"write {path}", "; no partial file was left", StoreError):
         write_whole(path, content)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror or error}; no partial file was left") from None
     return path
 
 
 def make_folder(folder: Path) -> Path:
     """Create a folder for recordings and check that it is writable; raises `UsageError`."""
-    try:
+    with file_errors(f"write into {folder}", "; choose another --out"):
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable.tmp"
         probe.write_bytes(b"")
         probe.unlink(missing_ok=True)  # another process may have tried at the same time
-    except OSError as error:
-        raise UsageError(f"cannot write into {folder}: {error.strerror or error}; choose another --out") from None
     return folder
 
 
@@ -158,8 +154,10 @@ def read_failure(path: Path) -> Failure:
 
     Raises `StoreError` if it is damaged or not a failure file, `UnknownConfiguration` if a newer version wrote it.
     """
+    with file_errors(f"read {path}", kind=StoreError):
+        text = path.read_text()
     try:
-        described = json.loads(path.read_text())
+        described = json.loads(text)
         check_version(described, path)
         return Failure(
             configuration=configuration_of(described["configuration"], path),
@@ -168,8 +166,6 @@ def read_failure(path: Path) -> Failure:
             reason=described["reason"],
             provenance=described.get("provenance", {}),
         )
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror or error}") from None
     except UnknownConfiguration:
         raise
     except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:

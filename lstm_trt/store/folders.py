@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from lstm_trt.config.configuration import warnings_of
-from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError
+from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError, file_errors
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count
 from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, read_configs, read_pair
@@ -103,10 +103,8 @@ def read_many(
         else:
             yield read(path, columns)
         return
-    try:
+    with file_errors(f"read {path}", kind=StoreError):
         found = contents(path)
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror or error}") from None
     if not (found.recordings or found.failures or found.others or found.parts or found.pair):
         raise StoreError(f"{path} contains no recordings; record one with: lstm-trt {command} --out {path} ...")
     known = found.recordings.keys() | found.parts.keys()

@@ -24,7 +24,7 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 import pyarrow as pa
 
-from lstm_trt.config.errors import StoreError, UsageError, first_line
+from lstm_trt.config.errors import StoreError, UsageError, file_errors, first_line, one_of
 from lstm_trt.config.format import bytes_text, count, listed
 from lstm_trt.store.folders import contents
 from lstm_trt.store.schema import METADATA_KEY
@@ -222,8 +222,8 @@ def time_column(table: Table, column: str | None, unit: str | None, known: Seque
     `column` and `unit` are given by the user. Otherwise the column is the first of the names `known` that is
     present, else the only one that states a unit, else the only one of the table. Start times are not considered.
     """
-    if unit is not None and unit not in UNIT_NS:
-        raise UsageError(f"unknown unit {unit!r}: choose from {', '.join(UNIT_NS)}")
+    if unit is not None:
+        one_of("unit", unit, UNIT_NS)
     name = table.column(column, "--column") if column is not None else _only_times(table, known)
     stated, label = table.stated_unit(name), _shown(name) or "a file of plain numbers"
     if unit is None and stated is None:
@@ -318,11 +318,9 @@ def _files(path: Path, warnings: list[str]) -> list[Path]:
     """The tables in a folder; the path itself if it is a file or holds recordings."""
     if not path.is_dir():
         return [path]
-    try:
+    with file_errors(f"read {path}"):
         found = contents(path)
         files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
     tables = [file for file in files if _suffix(file) in SUFFIXES]
     recorded = found.recorded or found.failures or found.pair or any(read_table(file) is None for file in found.others)
     if not (recorded or tables):
@@ -362,13 +360,10 @@ def read_table(path: Path) -> Table | None:
         raise UsageError(f"no such file or folder: {path}")
     if path.is_dir() or path.name.endswith(".failure.json"):
         return None
-    try:
-        with path.open("rb") as file:
-            if path.suffix.lower() in (".parquet", ".pq") or file.peek(len(_PARQUET)).startswith(_PARQUET):
-                return _of_parquet(path)
-            return _of_content(str(path), _suffix(path), file.read())
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+    with file_errors(f"read {path}"), path.open("rb") as file:
+        if path.suffix.lower() in (".parquet", ".pq") or file.peek(len(_PARQUET)).startswith(_PARQUET):
+            return _of_parquet(path)
+        return _of_content(str(path), _suffix(path), file.read())
 
 
 def _of_content(where: str, suffix: str, content: bytes) -> Table:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from lstm_trt.config.configuration import canonical_json
-from lstm_trt.config.errors import BuildFailed, ExportFailed, UsageError
+from lstm_trt.config.errors import BuildFailed, ExportFailed, UsageError, file_errors, one_of
 from lstm_trt.config.format import bytes_text
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export.tensorrt.trt import FLAVOURS
@@ -67,16 +67,12 @@ class EngineOptions:
     capturable: bool = False
 
     def __post_init__(self) -> None:
-        if self.flavour not in FLAVOURS:
-            raise UsageError(f"unknown flavour of TensorRT {self.flavour!r}: choose from {', '.join(FLAVOURS)}")
+        one_of("flavour of TensorRT", self.flavour, FLAVOURS)
         if self.precision == "bf16":
             raise ExportFailed("bf16: ONNX's LSTM does not support bfloat16; choose fp32, tf32 or fp16")
-        if self.precision not in PRECISIONS:
-            raise UsageError(f"unknown precision {self.precision!r} for TensorRT: choose from {', '.join(PRECISIONS)}")
+        one_of("precision of TensorRT", self.precision, PRECISIONS)
         if self.compute_capability is not None:
-            if self.compute_capability not in COMPUTE_CAPABILITIES:
-                known = ", ".join(COMPUTE_CAPABILITIES)
-                raise UsageError(f"unknown compute capability {self.compute_capability!r}: choose from {known}")
+            one_of("compute capability", self.compute_capability, COMPUTE_CAPABILITIES)
             if self.flavour != "tensorrt-rtx":
                 raise UsageError(f"{self.flavour} builds for the GPU of this machine: only tensorrt-rtx has a target")
         for name, least, most in (
@@ -161,7 +157,5 @@ def file_stem(engine: Engine) -> str:
 
 def read_file(path: Path) -> bytes:
     """Content of a file; raises `UsageError` if it cannot be read."""
-    try:
+    with file_errors(f"read {path}"):
         return path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
