@@ -24,24 +24,8 @@ from lstm_literature.metrics import COSTS
 from lstm_literature.sides import Entry, Side, source_text
 from lstm_literature.workloads import VARIANTS, LiteratureWorkload
 from lstm_trt.config.errors import UsageError
-from lstm_trt.plots.style import (
-    BACKGROUND,
-    DASHES,
-    FAILED,
-    GREY,
-    MARKERS,
-    Picture,
-    handles_of,
-    kind_colors,
-    legend_below,
-    log_ticks,
-    multiple,
-    number,
-    sheet,
-    size_axis,
-    style,
-    write_pictures,
-)
+from lstm_trt.plots import style
+from lstm_trt.plots.style import GREY, Picture, multiple, number
 
 ROW_IN, HEAD_IN = 0.21, 0.62
 
@@ -53,7 +37,7 @@ OTHER = "0.55"
 def framework_colors() -> dict[str, tuple]:
     """Colour of each framework that has an implementation, the same in all figures."""
     frameworks = dict.fromkeys(load(name).FRAMEWORK for name in names())
-    return dict(zip(frameworks, kind_colors(len(frameworks)), strict=True))
+    return dict(zip(frameworks, style.kind_colors(len(frameworks)), strict=True))
 
 
 def color_of(implementation: str) -> tuple | str:
@@ -92,13 +76,12 @@ def bars(sides: Sequence[Side], title: str, notes: Sequence[str] = ()) -> Pictur
         raise UsageError("nothing to draw: there are no published figures and no recordings")
     heights = [HEAD_IN + ROW_IN * len(side.entries) for side in sides]
     lines = [source_text([side]) for side in sides]
-    with style():
-        picture, body = sheet(title, [*lines, *notes], sum(heights) + 0.25, summary=_fastest(sides))
+    with style.figure(title, [*lines, *notes], sum(heights) + 0.25, summary=_fastest(sides)) as (picture, body):
         axes = np.atleast_1d(body.subplots(len(sides), 1, height_ratios=heights))
         for ax, side in zip(axes, sides, strict=True):
             _panel(ax, side)
         axes[-1].set_xlabel("time per batch [ms] (log); labels: time and ratio to the panel's fastest")
-        legend_below(body, run_handles((side.mode, side.scaled) for side in sides), ncols=4)
+        style.legend_below(body, run_handles((side.mode, side.scaled) for side in sides), ncols=4)
     return picture
 
 
@@ -123,12 +106,11 @@ def costs(rows: Sequence, title: str, notes: Sequence[str] = ()) -> Picture:
         totals[row.title] = max(totals.get(row.title, 0.0), row.value)
     titles = sorted(totals, key=totals.get)
     low, high = min(row.value for row in found) / 1.5, max(row.value for row in found) * 1.5
-    with style():
-        longest = max(found, key=lambda row: row.value)
-        summary = f"Longest: {longest.statistic.replace('_', ' ')} of {longest.title}, {number(longest.value)} s."
-        picture, body = sheet(title, notes, 1.3 + ROW_IN * len(titles), summary=summary)
+    longest = max(found, key=lambda row: row.value)
+    summary = f"Longest: {longest.statistic.replace('_', ' ')} of {longest.title}, {number(longest.value)} s."
+    with style.figure(title, notes, 1.3 + ROW_IN * len(titles), summary=summary) as (picture, body):
         ax = body.subplots()
-        colors = dict(zip(kinds, kind_colors(len(kinds)), strict=True))
+        colors = dict(zip(kinds, style.kind_colors(len(kinds)), strict=True))
         runs = [(row.mode, row.scale != LiteratureWorkload.scale) for row in found]
         for row, run in zip(found, runs, strict=True):
             ax.plot([row.value], [titles.index(row.title)], color=colors[row.statistic], alpha=0.8, **run_look(*run))
@@ -137,7 +119,7 @@ def costs(rows: Sequence, title: str, notes: Sequence[str] = ()) -> Picture:
         shown = {row.statistic for row in found}
         handles = [Patch(color=colors[kind], label=kind.replace("_", " ")) for kind in kinds if kind in shown]
         handles += run_handles(runs)
-        legend_below(body, handles, ncols=len(handles))
+        style.legend_below(body, handles, ncols=len(handles))
     return picture
 
 
@@ -145,7 +127,7 @@ def _rows(ax: Axes, names: Sequence[str], low: float, high: float) -> None:
     """One row per name from top to bottom, over a log axis of times."""
     ax.set_xscale("log")
     ax.set_xlim(low, high)
-    log_ticks(ax.xaxis, low, high)
+    style.log_ticks(ax.xaxis, low, high)
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.4, -0.6)
 
@@ -186,8 +168,8 @@ def _missing(ax: Axes, place: int, entry: Entry, low: float) -> None:
     failed = entry.status == "failed"
     text = entry.reason if failed else f"no figure ({entry.reason})" if entry.reason else "no figure"
     if failed:
-        ax.plot([low * (ax.get_xlim()[1] / low) ** 0.015], [place], color="#a22", **FAILED)
-    look = {"color": "#a22" if failed else "0.45", "size": 8.5, "va": "center", "bbox": BACKGROUND}
+        ax.plot([low * (ax.get_xlim()[1] / low) ** 0.015], [place], color="#a22", **style.FAILED)
+    look = {"color": "#a22" if failed else "0.45", "size": 8.5, "va": "center", "bbox": style.BACKGROUND}
     ax.annotate(_cut(text, 75), (low, place), (18 if failed else 4, 0), textcoords="offset points", **look)
 
 
@@ -231,7 +213,7 @@ def draw(rows: Iterable, folder: str | Path, *, formats: Iterable[str] = ("png",
             title = f"Document {document}: time before the first output"
             notes = ["One marker per recording; all workloads and sizes of the document."]
             pictures[f"literature-costs-{document}"] = partial(costs, own, title, notes)
-    return write_pictures(pictures, folder, formats)
+    return style.write_pictures(pictures, folder, formats)
 
 
 def _today(rows: Sequence, workload: LiteratureWorkload, mode: str) -> list[Side]:
@@ -269,10 +251,9 @@ def over_size(
     sizes = sorted({size for sides in panels for size in sides})
     most = max(len({entry.implementation for side in sides.values() for entry in side.entries}) for sides in panels)
     lines = [source_text(list(sides.values())) for sides in panels]
-    with style():
-        largest = [sides[max(sides)] for sides in panels]
-        summary = f"{_fastest(largest)} ({axis}: {', '.join(sorted({str(max(sides)) for sides in panels}))})"
-        picture, body = sheet(title, [*lines, *notes], 3.3 + 0.19 * most, summary=summary)
+    largest = [sides[max(sides)] for sides in panels]
+    summary = f"{_fastest(largest)} ({axis}: {', '.join(sorted({str(max(sides)) for sides in panels}))})"
+    with style.figure(title, [*lines, *notes], 3.3 + 0.19 * most, summary=summary) as (picture, body):
         axes = np.atleast_1d(body.subplots(1, len(panels)))
         for ax, sides in zip(axes, panels, strict=True):
             _size_panel(ax, sides, sizes)
@@ -301,8 +282,8 @@ def _size_panel(ax: Axes, sides: Mapping[int, Side], sizes: Sequence[int]) -> No
     low, high = min(times_ms) / 1.3, max(times_ms) * 1.3
     ax.set_yscale("log")
     ax.set_ylim(low, high * (high / low) ** (STRIP / (1 - STRIP) if failed else 0))
-    log_ticks(ax.yaxis, low, high)
-    size_axis(ax, sizes, True)
+    style.log_ticks(ax.yaxis, low, high)
+    style.size_axis(ax, sizes, True)
     ax.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)  # space for the labels of failures at the largest size
     if failed:
         strip = Rectangle((0, 1 - STRIP), 1, STRIP, transform=ax.transAxes, color="#fbeaea", zorder=0.5, linewidth=0)
@@ -320,13 +301,13 @@ def _looks(implementations: Mapping[str, str]) -> dict[str, dict]:
     """
     own = {title: color_of(name) for title, name in implementations.items()}
     others = [title for title, color in own.items() if color == OTHER]
-    free = [color for color in kind_colors(10) if color not in own.values()]
+    free = [color for color in style.kind_colors(10) if color not in own.values()]
     colors = own | {title: free[number % len(free)] for number, title in enumerate(others)}
     looks = {}
     for title, color in colors.items():
         used = sum(look["color"] == color for look in looks.values())
-        marker = MARKERS[used % len(MARKERS)]
-        looks[title] = {"color": color, "marker": marker, "linestyle": DASHES[used % len(DASHES)]}
+        marker = style.MARKERS[used % len(style.MARKERS)]
+        looks[title] = {"color": color, "marker": marker, "linestyle": style.DASHES[used % len(style.DASHES)]}
     return looks
 
 
@@ -346,9 +327,8 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
     lines = [source_text(sides) for sides in sources if sides]
     spans = [(sides[0].name, len(sides), _times_ms(sides)) for sides in sources if sides]
     summary = [f"{name}: {size} shapes, {number(min(times))} to {number(max(times))} ms" for name, size, times in spans]
-    with style():
-        height_in = 1.2 + 0.22 * len(rows) + 0.19 * ((len(titles) * 2 + 2) // 3)
-        picture, body = sheet(title, [*lines, *notes], height_in, summary=f"{'; '.join(summary)}.")
+    height_in = 1.2 + 0.22 * len(rows) + 0.19 * ((len(titles) * 2 + 2) // 3)
+    with style.figure(title, [*lines, *notes], height_in, summary=f"{'; '.join(summary)}.") as (picture, body):
         ax = body.subplots()
         _rows(ax, [name for name, *_ in rows], min(times_ms) / 1.4, max(times_ms) * 1.4)
         for place, (_, then, now) in enumerate(rows):
@@ -365,9 +345,9 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
             ]
             if failed:
                 text = _cut("✕ " + (failed[0] if len(failed) == 1 else f"{len(failed)} failed, {failed[0]}"), 62)
-                look = {"va": "center", "size": 8, "color": "#a22", "bbox": BACKGROUND}
+                look = {"va": "center", "size": 8, "color": "#a22", "bbox": style.BACKGROUND}
                 edge = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points"}
                 ax.annotate(text, (0, place), (3, 0), **edge, **look)
         ax.set_xlabel("time per batch [ms] (log)")
-        legend_below(body, handles_of(ax), ncols=3, fontsize=8, columnspacing=1.0, handletextpad=0.3)
+        style.legend_below(body, style.handles_of(ax), ncols=3, fontsize=8, columnspacing=1.0, handletextpad=0.3)
     return picture

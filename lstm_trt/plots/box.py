@@ -15,29 +15,9 @@ from matplotlib.axes import Axes
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import THIN_SPACE
 from lstm_trt.plots import points as data
-from lstm_trt.plots.points import AXIS_NAMES, Point, Round, axis_value, systems, values
-from lstm_trt.plots.style import (
-    BACKGROUND,
-    FAILED,
-    GREY,
-    GUIDES,
-    WIDTH_IN,
-    Picture,
-    folded,
-    guide,
-    handles_of,
-    legend_below,
-    multiple,
-    number,
-    percent,
-    set_ticks,
-    sheet,
-    size_ticks,
-    style,
-    system_looks,
-    text_size,
-    whole,
-)
+from lstm_trt.plots import style
+from lstm_trt.plots.points import AXIS_NAMES, Point, Round
+from lstm_trt.plots.style import GREY, Picture, multiple, number, percent, whole
 from lstm_trt.store.runs import Runs
 
 PANEL_IN = 3.3
@@ -62,17 +42,18 @@ def box_plots(runs: Runs, axis: str, *, fixed: dict[str, int] | None = None) -> 
     are no trials to draw.
     """
     every = data.points_of(runs)
-    looks = system_looks(systems(every))
+    looks = style.system_looks(data.systems(every))
     points = data.hold_fixed(every, (axis,), fixed)
-    names, sizes = systems(point for point in points if point.ok), values(points, axis)
+    names, sizes = data.systems(point for point in points if point.ok), data.values(points, axis)
     if not names:
         raise UsageError("the chosen configurations have no trials: nothing to draw")
     columns = 2 if len(names) > 1 and len(sizes) <= 3 else 1
     rows = math.ceil(len(names) / columns)
-    slot_in = (WIDTH_IN / columns - 1.4) / len(sizes)
+    slot_in = (style.WIDTH_IN / columns - 1.4) / len(sizes)
     good = [point for point in points if point.ok]
     labels = [label for point in good for label in (multiple(_reach(point)), number(point.rounds[0].median_us))]
-    bands = max(text_size(label)[0] for label in labels) + 4 > 72 * (WIDTH_IN / columns - 1.6) / (len(sizes) + 2)
+    widest = max(style.text_size(label)[0] for label in labels) + 4
+    bands = widest > 72 * (style.WIDTH_IN / columns - 1.6) / (len(sizes) + 2)
     rounds = max(len(point.rounds) for point in points)
     if bands:
         shares = [point.rounds[0].outliers / point.rounds[0].n for point in good]
@@ -84,17 +65,16 @@ def box_plots(runs: Runs, axis: str, *, fixed: dict[str, int] | None = None) -> 
         reading = "Beside each box: number of outliers (outside 1.5 × IQR, both sides). Above it: maximum / median."
         reading += f" Boxes show the first of {rounds} rounds, diamonds the maxima of the others." * (rounds > 1)
         reading += " All trials are shown."
-    with style():
-        picture, body = sheet(
-            f"Spread of latencies around the median, by {AXIS_NAMES[axis]}",
-            [
-                f"{data.describe_counts(points)}. {data.describe_fixed(points, (axis,))}",
-                data.describe_systems(point for point in points if point.system in names),
-                reading,
-            ],
-            PANEL_IN * rows + (0.5 if bands else 0.25),
-            summary=_summary(points, axis),
-        )
+    with style.figure(
+        f"Spread of latencies around the median, by {AXIS_NAMES[axis]}",
+        [
+            f"{data.describe_counts(points)}. {data.describe_fixed(points, (axis,))}",
+            data.describe_systems(point for point in points if point.system in names),
+            reading,
+        ],
+        PANEL_IN * rows + (0.5 if bands else 0.25),
+        summary=_summary(points, axis),
+    ) as (picture, body):
         grid = body.subplots(rows, columns, squeeze=False)
         for ax in grid.flat[len(names) :]:
             ax.set_visible(False)
@@ -107,9 +87,9 @@ def box_plots(runs: Runs, axis: str, *, fixed: dict[str, int] | None = None) -> 
             unit = "" if slot_in > 0.7 and not bands else " in µs"
             ax.set_xlabel(f"{AXIS_NAMES[axis]} (below: median{unit})")
             if len(names) > 1:
-                ax.set_title(folded(system, 95 // columns), loc="left")
+                ax.set_title(style.folded(system, 95 // columns), loc="left")
         if bands:
-            legend_below(body, max(map(handles_of, grid.flat), key=len), ncols=5)
+            style.legend_below(body, max(map(style.handles_of, grid.flat), key=len), ncols=5)
     return picture
 
 
@@ -118,10 +98,13 @@ def _summary(points: Sequence[Point], axis: str) -> str:
     good = [point for point in points if point.ok]
     most = max(good, key=lambda point: point.rounds[0].outliers / point.rounds[0].n)
     largest = max(good, key=_reach)
-    counted = f"{whole(most.rounds[0].outliers)} of {whole(most.rounds[0].n)} ({axis_value(axis, most.sizes[axis])})"
+    counted, at = (
+        f"{whole(most.rounds[0].outliers)} of {whole(most.rounds[0].n)}",
+        data.axis_value(axis, most.sizes[axis]),
+    )
     return (
-        f"Most outliers: {counted}. Largest maximum / median: {multiple(_reach(largest))}"
-        f" ({axis_value(axis, largest.sizes[axis])})."
+        f"Most outliers: {counted} ({at}). Largest maximum / median: {multiple(_reach(largest))}"
+        f" ({data.axis_value(axis, largest.sizes[axis])})."
     )
 
 
@@ -136,7 +119,7 @@ def _panel(ax: Axes, points: dict[int, Point], sizes: Sequence[int], color, slot
     for place, size in enumerate(sizes):
         if size not in good:
             text = f"failed: {points[size].stages[0]}" if size in points else "not recorded"
-            look = {"rotation": 90, "ha": "center", "va": "center", "color": GREY, "bbox": BACKGROUND}
+            look = {"rotation": 90, "ha": "center", "va": "center", "color": GREY, "bbox": style.BACKGROUND}
             ax.text(place, 0.5, text, transform=ax.get_xaxis_transform(), **look)
     boxes = {size: first for size, (first, *_) in good.items()}
     width = _linear_width(list(boxes.values()))
@@ -153,7 +136,7 @@ def _label_sizes(ax: Axes, sizes: Sequence[int], boxes: dict[int, Round], unit: 
     """Label each size, with the median below it."""
     medians = [f"{number(boxes[size].median_us)}{unit}" if size in boxes else "" for size in sizes]
     labels = [f"{size}\n{median}" for size, median in zip(sizes, medians, strict=True)]
-    size_ticks(ax.xaxis, sizes, range(len(sizes)), labels)
+    style.size_ticks(ax.xaxis, sizes, range(len(sizes)), labels)
     ax.grid(False, axis="x")
 
 
@@ -173,7 +156,8 @@ def _bands(ax: Axes, points: dict[int, Point], sizes: Sequence[int], color) -> N
     ax.plot(places, largest, color=color, linewidth=0.8, marker="^", markersize=3, label="maximum")
     failed = [place for place, size in enumerate(sizes) if size in points and points[size].failed]
     if failed:
-        ax.plot(failed, [0.03] * len(failed), color=GREY, transform=ax.get_xaxis_transform(), label="failed", **FAILED)
+        look = {"color": GREY, "transform": ax.get_xaxis_transform(), "label": "failed", **style.FAILED}
+        ax.plot(failed, [0.03] * len(failed), **look)
     _value_axis(ax, width, np.nanmin(lines["whislo"]), np.nanmax(largest))
     ax.set_xlim(-0.5, len(sizes) - 0.5)
     _label_sizes(ax, sizes, boxes)
@@ -228,19 +212,19 @@ def _value_axis(ax: Axes, width: float, lowest: float, highest: float) -> None:
     room = max(high - low, 1.0)
     bottom, top = low - 0.08 * room, high + 0.17 * room
     steps = [mantissa * 10.0**power for power in range(-6, 7) for mantissa in (1, 2.5, 5)]
-    candidates = [0.0, *(step for size in steps for step in (size, -size)), *(ratio - 1 for ratio in GUIDES)]
+    candidates = [0.0, *(step for size in steps for step in (size, -size)), *(ratio - 1 for ratio in style.GUIDES)]
     kept: list[float] = [0.0]
     apart = (top - bottom) * 0.16 / (PANEL_IN - 1)
-    for value in sorted(candidates, key=lambda value: (value + 1 not in GUIDES, -abs(np.log10(abs(value) or 1)))):
+    for value in sorted(candidates, key=lambda value: (value + 1 not in style.GUIDES, -abs(np.log10(abs(value) or 1)))):
         place = bend(value)
         if bottom <= place <= top and all(abs(place - bend(other)) >= apart for other in kept):
             kept.append(value)
     ax.set_ylim(width * np.sinh(bottom), width * np.sinh(top))
-    set_ticks(ax.yaxis, kept, *ax.get_ylim(), _percent_tick)
+    style.set_ticks(ax.yaxis, kept, *ax.get_ylim(), _percent_tick)
     ax.set_ylabel(f"latency / median − 1\n(asinh, linear within ±{100 * width:.2g} %)")
-    for ratio in GUIDES:
+    for ratio in style.GUIDES:
         if bottom <= bend(ratio - 1) <= top:
-            guide([ax], ratio - 1, f"{ratio:g}×")
+            style.guide([ax], ratio - 1, f"{ratio:g}×")
 
 
 def _percent_tick(value: float) -> str:

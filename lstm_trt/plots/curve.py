@@ -16,30 +16,9 @@ from matplotlib.lines import Line2D
 
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.plots import points as data
-from lstm_trt.plots.points import ARRANGEMENT, AXIS_NAMES, STATISTIC_NAMES, Point, axis_value, systems, values
-from lstm_trt.plots.style import (
-    DASHES,
-    DEADLINE,
-    FAILED,
-    GREY,
-    MOST_MARKED,
-    Picture,
-    columns_of,
-    folded,
-    heading,
-    latency_axis,
-    name_axes,
-    number,
-    panels,
-    sheet,
-    shown,
-    side_legend,
-    size_axis,
-    size_colors,
-    size_handles,
-    style,
-    system_looks,
-)
+from lstm_trt.plots import style
+from lstm_trt.plots.points import AXIS_NAMES, Point
+from lstm_trt.plots.style import GREY, Picture, number
 from lstm_trt.store.runs import Runs
 
 #: If a panel would have more lines, each system gets its own panels.
@@ -88,35 +67,34 @@ def curves(
     data.check_deadline(deadline_us)
     name = data.check_statistic(statistic)
     every = data.points_of(runs)
-    one_of("axis", axis, ARRANGEMENT)
-    facet, line = facet or ARRANGEMENT[axis][0], line or ARRANGEMENT[axis][1]
+    one_of("axis", axis, data.ARRANGEMENT)
+    facet, line = facet or data.ARRANGEMENT[axis][0], line or data.ARRANGEMENT[axis][1]
     if len({axis, facet, line}) < 3:
         raise UsageError(f"axis, facet and line must differ, not {axis}, {facet}, {line}")
-    looks = system_looks(systems(every))
+    looks = style.system_looks(data.systems(every))
     points = data.hold_fixed(every, (axis, facet, line), fixed)
-    facets = values(points, facet)
-    points = [point for point in points if point.sizes[facet] in shown(facets)]
+    facets = data.values(points, facet)
+    points = [point for point in points if point.sizes[facet] in style.shown(facets)]
     plan = _arrange(points, axis, facet, line, statistic)
     if len(plan.panels) > MOST_PANELS:
         raise UsageError(
             f"curves against {AXIS_NAMES[axis]} would need {len(plan.panels)} panels for {len(plan.systems)} systems,"
             f" at most {MOST_PANELS} are possible: select fewer recordings"
         )
-    drawn_axes = [name for name in (axis, facet, line) if len(values(points, name)) > 1]
-    with style():
-        picture, body = sheet(
-            f"Latency against {AXIS_NAMES[axis]}: {name if name == 'maximum' else f'{name} and maximum'}",
-            [
-                f"{data.describe_counts(points)}. {data.describe_fixed(points, drawn_axes)}",
-                data.describe_systems(points),
-                data.describe_rounds(points),
-                data.describe_shown(facet, plan.facets, len(facets)),
-                *{f"No roofline bound: {reason}." for point in points if (reason := point.group.floor_missing)},
-            ],
-            max(plan.height_in, 0.3 + 0.17 * (len(shown(plan.lines)) + 2 * len(plan.systems) + 10)),
-            summary=data.describe_extremes(points, statistic),
-        )
-        axes = panels(body, len(plan.panels), plan.columns, block=plan.block_size)
+    drawn_axes = [name for name in (axis, facet, line) if len(data.values(points, name)) > 1]
+    with style.figure(
+        f"Latency against {AXIS_NAMES[axis]}: {name if name == 'maximum' else f'{name} and maximum'}",
+        [
+            f"{data.describe_counts(points)}. {data.describe_fixed(points, drawn_axes)}",
+            data.describe_systems(points),
+            data.describe_rounds(points),
+            data.describe_shown(facet, plan.facets, len(facets)),
+            *{f"No roofline bound: {reason}." for point in points if (reason := point.group.floor_missing)},
+        ],
+        max(plan.height_in, 0.3 + 0.17 * (len(style.shown(plan.lines)) + 2 * len(plan.systems) + 10)),
+        summary=data.describe_extremes(points, statistic),
+    ) as (picture, body):
+        axes = style.panels(body, len(plan.panels), plan.columns, block=plan.block_size)
         lanes = _most_failures(points, plan)
         strip = min(LANE * lanes, LANES)
         drawn: list[float] = [deadline_us] if deadline_us else []
@@ -124,18 +102,18 @@ def curves(
             here = [point for point in points if point.sizes[facet] == value and point.system in group]
             drawn += _draw_panel(ax, here, plan, looks, strip / max(lanes, 1))
             if deadline_us:
-                ax.axhline(deadline_us, **DEADLINE)
-            title = [axis_value(facet, value)] if len(plan.facets) > 1 else []
+                ax.axhline(deadline_us, **style.DEADLINE)
+            title = [data.axis_value(facet, value)] if len(plan.facets) > 1 else []
             if plan.apart and value == plan.facets[0]:  # above the first panel of each system
-                title.insert(0, folded(group[0], 95 if len(plan.facets) > 1 else 95 // plan.columns))
+                title.insert(0, style.folded(group[0], 95 if len(plan.facets) > 1 else 95 // plan.columns))
             ax.set_title("\n".join(title), loc="left")
-        logarithmic = latency_axis(axes, drawn, room_below=strip)
+        logarithmic = style.latency_axis(axes, drawn, room_below=strip)
         log2 = axis == "batch" or (logarithmic and plan.sizes[-1] / plan.sizes[0] >= 4)
         for ax in axes:
-            size_axis(ax, plan.sizes, log2)
+            style.size_axis(ax, plan.sizes, log2)
         across = AXIS_NAMES[axis] + (" (log2)" if log2 else "")
-        name_axes(axes, across, "latency [µs]" + (" (log)" if logarithmic else ""))
-        side_legend(body, _handles(points, plan, looks, deadline_us))
+        style.name_axes(axes, across, "latency [µs]" + (" (log)" if logarithmic else ""))
+        style.side_legend(body, _handles(points, plan, looks, deadline_us))
     return picture
 
 
@@ -172,19 +150,19 @@ class Plan:
 
     @property
     def colors(self) -> dict[int, tuple]:
-        return dict(zip(self.lines, size_colors(len(self.lines)), strict=True))
+        return dict(zip(self.lines, style.size_colors(len(self.lines)), strict=True))
 
 
 def _arrange(points: Sequence[Point], axis: str, facet: str, line: str, statistic: str) -> Plan:
-    names, sizes = systems(points), values(points, axis)
-    lines, facets = values(points, line), values(points, facet)
+    names, sizes = data.systems(points), data.values(points, axis)
+    lines, facets = data.values(points, line), data.values(points, facet)
     apart = len(names) > 1 and len(lines) * len(names) > LINES_PER_PANEL
     panels = [(group, value) for group in ([[name] for name in names] if apart else [names]) for value in facets]
     block_size = len(facets) if len(facets) > 1 else len(panels)
     if apart and 1 < len(facets) <= 5:  # one row per system, one column per facet value
         columns, row_in = len(facets), 2.1
     else:
-        columns, row_in = columns_of(block_size) if len(facets) > 1 else min(block_size, 2), 2.5
+        columns, row_in = style.columns_of(block_size) if len(facets) > 1 else min(block_size, 2), 2.5
     return Plan(axis, facet, line, statistic, names, lines, facets, sizes, apart, panels, columns, block_size, row_in)
 
 
@@ -199,15 +177,15 @@ def _draw_panel(ax: Axes, here: Sequence[Point], plan: Plan, looks: dict, lane_h
             part.sort(key=lambda point: point.sizes[plan.axis])
             look = {"color": looks[system]["color"] if plan.by_system else color, "linestyle": "-", "marker": "o"}
             if not plan.apart:
-                look |= {"linestyle": DASHES[order % len(DASHES)], "marker": looks[system]["marker"]}
-            if len(plan.sizes) > MOST_MARKED:
+                look |= {"linestyle": style.DASHES[order % len(style.DASHES)], "marker": looks[system]["marker"]}
+            if len(plan.sizes) > style.MOST_MARKED:
                 look["marker"] = ""
             drawn += _line(ax, part, plan, look)
             for point in part:
                 if point.failed:  # in the strip at the bottom; stacked if several lines failed at one size
                     place = point.sizes[plan.axis]
                     y = lane_height * (0.75 + lane[place])
-                    ax.plot([place], [y], color=look["color"], transform=ax.get_xaxis_transform(), **FAILED)
+                    ax.plot([place], [y], color=look["color"], transform=ax.get_xaxis_transform(), **style.FAILED)
                     lane[place] += 1
     return drawn
 
@@ -245,22 +223,23 @@ def _handles(points: Sequence[Point], plan: Plan, looks: dict, deadline_us: floa
     """The legend: sizes, systems, kinds of line, failures by stage."""
     handles: list[Line2D] = []
     if len(plan.lines) > 1:
-        handles += size_handles(AXIS_NAMES[plan.line], plan.colors)
+        handles += style.size_handles(AXIS_NAMES[plan.line], plan.colors)
     if len(plan.systems) > 1 and not plan.apart:
-        handles.append(heading("runtime"))
+        handles.append(style.heading("runtime"))
         for order, system in enumerate(plan.systems):
-            look = {**looks[system], "linestyle": DASHES[order % len(DASHES)], "markersize": 4.5}
-            handles.append(Line2D([], [], label=folded(system), **look | ({} if plan.by_system else {"color": GREY})))
-        handles.append(heading(" "))
+            look = {**looks[system], "linestyle": style.DASHES[order % len(style.DASHES)], "markersize": 4.5}
+            look |= {} if plan.by_system else {"color": GREY}
+            handles.append(Line2D([], [], label=style.folded(system), **look))
+        handles.append(style.heading(" "))
     for statistic in dict.fromkeys((plan.statistic, "max_us")):
         kind = THICK if statistic == plan.statistic else THIN
-        handles.append(Line2D([], [], color=GREY, marker="o", label=STATISTIC_NAMES[statistic], **kind))
+        handles.append(Line2D([], [], color=GREY, marker="o", label=data.STATISTIC_NAMES[statistic], **kind))
     if any(point.floor_us is not None for point in points):
         handles.append(Line2D([], [], color=GREY, label="roofline bound", **FLOOR))
     if deadline_us:
-        handles.append(Line2D([], [], label=f"deadline\n{number(deadline_us)} µs", **DEADLINE))
+        handles.append(Line2D([], [], label=f"deadline\n{number(deadline_us)} µs", **style.DEADLINE))
     stages = Counter(stage for point in points if point.failed for stage in point.stages)
     if stages:
         text = "\n".join(f"  {stage}: {total}" for stage, total in stages.most_common())
-        handles.append(Line2D([], [], color=GREY, label=f"failed at stage\n{text}", **FAILED))
+        handles.append(Line2D([], [], color=GREY, label=f"failed at stage\n{text}", **style.FAILED))
     return handles

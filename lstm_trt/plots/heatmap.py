@@ -24,24 +24,9 @@ from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, interval_ranks, shar
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import short_number
 from lstm_trt.plots import points as data
-from lstm_trt.plots.points import AXIS_NAMES, Point, axis_value, systems, values
-from lstm_trt.plots.style import (
-    WIDTH_IN,
-    Picture,
-    cell_height_in,
-    cells_fit,
-    edge_width,
-    folded,
-    legend_below,
-    log_ticks,
-    name_axes,
-    number,
-    panels,
-    sheet,
-    size_ticks,
-    style,
-    whole,
-)
+from lstm_trt.plots import style
+from lstm_trt.plots.points import AXIS_NAMES, Point
+from lstm_trt.plots.style import Picture, number, whole
 from lstm_trt.store.runs import Runs
 
 #: The `value` that shows the proven upper bound instead of a measured statistic.
@@ -58,7 +43,7 @@ DENSE_COLUMNS = 2
 BAR_IN = 6.0
 
 #: Width of all panels side by side, without colour bar and labels.
-PANELS_IN = WIDTH_IN - 1.45
+PANELS_IN = style.WIDTH_IN - 1.45
 
 #: From this latency in µs on, cells are written in thousands.
 THOUSANDS_FROM = 9_995
@@ -119,7 +104,7 @@ def heat_map(
         raise UsageError("x and y must differ")
     points = data.points_of(runs)
     for axis in (x, y):
-        values(points, axis)  # raises for an unknown axis
+        data.values(points, axis)  # raises for an unknown axis
     points, facets = _choose(points, (x, y), facets, fixed)
     if value == BOUND:
         cells, title, reading, marks, summary = _proven(points, deadline_us, percentile, confidence)
@@ -134,7 +119,7 @@ def map_axes(runs: Runs) -> tuple[str, str]:
     """Two axes for a map of these runs: the first in a fixed order of preference that vary."""
     points = data.points_of(runs)
     order = ("hidden", "sequence", "batch", "layers", "features", "directions")
-    x, y, *_ = sorted(order, key=lambda axis: len(values(points, axis)) < 2)
+    x, y, *_ = sorted(order, key=lambda axis: len(data.values(points, axis)) < 2)
     return x, y
 
 
@@ -142,11 +127,11 @@ def _choose(
     points: list[Point], axes: tuple[str, str], facets: Sequence[str], fixed: dict[str, int] | None
 ) -> tuple[list[Point], list[str]]:
     """The points for at most `MOST_PANELS` panels, and the facets that vary among them."""
-    facets = [axis for axis in facets if axis not in (*axes, *(fixed or {})) and values(points, axis)]
+    facets = [axis for axis in facets if axis not in (*axes, *(fixed or {})) and data.values(points, axis)]
     while facets and len({(point.system, *(point.sizes[axis] for axis in facets)) for point in points}) > MOST_PANELS:
         facets.pop()
     points = data.hold_fixed(points, (*axes, *facets), fixed)
-    return points, [axis for axis in facets if len(values(points, axis)) > 1]
+    return points, [axis for axis in facets if len(data.values(points, axis)) > 1]
 
 
 def _measured(points: Sequence[Point], axes: tuple[str, str], statistic: str, deadline_us: float | None) -> tuple:
@@ -240,36 +225,36 @@ def _draw(
     are legend entries beside those of failures and gaps.
     """
     points = [point for point, _ in cells]
-    sizes = values(points, axes[0]), values(points, axes[1])
+    sizes = data.values(points, axes[0]), data.values(points, axes[1])
     fit = int(PANELS_IN / max(len(sizes[0]) * CELL_WIDTH_IN + 0.12, 1.85))
     parts, columns = _arrange(cells, facets, fit or DENSE_COLUMNS)
     rows = math.ceil(len(parts) / columns)
-    cell_in = (PANELS_IN / columns - 0.12) / len(sizes[0]), cell_height_in(CELL_HEIGHT_IN, len(sizes[1]), rows)
-    numbers = cells_fit([cell.text for _, cell in cells if cell], cell_in)
-    stages = cells_fit(["\n".join(_lines(point, cell, True, True)) for point, cell in cells if point.failed], cell_in)
+    cell_in = (PANELS_IN / columns - 0.12) / len(sizes[0]), style.cell_height_in(CELL_HEIGHT_IN, len(sizes[1]), rows)
+    numbers = style.cells_fit([cell.text for _, cell in cells if cell], cell_in)
+    failed = ["\n".join(_lines(point, cell, True, True)) for point, cell in cells if point.failed]
+    stages = style.cells_fit(failed, cell_in)
     fit_characters = int((PANELS_IN / columns - 0.12) / 0.078)
-    titles = [folded(text, fit_characters) for text, _ in parts]
+    titles = [style.folded(text, fit_characters) for text, _ in parts]
     head_in = 0.2 + 0.16 * max(text.count("\n") for text in titles)
     thousands = any(cell and cell.value_us >= THOUSANDS_FROM for _, cell in cells)
     in_numbers = [*reading[1], f"Values in µs{' (k: thousands)' if thousands else ''}."]
-    with style():
-        picture, body = sheet(
-            title,
-            [
-                f"{data.describe_counts(points)}. {data.describe_fixed(points, (*axes, *facets))}",
-                data.describe_systems(points),
-                " ".join(reading[0] + (in_numbers if numbers else [])),
-            ],
-            max(rows * (max(len(sizes[1]) * cell_in[1], 1.05) + head_in + 0.15) + 0.6, 2.9),
-            summary=summary,
-        )
-        grid = panels(body, len(parts), columns)
+    with style.figure(
+        title,
+        [
+            f"{data.describe_counts(points)}. {data.describe_fixed(points, (*axes, *facets))}",
+            data.describe_systems(points),
+            " ".join(reading[0] + (in_numbers if numbers else [])),
+        ],
+        max(rows * (max(len(sizes[1]) * cell_in[1], 1.05) + head_in + 0.15) + 0.6, 2.9),
+        summary=summary,
+    ) as (picture, body):
+        grid = style.panels(body, len(parts), columns)
         timed_us = [cell.value_us for _, cell in cells if cell]
         colors = _colors(timed_us, deadline_us)
         for ax, (_, part), text in zip(grid, parts, titles, strict=True):
             ax.set_title(text, loc="left")
             _panel(ax, part, axes, sizes, colors, cell_in, (numbers, stages))
-        name_axes(grid, *(AXIS_NAMES[axis] for axis in axes))
+        style.name_axes(grid, *(AXIS_NAMES[axis] for axis in axes))
         if timed_us:
             _color_bar(body, grid, colors, timed_us, name, deadline_us)
         holes = len(cells) < len(parts) * len(sizes[0]) * len(sizes[1])
@@ -279,7 +264,7 @@ def _draw(
             handles.append(Patch(facecolor="white", edgecolor="0.55", hatch=HATCH, label=label))
         handles += marks
         if handles:
-            legend_below(body, handles, ncols=3)
+            style.legend_below(body, handles, ncols=3)
     return picture
 
 
@@ -290,20 +275,20 @@ def _arrange(cells: Cells, facets: Sequence[str], fit: int) -> tuple[list[tuple[
     cells stay empty. If that needs more than `fit` columns, the panels fill the rows one after the other.
     """
     points = [point for point, _ in cells]
-    by_system = len(systems(points)) > 1 or not facets
+    by_system = len(data.systems(points)) > 1 or not facets
     groups: dict[tuple, Cells] = {}
     for point, cell in cells:
         key = ((point.system,) if by_system else ()) + tuple(point.sizes[axis] for axis in facets)
         groups.setdefault(key, []).append((point, cell))
-    across = values(points, facets[-1]) if by_system + len(facets) > 1 else []
+    across = data.values(points, facets[-1]) if by_system + len(facets) > 1 else []
     order, columns = sorted(groups), max(1, min(len(groups), fit))
     if 0 < len(across) <= fit:
         order = [(*key, size) for key in dict.fromkeys(key[:-1] for key in order) for size in across]
         columns = len(across)
     parts = []
     for key in order:
-        sizes = [axis_value(axis, size) for axis, size in zip(facets, key[by_system:], strict=True)]
-        title = ", ".join([*(key[:1] if len(systems(points)) > 1 else ()), *sizes])
+        sizes = [data.axis_value(axis, size) for axis, size in zip(facets, key[by_system:], strict=True)]
+        title = ", ".join([*(key[:1] if len(data.systems(points)) > 1 else ()), *sizes])
         parts.append((title, groups.get(key, [])))
     return parts, columns
 
@@ -339,7 +324,7 @@ def _color_bar(
         bar.set_ticks([], minor=True)
         bar.set_label(f"deadline / {name}\nmissed  ←  →  met")  # on two lines, since low maps have a short bar
     else:
-        log_ticks(bar.ax.yaxis, low, high)
+        style.log_ticks(bar.ax.yaxis, low, high)
         bar.set_label(f"{name} [µs] (log)")
 
 
@@ -361,9 +346,9 @@ def _panel(
         for j, row in enumerate(ys):
             point, cell = found.get((column, row), (None, None))
             lines = _lines(point, cell, *texts) if point else []
-            _draw_cell(ax, i, j, point, cell, colors, lines, edge_width(1.2, cell_in))
-    size_ticks(ax.xaxis, xs, [i + 0.5 for i in range(len(xs))])
-    size_ticks(ax.yaxis, ys, [j + 0.5 for j in range(len(ys))])
+            _draw_cell(ax, i, j, point, cell, colors, lines, style.edge_width(1.2, cell_in))
+    style.size_ticks(ax.xaxis, xs, [i + 0.5 for i in range(len(xs))])
+    style.size_ticks(ax.yaxis, ys, [j + 0.5 for j in range(len(ys))])
     ax.grid(False)
     ax.tick_params(length=0, pad=2)
     for spine in ax.spines.values():

@@ -25,20 +25,9 @@ from lstm_trt.analysis.text.outliers import outliers_line
 from lstm_trt.analysis.text.verdict import sentence
 from lstm_trt.config.format import THIN_SPACE, percent_certified, percent_number, short_number
 from lstm_trt.plots import points as data
+from lstm_trt.plots import style
 from lstm_trt.plots.heatmap import BOUND, heat_map, map_axes
-from lstm_trt.plots.style import (
-    WIDTH_IN,
-    Picture,
-    count,
-    multiple,
-    number,
-    percent,
-    sheet,
-    style,
-    whole,
-    with_micro,
-    write_pictures,
-)
+from lstm_trt.plots.style import Picture, count, multiple, number, percent, whole
 from lstm_trt.plots.tail import draw_tail
 from lstm_trt.plots.trials import calls_of, draw_order
 from lstm_trt.store.runs import Runs, as_runs
@@ -67,7 +56,7 @@ VERDICT_COLORS = {Outcome.MET: "#0173b2", Outcome.MISSED: "#d55e00", Outcome.NOT
 
 BADGE_IN = 1.75
 
-SENTENCE_WIDTH = int((WIDTH_IN - BADGE_IN - 0.45) * 13.2)
+SENTENCE_WIDTH = int((style.WIDTH_IN - BADGE_IN - 0.45) * 13.2)
 
 #: Rows of the table beside the tail: (name, value); a row without a value is a heading.
 Rows = list[tuple[str, str]]
@@ -98,14 +87,13 @@ def outliers_page(runs: Runs, outliers: Outliers) -> Picture:
 
 def _page(group: Group, title: str, rows: Rows, outliers: Outliers | None, verdict: Verdict | None = None) -> Picture:
     """The verdict, if any, at the top; below it the tail beside its table, and the trials in order."""
-    reasons = textwrap.wrap(with_micro(sentence(verdict)), SENTENCE_WIDTH) if verdict else []
+    reasons = textwrap.wrap(style.with_micro(sentence(verdict)), SENTENCE_WIDTH) if verdict else []
     heights_in = [max(0.68, 0.185 * len(reasons) + 0.2)] if verdict else []
     calls = calls_of(group, outliers) if group.n or not verdict else None
     summary = f"{verdict.verdict}: {' '.join(reasons)}" if verdict else outliers_line(outliers, "Findings")
     if calls:
         heights_in += [max(3.55, table_height_in(rows)), ORDER_IN]
-    with style():
-        picture, body = sheet(title, facts(group), sum(heights_in), summary=summary)
+    with style.figure(title, facts(group), sum(heights_in), summary=summary) as (picture, body):
         parts = body.subfigures(len(heights_in), 1, squeeze=False, height_ratios=heights_in)[:, 0]
         if verdict:
             _band(parts[0], verdict.verdict, reasons, heights_in[0])
@@ -147,13 +135,13 @@ def facts(group: Group) -> list[str]:
 
 def _band(part, verdict: str, lines: Sequence[str], height_in: float) -> None:
     """Draw the verdict in its colour, and the reasons beside it."""
-    left, width, gap = 0.1 / WIDTH_IN, BADGE_IN / WIDTH_IN, 0.07 / height_in
+    left, width, gap = 0.1 / style.WIDTH_IN, BADGE_IN / style.WIDTH_IN, 0.07 / height_in
     look = {"facecolor": VERDICT_COLORS[verdict], "linewidth": 0, "transform": part.transSubfigure}
     part.add_artist(Rectangle((left, gap), width, 1 - 2 * gap, **look))
     center = {"ha": "center", "va": "center", "weight": "bold", "color": "white"}
     size = 15 if len(verdict) < 10 else 12
     part.text(left + width / 2, 0.5, "\n".join(textwrap.wrap(verdict, 12)), size=size, **center)
-    place = left + width + 0.15 / WIDTH_IN
+    place = left + width + 0.15 / style.WIDTH_IN
     part.text(place, 0.5, "\n".join(lines), size=10, va="center", linespacing=1.25)
 
 
@@ -305,4 +293,4 @@ def _write_pages(
         stem = "-".join(filter(None, (kind, slug)))
         numbered = (f"{stem}{suffix}" for suffix in ["", *(f"-{place}" for place in range(2, len(pages) + 2))])
         files[next(file for file in numbered if file not in files)] = draw
-    return write_pictures(files, folder, formats)
+    return style.write_pictures(files, folder, formats)

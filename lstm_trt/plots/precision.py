@@ -14,23 +14,9 @@ from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, PERCENTILES, interva
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import scientific
 from lstm_trt.plots import points as data
+from lstm_trt.plots import style
 from lstm_trt.plots.points import Point
-from lstm_trt.plots.style import (
-    BACKGROUND,
-    DEADLINE,
-    Picture,
-    columns_of,
-    latency_axis,
-    legend_below,
-    name_axes,
-    number,
-    panels,
-    set_ticks,
-    sheet,
-    style,
-    system_looks,
-    text_size,
-)
+from lstm_trt.plots.style import Picture, number
 from lstm_trt.store.runs import Runs
 
 #: Most dots in a figure with several panels, most panels, and most dots in a panel that has others beside it.
@@ -68,7 +54,7 @@ def precisions(runs: Runs, *, shapes: int | None = None, deadline_us: float | No
     drawn = [point for point in checked if point.network in chosen]
     labels = data.system_labels([point.group for point in drawn], without=("precision",))
     dots = [replace(point, system=label) for point, label in zip(drawn, labels, strict=True)]
-    looks = system_looks(data.systems(dots))
+    looks = style.system_looks(data.systems(dots))
     errors = [point.parity_error for point in drawn]
     unchecked = len(every) - len(checked)
     notes = [
@@ -78,15 +64,14 @@ def precisions(runs: Runs, *, shapes: int | None = None, deadline_us: float | No
         f"Vertical lines: exact {100 * DEFAULT_CONFIDENCE:g} % interval of the median, one per round.",
         data.describe_systems(dots, without=("precision",)),
     ]
-    columns = columns_of(len(chosen)) if len(drawn) <= MOST_BESIDE * len(chosen) else 1
-    with style():
-        picture, body = sheet(
-            "Median latency against error relative to float32, by precision",
-            notes,
-            0.5 + (3.6 if columns == 1 else 2.8) * math.ceil(len(chosen) / columns),
-            summary=f"{data.describe_fastest(drawn)} Errors: {scientific(min(errors))} to {scientific(max(errors))}.",
-        )
-        axes = panels(body, len(chosen), columns)
+    columns = style.columns_of(len(chosen)) if len(drawn) <= MOST_BESIDE * len(chosen) else 1
+    with style.figure(
+        "Median latency against error relative to float32, by precision",
+        notes,
+        0.5 + (3.6 if columns == 1 else 2.8) * math.ceil(len(chosen) / columns),
+        summary=f"{data.describe_fastest(drawn)} Errors: {scientific(min(errors))} to {scientific(max(errors))}.",
+    ) as (picture, body):
+        axes = style.panels(body, len(chosen), columns)
         latencies = [deadline_us] if deadline_us else []
         left = min(filter(None, errors), default=1e-7) / (4 if 0 in errors else 1)  # the place of 0, if there is one
         for ax, network in zip(axes, chosen, strict=True):
@@ -94,14 +79,14 @@ def precisions(runs: Runs, *, shapes: int | None = None, deadline_us: float | No
             for point in (point for point in dots if point.network == network):
                 latencies += _draw(ax, point, max(point.parity_error, left), looks[point.system])
             if deadline_us:
-                ax.axhline(deadline_us, **DEADLINE)
-        logarithmic = latency_axis(axes, latencies)
+                ax.axhline(deadline_us, **style.DEADLINE)
+        logarithmic = style.latency_axis(axes, latencies)
         _error_axis(axes, left, max(left, *errors), 0 in errors)
-        name_axes(axes, "error relative to float32 (log)", "latency [µs]" + " (log)" * logarithmic)
+        style.name_axes(axes, "error relative to float32 (log)", "latency [µs]" + " (log)" * logarithmic)
         dot = {"linestyle": "none", "markersize": 6}
         handles = [Line2D([], [], label=label, **look, **dot) for label, look in looks.items()]
-        handles += [Line2D([], [], label=f"deadline {number(deadline_us)} µs", **DEADLINE)] if deadline_us else []
-        legend_below(body, handles, 5)
+        handles += [Line2D([], [], label=f"deadline {number(deadline_us)} µs", **style.DEADLINE)] if deadline_us else []
+        style.legend_below(body, handles, 5)
         picture.draw_without_rendering()  # the places of labels depend on the layout
         for ax, network in zip(axes, chosen, strict=True):
             _label(ax, [point for point in dots if point.network == network], looks, left)
@@ -127,7 +112,7 @@ def _error_axis(axes: Sequence[Axes], low: float, high: float, zero: bool) -> No
     for ax in axes:
         ax.set_xscale("log")
         ax.set_xlim(low / margin, high * margin)
-        set_ticks(ax.xaxis, ticks, *ax.get_xlim(), lambda value: "0" if zero and value == low else f"{value:.0e}")
+        style.set_ticks(ax.xaxis, ticks, *ax.get_xlim(), lambda value: "0" if zero and value == low else f"{value:.0e}")
 
 
 def _label(ax: Axes, points: Sequence[Point], looks: dict, left: float) -> None:
@@ -138,8 +123,9 @@ def _label(ax: Axes, points: Sequence[Point], looks: dict, left: float) -> None:
     inside = Bbox(ax.bbox.get_points() / scale)
     taken = list(dots)
     for point, place, dot in zip(points, places, dots, strict=True):
-        look = {"size": 9, "color": looks[point.system]["color"], "textcoords": "offset points", "bbox": BACKGROUND}
-        width, height = text_size(point.precision)
+        look = {"size": 9, "color": looks[point.system]["color"], "textcoords": "offset points"}
+        look["bbox"] = style.BACKGROUND
+        width, height = style.text_size(point.precision)
         for dx, dy, across, along in PLACES:
             x = dot.x0 + 4 + dx - {"left": 0, "center": width / 2, "right": width}[across]
             y = dot.y0 + 4 + dy - {"bottom": 0, "center": height / 2, "top": height}[along]

@@ -9,19 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from lstm_trt.plots import points as data
+from lstm_trt.plots import style
 from lstm_trt.plots.points import Point, systems
-from lstm_trt.plots.style import (
-    BACKGROUND,
-    DEADLINE,
-    GREY,
-    Picture,
-    log_ticks,
-    multiple,
-    number,
-    sheet,
-    style,
-    system_looks,
-)
+from lstm_trt.plots.style import GREY, Picture, multiple, number
 from lstm_trt.store.runs import Runs
 
 ROW_IN, MOST_LANES = 0.2, 30
@@ -45,7 +35,7 @@ def runtimes(runs: Runs, *, shapes: int | None = None, deadline_us: float | None
     every = data.points_of(runs)
     labels = data.system_labels([point.group for point in every], without=NAMED)
     points = [replace(point, system=label) for point, label in zip(every, labels, strict=True)]
-    looks = system_looks(systems(points))
+    looks = style.system_looks(systems(points))
     most = shapes or max(3, min(10, MOST_LANES // len(looks)))
     chosen, total = data.choose_networks(points, most)
     points = [point for point in points if point.network in chosen]
@@ -60,13 +50,12 @@ def runtimes(runs: Runs, *, shapes: int | None = None, deadline_us: float | None
     ]
     columns = max(1, min(5, 110 // (max(16, *map(len, names)) + 6)))
     legend_in = 0.18 * math.ceil((len(names) + 2 + bool(deadline_us)) / columns)
-    with style():
-        picture, body = sheet(
-            "Median and maximum latency of each runtime, by network",
-            notes,
-            0.75 + ROW_IN * lanes * len(chosen) + legend_in,
-            summary=data.describe_fastest(points),
-        )
+    with style.figure(
+        "Median and maximum latency of each runtime, by network",
+        notes,
+        0.75 + ROW_IN * lanes * len(chosen) + legend_in,
+        summary=data.describe_fastest(points),
+    ) as (picture, body):
         ax = body.subplots()
         drawn = [deadline_us] if deadline_us else []
         for block, network in enumerate(chosen):
@@ -78,7 +67,7 @@ def runtimes(runs: Runs, *, shapes: int | None = None, deadline_us: float | None
         reach = max(math.log(high / low), 0.7)
         ax.set_xscale("log")
         ax.set_xlim(low / math.exp(0.12 * reach), high * math.exp(0.14 * reach))
-        log_ticks(ax.xaxis, *ax.get_xlim())
+        style.log_ticks(ax.xaxis, *ax.get_xlim())
         ax.set_ylim(len(chosen) * lanes - 0.9, -0.9)
         ax.set_yticks([block * lanes + (len(names) - 1) / 2 for block in range(len(chosen))], chosen)
         ax.tick_params(axis="y", length=0)
@@ -89,8 +78,8 @@ def runtimes(runs: Runs, *, shapes: int | None = None, deadline_us: float | None
         handles.append(Line2D([], [], color=GREY, marker="o", label="filled: median", **dot))
         handles.append(Line2D([], [], color=GREY, marker="o", markerfacecolor="white", label="hollow: maximum", **dot))
         if deadline_us:
-            ax.axvline(deadline_us, **DEADLINE)
-            handles.append(Line2D([], [], label=f"deadline {number(deadline_us)} µs", **DEADLINE))
+            ax.axvline(deadline_us, **style.DEADLINE)
+            handles.append(Line2D([], [], label=f"deadline {number(deadline_us)} µs", **style.DEADLINE))
         body.legend(handles=handles, loc="outside lower center", ncols=columns)
     return picture
 
@@ -118,7 +107,7 @@ def _block(ax: Axes, points: dict[str, Point], looks: dict[str, dict], top: floa
             ax.plot([value], [y], markerfacecolor=color if full else "white", zorder=4 + side, **dot)
             place = {"ha": "right" if side < 0 else "left", "va": "center", "textcoords": "offset points"}
             place |= {"weight": "bold" if value == best[kind] else "normal", "color": color, "size": 9}
-            ax.annotate(multiple(value / best[kind]), (value, y), (side * 7, 0), bbox=BACKGROUND, **place)
+            ax.annotate(multiple(value / best[kind]), (value, y), (side * 7, 0), bbox=style.BACKGROUND, **place)
             each = point.each_round(kind)
             if len(each) > 1:
                 ax.plot(each, [y] * len(each), marker="|", linestyle="none", color=color, markersize=7, zorder=2.5)

@@ -24,33 +24,10 @@ from matplotlib.patches import Rectangle
 
 from lstm_trt.analysis.scaling import Batching, Findings, Inversion, Line, fit, lines
 from lstm_trt.config.errors import UsageError
-from lstm_trt.plots.points import ARRANGEMENT, AXIS_NAMES, at, axis_value, describe_shown, hold
-from lstm_trt.plots.style import (
-    GREY,
-    WIDTH_IN,
-    Picture,
-    cell_height_in,
-    cells_fit,
-    columns_of,
-    edge_width,
-    even_ticks,
-    folded,
-    kind_colors,
-    latency_axis,
-    name_axes,
-    panels,
-    set_ticks,
-    sheet,
-    shown,
-    side_legend,
-    size_axis,
-    size_colors,
-    size_handles,
-    size_ticks,
-    style,
-    whole_range,
-    write_pictures,
-)
+from lstm_trt.plots import points as data
+from lstm_trt.plots import style
+from lstm_trt.plots.points import AXIS_NAMES
+from lstm_trt.plots.style import GREY, Picture
 
 #: Axis of the pairs -> (x axis, y axis) of a panel.
 INVERSIONS_ARRANGEMENT = {
@@ -88,7 +65,7 @@ def draw_scaling(findings: Findings, folder: str | Path, *, formats: Iterable[st
     for number, system in enumerate(systems, 1):
         suffix = f"-{number}" if len(systems) > 1 else ""
         pictures |= {f"scaling-{name}{suffix}": draw for name, draw in _plan(findings, system).items()}
-    return write_pictures(pictures, folder, formats)
+    return style.write_pictures(pictures, folder, formats)
 
 
 def _plan(findings: Findings, system: str) -> dict[str, Callable[[], Picture]]:
@@ -118,10 +95,11 @@ def _notes(findings: Findings, system: str, held: Mapping[str, int], *more: str)
     rounds = [cell.rounds for cell in findings.times.cells[system].values() if cell.rounds]
     counted = f"latencies from {Path(findings.times.where).name}"
     if rounds:
-        counted = f"medians of n = {whole_range(each.n for several in rounds for each in several)} trials after warm-up"
+        lengths = style.whole_range(each.n for several in rounds for each in several)
+        counted = f"medians of n = {lengths} trials after warm-up"
         processes = max(len(several) for several in rounds)
         counted += f", the middle one of up to {processes} rounds" if processes > 1 else ""
-    fixed = f" Fixed: {', '.join(axis_value(axis, size) for axis, size in held.items())}." if held else ""
+    fixed = f" Fixed: {', '.join(data.axis_value(axis, size) for axis, size in held.items())}." if held else ""
     return [f"{'' if system == 'all' else f'{system}: '}{counted}{findings.times.mode_text}.{fixed}", *more]
 
 
@@ -141,26 +119,26 @@ class Layout:
 
     @property
     def columns(self) -> int:
-        return columns_of(len(self.facets))
+        return style.columns_of(len(self.facets))
 
     @property
     def note(self) -> str:
-        return describe_shown(self.facet, self.facets, len(self.facets) + self.left_out)
+        return data.describe_shown(self.facet, self.facets, len(self.facets) + self.left_out)
 
     def height_in(self, row_in: float) -> float:
         rows = math.ceil(len(self.facets) / self.columns)
-        return max(row_in * rows if rows > 1 else 3.7, 0.17 * (len(shown(list(self.colors))) + 12))
+        return max(row_in * rows if rows > 1 else 3.7, 0.17 * (len(style.shown(list(self.colors))) + 12))
 
     def color(self, fixed: Mapping[str, int]) -> tuple:
         return self.colors[fixed.get(self.color_axis, 0)]
 
 
 def _layout(axis: str, rows: Sequence[Mapping[str, int]]) -> Layout:
-    facet, color_axis = ARRANGEMENT[axis]
+    facet, color_axis = data.ARRANGEMENT[axis]
     colored = sorted({row.get(color_axis, 0) for row in rows})
-    colors = dict(zip(colored, size_colors(len(colored)), strict=True))
+    colors = dict(zip(colored, style.size_colors(len(colored)), strict=True))
     every = sorted({row.get(facet, 0) for row in rows})
-    facets = shown(every)
+    facets = style.shown(every)
     return Layout(axis, facet, facets, len(every) - len(facets), color_axis, colors)
 
 
@@ -168,15 +146,15 @@ def _label(axes: Sequence[Axes], layout: Layout, findings: Findings, sizes: Sequ
     """Set the titles of the panels and the labels of the outer axes."""
     log2 = layout.axis == "batch"
     for ax, value in zip(axes, layout.facets, strict=True):
-        size_axis(ax, sizes, log2)
+        style.size_axis(ax, sizes, log2)
         if layout.facet in findings.times.axes:
-            ax.set_title(axis_value(layout.facet, value), loc="left")
-    name_axes(axes, AXIS_NAMES[layout.axis] + (" (log2)" if log2 else ""), ylabel)
+            ax.set_title(data.axis_value(layout.facet, value), loc="left")
+    style.name_axes(axes, AXIS_NAMES[layout.axis] + (" (log2)" if log2 else ""), ylabel)
 
 
 def _size_handles(layout: Layout, findings: Findings) -> list[Line2D]:
     known = layout.color_axis in findings.times.axes
-    return size_handles(folded(AXIS_NAMES[layout.color_axis]), layout.colors) if known else []
+    return style.size_handles(style.folded(AXIS_NAMES[layout.color_axis]), layout.colors) if known else []
 
 
 def fits(findings: Findings, axis: str, system: str | None = None, fixed: dict[str, int] | None = None) -> Picture:
@@ -190,21 +168,20 @@ def fits(findings: Findings, axis: str, system: str | None = None, fixed: dict[s
     here = [line for line in findings.linearity if (line.system, line.axis) == (system, axis)]
     if not here:
         raise UsageError(f"no series along {axis} has 3 sizes: no fit to draw")
-    held = hold([line.fixed for line in here], (axis, *ARRANGEMENT[axis]), fixed)
-    here = [line for line in here if at(line.fixed, held)]
+    held = data.hold([line.fixed for line in here], (axis, *data.ARRANGEMENT[axis]), fixed)
+    here = [line for line in here if data.at(line.fixed, held)]
     layout = _layout(axis, [line.fixed for line in here])
     linear = sum(line.r2 > 0.99 for line in here)
     broken = sum(line.breaks_at is not None for line in here)
     reading = f"R² > 0.99 in {linear} of {len(here)} series. Break in {broken} of {len(here)}: a point lies more than"
     reading += " 10 % off the line through the points before it."
     log = axis == "batch"
-    with style():
-        title = f"Latency against {AXIS_NAMES[axis]}, with fitted straight lines"
-        notes = _notes(findings, system, held, reading, layout.note)
-        picture, body = sheet(title, notes, layout.height_in(2.5), summary=reading)
-        axes = panels(body, len(layout.facets), layout.columns, share_y=log)
+    title = f"Latency against {AXIS_NAMES[axis]}, with fitted straight lines"
+    notes = _notes(findings, system, held, reading, layout.note)
+    with style.figure(title, notes, layout.height_in(2.5), summary=reading) as (picture, body):
+        axes = style.panels(body, len(layout.facets), layout.columns, share_y=log)
         if log:
-            log = latency_axis(axes, [time_us for line in here for time_us in line.times_us])
+            log = style.latency_axis(axes, [time_us for line in here for time_us in line.times_us])
         for ax, value in zip(axes, layout.facets, strict=True):
             drawn = [line for line in here if line.fixed.get(layout.facet, 0) == value]
             for line in drawn:
@@ -212,7 +189,7 @@ def fits(findings: Findings, axis: str, system: str | None = None, fixed: dict[s
             if axis != "batch":
                 top = 1.08 * max(time_us for line in drawn for time_us in line.times_us)
                 ax.set_ylim(0, top)
-                set_ticks(ax.yaxis, even_ticks(0, top), 0, top)
+                style.set_ticks(ax.yaxis, style.even_ticks(0, top), 0, top)
         sizes = sorted({size for line in here for size in line.sizes})
         _label(axes, layout, findings, sizes, "latency [µs]" + (" (log)" if log else ""))
         handles = _size_handles(layout, findings)
@@ -221,7 +198,7 @@ def fits(findings: Findings, axis: str, system: str | None = None, fixed: dict[s
         if broken:
             handles.append(Line2D([], [], label="break", **RING))
             handles.append(Line2D([], [], color=GREY, linestyle=":", label="line through\npoints before"))
-        side_legend(body, handles)
+        style.side_legend(body, handles)
     return picture
 
 
@@ -253,20 +230,19 @@ def batching(findings: Findings, system: str | None = None, fixed: dict[str, int
     here = [network for network in findings.batching if network.system == system]
     if not here:
         raise UsageError("no network has two batch sizes: nothing to draw")
-    held = hold([network.fixed for network in here], ARRANGEMENT["batch"], fixed)
-    costs = [(network, _per_sample_us(findings, system, network)) for network in here if at(network.fixed, held)]
+    held = data.hold([network.fixed for network in here], data.ARRANGEMENT["batch"], fixed)
+    costs = [(network, _per_sample_us(findings, system, network)) for network in here if data.at(network.fixed, held)]
     layout = _layout("batch", [network.fixed for network, _ in costs])
-    with style():
-        reading = "Almost free: doubling the batch size increases the latency by less than 10 %."
-        cheapest = whole_range(network.cheapest for network, _ in costs)
-        picture, body = sheet(
-            "Latency per sample, by batch size",
-            _notes(findings, system, held, reading, layout.note),
-            layout.height_in(2.6),
-            summary=f"The batch size with the least latency per sample is {cheapest}.",
-        )
-        axes = panels(body, len(layout.facets), layout.columns)
-        logarithmic = latency_axis(axes, [cost for _, cost_us in costs for cost in cost_us.values()])
+    reading = "Almost free: doubling the batch size increases the latency by less than 10 %."
+    cheapest = style.whole_range(network.cheapest for network, _ in costs)
+    with style.figure(
+        "Latency per sample, by batch size",
+        _notes(findings, system, held, reading, layout.note),
+        layout.height_in(2.6),
+        summary=f"The batch size with the least latency per sample is {cheapest}.",
+    ) as (picture, body):
+        axes = style.panels(body, len(layout.facets), layout.columns)
+        logarithmic = style.latency_axis(axes, [cost for _, cost_us in costs for cost in cost_us.values()])
         for ax, value in zip(axes, layout.facets, strict=True):
             drawn = [(network, cost_us) for network, cost_us in costs if network.fixed.get(layout.facet, 0) == value]
             _draw_guide(ax, [cost_us for _, cost_us in drawn])
@@ -282,7 +258,7 @@ def batching(findings: Findings, system: str | None = None, fixed: dict[str, int
         handles.append(Line2D([], [], color=GREY, label="almost free\nup to here", **KNEE))
         handles.append(Line2D([], [], color=GREY, label="cheapest", **STAR))
         handles.append(Line2D([], [], label="if batching\nwere free", **FREE))
-        side_legend(body, handles)
+        style.side_legend(body, handles)
     return picture
 
 
@@ -295,26 +271,25 @@ def growth(findings: Findings, base: Mapping[str, int]) -> Picture:
     """
     grown: dict[str, dict[str, dict[float, float]]] = {}
     for system, axis, fixed, line in lines(findings.times):
-        if at(base, fixed) and base.get(axis) in line and len(line) > 1:
+        if data.at(base, fixed) and base.get(axis) in line and len(line) > 1:
             start, first_us = base[axis], line[base[axis]].latency_us
             relative = {size / start: cell.latency_us / first_us for size, cell in line.items()}
             grown.setdefault(system, {})[axis] = relative
-    sizes = ", ".join(axis_value(axis, size) for axis, size in base.items())
+    sizes = ", ".join(data.axis_value(axis, size) for axis, size in base.items())
     if not grown:
         raise UsageError(f"no series of two sizes passes through the network with {sizes}: nothing to draw")
-    colors = dict(zip(findings.times.axes, kind_colors(len(findings.times.axes)), strict=True))
+    colors = dict(zip(findings.times.axes, style.kind_colors(len(findings.times.axes)), strict=True))
     doubled = [
         f"{system}: {', '.join(f'{AXIS_NAMES[axis]} {each[2]:.2f}' for axis, each in axes.items() if 2 in each)}"
         for system, axes in grown.items()
     ]
-    with style():
-        picture, body = sheet(
-            "Growth of latency along each size",
-            [f"Medians relative to the network with {sizes}. Dotted: in proportion to the size."],
-            3.7 * math.ceil(len(grown) / columns_of(len(grown))),
-            summary=f"Latency with one size doubled, relative to before: {'; '.join(doubled)}.",
-        )
-        panes = panels(body, len(grown), columns_of(len(grown)))
+    with style.figure(
+        "Growth of latency along each size",
+        [f"Medians relative to the network with {sizes}. Dotted: in proportion to the size."],
+        3.7 * math.ceil(len(grown) / style.columns_of(len(grown))),
+        summary=f"Latency with one size doubled, relative to before: {'; '.join(doubled)}.",
+    ) as (picture, body):
+        panes = style.panels(body, len(grown), style.columns_of(len(grown)))
         for ax, (system, axes) in zip(panes, grown.items(), strict=True):
             for axis, each in axes.items():
                 ax.plot(each.keys(), each.values(), color=colors[axis], marker="o", markersize=3.8)
@@ -326,9 +301,9 @@ def growth(findings: Findings, base: Mapping[str, int]) -> Picture:
         for ax in panes:
             ax.xaxis.set_major_formatter("{x:g}")
             ax.yaxis.set_major_formatter("{x:g}")
-        name_axes(panes, "size / size of the base (log2)", "latency / latency of the base (log2)")
+        style.name_axes(panes, "size / size of the base (log2)", "latency / latency of the base (log2)")
         known = {axis for axes in grown.values() for axis in axes}
-        side_legend(
+        style.side_legend(
             body,
             [
                 Line2D([], [], color=colors[axis], marker="o", label=AXIS_NAMES[axis])
@@ -345,7 +320,7 @@ def _per_sample_us(findings: Findings, system: str, network: Batching) -> dict[i
     return {
         row["batch"]: findings.times.cells[system][shape].latency_us / row["batch"]
         for row, shape in shapes
-        if at(row, network.fixed)
+        if data.at(row, network.fixed)
     }
 
 
@@ -380,42 +355,42 @@ def inversions(
         raise UsageError(f"no series along {axis} has two sizes: no pair to draw")
     found = [pair for pair in findings.inversions if (pair.system, pair.axis) == (system, axis)]
     across, up = INVERSIONS_ARRANGEMENT[axis]
-    held = hold([pair.smaller for pair in found] or [smaller for smaller, _ in measured], (axis, across, up), fixed)
-    here = [pair for pair in found if at(pair.smaller, held)]
+    drawn = [pair.smaller for pair in found] or [smaller for smaller, _ in measured]
+    held = data.hold(drawn, (axis, across, up), fixed)
+    here = [pair for pair in found if data.at(pair.smaller, held)]
 
     def key(smaller: Mapping[str, int], larger: int) -> tuple:
         return (smaller[axis], larger), smaller.get(across, 0), smaller.get(up, 0)
 
-    compared = {key(smaller, larger) for smaller, larger in measured if at(smaller, held)}
+    compared = {key(smaller, larger) for smaller, larger in measured if data.at(smaller, held)}
     inverted = {key(pair.smaller, pair.larger[axis]): pair for pair in here}
     steps = _steps({step for step, _, _ in compared}, Counter(step for step, _, _ in inverted))
     xs, ys = sorted({x for _, x, _ in compared}), sorted({y for _, _, y in compared})
     left_out = sum(step not in steps for step, _, _ in inverted)
-    columns = max(1, min(4, int((WIDTH_IN - 1.6) / (len(xs) * CELL_IN[0] + 0.15))))
+    columns = max(1, min(4, int((style.WIDTH_IN - 1.6) / (len(xs) * CELL_IN[0] + 0.15))))
     rows = math.ceil(len(steps) / columns)
-    cell_in = (WIDTH_IN - 1.6) / columns / len(xs), cell_height_in(CELL_IN[1], len(ys), rows)
-    numbers = cells_fit([_ratio(pair) for pair in here], cell_in)
+    cell_in = (style.WIDTH_IN - 1.6) / columns / len(xs), style.cell_height_in(CELL_IN[1], len(ys), rows)
+    numbers = style.cells_fit([_ratio(pair) for pair in here], cell_in)
     counted = _counted(findings, here, found, len(compared), left_out, numbers)
     norm = Normalize(min([pair.ratio for pair in here] + [0.95]), 1.0)
-    with style():
-        picture, body = sheet(
-            f"Where {'more layers are' if axis == 'layers' else f'a larger {AXIS_NAMES[axis]} is'} faster",
-            _notes(findings, system, held, counted),
-            max(rows * (len(ys) * cell_in[1] + 0.3) + 0.6, 1.9),
-            summary=counted,
-        )
-        axes = panels(body, len(steps), columns)
+    with style.figure(
+        f"Where {'more layers are' if axis == 'layers' else f'a larger {AXIS_NAMES[axis]} is'} faster",
+        _notes(findings, system, held, counted),
+        max(rows * (len(ys) * cell_in[1] + 0.3) + 0.6, 1.9),
+        summary=counted,
+    ) as (picture, body):
+        axes = style.panels(body, len(steps), columns)
         for ax, step in zip(axes, steps, strict=True):
             for x, y in itertools.product(range(len(xs)), range(len(ys))):
                 cell = step, xs[x], ys[y]
                 _draw_pair(ax, x, y, cell in compared, inverted.get(cell), norm, cell_in, numbers)
             ax.set_xlim(-0.5, len(xs) - 0.5)
             ax.set_ylim(-0.5, len(ys) - 0.5)
-            size_ticks(ax.xaxis, xs, range(len(xs)), None if across in findings.times.axes else [""])
-            size_ticks(ax.yaxis, ys, range(len(ys)), None if up in findings.times.axes else [""])
+            style.size_ticks(ax.xaxis, xs, range(len(xs)), None if across in findings.times.axes else [""])
+            style.size_ticks(ax.yaxis, ys, range(len(ys)), None if up in findings.times.axes else [""])
             ax.grid(False)
             ax.set_title(f"{step[0]} → {step[1]}", loc="left")
-        name_axes(axes, *(AXIS_NAMES[name] if name in findings.times.axes else "" for name in (across, up)))
+        style.name_axes(axes, *(AXIS_NAMES[name] if name in findings.times.axes else "" for name in (across, up)))
         if here:
             mappable = ScalarMappable(norm, matplotlib.colormaps["OrRd_r"])
             bar = body.colorbar(mappable, ax=axes, aspect=14, fraction=0.05, shrink=min(1.0, 2.0 / rows))
@@ -463,7 +438,7 @@ def _draw_pair(
 ) -> None:
     color = matplotlib.colormaps["OrRd_r"](norm(inversion.ratio)) if inversion else "white" if measured else EMPTY
     ax.add_patch(
-        Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=color, edgecolor="0.82", linewidth=edge_width(0.6, cell_in))
+        Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=color, edgecolor="0.82", linewidth=style.edge_width(0.6, cell_in))
     )
     if inversion and number:
         dark = np.dot(color[:3], (0.2126, 0.7152, 0.0722)) < 0.5

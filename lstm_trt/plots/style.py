@@ -184,6 +184,13 @@ def sheet(
     return picture, body
 
 
+@contextmanager
+def figure(*args, **options) -> Iterator[tuple[Picture, SubFigure]]:
+    """A `sheet` with these arguments, and the settings of all figures while it is drawn."""
+    with style():
+        yield sheet(*args, **options)
+
+
 def with_micro(label: str) -> str:
     """A text with the unit us as figures write it: µs."""
     return re.sub(r"\bus\b", "µs", label)

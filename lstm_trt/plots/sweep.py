@@ -14,7 +14,7 @@ from lstm_trt.plots.curve import curves
 from lstm_trt.plots.heatmap import heat_map, map_axes
 from lstm_trt.plots.precision import precisions
 from lstm_trt.plots.runtime import runtimes
-from lstm_trt.plots.style import Picture, count, sheet, style, write_pictures
+from lstm_trt.plots.style import Picture, count, figure, write_pictures
 from lstm_trt.plots.tail import choose_tails, tails
 from lstm_trt.plots.trials import trials_in_order
 from lstm_trt.plots.version import by_version, versions
@@ -80,9 +80,8 @@ def failures(runs: Runs) -> Picture:
     stages = Counter(point.stages[0] for point in failed)
     by_stage = ", ".join(f"{stage} {total}" for stage, total in stages.most_common())
     title = "Failures" if any(point.ok for point in every) else "No configuration succeeded"
-    with style():
-        counted = f"{count(len(failed), 'configuration')} failed, by stage: {by_stage}" if failed else ""
-        notes = [counted, data.describe_systems(failed)] if failed else []
-        picture, body = sheet(title, notes, 0.3 + 0.2 * max(len(lines), 1), summary=counted)
+    counted = f"{count(len(failed), 'configuration')} failed, by stage: {by_stage}" if failed else ""
+    notes = [counted, data.describe_systems(failed)] if failed else []
+    with figure(title, notes, 0.3 + 0.2 * max(len(lines), 1), summary=counted) as (picture, body):
         body.text(0.012, 0.97, "\n".join(lines) or "Nothing failed.", va="top", ha="left", size=9, linespacing=1.5)
     return picture

@@ -21,28 +21,8 @@ from lstm_trt.config.configuration import ARRIVALS, WAITS
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import short_number
 from lstm_trt.plots import points as data
-from lstm_trt.plots.style import (
-    BACKGROUND,
-    DASHES,
-    DEADLINE,
-    GREY,
-    MARKERS,
-    Picture,
-    handles_of,
-    kind_colors,
-    legend_below,
-    log_ticks,
-    multiple,
-    number,
-    percent,
-    plain,
-    set_ticks,
-    sheet,
-    style,
-    whole,
-    whole_range,
-    with_micro,
-)
+from lstm_trt.plots import style
+from lstm_trt.plots.style import GREY, Picture, multiple, number, percent, whole
 from lstm_trt.plots.trials import cluster_looks
 from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group, Sample
@@ -98,7 +78,7 @@ def share_axis(ax: Axes, least: float) -> None:
     """Set up a logarithmic y axis with the share of trials, down to about `least`."""
     ax.set_yscale("log")
     ax.set_ylim(0.5 * least, 1.5)
-    set_ticks(ax.yaxis, 10.0 ** np.arange(-15, 1), 0.5 * least, 1.5, short_number)
+    style.set_ticks(ax.yaxis, 10.0 ** np.arange(-15, 1), 0.5 * least, 1.5, short_number)
     ax.set_ylabel("share of trials that take longer (log)")
 
 
@@ -111,7 +91,7 @@ def latency_axis(ax: Axes, numbers_us: Sequence[float], deadline_us: float | Non
     low, high = (low / room**0.5, high * room) if high / low > 1.02 else (low / 1.1, high * 1.1)
     ax.set_xscale("log")
     ax.set_xlim(low, high)
-    log_ticks(ax.xaxis, low, high)
+    style.log_ticks(ax.xaxis, low, high)
     ax.set_xlabel("latency [µs] (log)", labelpad=2)
 
 
@@ -124,7 +104,7 @@ def multiple_ticks(axis: Axis, low: float, high: float, apart: float = 0.05) -> 
     for value in sorted(steps, key=lambda value: value not in (1, 1.25, 2, 10, 100)):
         if low <= value <= high and all(abs(np.log(value / other)) > apart * np.log(high / low) for other in kept):
             kept.append(value)
-    set_ticks(axis, kept, low, high, lambda value: f"{plain(value)}×")
+    style.set_ticks(axis, kept, low, high, lambda value: f"{style.plain(value)}×")
 
 
 def tails(
@@ -145,7 +125,7 @@ def tails(
     """
     data.check_deadline(deadline_us)
     groups = list(as_runs(runs))
-    named = zip(groups, map(with_micro, names or _names(groups)), strict=True)
+    named = zip(groups, map(style.with_micro, names or _names(groups)), strict=True)
     shown = [(group, name) for group, name in named if group.n]
     if not shown:
         raise UsageError("none of these recordings has trials after warm-up")
@@ -154,8 +134,8 @@ def tails(
     several = any(len(data.rounds_of(group)) > 1 for group, _ in shown)
     lengths = {each.n for group, _ in shown for each in data.rounds_of(group)}
     notes = [
-        f"n = {whole_range(lengths)} trials per line, after warm-up. A steep drop is a cluster of slow trials; the"
-        " plateau before it shows its share.",
+        f"n = {style.whole_range(lengths)} trials per line, after warm-up. A steep drop is a cluster of slow trials;"
+        " the plateau before it shows its share.",
         "No evidence below the dotted line: an event that never occurred in n trials may still have that share"
         " (95 % confidence)." + (" One line per round." if several else ""),
         "Right: an empty step with the same arrivals, which shows the delays of the machine itself." if alone else "",
@@ -164,15 +144,14 @@ def tails(
     notes.insert(1, data.describe_systems(data.points_of(own)) if own else "")
     reach = {name: max(each.max_us / each.median_us for each in data.rounds_of(group)) for group, name in shown}
     worst = max(reach, key=reach.get)
-    with style():
-        heading = title or ("Latency tails, as multiples of the median" if relative else "Latency tails")
-        summary = f"The largest latency is {multiple(reach[worst])} the median of its round ({worst})."
-        picture, body = sheet(heading, notes, 4.1 + 0.19 * len(shown), summary=summary)
+    heading = title or ("Latency tails, as multiples of the median" if relative else "Latency tails")
+    summary = f"The largest latency is {multiple(reach[worst])} the median of its round ({worst})."
+    with style.figure(heading, notes, 4.1 + 0.19 * len(shown), summary=summary) as (picture, body):
         axes = np.atleast_1d(body.subplots(1, 2 if alone else 1, sharey=True, width_ratios=(1.7, 1) if alone else None))
         drawn = []
         for place, ((group, name), control) in enumerate(zip(shown, controls, strict=True)):
-            look = {"color": kind_colors(len(shown))[place], "marker": MARKERS[place % len(MARKERS)]}
-            look["linestyle"] = "-" if relative else DASHES[place % len(DASHES)]
+            look = {"color": style.kind_colors(len(shown))[place], "marker": style.MARKERS[place % len(style.MARKERS)]}
+            look["linestyle"] = "-" if relative else style.DASHES[place % len(style.DASHES)]
             drawn += _draw_group(axes[0], group, name, deadline_us, relative, look)
             if control is not None:
                 draw_line(axes[1], control, "_", look | {"linewidth": 1.2})
@@ -183,12 +162,12 @@ def tails(
         else:
             latency_axis(axes[0], drawn, deadline_us, 3)
             if deadline_us and axes[0].get_xlim()[0] < deadline_us < axes[0].get_xlim()[1]:
-                axes[0].axvline(deadline_us, label=f"deadline {number(deadline_us)} µs", **DEADLINE)
+                axes[0].axvline(deadline_us, label=f"deadline {number(deadline_us)} µs", **style.DEADLINE)
         if alone:
             axes[0].set_title("network", loc="left")
             axes[1].set_title("control run (empty step)", loc="left")
             latency_axis(axes[1], np.concatenate([control for control in controls if control is not None]))
-        legend_below(body, handles_of(axes[0]))
+        style.legend_below(body, style.handles_of(axes[0]))
     return picture
 
 
@@ -204,7 +183,7 @@ def _draw_group(
         misses, n = sum(int((each.latency_us > deadline_us).sum()) for each in rounds), group.n
         label += f", misses {whole(misses)} of {whole(n)} ({percent(misses / n)})"
         if relative:
-            ax.axvline(deadline_us / median_us, **{**DEADLINE, "color": look["color"]})
+            ax.axvline(deadline_us / median_us, **{**style.DEADLINE, "color": look["color"]})
     for place, each in enumerate(rounds):
         draw_line(ax, each.latency_us / unit_us, "_" if place else label, look)
     return [edge / unit_us for each in rounds for edge in (float(each.ordered_us[0]), each.max_us)]
@@ -229,7 +208,7 @@ def _evidence_lines(ax: Axes, lengths: set[int]) -> None:
         ax.axhline(evidence_share(n), color=GREY, linewidth=1.0, linestyle=(0, (1, 1.5)), zorder=1)
         place = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "ha": "left", "va": "top"}
         text = f"no evidence below this line at n = {whole(n)}"
-        look = {"size": 9, "color": "0.3", "zorder": 1.6, "bbox": BACKGROUND}
+        look = {"size": 9, "color": "0.3", "zorder": 1.6, "bbox": style.BACKGROUND}
         ax.annotate(text, (0, evidence_share(n)), (5, -2), **look, **place)
     ax.axhspan(0, evidence_share(kept[-1]), color="0.95", zorder=0)
 
@@ -354,7 +333,7 @@ def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict:
         edges = (cluster.low * pooled.median_us, cluster.high * pooled.median_us)
         ax.axvspan(*edges, 0.97, 1, color=look["color"], linewidth=0, zorder=3)
     _multiples(ax, pooled.median_us)
-    legend_below(part, handles_of(ax), ncols=2, columnspacing=1.2)
+    style.legend_below(part, style.handles_of(ax), ncols=2, columnspacing=1.2)
 
 
 def _band(ax: Axes, pooled_us: np.ndarray, confidence: float, effective_share: float) -> None:
@@ -383,9 +362,9 @@ def _deadline(ax: Axes, deadline_us: float, allowed: float) -> None:
     """Draw the deadline, and shade the region that the tail must not enter: more misses than allowed."""
     low, high = ax.get_xlim()
     deadline = f"{number(deadline_us)} µs"
-    look = {"textcoords": "offset points", "va": "top", "size": 9, "color": "black", "bbox": BACKGROUND}
+    look = {"textcoords": "offset points", "va": "top", "size": 9, "color": "black", "bbox": style.BACKGROUND}
     if low < deadline_us < high:
-        ax.axvline(deadline_us, **DEADLINE)
+        ax.axvline(deadline_us, **style.DEADLINE)
         top = ax.get_ylim()[1]
         corner = {"color": "#d55e00", "alpha": 0.13, "zorder": 0.3, "linewidth": 0}
         ax.fill_between([deadline_us, high], allowed, top, label="more misses than allowed", **corner)
@@ -405,7 +384,7 @@ def _beside_line(ax: Axes, text: str, level: float, above: bool, pooled_us: np.n
     crossed = float(np.quantile(pooled_us, 1 - min(level, 1.0), method="inverted_cdf"))
     left = level > 0.4 or np.log(crossed / low) > 0.5 * np.log(high / low)
     place = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "ha": "left" if left else "right"}
-    place |= {"va": "bottom" if above else "top", "bbox": BACKGROUND, "zorder": 1.6}
+    place |= {"va": "bottom" if above else "top", "bbox": style.BACKGROUND, "zorder": 1.6}
     ax.annotate(text, (0 if left else 1, level), (5 if left else -5, 3 if above else -3), size=9, color="0.2", **place)
 
 

@@ -18,26 +18,9 @@ from lstm_trt.analysis.outliers import BULK, TAIL
 from lstm_trt.analysis.quantiles import count_outliers, is_outlier
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import points as data
+from lstm_trt.plots import style
 from lstm_trt.plots.points import Round
-from lstm_trt.plots.style import (
-    DEADLINE,
-    GUIDES,
-    Picture,
-    count,
-    guide,
-    handles_of,
-    kind_colors,
-    legend_below,
-    log_ticks,
-    multiple,
-    number,
-    percent,
-    plain,
-    sheet,
-    size_ticks,
-    style,
-    whole,
-)
+from lstm_trt.plots.style import Picture, count, multiple, number, percent, whole
 from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Group, Sample
 
@@ -123,8 +106,10 @@ def trials_in_order(
         notes[0] += f" Only round {round_number} of {len(group.samples)} rounds."
     if group.configuration is not None:
         notes.append(data.describe_systems(data.points_of(group)))
-    with style():
-        picture, body = sheet(f"Trials in order: {group.name}" if group.name else "Trials in order", notes, 3.7)
+    with style.figure(f"Trials in order: {group.name}" if group.name else "Trials in order", notes, 3.7) as (
+        picture,
+        body,
+    ):
         draw_order(body, calls, deadline_us, outliers)
     return picture
 
@@ -201,7 +186,7 @@ def kinds_of(outliers: Outliers | None, calls: Calls) -> list[Kind]:
 
 def cluster_looks(total: int) -> list[dict]:
     """Colour and marker of each cluster, without the blue of the bulk."""
-    colors = kind_colors(total + 1)[1:]
+    colors = style.kind_colors(total + 1)[1:]
     return [{"color": colors[i], "marker": CLUSTER_MARKS[i % len(CLUSTER_MARKS)]} for i in range(total)]
 
 
@@ -218,14 +203,14 @@ def draw_order(body: SubFigure, calls: Calls, deadline_us: float | None, outlier
     _latency_axis(ax, calls, deadline_us)
     _histogram(side, timed, ax)
     low, high = ax.get_ylim()
-    for ratio in GUIDES:
+    for ratio in style.GUIDES:
         if low < ratio * timed.median_us < high:
-            guide([ax, side], ratio * timed.median_us, f"{ratio:g}×")
+            style.guide([ax, side], ratio * timed.median_us, f"{ratio:g}×")
     if deadline_us and low < deadline_us < high:
         for part in (ax, side):
-            part.axhline(deadline_us, label=f"deadline {number(deadline_us)} µs", **DEADLINE)
+            part.axhline(deadline_us, label=f"deadline {number(deadline_us)} µs", **style.DEADLINE)
     _order_axis(ax, calls)
-    legend_below(body, handles_of(ax), ncols=4, markerscale=1.8, columnspacing=1.5)
+    style.legend_below(body, style.handles_of(ax), ncols=4, markerscale=1.8, columnspacing=1.5)
 
 
 def _order_axis(ax: Axes, calls: Calls) -> None:
@@ -233,11 +218,11 @@ def _order_axis(ax: Axes, calls: Calls) -> None:
     span, rounds = max(last - first, 1), len(calls.middles)
     ax.set_xlim(first - 0.01 * span - 0.5, last + 0.01 * span + 0.5)
     if rounds == 1:
-        ax.xaxis.set_major_formatter(lambda value, _: plain(value))
+        ax.xaxis.set_major_formatter(lambda value, _: style.plain(value))
         ax.set_xlabel("trial")
         return
     names = [f"round {number}" if rounds <= 8 else str(number) for number in calls.middles]
-    size_ticks(ax.xaxis, list(calls.middles), list(calls.middles.values()), names)
+    style.size_ticks(ax.xaxis, list(calls.middles), list(calls.middles.values()), names)
     ax.grid(False, axis="x")
     ax.set_xlabel("trials in order, by round" + (" number" if rounds > 8 else ""))
 
@@ -294,11 +279,11 @@ def _latency_axis(ax: Axes, calls: Calls, deadline_us: float | None) -> None:
     if logarithmic:
         ax.set_yscale("log")
         bottom, top = low / 1.2, high * 1.3
-        log_ticks(ax.yaxis, bottom, top)
+        style.log_ticks(ax.yaxis, bottom, top)
     else:
         bottom = max(0.0, low - 0.12 * (high - low))
         top = high + 0.1 * (high - bottom)
-        ax.yaxis.set_major_formatter(lambda value, _: plain(value))
+        ax.yaxis.set_major_formatter(lambda value, _: style.plain(value))
     ax.set_ylim(bottom, top)
     ax.set_ylabel("latency [µs]" + (" (log)" if logarithmic else ""))
     above, below = warm_us[warm_us > top], warm_us[warm_us < bottom]
@@ -321,6 +306,6 @@ def _histogram(side: Axes, timed: Round, ax: Axes) -> None:
     side.barh(bins[:-1], counts, np.diff(bins), align="edge", color=BULK_COLOR, alpha=0.8, linewidth=0)
     side.set_xscale("log")
     side.set_xlim(0.5, max(counts.max(), 2) * 2)
-    side.xaxis.set_major_formatter(lambda value, _: plain(value))
+    side.xaxis.set_major_formatter(lambda value, _: style.plain(value))
     side.set_xticks([], minor=True)
     side.set_xlabel("trials (log)")

@@ -8,16 +8,9 @@ from collections.abc import Iterable
 
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import points as data
+from lstm_trt.plots import style
 from lstm_trt.plots.points import Point
-from lstm_trt.plots.style import (
-    GREY,
-    Picture,
-    columns_of,
-    kind_colors,
-    name_axes,
-    sheet,
-    style,
-)
+from lstm_trt.plots.style import GREY, Picture
 from lstm_trt.store.runs import Runs
 
 #: Height of a row of panels.
@@ -36,14 +29,13 @@ def versions(runs: Runs) -> Picture:
         raise UsageError("nothing to draw: no network was recorded with two versions of a runtime")
     drawn = [point for found in series.values() for point in found.values()]
     changes = [f"{title.replace(chr(10), ', ')}: {_ratios(found)[-1]:.2f}" for title, found in series.items()]
-    color, columns = kind_colors(1)[0], columns_of(len(series))
-    with style():
-        picture, body = sheet(
-            "Median latency by version",
-            [f"{data.describe_counts(drawn)}. Numbers: ratio to the oldest version."],
-            ROW_IN * math.ceil(len(series) / columns) + 0.4,
-            summary=f"Newest version relative to the oldest: {'; '.join(changes)}.",
-        )
+    color, columns = style.kind_colors(1)[0], style.columns_of(len(series))
+    with style.figure(
+        "Median latency by version",
+        [f"{data.describe_counts(drawn)}. Numbers: ratio to the oldest version."],
+        ROW_IN * math.ceil(len(series) / columns) + 0.4,
+        summary=f"Newest version relative to the oldest: {'; '.join(changes)}.",
+    ) as (picture, body):
         # Not `panels`: each panel has versions of its own.
         grid = body.subplots(math.ceil(len(series) / columns), columns, squeeze=False)
         axes = list(grid.flat)[: len(series)]
@@ -60,7 +52,7 @@ def versions(runs: Runs) -> Picture:
             ax.set_xlim(-0.5, len(found) - 0.5)
             ax.set_xticks(range(len(found)), found)
             ax.set_ylim(0, 1.25 * max(max(point.each_round("median_us")) for point in found.values()))
-        name_axes(axes, "version", "median latency [µs]")
+        style.name_axes(axes, "version", "median latency [µs]")
     return picture
 
 
