@@ -15,24 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lstm_trt.analysis import quantiles
 from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.causes import holm
 from lstm_trt.analysis.dependence import effective_n
 from lstm_trt.analysis.outcomes import Change, ClusterChange
 from lstm_trt.analysis.outliers import Cluster, quick
 from lstm_trt.analysis.pairing import Pairs, control_ratio, differences, pair, shared
-from lstm_trt.analysis.quantiles import (
-    DEFAULT_CONFIDENCE,
-    EFFECT,
-    ONE_PROCESS_RATIO,
-    ROUNDS,
-    check_confidence,
-    interval,
-    interval_ranks,
-    percentile,
-    ratio_rank,
-    share_of,
-)
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.labels import record_both_command
@@ -138,7 +127,11 @@ class _Band:
         """Whether the rounds of side `more` have significantly larger shares."""
         above, below = ([float(inside.mean()) for inside in self.inside[side]] for side in (more, 1 - more))
         against = sum(higher <= lower for higher in above for lower in below)
-        rank = ratio_rank(len(above), len(below), confidence) if min(len(above), len(below)) >= ROUNDS else 1
+        rank = (
+            quantiles.ratio_rank(len(above), len(below), confidence)
+            if min(len(above), len(below)) >= quantiles.ROUNDS
+            else 1
+        )
         return against < rank
 
 
@@ -179,15 +172,17 @@ def compare_percentile(
     """
     each = 1 - (1 - confidence) / 2
     ordered = [[np.sort(latency_ns) for latency_ns in side] for side in sides]
-    values = [np.array([percentile(latency_ns, share) for latency_ns in side]) for side in ordered]
+    values = [np.array([quantiles.percentile(latency_ns, share) for latency_ns in side]) for side in ordered]
     ratios = np.sort(np.divide.outer(values[1], values[0]).ravel())
     ratio = math.sqrt(ratios[(len(ratios) - 1) // 2] * ratios[len(ratios) // 2])
     m, n = len(values[0]), len(values[1])
-    rank = ratio_rank(m, n, each)
+    rank = quantiles.ratio_rank(m, n, each)
     low, high = (float(ratios[rank - 1]), float(ratios[-rank])) if rank else (None, None)
     values_us = tuple(tuple((value / 1e3).tolist()) for value in values)
-    needed = next((rounds for rounds in range(ROUNDS, 101) if ratio_rank(rounds, rounds, each)), 100)
-    if min(m, n) < ROUNDS:
+    needed = next(
+        (rounds for rounds in range(quantiles.ROUNDS, 101) if quantiles.ratio_rank(rounds, rounds, each)), 100
+    )
+    if min(m, n) < quantiles.ROUNDS:
         change, reason = _by_processes(share, sides, ordered, values, ratio, effect, confidence, machine)
     elif rank:
         change, reason = _by_rounds(low, high, effect)
@@ -222,13 +217,15 @@ def _by_processes(
     machine: float,
 ) -> tuple[Change, str]:
     """The comparison with fewer than 5 rounds per side."""
-    smallest = max(ONE_PROCESS_RATIO, 1 + effect)
+    smallest = max(quantiles.ONE_PROCESS_RATIO, 1 + effect)
     m, n = len(values[0]), len(values[1])
     rounds = f"{m} processes per side" if m == n else f"{m} and {n} processes"
     rounds = "one process per side" if m == n == 1 else rounds
     apart = max(ratio, 1 / ratio)
     if apart <= smallest:
-        inconclusive = f"a difference under {100 * (smallest - 1):.3g} % is inconclusive; record {ROUNDS} per side"
+        inconclusive = (
+            f"a difference under {100 * (smallest - 1):.3g} % is inconclusive; record {quantiles.ROUNDS} per side"
+        )
         return Change.AMBIGUOUS, f"with {rounds}, {inconclusive}"
     within = max(float(value.max() / value.min()) for value in values)
     if apart <= within:
@@ -240,7 +237,7 @@ def _by_processes(
     part = _effective_share(sides, values, share)
     lows, highs = (
         [
-            (interval(latency_ns, share, confidence, part)[end], value)
+            (quantiles.interval(latency_ns, share, confidence, part)[end], value)
             for latency_ns, value in zip(ordered[side], values[side], strict=True)
         ]
         for side, end in ((slow, 0), (1 - slow, 1))
@@ -256,7 +253,8 @@ def _by_processes(
     if apart <= needed:
         uncertain = f"and the uncertainty within each process, a ratio below {needed:.2f} is inconclusive"
         return Change.AMBIGUOUS, f"with {rounds} {uncertain}"
-    assumed = f"assumes that processes of one configuration differ by less than {100 * (ONE_PROCESS_RATIO - 1):.0f} %"
+    apart = f"{100 * (quantiles.ONE_PROCESS_RATIO - 1):.0f} %"
+    assumed = f"assumes that processes of one configuration differ by less than {apart}"
     change = Change.SLOWER if slow else Change.FASTER
     return change, f"{rounds}, with disjoint intervals and a ratio above {needed:.2f}; {assumed}"
 
@@ -328,7 +326,9 @@ class Comparison(JsonFields):
     confidence: float
 
 
-def compare_groups(a: Group, b: Group, effect: float = EFFECT, confidence: float = DEFAULT_CONFIDENCE) -> Comparison:
+def compare_groups(
+    a: Group, b: Group, effect: float = quantiles.EFFECT, confidence: float = quantiles.DEFAULT_CONFIDENCE
+) -> Comparison:
     """Compare B with A; the unit of replication is the process.
 
     With at least 5 rounds per side: FASTER or SLOWER if the interval of the ratio over rounds is
@@ -346,7 +346,7 @@ def compare_groups(a: Group, b: Group, effect: float = EFFECT, confidence: float
     Raises `UsageError` if a side has no trials, a latency is not positive, or the effect or the
     confidence is out of range.
     """
-    check_confidence(confidence)
+    quantiles.check_confidence(confidence)
     check_effect(effect)
     sides = [_timed(side) for side in (a, b)]
     tail = _tail_percentile([len(latency_ns) for side in sides for latency_ns in side], confidence)
@@ -357,7 +357,7 @@ def compare_groups(a: Group, b: Group, effect: float = EFFECT, confidence: float
         reason = f"tail: n = {least} is too small for an upper bound of p90"
         by_tail = PercentileChange(Change.AMBIGUOUS, None, None, None, ((), ()), reason, 0)
     else:
-        by_tail = compare_percentile(f"p{tail:g}", share_of(tail), sides, effect, confidence, machine)
+        by_tail = compare_percentile(f"p{tail:g}", quantiles.share_of(tail), sides, effect, confidence, machine)
     common = shared(a, b)
     reasons = [by_median.reason, by_tail.reason]
     if common:
@@ -415,7 +415,7 @@ def _timed(side: Group) -> list[np.ndarray]:
 def _tail_percentile(sizes: Sequence[int], confidence: float) -> float | None:
     """The highest of `TAIL_PERCENTILES` with an exact upper bound in every process."""
     for value in TAIL_PERCENTILES:
-        if all(interval_ranks(n, share_of(value), confidence)[1] is not None for n in set(sizes)):
+        if all(quantiles.interval_ranks(n, quantiles.share_of(value), confidence)[1] is not None for n in set(sizes)):
             return value
     return None
 
@@ -483,7 +483,9 @@ class Comparisons(Answers):
         )
 
 
-def compare(a: Any, b: Any, effect: float = EFFECT, confidence: float = DEFAULT_CONFIDENCE) -> Comparisons:
+def compare(
+    a: Any, b: Any, effect: float = quantiles.EFFECT, confidence: float = quantiles.DEFAULT_CONFIDENCE
+) -> Comparisons:
     """Compare each configuration of B with the matching one of A (see `pairing.py`).
 
     `a` and `b`: results of `load`, or paths, recordings or groups. `effect` is the smallest relative difference that
@@ -491,7 +493,7 @@ def compare(a: Any, b: Any, effect: float = EFFECT, confidence: float = DEFAULT_
     Raises `UsageError` if an argument is out of range, a configuration has fewer than 2 trials after warm-up, or no
     configurations match.
     """
-    check_confidence(confidence)
+    quantiles.check_confidence(confidence)
     check_effect(effect)
     a, b = runs_to_judge(a), runs_to_judge(b)
     pairs = pair(a, b)

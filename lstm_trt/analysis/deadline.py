@@ -23,18 +23,6 @@ from lstm_trt.analysis import quantiles
 from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.dependence import LEVEL_TRIALS, Dependence, assess
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
-from lstm_trt.analysis.quantiles import (
-    DEFAULT_CONFIDENCE,
-    LONGEST,
-    check_confidence,
-    interval,
-    proves_above,
-    proves_below,
-    rate_bounds,
-    share_of,
-    trials_for,
-    trials_for_share,
-)
 from lstm_trt.analysis.segments import SAME_LEVEL, find_segments
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields
@@ -144,14 +132,14 @@ def rounds_of(
     reasons = [
         f"round {sample.round} alone misses more than allowed: {len(late)} of {len(latency_ns)}"
         for sample, latency_ns, late in zip(samples, timed, misses, strict=True)
-        if len(samples) > 1 and proves_above(len(late), len(latency_ns), allowed, each_round)
+        if len(samples) > 1 and quantiles.proves_above(len(late), len(latency_ns), allowed, each_round)
     ]
     for sample, latency_ns, late, course in zip(samples, timed, misses, found, strict=True):
         of_round = f" of round {sample.round}" if len(timed) > 1 else ""
         for segment in course.segments[1:]:
             inside = int(np.searchsorted(late, segment.stop) - np.searchsorted(late, segment.start))
             length = segment.stop - segment.start
-            if proves_above(inside, length, allowed, each):
+            if quantiles.proves_above(inside, length, allowed, each):
                 trials = f"trials {segment.start + 1} to {segment.stop}{of_round}"
                 reasons.append(f"{trials} alone miss more than allowed: {inside} of {length}")
         if course.steady_state in (SteadyState.SLOWDOWN, SteadyState.NONE) and course.drift > SAME_LEVEL:
@@ -257,7 +245,7 @@ class Verdicts(Answers):
 
 
 def verdict(
-    runs: Any, deadline_us: float, percentile: str | float = "99.9", confidence: float = DEFAULT_CONFIDENCE
+    runs: Any, deadline_us: float, percentile: str | float = "99.9", confidence: float = quantiles.DEFAULT_CONFIDENCE
 ) -> Verdicts:
     """Test whether a percentile of the latency of each configuration meets the deadline, at this confidence.
 
@@ -297,7 +285,7 @@ def judge(
     samples: Sequence[Sample],
     deadline_us: float,
     percentile: str | float = "99.9",
-    confidence: float = DEFAULT_CONFIDENCE,
+    confidence: float = quantiles.DEFAULT_CONFIDENCE,
 ) -> Verdict:
     """Test whether the percentile of the latency of all samples (one per process) meets the deadline.
 
@@ -324,7 +312,7 @@ def judge(
     dependence = assess(timed, misses, float(allowed))
     effective_n = max(1, math.floor(n * dependence.factor + 1e-9))
     effective_misses = min(effective_n, math.ceil(missed * dependence.factor - 1e-9))
-    stays = independent != Outcome.MET or proves_below(effective_misses, effective_n, allowed, confidence)
+    stays = independent != Outcome.MET or quantiles.proves_below(effective_misses, effective_n, allowed, confidence)
     effective = independent if stays else Outcome.NOT_ENOUGH_EVIDENCE
     reasons = []
     if not stays:
@@ -334,7 +322,7 @@ def judge(
     reasons += doubts if independent == Outcome.MET else []
     verdict = Outcome.NOT_ENOUGH_EVIDENCE if independent == Outcome.MET and reasons else independent
 
-    needed = trials_for_share(missed, n, allowed, confidence)
+    needed = quantiles.trials_for_share(missed, n, allowed, confidence)
     if dependence.at_deadline and needed is not None and effective == Outcome.NOT_ENOUGH_EVIDENCE:
         effectively = _repeated(timed, misses, needed, allowed, confidence)
     else:
@@ -344,9 +332,9 @@ def judge(
         effectively = _trials_if_dependent(needed, missed, n, factor, allowed, confidence)
     if verdict == Outcome.NOT_ENOUGH_EVIDENCE and (effectively is None or independent == verdict):
         reasons.append(_missing(missed, n, allowed, needed, effectively, dependence.how))
-    low, high = rate_bounds(missed, n, confidence)
+    low, high = quantiles.rate_bounds(missed, n, confidence)
     ordered_us = np.sort(np.concatenate(timed)) / 1e3
-    least_us, most_us = interval(ordered_us, share, 2 * confidence - 1, effective_n / n)
+    least_us, most_us = quantiles.interval(ordered_us, share, 2 * confidence - 1, effective_n / n)
     return Verdict(
         verdict=verdict,
         n=n,
@@ -359,8 +347,8 @@ def judge(
         percentile_us=quantiles.percentile(ordered_us, share),
         percentile_low_us=least_us,
         percentile_high_us=most_us,
-        certifies=100 * (1 - rate_bounds(effective_misses, effective_n, confidence)[1]),
-        max_certifies=100 * (1 - rate_bounds(0, effective_n, confidence)[1]),
+        certifies=100 * (1 - quantiles.rate_bounds(effective_misses, effective_n, confidence)[1]),
+        max_certifies=100 * (1 - quantiles.rate_bounds(0, effective_n, confidence)[1]),
         miss_rate_low=low,
         miss_rate_high=high,
         trials_needed=effectively,
@@ -377,11 +365,14 @@ def judge(
 
 
 def failed(
-    reason: object, deadline_us: float, percentile: str | float = "99.9", confidence: float = DEFAULT_CONFIDENCE
+    reason: object,
+    deadline_us: float,
+    percentile: str | float = "99.9",
+    confidence: float = quantiles.DEFAULT_CONFIDENCE,
 ) -> Verdict:
     """The verdict for a configuration without trials: NOT ENOUGH EVIDENCE, with the reason."""
     deadline_us, share, confidence = check_question(deadline_us, percentile, confidence)
-    clean = trials_for_share(0, 1, 1 - share, confidence)
+    clean = quantiles.trials_for_share(0, 1, 1 - share, confidence)
     return Verdict(
         deadline_us=deadline_us,
         percentile=float(100 * share),
@@ -399,12 +390,12 @@ def exit_status(verdicts: Iterable[str]) -> int:
     return EXIT_STATUS[next((outcome for outcome in worst_first if outcome in found), Outcome.MET)]
 
 
-def evidence_percentile(n: int, confidence: float = DEFAULT_CONFIDENCE) -> str | None:
+def evidence_percentile(n: int, confidence: float = quantiles.DEFAULT_CONFIDENCE) -> str | None:
     """The highest of 99, 99.9, 99.99, 99.999 that n trials without a miss prove; None below 299 trials at 95 %."""
     proven = [
         percentile
         for percentile in ("99", "99.9", "99.99", "99.999")
-        if proves_below(0, n, 1 - share_of(percentile), confidence)
+        if quantiles.proves_below(0, n, 1 - quantiles.share_of(percentile), confidence)
     ]
     return proven[-1] if proven else None
 
@@ -417,13 +408,13 @@ def check_question(deadline_us: float, percentile: str | float, confidence: floa
         raise UsageError(f"the deadline must be a positive time in us, not {deadline_us!r}") from None
     if not (math.isfinite(deadline) and deadline > 0):
         raise UsageError(f"the deadline must be a positive time in us, not {deadline:g}")
-    return deadline, share_of(percentile), check_confidence(confidence)
+    return deadline, quantiles.share_of(percentile), quantiles.check_confidence(confidence)
 
 
 def _decide(misses: int, n: int, allowed: Fraction, confidence: float) -> Outcome:
-    if proves_below(misses, n, allowed, confidence):
+    if quantiles.proves_below(misses, n, allowed, confidence):
         return Outcome.MET
-    return Outcome.MISSED if proves_above(misses, n, allowed, confidence) else Outcome.NOT_ENOUGH_EVIDENCE
+    return Outcome.MISSED if quantiles.proves_above(misses, n, allowed, confidence) else Outcome.NOT_ENOUGH_EVIDENCE
 
 
 def _trials_if_dependent(
@@ -433,9 +424,9 @@ def _trials_if_dependent(
     if needed is None or factor == 1:
         return needed
     trials = math.ceil(needed / factor)
-    while trials <= LONGEST:
+    while trials <= quantiles.LONGEST:
         expected = math.ceil(factor * -(-trials * misses // n) - 1e-9)
-        least = math.ceil(trials_for(expected, allowed, confidence) / factor)
+        least = math.ceil(quantiles.trials_for(expected, allowed, confidence) / factor)
         if least <= trials:
             return trials
         trials = least
@@ -452,10 +443,10 @@ def _repeated(
     """
     n, missed = sum(map(len, timed)), sum(map(len, misses))
     times = -(-least // n)
-    while times * n <= LONGEST:
+    while times * n <= quantiles.LONGEST:
         factor = assess(timed, misses, float(allowed), times).factor
         events, trials = math.ceil(times * missed * factor - 1e-9), math.floor(times * n * factor + 1e-9)
-        if proves_below(events, trials, allowed, confidence):
+        if quantiles.proves_below(events, trials, allowed, confidence):
             return times * n
         times += max(1, times // 10)
     return None

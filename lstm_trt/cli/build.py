@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lstm_trt.cli.common import field_arguments, given, print_json, shape_of, warn
+from lstm_trt.cli import common
 from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import FIELDS, LstmShape
@@ -25,7 +25,7 @@ _RANGES = ("sequence", "batch")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `build`."""
-    field_arguments(parser, LstmShape)
+    common.field_arguments(parser, LstmShape)
     add = parser.add_argument
     add("--onnx", type=Path, metavar="FILE", help="build this ONNX file instead of a network of given sizes")
     runtime = "TensorRT for RTX, or TensorRT for the GPU of this machine (default %(default)s)"
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run `build`; returns the exit status."""
     if arguments.out is None and not arguments.layers_table:
         raise UsageError("--out is missing: give a folder, or --layers-table to only print the table")
-    sizes = given(arguments, LstmShape)
+    sizes = common.given(arguments, LstmShape)
     if arguments.onnx is not None and sizes:
         raise UsageError(f"--onnx and --{next(iter(sizes))} exclude each other: give an ONNX file or sizes")
     options = EngineOptions(
@@ -69,15 +69,15 @@ def run(arguments: argparse.Namespace) -> int:
         profile=_profile(arguments),
         detailed=True,
     )
-    engine = build_engine(arguments.onnx or shape_of(arguments, "--onnx FILE"), options, seed=arguments.seed)
+    engine = build_engine(arguments.onnx or common.shape_of(arguments, "--onnx FILE"), options, seed=arguments.seed)
     files = [] if arguments.out is None else engine.write(arguments.out)
     if arguments.format == "json":
-        print_json({"files": [str(path) for path in files], "cached": engine.cached, **engine.information})
+        common.print_json({"files": [str(path) for path in files], "cached": engine.cached, **engine.information})
         return 0
     show(engine)
     for path in files:
         print(path)
-    warn(engine.information["warnings"])
+    common.warn(engine.information["warnings"])
     if arguments.layers_table:
         show("\n".join(layers.render(engine.information["layers"])))
     return 0
@@ -92,6 +92,6 @@ def _profile(arguments: argparse.Namespace) -> Profile | None:
         for axis, given in ranges.items():
             if given:
                 setattr(arguments, axis, given[1])
-        shape = shape_of(arguments, "--onnx FILE")
+        shape = common.shape_of(arguments, "--onnx FILE")
         ranges = {axis: given or [getattr(shape, axis)] * 3 for axis, given in ranges.items()}
     return Profile(**ranges)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lstm_trt.analysis.compare import check_effect, compare
 from lstm_trt.analysis.quantiles import check_confidence
-from lstm_trt.cli.common import PATH_HELP, comparison_arguments, load_sides, print_answer, table_arguments
+from lstm_trt.cli import common
 
 EXAMPLE = (
     "lstm-trt compare before after\n"
@@ -18,16 +18,16 @@ EXAMPLE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `compare`."""
-    parser.add_argument("a", type=Path, metavar="A", help=PATH_HELP)
+    parser.add_argument("a", type=Path, metavar="A", help=common.PATH_HELP)
     parser.add_argument("b", type=Path, metavar="B", help="second recordings or table, compared with A")
-    comparison_arguments(parser)
-    table_arguments(parser)
+    common.comparison_arguments(parser)
+    common.table_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `compare`; returns 0 SAME or FASTER, 1 SLOWER, 3 AMBIGUOUS; of several the worst, SLOWER first."""
     check_confidence(arguments.confidence)
     check_effect(arguments.effect)
-    answers = compare(*load_sides(arguments, arguments.a, arguments.b), arguments.effect, arguments.confidence)
-    print_answer(answers, arguments.format, answers.warnings)
+    answers = compare(*common.load_sides(arguments, arguments.a, arguments.b), arguments.effect, arguments.confidence)
+    common.print_answer(answers, arguments.format, answers.warnings)
     return answers.exit_status

@@ -7,24 +7,26 @@ import argparse
 from lstm_trt import plots
 from lstm_trt.analysis.outliers import outliers
 from lstm_trt.analysis.text.outliers import AT_LENGTH
-from lstm_trt.cli.common import figure_arguments, load_runs, path_argument, print_answer, print_files, table_arguments
+from lstm_trt.cli import common
 
 EXAMPLE = "lstm-trt outliers recordings\n  lstm-trt outliers times.csv --column latency_us --group-by hidden"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `outliers`."""
-    path_argument(parser)
-    figure_arguments(parser, "draw the latency tail and the trials in order into this folder")
-    table_arguments(parser)
+    common.path_argument(parser)
+    common.figure_arguments(parser, "draw the latency tail and the trials in order into this folder")
+    common.table_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `outliers`; returns the exit status."""
-    runs = load_runs(arguments, arguments.path)
+    runs = common.load_runs(arguments, arguments.path)
     short = len(runs) > AT_LENGTH and arguments.format != "json" and not arguments.figures
     answers = outliers(runs, causes=not short)  # the short form shows no causes and periods
-    print_answer(answers, arguments.format, answers.warnings)
+    common.print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:
-        print_files(plots.draw_outliers(answers.runs, answers.answers, arguments.figures, formats=arguments.formats))
+        common.print_files(
+            plots.draw_outliers(answers.runs, answers.answers, arguments.figures, formats=arguments.formats)
+        )
     return 0

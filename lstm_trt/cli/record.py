@@ -8,20 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lstm_trt.cli.common import (
-    RUNTIME_HELP,
-    one_workload,
-    options_of,
-    print_answer,
-    print_json,
-    print_progress,
-    protocol_of,
-    runtime_arguments,
-    stopped,
-    wait_argument,
-    warn,
-    workload_arguments,
-)
+from lstm_trt.cli import common
 from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count, duration, latency
@@ -43,25 +30,25 @@ EXAMPLE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `record`."""
-    workload_arguments(parser)
+    common.workload_arguments(parser)
     add = parser.add_argument
-    add("--runtime", metavar="NAME", help=f"{RUNTIME_HELP} (default onnxruntime)")
-    runtime_arguments(parser)
+    add("--runtime", metavar="NAME", help=f"{common.RUNTIME_HELP} (default onnxruntime)")
+    common.runtime_arguments(parser)
     length = "recording time (90s, 10m, 3h, 1h30m) instead of a number of trials; resumes if interrupted"
     add("--for", dest="for_time", metavar="TIME", help=length)
     control = "do not also time an empty step, which measures the delays of the machine itself"
     add("--no-control", dest="control", action="store_false", help=control)
-    wait_argument(parser)
+    common.wait_argument(parser)
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the recording")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `record`; returns the exit status."""
-    workload = one_workload(arguments)
+    workload = common.one_workload(arguments)
     settings = {
         "runtime": arguments.runtime,
-        "protocol": protocol_of(arguments),
-        "options": options_of(arguments),
+        "protocol": common.protocol_of(arguments),
+        "options": common.options_of(arguments),
         "mode": arguments.mode,
         "control": arguments.control,
         "wait": not arguments.no_wait,
@@ -83,14 +70,14 @@ def run(arguments: argparse.Namespace) -> int:
         done = soak.soak(workload, soak.seconds_of(arguments.for_time), **settings)
     except KeyboardInterrupt:
         progress.end_line()
-        return stopped(arguments.given, "parts already written are kept; ")
-    print_answer(done, arguments.format, done.warnings)
+        return common.stopped(arguments.given, "parts already written are kept; ")
+    common.print_answer(done, arguments.format, done.warnings)
     return 0
 
 
 def _record(arguments: argparse.Namespace, recording: Recording) -> int:
     """Print the main numbers of one recording, its control run, what a NaN does, and its path."""
-    warn(recording.provenance["warnings"])
+    common.warn(recording.provenance["warnings"])
     path = files.make_folder(arguments.out) / recording.file_name
     control, clock = recording.provenance["control"], recording.provenance["clock"]
     nan = recording.provenance["parity"]["nan_reaches_output"]
@@ -99,7 +86,7 @@ def _record(arguments: argparse.Namespace, recording: Recording) -> int:
 
         (row,), warnings = summarize([recording]), recording.provenance["warnings"]
         described = {"control": control, "clock": clock, "nan_reaches_output": nan, "warnings": warnings}
-        print_json({"path": str(path), "summary": row.as_dict(), **described})
+        common.print_json({"path": str(path), "summary": row.as_dict(), **described})
         return 0
     show(latencies_text(recording))
     for text in (control_text(control) if control else "", clock_text(clock), nan_text(nan) * (nan is False)):
@@ -129,19 +116,19 @@ class _Progress:
     def __call__(self, event: dict) -> None:
         match event["event"]:
             case "floor" if "missing" in event:
-                print_progress(f"{self._name}: no roofline bound: {event['missing']}")
+                common.print_progress(f"{self._name}: no roofline bound: {event['missing']}")
             case "floor":
-                print_progress(f"{self._name}: roofline bound {latency(event['floor_ns'] / 1e3, 3)}")
+                common.print_progress(f"{self._name}: roofline bound {latency(event['floor_ns'] / 1e3, 3)}")
             case "progress":
                 self._rewrite(f"{event['done']}/{event['total']} trials")
                 if event["done"] >= event["total"]:
                     self.end_line()
             case "waiting":
-                print_progress(f"{self._name} {pool.waiting_text(event)}")
+                common.print_progress(f"{self._name} {pool.waiting_text(event)}")
             case "rest":
                 elapsed, left = duration(event["elapsed_s"]), duration(event["asked_s"])
                 interrupted = f"round {event['continues']} was interrupted after {elapsed}"
-                print_progress(f"{interrupted}: recording the remaining {left} as round {event['round']}")
+                common.print_progress(f"{interrupted}: recording the remaining {left} as round {event['round']}")
             case "soak":
                 left = duration(event["asked_s"] - event["elapsed_s"])
                 self._rewrite(f"{event['trials']} trials, {count(event['parts'], 'part')} written, {left} left")

@@ -6,7 +6,7 @@ import argparse
 
 from lstm_trt import plots
 from lstm_trt.analysis.scaling import scaling
-from lstm_trt.cli.common import figure_arguments, path_argument, print_answer, print_files, renames, table_arguments
+from lstm_trt.cli import common
 
 EXAMPLE = 'lstm-trt scaling table.csv --rename "Num LSTM layers=layers" "Average time (s)=latency_s" --format json'
 
@@ -18,18 +18,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "recordings (file or folder), or a CSV or Parquet table with columns layers, hidden, sequence, batch and"
         " latency_us (or _ns, _ms, _s); columns such as runtime and device_name distinguish systems"
     )
-    path_argument(parser, path)
+    common.path_argument(parser, path)
     ratio = "list larger networks that are faster from this ratio slower / faster on (default %(default)g: all)"
     add("--min-ratio", type=float, default=1.0, metavar="R", help=ratio)
-    figure_arguments(parser, "draw the figures into this folder")
-    table_arguments(parser, grouped=False)
+    common.figure_arguments(parser, "draw the figures into this folder")
+    common.table_arguments(parser, grouped=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `scaling`; returns the exit status."""
-    names = renames(arguments.rename)
+    names = common.renames(arguments.rename)
     answers = scaling(arguments.path, arguments.min_ratio, names, arguments.column, arguments.unit)
-    print_answer(answers, arguments.format, answers.warnings)
+    common.print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:
-        print_files(plots.draw_scaling(answers.findings, arguments.figures, formats=arguments.formats))
+        common.print_files(plots.draw_scaling(answers.findings, arguments.figures, formats=arguments.formats))
     return 0

@@ -6,15 +6,7 @@ import argparse
 
 from lstm_trt import plots
 from lstm_trt.analysis.summary import summarize
-from lstm_trt.cli.common import (
-    deadline_argument,
-    figure_arguments,
-    load_runs,
-    path_argument,
-    print_answer,
-    print_files,
-    table_arguments,
-)
+from lstm_trt.cli import common
 from lstm_trt.config.errors import UsageError
 
 EXAMPLE = (
@@ -28,20 +20,20 @@ FORMATS = ("table", "csv", "json")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `summarize`."""
     add = parser.add_argument
-    path_argument(parser)
+    common.path_argument(parser)
     add("--by-round", action="store_true", help="one row per round (one recording in its own process)")
-    figure_arguments(parser, "draw the figures into this folder")
-    deadline_argument(parser, "deadline to show in the figures")
-    table_arguments(parser)
+    common.figure_arguments(parser, "draw the figures into this folder")
+    common.deadline_argument(parser, "deadline to show in the figures")
+    common.table_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `summarize`; returns the exit status."""
-    runs = load_runs(arguments, arguments.path)
+    runs = common.load_runs(arguments, arguments.path)
     if arguments.figures and not runs.own:
         raise UsageError(f"--figures needs recordings made by lstm-trt, but {runs.source} is a table: remove it")
     answers = summarize(runs, arguments.by_round)
-    print_answer(answers, arguments.format, answers.warnings)
+    common.print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:
-        print_files(plots.draw_sweep(runs, arguments.figures, arguments.deadline_us, formats=arguments.formats))
+        common.print_files(plots.draw_sweep(runs, arguments.figures, arguments.deadline_us, formats=arguments.formats))
     return 0

@@ -6,16 +6,7 @@ import argparse
 
 from lstm_trt import plots
 from lstm_trt.analysis.deadline import check_question, verdict
-from lstm_trt.cli.common import (
-    confidence_argument,
-    deadline_argument,
-    figure_arguments,
-    load_runs,
-    path_argument,
-    print_answer,
-    print_files,
-    table_arguments,
-)
+from lstm_trt.cli import common
 
 EXAMPLE = (
     "lstm-trt verdict recordings --deadline-us 1000 --percentile 99.9 --confidence 0.95\n"
@@ -27,21 +18,23 @@ EXAMPLE = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `verdict`."""
     add = parser.add_argument
-    path_argument(parser)
-    deadline_argument(parser, "deadline in microseconds; a longer latency is a miss", required=True)
+    common.path_argument(parser)
+    common.deadline_argument(parser, "deadline in microseconds; a longer latency is a miss", required=True)
     percentile = "percentile that must meet the deadline (default %(default)s)"
     add("--percentile", default="99.9", metavar="P", help=percentile)
-    confidence_argument(parser, "confidence of the verdict")
-    figure_arguments(parser, "draw a report page per configuration into this folder")
-    table_arguments(parser)
+    common.confidence_argument(parser, "confidence of the verdict")
+    common.figure_arguments(parser, "draw a report page per configuration into this folder")
+    common.table_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `verdict`; returns 0 MET, 1 MISSED, 3 NOT ENOUGH EVIDENCE; of several the worst, MISSED first."""
     question = (arguments.deadline_us, arguments.percentile, arguments.confidence)
     check_question(*question)  # before the recordings are loaded, which may take long
-    answers = verdict(load_runs(arguments, arguments.path), *question)
-    print_answer(answers, arguments.format, answers.warnings)
+    answers = verdict(common.load_runs(arguments, arguments.path), *question)
+    common.print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:
-        print_files(plots.draw_verdicts(answers.runs, answers.answers, arguments.figures, formats=arguments.formats))
+        common.print_files(
+            plots.draw_verdicts(answers.runs, answers.answers, arguments.figures, formats=arguments.formats)
+        )
     return answers.exit_status

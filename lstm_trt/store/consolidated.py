@@ -11,19 +11,8 @@ import numpy as np
 from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import StoreError, UnknownConfiguration
 from lstm_trt.config.workload import AXES
+from lstm_trt.store import schema
 from lstm_trt.store.files import configuration_of, described_by, opened, wanted
-from lstm_trt.store.schema import (
-    METADATA_KEY,
-    SCHEMA_VERSION,
-    Failure,
-    Recording,
-    arrow_arrays,
-    arrow_schema,
-    as_written,
-    numpy_columns,
-    numpy_control,
-    validate,
-)
 
 TRIALS_FILE, CONFIGS_FILE = "trials.parquet", "configs.parquet"
 
@@ -65,7 +54,7 @@ def read_pair(
     known: set[tuple[str, int]],
     columns: Collection[str] | None = None,
     skipped: list[UnknownConfiguration] | None = None,
-) -> Iterator[Recording | Failure]:
+) -> Iterator[schema.Recording | schema.Failure]:
     """Recordings and failures of a consolidated pair, except those of the (config_id, round) in `known`.
 
     Raises `StoreError` if a file is damaged or the two files do not belong together. Rows of a newer version raise
@@ -75,8 +64,8 @@ def read_pair(
 
     def load(path: Path) -> tuple:
         file = pq.ParquetFile(path, page_checksum_verification=True)
-        schema = file.schema_arrow
-        return file, described_by(schema.metadata, path), wanted(columns, schema.names)
+        types = file.schema_arrow
+        return file, described_by(types.metadata, path), wanted(columns, types.names)
 
     apart = f"{folder}: {TRIALS_FILE} and {CONFIGS_FILE} do not belong together; consolidate again"
     rows, described = read_configs(folder)
@@ -94,7 +83,7 @@ def read_pair(
             configuration = configuration_of(json.loads(row["configuration"]), folder / CONFIGS_FILE)
             provenance, failure = json.loads(row["provenance"]), None
             if row["status"] != "ok":
-                failure = Failure(configuration, row["round"], row["stage"], row["reason"], provenance)
+                failure = schema.Failure(configuration, row["round"], row["stage"], row["reason"], provenance)
             elif None in (row["row_group"], row["first_row"], row["rows"]):
                 raise ValueError(f"row_group, first_row or rows of {row['config_id']} is missing")
         except UnknownConfiguration as error:
@@ -110,24 +99,26 @@ def read_pair(
         if row["row_group"] != current:
             current = row["row_group"]
             table = opened(
-                folder / TRIALS_FILE, lambda _, group=current: as_written(trials.read_row_group(group, names))
+                folder / TRIALS_FILE, lambda _, group=current: schema.as_written(trials.read_row_group(group, names))
             )
         first, length = row["first_row"], row["rows"]
         if not 0 <= first <= first + length <= len(table):
             raise StoreError(apart)
         part = table.slice(first, length)
-        recording = Recording(
+        recording = schema.Recording(
             configuration,
             row["round"],
-            numpy_columns(part, folder / TRIALS_FILE, columns),
+            schema.numpy_columns(part, folder / TRIALS_FILE, columns),
             provenance,
-            numpy_control(part, folder / TRIALS_FILE),
+            schema.numpy_control(part, folder / TRIALS_FILE),
         )
-        validate(recording, folder / TRIALS_FILE, columns)
+        schema.validate(recording, folder / TRIALS_FILE, columns)
         yield recording
 
 
-def consolidate(items: Iterable[Recording | Failure], folder: Path, group_rows: int = 200_000) -> tuple[int, int]:
+def consolidate(
+    items: Iterable[schema.Recording | schema.Failure], folder: Path, group_rows: int = 200_000
+) -> tuple[int, int]:
     """Write `trials.parquet` and `configs.parquet` into `folder`; returns (recordings, failures).
 
     Memory use is one row group of about `group_rows` trials, or one recording if that is longer. Both files carry the
@@ -138,14 +129,14 @@ def consolidate(items: Iterable[Recording | Failure], folder: Path, group_rows: 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    described = {"schema_version": SCHEMA_VERSION, "pair": secrets.token_hex(8)}
-    metadata = {METADATA_KEY: canonical_json(described).encode()}
-    schema = pa.schema([("config_id", pa.string()), ("round", pa.int64()), *arrow_schema()], metadata=metadata)
+    described = {"schema_version": schema.SCHEMA_VERSION, "pair": secrets.token_hex(8)}
+    metadata = {schema.METADATA_KEY: canonical_json(described).encode()}
+    types = pa.schema([("config_id", pa.string()), ("round", pa.int64()), *schema.arrow_schema()], metadata=metadata)
     temporary = [folder / f".{name}.{secrets.token_hex(8)}.tmp" for name in (TRIALS_FILE, CONFIGS_FILE)]
     rows: list[dict] = []
     pending, pending_rows, group, failures = [], 0, 0, 0
     try:
-        with pq.ParquetWriter(temporary[0], schema, compression="zstd", write_page_checksum=True) as writer:
+        with pq.ParquetWriter(temporary[0], types, compression="zstd", write_page_checksum=True) as writer:
 
             def flush() -> None:
                 nonlocal pending, pending_rows, group
@@ -171,14 +162,14 @@ def consolidate(items: Iterable[Recording | Failure], folder: Path, group_rows: 
                     "configuration": canonical_json(config.as_dict()),
                     "provenance": canonical_json(item.provenance),
                 }
-                if isinstance(item, Failure):
+                if isinstance(item, schema.Failure):
                     failures += 1
                     row.update(status="failed", stage=item.stage, reason=item.reason)
                 else:
                     count = len(item.columns["trial"])
                     row.update(row_group=group, first_row=pending_rows, rows=count)
                     arrays = [pa.array([config.id] * count), pa.array(np.full(count, item.round, np.int64))]
-                    pending.append(pa.Table.from_arrays([*arrays, *arrow_arrays(item)], schema=schema))
+                    pending.append(pa.Table.from_arrays([*arrays, *schema.arrow_arrays(item)], schema=types))
                     pending_rows += count
                 rows.append(row)
                 if pending_rows >= group_rows:

@@ -14,20 +14,7 @@ from typing import Any
 
 from lstm_trt.config.configuration import Configuration, canonical_json
 from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError, file_errors, first_line
-from lstm_trt.store.schema import (
-    COLUMNS,
-    CONTROL_COLUMNS,
-    METADATA_KEY,
-    SCHEMA_VERSION,
-    Failure,
-    Recording,
-    arrow_arrays,
-    arrow_schema,
-    as_written,
-    numpy_columns,
-    numpy_control,
-    validate,
-)
+from lstm_trt.store import schema
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -47,7 +34,7 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
-def write(recording: Recording, folder: Path) -> Path:
+def write(recording: schema.Recording, folder: Path) -> Path:
     """Write `<id>-r<round>.parquet` (or `-r<round>-p<part>`) into `folder`, atomically.
 
     Raises `StoreError` if the disk is full or the folder is not writable; an older file is then kept.
@@ -55,9 +42,9 @@ def write(recording: Recording, folder: Path) -> Path:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    validate(recording, "the recording")
+    schema.validate(recording, "the recording")
     described = {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": schema.SCHEMA_VERSION,
         "configuration": recording.configuration.as_dict(),
         "config_id": recording.configuration.id,
         "round": recording.round,
@@ -65,17 +52,17 @@ def write(recording: Recording, folder: Path) -> Path:
     }
     if recording.part is not None:
         described |= {"part": recording.part, "last": recording.provenance["soak"]["last"]}
-    schema = arrow_schema().with_metadata({METADATA_KEY: canonical_json(described).encode()})
+    types = schema.arrow_schema().with_metadata({schema.METADATA_KEY: canonical_json(described).encode()})
     sink = pa.BufferOutputStream()
-    table = pa.Table.from_arrays(arrow_arrays(recording), schema=schema)
+    table = pa.Table.from_arrays(schema.arrow_arrays(recording), schema=types)
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     return put(folder / recording.file_name, sink.getvalue().to_pybytes())
 
 
-def write_failure(failure: Failure, folder: Path) -> Path:
+def write_failure(failure: schema.Failure, folder: Path) -> Path:
     """Write `<id>-r<round>.failure.json`; raises `StoreError` as `write` does."""
     described = {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": schema.SCHEMA_VERSION,
         "status": "failed",
         "stage": failure.stage,
         "reason": failure.reason,
@@ -89,7 +76,7 @@ def write_failure(failure: Failure, folder: Path) -> Path:
 
 def forget_failure(configuration: Configuration, round: int, folder: Path) -> None:
     """Delete the failure row of a configuration that has now been recorded in this round."""
-    (folder / Failure(configuration, round, "", "").file_name).unlink(missing_ok=True)
+    (folder / schema.Failure(configuration, round, "", "").file_name).unlink(missing_ok=True)
 
 
 def put(path: Path, content: bytes) -> Path:
@@ -109,7 +96,7 @@ def make_folder(folder: Path) -> Path:
     return folder
 
 
-def read(path: Path, columns: Collection[str] | None = None) -> Recording:
+def read(path: Path, columns: Collection[str] | None = None) -> schema.Recording:
     """Read a recording, or a part of a long one; only the `columns` that are named, by default all.
 
     Raises `StoreError` if the file is damaged or not a recording, `UnknownConfiguration` if a newer version wrote it.
@@ -118,7 +105,7 @@ def read(path: Path, columns: Collection[str] | None = None) -> Recording:
 
     def load(path: Path):
         file = pq.ParquetFile(path, page_checksum_verification=True)
-        return as_written(file.read(wanted(columns, file.schema_arrow.names)))
+        return schema.as_written(file.read(wanted(columns, file.schema_arrow.names)))
 
     table = opened(path, load)
     described = described_by(table.schema.metadata, path)
@@ -126,17 +113,17 @@ def read(path: Path, columns: Collection[str] | None = None) -> Recording:
         for name, kind in (("round", int), ("provenance", dict), ("part", int | None)):
             if not isinstance(described.get(name), kind):
                 raise StoreError(f"{path}: the metadata has no valid {name}")
-        recording = Recording(
+        recording = schema.Recording(
             configuration=configuration_of(described["configuration"], path),
             round=described["round"],
-            columns=numpy_columns(table, path, columns),
+            columns=schema.numpy_columns(table, path, columns),
             provenance=described["provenance"],
-            control=numpy_control(table, path),
+            control=schema.numpy_control(table, path),
             part=described.get("part"),
         )
     except KeyError as error:
         raise StoreError(f"{path}: the metadata has no {error}") from None
-    validate(recording, path, columns)
+    schema.validate(recording, path, columns)
     return recording
 
 
@@ -144,12 +131,12 @@ def wanted(columns: Collection[str] | None, present: Sequence[str]) -> list[str]
     """The columns to load: of those `present` the named ones and the control run's; None for all."""
     if columns is None:
         return None
-    if unknown := [name for name in columns if name not in COLUMNS]:
-        raise UsageError(f"a recording has no column {unknown[0]!r}: choose from {', '.join(COLUMNS)}")
-    return [name for name in present if name in columns or name in CONTROL_COLUMNS]
+    if unknown := [name for name in columns if name not in schema.COLUMNS]:
+        raise UsageError(f"a recording has no column {unknown[0]!r}: choose from {', '.join(schema.COLUMNS)}")
+    return [name for name in present if name in columns or name in schema.CONTROL_COLUMNS]
 
 
-def read_failure(path: Path) -> Failure:
+def read_failure(path: Path) -> schema.Failure:
     """Read a failure file.
 
     Raises `StoreError` if it is damaged or not a failure file, `UnknownConfiguration` if a newer version wrote it.
@@ -159,7 +146,7 @@ def read_failure(path: Path) -> Failure:
     try:
         described = json.loads(text)
         check_version(described, path)
-        return Failure(
+        return schema.Failure(
             configuration=configuration_of(described["configuration"], path),
             round=described["round"],
             stage=described["stage"],
@@ -197,10 +184,10 @@ def described_by(metadata: dict | None, path: Path) -> dict:
 
     Raises `StoreError` if it is missing or damaged, `UnknownConfiguration` if a newer version wrote it.
     """
-    if not metadata or METADATA_KEY not in metadata:
+    if not metadata or schema.METADATA_KEY not in metadata:
         raise StoreError(f"{path} is a Parquet file but not a recording: it has no lstm_trt metadata")
     try:
-        described = json.loads(metadata[METADATA_KEY])
+        described = json.loads(metadata[schema.METADATA_KEY])
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{path}: the lstm_trt metadata is damaged: {error}") from None
     check_version(described, path)
@@ -212,7 +199,7 @@ def check_version(described: Any, path: Path) -> None:
     version = described.get("schema_version") if isinstance(described, dict) else None
     if not isinstance(version, int):
         raise StoreError(f"{path}: the metadata has no schema_version")
-    if version > SCHEMA_VERSION:
+    if version > schema.SCHEMA_VERSION:
         raise UnknownConfiguration(
-            f"{path} has schema version {version}, this version reads up to {SCHEMA_VERSION}: upgrade lstm_trt"
+            f"{path} has schema version {version}, this version reads up to {schema.SCHEMA_VERSION}: upgrade lstm_trt"
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from lstm_trt.config.format import count
 from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, read_configs, read_pair
 from lstm_trt.store.files import make_folder, opened, read, read_failure, wanted
 from lstm_trt.store.locks import folder_lock
-from lstm_trt.store.schema import Failure, Recording
+from lstm_trt.store.schema import Failure, Recording, joined
 
 #: Names of recordings, parts and failures: `<id>-r<round>.parquet`, `-r<round>-p<part>.parquet`, `.failure.json`.
 _NAME = re.compile(
@@ -162,61 +162,25 @@ def read_parts(
 
     paths = list(numbered.values())
     rows = [opened(path, pq.read_metadata).num_rows for path in paths]
-    places = np.cumsum([0, *rows])
-    first = last = None
-    whole: dict[str, np.ndarray] = {}
-    blocks, checks, others, seconds, control = [], [], [], {}, None
-    for path, place in zip(paths, places, strict=False):
-        last = read(path, columns)
-        if first is None:
-            first = last  # the step was built and checked once
-            whole = {name: np.empty(places[-1], values.dtype) for name, values in first.columns.items()}
-        if last.columns.keys() != whole.keys() or last.configuration != first.configuration:
+    parts, whole, place, control = [], {}, 0, None
+    for path in paths:
+        part = read(path, columns)
+        parts.append(replace(part, columns={}))
+        whole = whole or {name: np.empty(sum(rows), values.dtype) for name, values in part.columns.items()}
+        if part.columns.keys() != whole.keys() or part.configuration != parts[0].configuration:
             raise StoreError(f"{path}: columns or configuration differ from those of {paths[0].name}")
-        for name, values in last.columns.items():
+        for name, values in part.columns.items():
             whole[name][place : place + len(values)] = values + place if name == "trial" else values
-        provenance = last.provenance
-        blocks += [{**block, "first_row": block["first_row"] + int(place)} for block in provenance["blocks"]]
-        checks.append(provenance["self_check"])
-        others.append(provenance.get("others"))
-        for name in ("timing", "inside_trials", "control"):
-            seconds[name] = seconds.get(name, 0.0) + provenance["seconds"][name]
-        control = control or last.control
-    check = joined_checks(checks)
-    lacks = list(missing(numbered, last.provenance["soak"], failure and read_failure(failure).reason))
-    warnings = warnings_of(
-        first.configuration.protocol, int(places[-1]), 1e9 * seconds["inside_trials"], check["loop_ns"]
-    )
-    provenance = {
-        **first.provenance,
-        "gpu_after": last.provenance.get("gpu_after"),
-        "blocks": blocks,
-        "self_check": check,
-        "others": joined_others(others),
-        "seconds": first.provenance["seconds"] | seconds,
-        "soak": last.provenance["soak"] | {"parts": len(paths), "lacks": lacks},
-        "warnings": [*warnings, *lacks],
-    }
+        place += rows[len(parts) - 1]
+        control = control or part.control
+    first = parts[0]
+    provenance = joined([part.provenance for part in parts])
+    soak = provenance["soak"]
+    lacks = list(missing(numbered, soak, failure and read_failure(failure).reason))
+    inside_ns, loop_ns = 1e9 * provenance["seconds"]["inside_trials"], provenance["self_check"]["loop_ns"]
+    provenance["soak"] = soak | {"parts": len(paths), "lacks": lacks}
+    provenance["warnings"] = [*warnings_of(first.configuration.protocol, sum(rows), inside_ns, loop_ns), *lacks]
     return Recording(first.configuration, first.round, whole, provenance, control)
-
-
-def joined_checks(checks: list[dict]) -> dict:
-    """The self-checks of all parts combined: sums of durations, and the largest difference of the clocks."""
-    loop_ns = sum(check["loop_ns"] for check in checks)
-    return {
-        "loop_ns": loop_ns,
-        "loop_raw_ns": sum(check["loop_raw_ns"] for check in checks),
-        "clocks_differ_by": max((check["clocks_differ_by"] for check in checks), key=abs),
-        "outside_share": sum(check["outside_share"] * check["loop_ns"] for check in checks) / loop_ns,
-    }
-
-
-def joined_others(parts: list[dict | None]) -> dict | None:
-    """The CPU time of others during all parts; None if it is not known for all."""
-    if None in parts:
-        return None
-    times = {name: sum(part[name] for part in parts) for name in ("pinned_cores_ns", "all_cores_ns")}
-    return {**times, "alone": all(part["alone"] for part in parts)}
 
 
 def missing(numbered: dict[int, Path], soak: dict, failure: str | None) -> Iterator[str]:

@@ -11,9 +11,10 @@ Schema history (older versions stay readable):
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -202,3 +203,75 @@ def numpy_control(table, path: Path) -> dict[str, np.ndarray] | None:
         if table.column(column)[: len(values)].null_count:
             raise StoreError(f"{path}: column {column} has missing values")
     return found if len(found["start_ns"]) else None
+
+
+def _blocks(parts: list[list[dict]]) -> list[dict]:
+    found, first_row = [], 0
+    for blocks in parts:
+        found += [{**block, "first_row": first_row + block["first_row"]} for block in blocks]
+        first_row += sum(block["rows"] for block in blocks)
+    return found
+
+
+def _self_check(parts: list[dict]) -> dict:
+    """Sums of durations, the mean share, and the largest difference of the clocks."""
+    loop_ns = sum(check["loop_ns"] for check in parts)
+    return {
+        "loop_ns": loop_ns,
+        "loop_raw_ns": sum(check["loop_raw_ns"] for check in parts),
+        "clocks_differ_by": max((check["clocks_differ_by"] for check in parts), key=abs),
+        "outside_share": sum(check["outside_share"] * check["loop_ns"] for check in parts) / loop_ns,
+    }
+
+
+def _others(parts: list[dict | None]) -> dict | None:
+    """The CPU time of others; None if it is not known for all parts."""
+    if None in parts:
+        return None
+    times = {name: sum(part[name] for part in parts) for name in ("pinned_cores_ns", "all_cores_ns")}
+    return {**times, "alone": all(part["alone"] for part in parts)}
+
+
+def _seconds(parts: list[dict]) -> dict:
+    return parts[0] | {name: sum(part[name] for part in parts) for name in ("timing", "inside_trials", "control")}
+
+
+def _first(parts: list) -> Any:
+    return parts[0]
+
+
+def _last(parts: list) -> Any:
+    return parts[-1]
+
+
+#: Every entry of the provenance (docs/file-format.md) -> how those of the parts of a long recording become one: what is
+#: built and checked once is that of the first part. The kind of a workload can add entries, which are the first's too.
+PROVENANCE = dict.fromkeys(
+    (
+        *(
+            "machine",
+            "machine_fingerprint",
+            "versions",
+            "clock",
+            "garbage_collector",
+            "parity",
+            "device_warm_up",
+            "pilot",
+        ),
+        *("floor_ns", "floor_limited_by", "floor_missing", "gpu_before", "costs_s", "started_unix_ns", "threads"),
+        *("runtime", "warnings", "control"),
+    ),
+    _first,
+) | {
+    "blocks": _blocks,
+    "gpu_after": _last,
+    "others": _others,
+    "seconds": _seconds,
+    "self_check": _self_check,
+    "soak": _last,
+}
+
+
+def joined(parts: Sequence[Mapping]) -> dict:
+    """The provenance of a long recording from those of its parts, in their order."""
+    return {name: PROVENANCE.get(name, _first)([part.get(name) for part in parts]) for name in parts[0]}

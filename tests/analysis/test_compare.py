@@ -273,7 +273,7 @@ def test_the_commands_alternate_the_rounds_of_both_sides_and_compare_them(no_clu
     first, second = sweeps[:2]
     assert (first.layers, first.hidden, first.sequence, first.batch) == ([2], [64], [100], [1])
     assert (first.runtime, first.device, first.trials) == (["onnxruntime"], "cpu", 1000)
-    assert (first.precision, first.threads, first.graph, first.arrival) == ("fp32", 1, False, "closed")
+    assert (first.precision, first.threads, first.graph, first.arrival) == (None, None, None, None)
     assert (second.precision, second.threads, second.device, second.graph) == (["fp16"], 2, "cuda", True)
     assert (second.device_clocks, second.trials, second.warmup, second.seed) == ("compute", 5000, 20, 3)
     assert (second.arrival, second.wait, second.period_us) == ("periodic", "sleep", 1234567.25)

@@ -30,7 +30,7 @@ from lstm_trt.recorder.soak import PART_TRIALS, Rest, rest_of, seconds_of, soak_
 from lstm_trt.recorder.watch import Follower, LatencyHistogram, follow
 from lstm_trt.store import consolidated, folders, schema
 from lstm_trt.store import files as store_files
-from lstm_trt.store.folders import joined_checks, missing
+from lstm_trt.store.folders import missing
 from lstm_trt.store.locks import LOCK_FILE, folder_in_use, folder_lock
 from tests.conftest import ROOT, ManualClock, wait_for
 from tests.store.test_store import same
@@ -269,7 +269,7 @@ def test_self_checks_of_parts_become_one():
         {"loop_ns": 100, "loop_raw_ns": 101, "clocks_differ_by": -0.5, "outside_share": 0.1},
         {"loop_ns": 300, "loop_raw_ns": 299, "clocks_differ_by": 0.2, "outside_share": 0.3},
     ]
-    joined = joined_checks(checks)
+    joined = schema.PROVENANCE["self_check"](checks)
     assert (joined["loop_ns"], joined["loop_raw_ns"], joined["clocks_differ_by"]) == (400, 400, -0.5)
     assert joined["outside_share"] == pytest.approx(0.25)
 
