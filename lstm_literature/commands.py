@@ -306,7 +306,7 @@ def _print_coverage(arguments: argparse.Namespace) -> int:
     wanted = [_wanted(arguments, row.workload, row.implementation, row.mode) for row in rows]
     if not any(wanted):
         raise UsageError("no published time is of this workload, implementation and mode")
-    print_answer(completeness.Coverage(rows.frame[wanted]), arguments.format)
+    print_answer(completeness.Coverage(rows.frame.loc[wanted]), arguments.format)
     return 0
 
 

@@ -88,7 +88,8 @@ def coverage(recorded: Iterable) -> Coverage:
     found = [_QUESTIONS]
     for document in published.DOCUMENTS:
         if document != "further":
-            rows = [row for row in published.load(document).itertuples() if row.statistic in published.TYPICAL]
+            every: Any = published.load(document).itertuples()
+            rows = [row for row in every if row.statistic in published.TYPICAL]
             titles = list(dict.fromkeys(map(sides.printed_title, rows)))
             for row in sorted(rows, key=lambda row: titles.index(sides.printed_title(row))):
                 found += _rows(document, row, leading)

@@ -7,6 +7,7 @@ frameworks convert from these.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ class Batch:
 
     inputs: np.ndarray
     targets: np.ndarray | None = None
-    lengths: np.ndarray | None = None
+    lengths: Any = None  # an array, if they vary
 
     def by_name(self) -> dict[str, np.ndarray]:
         """The arrays that the workload has, by name, as inputs of a prepared step."""
@@ -78,7 +79,7 @@ def make_batch(workload: LiteratureWorkload, seed: int) -> Batch:
     return Batch(inputs, _targets(workload, generator), lengths)
 
 
-def _lengths(workload: LiteratureWorkload, generator: np.random.Generator) -> np.ndarray | None:
+def _lengths(workload: LiteratureWorkload, generator: np.random.Generator) -> Any:
     """Lengths in descending order, the first equal to the sequence; all equal for CTC with fixed length; else None."""
     if workload.loss != "ctc":
         return None
@@ -88,7 +89,7 @@ def _lengths(workload: LiteratureWorkload, generator: np.random.Generator) -> np
     return np.sort(lengths)[::-1].copy()
 
 
-def _targets(workload: LiteratureWorkload, generator: np.random.Generator) -> np.ndarray | None:
+def _targets(workload: LiteratureWorkload, generator: np.random.Generator) -> Any:
     if workload.loss is None:
         return None
     if workload.loss == "ctc":

@@ -63,7 +63,7 @@ class Table:
     frame: pd.DataFrame
 
     def __iter__(self) -> Iterator[Any]:
-        return self.frame.itertuples(index=False)
+        return iter(self.frame.itertuples(index=False))
 
     def __len__(self) -> int:
         return len(self.frame)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -104,7 +105,7 @@ def costs(rows: Sequence, title: str, notes: Sequence[str] = ()) -> Picture:
     totals: dict[str, float] = {}
     for row in found:
         totals[row.title] = max(totals.get(row.title, 0.0), row.value)
-    titles = sorted(totals, key=totals.get)
+    titles = sorted(totals, key=lambda name: totals[name])
     low, high = min(row.value for row in found) / 1.5, max(row.value for row in found) * 1.5
     longest = max(found, key=lambda row: row.value)
     summary = f"Longest: {longest.statistic.replace('_', ' ')} of {longest.title}, {number(longest.value)} s."
@@ -146,7 +147,7 @@ def _panel(ax: Axes, side: Side) -> None:
             continue
         time_ms = 1e3 * entry.seconds
         ax.plot([time_ms], [place], color=color_of(entry.implementation), **run_look(side.mode, side.scaled))
-        text = f"{number(time_ms)} ms   {multiple(side.ratio(entry))}"
+        text = f"{number(time_ms)} ms   {multiple(side.ratio(entry) or 1.0)}"
         ax.annotate(text, (time_ms, place), (8, 0), textcoords="offset points", va="center", size=8.5)
     ax.tick_params(axis="y", length=0)
     if not ranked:
@@ -223,7 +224,7 @@ def _today(rows: Sequence, workload: LiteratureWorkload, mode: str) -> list[Side
         return []
 
 
-def _first(sides: list[Side]) -> list[Side | None]:
+def _first(sides: list[Side]) -> list[Any]:
     return sides[:1] or [None]
 
 
@@ -323,7 +324,7 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
     titles = {entry.title: entry.implementation for side in both for entry in side.entries}
     looks = {title: look | {"linestyle": "none"} for title, look in _looks(titles).items()}
     times_ms = _times_ms(both)
-    sources = [[row[place] for row in rows if row[place]] for place in (1, 2)]
+    sources: list[list[Any]] = [[row[place] for row in rows if row[place]] for place in (1, 2)]
     lines = [source_text(sides) for sides in sources if sides]
     spans = [(sides[0].name, len(sides), _times_ms(sides)) for sides in sources if sides]
     summary = [f"{name}: {size} shapes, {number(min(times))} to {number(max(times))} ms" for name, size, times in spans]
@@ -335,7 +336,7 @@ def table_of(rows: Sequence[tuple[str, Side | None, Side | None]], title: str, n
             for side, fill in ((then, "white"), (now, None)):
                 for entry in side.ranked if side else ():
                     name = f"{'document: ' if fill else 'today: '}{entry.title}"
-                    look = looks[entry.title] | ({"markerfacecolor": fill} if fill else {})
+                    look: Any = looks[entry.title] | ({"markerfacecolor": fill} if fill else {})
                     ax.plot([1e3 * entry.seconds], [place], label=name, markersize=5.5, **look)
             failed = [
                 f"{entry.title.removesuffix(', eager')}{' (document)' if side is then else ''}: {entry.reason}"

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lstm_literature import implementations
 from lstm_literature.implementations import Rates
@@ -276,8 +277,8 @@ def _rates(name: str, mode: str) -> Rates | None:
     return getattr(implementations.load(name), "RATES", {}).get(mode)
 
 
-def step_ms(workload: LiteratureWorkload, name: str, mode: str) -> float | None:
-    """Estimate for one batch; None for an implementation without rates."""
+def step_ms(workload: LiteratureWorkload, name: str, mode: str) -> Any:
+    """Estimate for one batch, a float; None for an implementation without rates."""
     rates = _rates(name, mode)
     if rates is None:
         return None

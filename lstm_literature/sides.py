@@ -40,7 +40,7 @@ class Entry:
 
     implementation: str
     title: str
-    seconds: float | None
+    seconds: Any  # a float; None without a time
     status: str
     reason: str = ""
 
@@ -144,7 +144,8 @@ def printed(rows: pd.DataFrame, workload: LiteratureWorkload, mode: str) -> list
     They include cells without a figure.
     """
     sides: dict[tuple[str, str], list] = {}
-    for row in rows.itertuples():
+    every: Any = rows.itertuples()
+    for row in every:
         if row.statistic in published.TYPICAL and published.matches(row, workload) and row.mode == mode:
             sides.setdefault((row.source, row.device), []).append(row)
     return [replace(_printed(*key, found, workload), mode=mode) for key, found in sides.items()]
@@ -217,7 +218,7 @@ def order_text(then: Side, now: Side) -> str:
     titles = {entry.implementation: entry.title for entry in now.entries}
     sentences = [
         f"Fastest of the {len(common)} implementations in both: {titles[common[0]]} ({then.name}),"
-        f" {titles[min(common, key=after.get)]} ({now.name})."
+        f" {titles[min(common, key=lambda name: after[name])]} ({now.name})."
     ]
     turned, alike = [], 0
     for fast, slow in itertools.combinations(common, 2):

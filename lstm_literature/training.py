@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from lstm_trt.config.errors import RunFailed
-from lstm_trt.runtimes.base import Observer, PreparedStep
+from lstm_trt.runtimes.base import Observer
 
 #: Time between the batches of a training loop that causes no warning: 1 % of the loop (document 004),
 #: or, in short loops, `BETWEEN_NS` of the recorder's own work per batch plus `SWITCH_NS`, the time slice
@@ -23,7 +24,7 @@ LOOP_BOUND, BETWEEN_NS, SWITCH_NS = 0.01, 20_000, 5_000_000
 class TrainingObserver(Observer):
     """Keeps the loss of one step before the loop and of each block's last batch, and checks them and the loop."""
 
-    def __init__(self, step: PreparedStep) -> None:
+    def __init__(self, step: Any) -> None:
         self._step, self._losses = step, []
         step.step()
         self._losses.append(float(step.loss()))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.labels import command_line
@@ -68,7 +68,7 @@ class LiteratureWorkload(Workload):
     directions: int = 1
     vocabulary: int | None = None
     head: str = "none"
-    outputs: int | None = None
+    outputs: Any = None  # an int, if the head has any
     head_bias: bool = True
     loss: str | None = None
     optimizer: str | None = None
@@ -77,7 +77,7 @@ class LiteratureWorkload(Workload):
     warmup: int = 10
     batches: int = 100
     lengths: tuple[int, int] | None = None
-    labels: int | None = None
+    labels: Any = None  # an int, for CTC
     scale: str = "1"
     #: Choices made where the document does not specify something; not part of the identity.
     note: str = field(default="", compare=False)

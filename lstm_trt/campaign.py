@@ -11,6 +11,7 @@ the result.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -59,15 +60,16 @@ def largest_that_meets(
 
     Of networks of equal size it is the one with the smallest maximum.
     """
-    sizes: dict[int | None, list[Group]] = {}
+    sizes: dict[int, list[Group]] = {}
     for group in as_runs(runs):
-        if group.configuration is not None and group.n:
-            sizes.setdefault(size_of(group.configuration.workload, by), []).append(group)
-    for size in sorted(sizes.keys() - {None}, reverse=True):
+        size = size_of(group.configuration.workload, by) if group.configuration and group.n else None
+        if size is not None:
+            sizes.setdefault(size, []).append(group)
+    for size in sorted(sizes, reverse=True):
         verdicts = [(group, judge(group.samples, deadline_us, percentile, confidence)) for group in sizes[size]]
         met = [(group, verdict) for group, verdict in verdicts if verdict.verdict == Outcome.MET]
         if met:
-            return min(met, key=lambda pair: pair[1].max_us)[0]
+            return min(met, key=lambda pair: pair[1].max_us or math.inf)[0]
     return None
 
 
@@ -97,7 +99,7 @@ def confirm(
         with suppress(UsageError):  # nothing was recorded there yet
             folder = find_folder(data)
     fresh = _first_fresh(group, folder)
-    if record and fresh is None:
+    if record and folder and fresh is None:
         _record(configuration, folder)
         fresh = _first_fresh(group, folder)
     if fresh is None:

@@ -12,6 +12,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 #: Name for `--runtime` -> module or object that implements the contract of `runtimes/__init__.py`.
 RUNTIMES = {
@@ -198,8 +199,8 @@ def _offered(group: str) -> dict[str, str]:
     found = {entry.name: entry.value for entry in importlib.metadata.entry_points(group=group)}
     for path in sorted(Path(__file__).parent.parent.glob("*/entry_points.txt")):
         if (path.parent / "__init__.py").exists():
-            file = configparser.ConfigParser(delimiters="=")
-            file.optionxform = str
+            file: Any = configparser.ConfigParser(delimiters="=")
+            file.optionxform = str  # keeps capitals
             file.read_string(path.read_text(encoding="utf-8"))
             found |= dict(file[group]) if group in file else {}
     return found
@@ -212,13 +213,13 @@ def table(name: str) -> dict[str, str]:
     return {**builtin, **(_offered(group) if "." in group else {}), **added.get(name, {}), **builtin}
 
 
-def load(name: str, key: str) -> object:
+def load(name: str, key: str) -> Any:
     """Import the object that the table `name` has at `key`; raises as `load_from`."""
     builtin = globals()[name]
     return load_from(builtin if key in builtin else table(name), key)
 
 
-def load_from(entries: Mapping[str, str], key: str) -> object:
+def load_from(entries: Mapping[str, str], key: str) -> Any:
     """Import the object that `entries` have at `key`.
 
     A dotted key that they lack is imported directly. Raises `KeyError` for any other unknown key, `ImportError`
@@ -232,10 +233,10 @@ def load_from(entries: Mapping[str, str], key: str) -> object:
     return getattr(found, attribute) if attribute else found
 
 
-def offer(names: Mapping[str, str], module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+def offer(names: Mapping[str, str], module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a module that loads each name of `names` when it is first used."""
 
-    def fetch(attribute: str) -> object:
+    def fetch(attribute: str) -> Any:
         if attribute in names:
             return load_from(names, attribute)
         instead = f": write {MOVED[attribute]}" if names is API and attribute in MOVED else ""

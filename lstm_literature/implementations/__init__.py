@@ -199,7 +199,8 @@ class FrameworkStep(PreparedStep):
     """
 
     def __init__(self, implementation: Implementation, request: Request) -> None:
-        self._implementation, self._workload = implementation, request.workload
+        self._implementation: Any = implementation
+        self._workload = request.workload
         self._weights, self._options, self._mode = request.weights, request.options, request.mode
         self.costs: dict[str, float] = {}
         self._facts: dict = {}
@@ -258,7 +259,7 @@ class FrameworkStep(PreparedStep):
     def close(self) -> None:
         self._closed = True
 
-    def _last(self, name: str) -> np.ndarray | float:
+    def _last(self, name: str) -> Any:
         if self._result is None:
             raise RunFailed(f"there is no {name} yet")
         return self._result
@@ -311,12 +312,18 @@ def batch_of(workload: LiteratureWorkload, inputs: Mapping[str, np.ndarray]) -> 
     Raises `UsageError` for inputs with wrong shapes, and for CTC unless the lengths are in descending order, start
     with the sequence and are at least 1.
     """
-    batch, lengths = Batch(**inputs), inputs.get("lengths")
+    batch = Batch(**inputs)
+    lengths: Any = inputs.get("lengths")
     if batch.inputs.shape != workload.input_shape:
         raise UsageError(f"{workload.label} needs inputs of shape {workload.input_shape}, not {batch.inputs.shape}")
     if workload.loss == "ctc":
-        given = lengths is not None and lengths.shape == (workload.batch,)
-        if not (given and lengths[0] == workload.sequence and (np.diff(lengths) <= 0).all() and lengths[-1] >= 1):
+        if not (
+            lengths is not None
+            and lengths.shape == (workload.batch,)
+            and lengths[0] == workload.sequence
+            and (np.diff(lengths) <= 0).all()
+            and lengths[-1] >= 1
+        ):
             raise UsageError(
                 f"lengths must be in descending order from {workload.sequence} to at least 1, one per sequence"
             )

@@ -77,7 +77,7 @@ class FunctionalStep(FrameworkStep):
         with timed(self.costs, "build_s"):
             self._rewind()
             self._place(batch)
-            self._call = self._compiled(self._inferred if self._mode == "forward" else self._trained)
+            self._call: Any = self._compiled(self._inferred if self._mode == "forward" else self._trained)
         self._finish()
 
     @abstractmethod

@@ -30,13 +30,14 @@ def load(threads: int) -> ModuleType:
 
     os.environ["PJRT_NPROC"] = str(threads)
     jax.config.update("jax_platforms", "cpu")
-    if (running := _started(jax)) != threads:
+    module: Any = jax
+    if (running := _started(module)) != threads:
         raise UsageError(f"JAX already runs with {running} threads in this process, not {threads}: use a new process")
     return jax
 
 
 @cache
-def _started(jax: ModuleType) -> int:
+def _started(jax: Any) -> int:
     """The number of threads for operators that starting JAX adds to this process; 0 if it was running already."""
     before = _pool_threads()
     jax.devices()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -83,13 +84,14 @@ class KerasStep(FrameworkStep):
             _torch.set_precision(self._options)
         with timed(self.costs, "build_s"):
             chosen = optimizer(self._keras, workload.optimizer, workload.learning_rate) if workload.optimizer else None
-            self._model, self._held = self._built(chosen)
+            self._model: Any
+        self._model, self._held = self._built(chosen)
         self._initial = [(variable, _copy(variable)) for variable in (chosen.variables if chosen else ())]
         self._place(batch)
         self._rewind()
         self._finish()
 
-    def _built(self, optimizer: object | None) -> tuple:
+    def _built(self, optimizer: Any | None) -> tuple:
         """A compiled model and its variables."""
         workload, layers = self._workload, self._keras.layers
         stack, held = lstm_layers(self._keras, workload)
@@ -158,7 +160,7 @@ class KerasStep(FrameworkStep):
         self._model, self._held, self._initial = None, [], []
 
 
-def _copy(variable: object) -> np.ndarray:
+def _copy(variable: Any) -> np.ndarray:
     """The value of a Keras variable, which does not change with it."""
     return np.array(variable.numpy())
 

@@ -18,7 +18,7 @@ import math
 import os
 import platform
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -70,7 +70,8 @@ class MxNet(Implementation):
 
     def load_module(self) -> ModuleType:
         """MXNet without its part for ONNX, whose current version cannot be imported with the older numpy."""
-        sys.modules.setdefault("onnx", None)  # an import raises ImportError, which MXNet catches
+        modules: dict[str, Any] = sys.modules
+        modules.setdefault("onnx", None)  # an import raises ImportError, which MXNet catches
         try:
             import mxnet
         except ImportError as error:

@@ -23,7 +23,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -105,13 +105,13 @@ class _TorchStep(FrameworkStep):
         _torch.set_precision(self._options)
         self._place(batch)
         with timed(self.costs, "build_s"):
-            self._network = on_pytorch_networks.build_network(self._workload, implementation.STYLE)
+            self._network: Any = on_pytorch_networks.build_network(self._workload, implementation.STYLE)
             on_pytorch_networks.load_weights(self._network.canonical(), self._weights)
             self._network.to(self._options.device)
             if implementation.STYLE == "one-call":
                 self._network.lstm.flatten_parameters()  # one chunk of memory for cuDNN; no effect on a CPU
             self._parameters = self._network.canonical()
-            self._call: Callable[..., torch.Tensor] | None = self._executed()
+            self._call: Any = self._executed()
         self._rewind()
         self._finish(more_steps=_SCRIPT_CALLS - 1 if implementation.EXECUTION == "scripted" else 0)
 
@@ -267,7 +267,7 @@ class TrainingStep(_TorchStep):
         self._networks.load_weights(self._parameters, self._weights)
         kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
         parameters, rate = list(self._parameters.values()), self._workload.learning_rate
-        self._optimizer = kinds[self._workload.optimizer](parameters, lr=rate)
+        self._optimizer: Any = kinds[self._workload.optimizer](parameters, lr=rate)
         self._optimizer.zero_grad()
         self._facts["optimizer"] = f"{type(self._optimizer).__name__}, eager"
 

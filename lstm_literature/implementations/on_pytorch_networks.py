@@ -13,7 +13,7 @@ packed steps in (sequence * batch).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -150,7 +150,7 @@ class LoopedNetwork(nn.Module):
         named = _outer_parameters(self)
         for index, layer in enumerate(self.layers):
             both = isinstance(layer, BothWays)
-            cells = {"": layer.ahead.cell, "_reverse": layer.behind.cell} if both else {"": layer.cell}
+            cells: dict[str, Any] = {"": layer.ahead.cell, "_reverse": layer.behind.cell} if both else {"": layer.cell}
             for suffix, cell in cells.items():
                 named |= {f"lstm.{name}_l{index}{suffix}": weight for name, weight in cell.named_parameters()}
         return named
@@ -240,6 +240,6 @@ def _dense(workload: LiteratureWorkload) -> nn.Module:
     return nn.Linear(workload.width, workload.outputs, bias=workload.head_bias)
 
 
-def _outer_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
+def _outer_parameters(network: Any) -> dict[str, nn.Parameter]:
     parts = {"embedding": network.embedding, "dense": network.dense}
     return {f"{part}.{name}": weight for part, module in parts.items() for name, weight in module.named_parameters()}

@@ -32,7 +32,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -200,7 +200,7 @@ def framework_facts(tf: ModuleType, keras: ModuleType) -> dict:
     }
 
 
-def optimizer(keras: ModuleType, name: str, learning_rate: float, dense: Callable = lambda slices: slices) -> object:
+def optimizer(keras: ModuleType, name: str, learning_rate: float, dense: Callable = lambda slices: slices) -> Any:
     """Keras' SGD, or its Adam with two changes to match PyTorch (and algorithm 1 of Kingma and Ba).
 
     Keras adds epsilon before the bias correction of the second moment, which makes its effect
@@ -213,7 +213,7 @@ def optimizer(keras: ModuleType, name: str, learning_rate: float, dense: Callabl
     ops = keras.ops
 
     class Adam(keras.optimizers.Adam):
-        def update_step(self, gradient: object, variable: object, learning_rate: object) -> None:
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
             gradient = dense(gradient)
             rate = ops.cast(learning_rate, variable.dtype)
             step = ops.cast(self.iterations + 1, variable.dtype)
@@ -244,13 +244,13 @@ class _TensorFlowStep(FrameworkStep):
         super().__init__(implementation, request)
         self._tf, self._keras = load(self._options)
         with timed(self.costs, "build_s"):
-            self._network = STYLES[implementation.STYLE](self._tf, self._keras, self._workload)
+            self._network: Any = STYLES[implementation.STYLE](self._tf, self._keras, self._workload)
             self._batch_major = self._network.batch_major
             self._network.load_weights(self._weights)
             self._variables = [held.variable.value for held in self._network.held]
             self._place(batch)
             self._prepare_mode()
-            self._call: Callable[..., Tensor] | None = self._executed(self._work)
+            self._call: Any = self._executed(self._work)
             self._graph = self._traced()
         self._finish()
         if self._traces() > 1:
@@ -350,11 +350,12 @@ class TrainingStep(_TensorFlowStep):
 
     def _prepare_mode(self) -> None:
         workload = self._workload
-        self._optimizer = optimizer(self._keras, workload.optimizer, workload.learning_rate, self._tf.convert_to_tensor)
+        rate = workload.learning_rate
+        self._optimizer: Any = optimizer(self._keras, workload.optimizer, rate, self._tf.convert_to_tensor)
         self._trained = [held.variable for held in self._network.held]
         self._optimizer.build(self._trained)
         self._initial = [variable.numpy().copy() for variable in self._optimizer.variables]
-        self._gradient_call: Callable[..., list] | None = None
+        self._gradient_call: Any = None
         self._facts = {"gradients": "on", "optimizer": f"Keras {type(self._optimizer).__name__}"}
         self._facts["optimizer_epsilon"] = ADAM_EPSILON if workload.optimizer == "adam" else None
 

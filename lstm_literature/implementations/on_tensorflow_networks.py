@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,12 +33,12 @@ Cell = Callable[["Tensor", "Tensor", "Tensor"], tuple["Tensor", "Tensor"]]
 class Held:
     """A Keras variable, which is the sum of the named weights: two for Keras' single bias vector."""
 
-    variable: object
+    variable: Any
     names: tuple[str, ...]
     transposed: bool = False
 
     def load(self, weights: dict[str, np.ndarray]) -> None:
-        value = sum(weights[name] for name in self.names)
+        value: Any = sum(weights[name] for name in self.names)
         self.variable.assign(value.T if self.transposed else value)
 
     def spread(self, array: np.ndarray) -> dict[str, np.ndarray]:
@@ -46,7 +46,7 @@ class Held:
         return {name: np.ascontiguousarray(array.T if self.transposed else array).copy() for name in self.names}
 
 
-def held_by_cell(cell: object, suffix: str) -> list[Held]:
+def held_by_cell(cell: Any, suffix: str) -> list[Held]:
     """The variables of a `keras.layers.LSTMCell`, which has one bias vector."""
     return [
         Held(cell.kernel, (f"lstm.weight_ih_{suffix}",), transposed=True),
@@ -86,7 +86,7 @@ class Network(ABC):
         self._kernel = self._hold("dense.weight", transposed=True) if workload.head != "none" else None
         self._bias = self._hold("dense.bias") if "dense.bias" in self._shapes else None
 
-    def _hold(self, name: str, transposed: bool = False) -> object:
+    def _hold(self, name: str, transposed: bool = False) -> Any:
         """A new variable for one weight."""
         shape = self._shapes[name][::-1] if transposed else self._shapes[name]
         variable = self._keras.Variable(np.zeros(shape, np.float32), dtype="float32", name=name.replace(".", "_"))
@@ -223,7 +223,7 @@ class While(Loops):
         steps = tf.TensorArray(tf.float32, length).unstack(read)
         outputs = tf.TensorArray(tf.float32, length, element_shape=zeros.shape)
 
-        def body(count: Tensor, hidden: Tensor, memory: Tensor, outputs: object) -> tuple:
+        def body(count: Tensor, hidden: Tensor, memory: Tensor, outputs: Any) -> tuple:
             index = length - 1 - count if backward else count
             output, cell_memory = cell(steps.read(index), hidden, memory)
             if running is None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -231,7 +231,7 @@ class ForwardStep(FrameworkStep):
         module = self._scheduled(where)
         with timed(self.costs, "build_s"):
             self._machine = relax.VirtualMachine(tvm.compile(module, target=where), self._device)
-            self._main = self._machine["main"]
+            self._main: Any = self._machine["main"]
         self._facts["functions"] = sorted(str(found.name_hint) for found in module.get_global_vars())
         self._placed = tvm.runtime.empty(workload.input_shape, "float32", self._device)
         zeros = np.zeros((workload.batch, workload.hidden), np.float32)

@@ -22,6 +22,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -218,17 +219,18 @@ class Cause(JsonFields):
 
 
 #: Numbers of trials: in the cluster with and without the cause, in the bulk with and without the cause.
-Table = tuple[int, int, int, int]
+Table = tuple[int, ...]
 
 
 def fisher_greater(a: int, b: int, c: int, d: int) -> float:
     """P(A >= a) with the margins of the table [[a, b], [c, d]] fixed: Fisher's exact test, one-sided."""
     from scipy.stats import fisher_exact
 
-    return float(fisher_exact([[a, b], [c, d]], alternative="greater").pvalue)
+    tested: Any = fisher_exact([[a, b], [c, d]], alternative="greater")
+    return float(tested.pvalue)
 
 
-def odds(a: int, b: int, c: int, d: int) -> tuple[float, float, float]:
+def odds(a: float, b: float, c: float, d: float) -> tuple[float, float, float]:
     """Odds ratio of [[a, b], [c, d]] with one half added to each, and its interval (Woolf 1955)."""
     from scipy.special import ndtri
 
@@ -292,7 +294,7 @@ def _present(counts: np.ndarray) -> np.ndarray:
 
 
 def _by_trial(samples, labels, name: str, kind: int) -> Table | None:
-    tables = [(0, 0, 0, 0)]
+    tables: list[Table] = [(0, 0, 0, 0)]
     for sample, label in zip(samples, labels, strict=True):
         if name in sample.causes and len(label):
             tables.append(_table(_present(sample.timed(sample.causes[name])), label, kind))
@@ -310,7 +312,7 @@ def _table(present: np.ndarray, label: np.ndarray, kind: int) -> Table:
 
 def _by_block(samples, labels, name: str, kind: int):
     """The table of trials, and the table of blocks: with or without the cause, and with many or few of the kind."""
-    shares, present, tables = [], [], [(0, 0, 0, 0)]
+    shares, present, tables = [], [], list[Table]([(0, 0, 0, 0)])
     for sample, label in zip(samples, labels, strict=True):
         if name not in sample.block_causes or not len(label):
             continue

@@ -99,7 +99,7 @@ def _near(a: Cluster, b: Cluster) -> bool:
 class _Band:
     """Trials in a band of multiples: for A and B a bool array per round, whether a trial is inside."""
 
-    inside: tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]
+    inside: tuple[tuple[np.ndarray, ...], ...]
 
     @classmethod
     def around(cls, ratios: Sequence[Sequence[np.ndarray]], cluster: Cluster, counterparts: Sequence[Cluster]) -> _Band:
@@ -121,7 +121,8 @@ class _Band:
             trials = sum(effective_n(inside) for inside in self.inside[side])
             count = round(self.share(side) * trials)
             table.append([count, max(0, round(trials) - count)])
-        return float(fisher_exact(table).pvalue)
+        tested: Any = fisher_exact(table)
+        return float(tested.pvalue)
 
     def rounds_agree(self, more: int, confidence: float) -> bool:
         """Whether the rounds of side `more` have significantly larger shares."""
@@ -152,7 +153,7 @@ class PercentileChange:
     ratio: float | None
     low: float | None
     high: float | None
-    values_us: tuple[tuple[float, ...], tuple[float, ...]]
+    values_us: tuple[tuple[float, ...], ...]
     reason: str
     rounds_needed: int
 
@@ -177,21 +178,21 @@ def compare_percentile(
     ratio = math.sqrt(ratios[(len(ratios) - 1) // 2] * ratios[len(ratios) // 2])
     m, n = len(values[0]), len(values[1])
     rank = quantiles.ratio_rank(m, n, each)
-    low, high = (float(ratios[rank - 1]), float(ratios[-rank])) if rank else (None, None)
+    bounds = (float(ratios[rank - 1]), float(ratios[-rank])) if rank else None
     values_us = tuple(tuple((value / 1e3).tolist()) for value in values)
     needed = next(
         (rounds for rounds in range(quantiles.ROUNDS, 101) if quantiles.ratio_rank(rounds, rounds, each)), 100
     )
     if min(m, n) < quantiles.ROUNDS:
         change, reason = _by_processes(share, sides, ordered, values, ratio, effect, confidence, machine)
-    elif rank:
-        change, reason = _by_rounds(low, high, effect)
+    elif bounds:
+        change, reason = _by_rounds(*bounds, effect)
         needed = 2 * max(m, n)
     else:
         change = Change.AMBIGUOUS
         reason = f"{m} and {n} rounds give no interval at {100 * confidence:g} % confidence; record {needed} per side"
     needed = needed if change == Change.AMBIGUOUS else 0
-    return PercentileChange(change, ratio, low, high, values_us, f"{name}: {reason}", needed)
+    return PercentileChange(change, ratio, *(bounds or (None, None)), values_us, f"{name}: {reason}", needed)
 
 
 def _by_rounds(low: float, high: float, effect: float) -> tuple[Change, str]:
@@ -242,10 +243,11 @@ def _by_processes(
         ]
         for side, end in ((slow, 0), (1 - slow, 1))
     )
-    if any(bound is None for bound, _ in lows + highs):
+    low, high = ([bound for bound, _ in bounds if bound is not None] for bounds in (lows, highs))
+    if len(low) < len(lows) or len(high) < len(highs):
         correlated = f"trials are too correlated for an interval (effective sample size {100 * part:.0f} % of n)"
         return Change.AMBIGUOUS, f"with {rounds}, {correlated}"
-    if max(bound for bound, _ in highs) >= min(bound for bound, _ in lows):
+    if max(high) >= min(low):
         return Change.AMBIGUOUS, "the exact intervals of the processes overlap"
     # The uncertainty within processes adds in quadrature to the difference between processes.
     chance = [max(math.log(value / bound) for bound, value in lows), max(math.log(b / v) for b, v in highs)]
@@ -297,7 +299,7 @@ class Comparison(JsonFields):
     median: Change
     tail: Change
     tail_percentile: float | None
-    median_ratio: float
+    median_ratio: float | None
     median_ratio_low: float | None
     median_ratio_high: float | None
     tail_ratio: float | None
@@ -362,8 +364,12 @@ def compare_groups(
     reasons = [by_median.reason, by_tail.reason]
     if common:
         reasons.insert(0, _on_both_sides(common, sides))
-    known = a.configuration is not None and b.configuration is not None
     rounds = max(by_median.rounds_needed, by_tail.rounds_needed)
+    if rounds and a.configuration is not None and b.configuration is not None:
+        command = record_both_command(a.configuration, b.configuration, "rounds", rounds)
+    else:
+        command = None
+    clusters = changes(sides[0], sides[1], confidence)
     return Comparison(
         median=by_median.change,
         tail=by_tail.change,
@@ -374,7 +380,7 @@ def compare_groups(
         tail_ratio=by_tail.ratio,
         tail_ratio_low=by_tail.low,
         tail_ratio_high=by_tail.high,
-        **{f"clusters_{kind}": pairs for kind, pairs in changes(*sides, confidence).items()},
+        **{f"clusters_{kind}": pairs for kind, pairs in clusters.items()},
         rounds_a=len(sides[0]),
         rounds_b=len(sides[1]),
         n_a=sum(map(len, sides[0])),
@@ -387,7 +393,7 @@ def compare_groups(
         tail_us_rounds_b=by_tail.values_us[1],
         reasons=tuple(reasons),
         differences=tuple(differences(a, b)),
-        command=record_both_command(a.configuration, b.configuration, "rounds", rounds) if rounds and known else None,
+        command=command,
         rounds_needed=rounds,
         one_configuration=a.configuration is not None and a.configuration == b.configuration,
         effect=effect,
@@ -501,7 +507,7 @@ def compare(
     for shared_fields, *groups in pairs.pairs:
         failed = next((side for side in zip((a, b), groups, strict=True) if side[1].failure is not None), None)
         if failed is None:
-            answers.append(compare_groups(*groups, effect, confidence))
+            answers.append(compare_groups(groups[0], groups[1], effect, confidence))
         else:
             reason = f"{failed[0].source}: {failed[1].failure}"
             answers.append(NotCompared(f"{groups[0].name}: not compared", shared_fields, reason))

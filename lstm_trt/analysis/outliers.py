@@ -382,7 +382,8 @@ def _explain(found: Outliers, samples: list[Sample]) -> Outliers:
     kinds = [*range(len(found.clusters)), *([TAIL] if found.tail else [])]
     ranges = [(cluster.multiplier, cluster.multiplier) for cluster in found.clusters]
     ranges += [(found.tail.start, found.tail.stop)] if found.tail else []
-    excess = [tuple((multiple - 1) * found.median_us * 1e3 for multiple in ends) for ends in ranges]
+    scale_ns = found.median_us * 1e3
+    excess = [((low - 1) * scale_ns, (high - 1) * scale_ns) for low, high in ranges]
     causes = find_causes(samples, found.labels, kinds, excess)
 
     def explained(part: Cluster | Tail, kind: int, causes: tuple[Cause, ...]) -> Cluster | Tail:

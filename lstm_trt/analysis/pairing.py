@@ -54,10 +54,10 @@ def pair(a: Runs, b: Runs) -> Pairs:
     free = [name for name in names if name not in fixed]
     major = [name for name in free if name not in _MINOR]
     keyed = [_by(side, runs.groups, major) for side, runs in zip(sides, (a, b), strict=True)]
-    if None in keyed:
+    if not all(keyed):
         keyed = [_by(side, runs.groups, free) for side, runs in zip(sides, (a, b), strict=True)]
     for side, runs in zip(keyed, (a, b), strict=True):
-        if side is None:
+        if not side:
             raise UsageError(
                 f"{runs.source} has several configurations that {', '.join(free) or 'no field'} cannot distinguish:"
                 " give one configuration per side, or the same --group-by columns"
@@ -92,10 +92,10 @@ def _shared_fields(a: Group, b: Group) -> dict:
     return {name: value for name, value in _identity(a).items() if name in fields_b and fields_b[name] == value}
 
 
-def _by(side: Sequence[dict], groups: Sequence[Group], names: Sequence[str]) -> dict[tuple, Group] | None:
-    """The groups by their values of these fields; None if two groups have the same values."""
+def _by(side: Sequence[dict], groups: Sequence[Group], names: Sequence[str]) -> dict[tuple, Group]:
+    """The groups by their values of these fields; empty if two groups have the same values."""
     keyed = {tuple(repr(fields[name]) for name in names): group for fields, group in zip(side, groups, strict=True)}
-    return keyed if len(keyed) == len(groups) else None
+    return keyed if len(keyed) == len(groups) else {}
 
 
 #: Prefix of package versions; a package that only one side has loaded is not a difference.
@@ -172,8 +172,8 @@ def recorded_first(a: Group, b: Group) -> str | None:
 
     A change of the machine between the two then looks like a difference.
     """
-    started = [[sample.started_unix_ns for sample in side.samples] for side in (a, b)]
-    if None in started[0] + started[1] or min(map(len, started)) < 2:
+    started = [[sample.started_unix_ns or 0 for sample in side.samples] for side in (a, b)]
+    if 0 in started[0] + started[1] or min(map(len, started)) < 2:
         return None
     if max(started[0]) < min(started[1]):
         return "A"

@@ -190,7 +190,7 @@ def _sizes(group: Group) -> dict[str, int]:
         fields = {normal_name(name): value for name, value in group.group.items()}
     else:
         fields = group.configuration.workload.axes
-    return {axis: fields[axis] for axis in AXES if isinstance(fields.get(axis), int)}
+    return {axis: size for axis in AXES if isinstance(size := fields.get(axis), int)}
 
 
 def _system(group: Group) -> dict:
@@ -216,7 +216,7 @@ def from_table(table: Table, column: str | None = None, unit: str | None = None)
     Several rows of one shape are replaced by their median. These rows, and rows with a blank cell, are counted. Raises
     `UsageError`, with row and column, if a value is invalid.
     """
-    time_name, unit, warnings = time_column(table, column, unit, KINDS)
+    time_name, stated, warnings = time_column(table, column, unit, KINDS)
     axes = {axis: name for axis in AXES if (name := table.find(axis))}
     if not axes:
         raise UsageError(
@@ -225,7 +225,7 @@ def from_table(table: Table, column: str | None = None, unit: str | None = None)
         )
     known = SYSTEM_COLUMNS + (telling(Tells.MINOR) if table.find("config_id") else ())
     system_names = {name: found for name in known if (found := table.find(name))}
-    times_us = times(table, time_name, blanks=True) * (UNIT_NS[unit] / UNIT_NS["us"])
+    times_us = times(table, time_name, blanks=True) * (UNIT_NS[stated] / UNIT_NS["us"])
     sizes = np.array([_whole_sizes(table, name) for name in axes.values()])
     system_cells = [["" if cell is None else str(cell) for cell in table.cells(name)] for name in system_names.values()]
     used = np.flatnonzero(~np.isnan([times_us, *sizes]).any(axis=0))
@@ -246,7 +246,7 @@ def from_table(table: Table, column: str | None = None, unit: str | None = None)
     taken = {time_name, *axes.values(), *system_names.values()}
     unused = tuple(name for name in table.names if name not in taken)
     found = _times(table.where, tuple(axes), [system for system, _, _ in measured], measured, counts, unused)
-    return replace(found, how={"column": time_name, "unit": unit}, warnings=tuple(warnings))
+    return replace(found, how={"column": time_name, "unit": stated}, warnings=tuple(warnings))
 
 
 def _together(found: Sequence[Times], names: Sequence[str]) -> Times:
@@ -310,7 +310,7 @@ def _times(
         where,
         axes,
         cells,
-        {label_of[key]: system_of[key] for key in sorted(system_of, key=label_of.get)},
+        {label_of[key]: system_of[key] for key in sorted(system_of, key=lambda key: label_of[key])},
         counts,
         unused,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from lstm_trt.cli import common
 from lstm_trt.cli.main import show
@@ -85,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _profile(arguments: argparse.Namespace) -> Profile | None:
     """The given ranges, None without any; for a shape, a size without a range stays fixed."""
-    ranges = {axis: getattr(arguments, f"{axis}_range") for axis in _RANGES}
+    ranges: dict[str, Any] = {axis: getattr(arguments, f"{axis}_range") for axis in _RANGES}
     if not any(ranges.values()):
         return None
     if arguments.onnx is None:

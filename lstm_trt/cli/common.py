@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from lstm_trt.cli.main import EXIT_FAILED, EXIT_STOPPED, show
 from lstm_trt.config.configuration import TIERS, Options, Protocol
@@ -54,7 +54,7 @@ def field_arguments(parser: argparse._ActionsContainer, kind: type, several: Col
         if hint is bool:
             parser.add_argument(field.flag, action="store_const", const=not default, dest=name, help=help)
             continue
-        number = next((kind for kind in (int, float) if kind in (hint, *get_args(hint))), None)
+        number: Any = next((kind for kind in (int, float) if kind in (hint, *get_args(hint))), None)
         metavar = {None: "NAME", int: "N", float: field.unit.upper()}[number]
         parser.add_argument(
             field.flag,
@@ -69,7 +69,7 @@ def field_arguments(parser: argparse._ActionsContainer, kind: type, several: Col
 def workload_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     """Add what is recorded: the sizes of a stacked LSTM, or ONNX files, or a step; of lists if `several`."""
     field_arguments(parser, LstmShape, several=AXES if several else ())
-    many = {"nargs": "+"} if several else {}
+    many: dict[str, Any] = {"nargs": "+"} if several else {}
     own = parser.add_argument_group("your own network or step")
     onnx_arguments(own, several=several)
     add = own.add_argument
@@ -85,7 +85,7 @@ def workload_arguments(parser: argparse.ArgumentParser, *, several: bool = False
 
 def onnx_arguments(parser: argparse._ActionsContainer, *, several: bool = False) -> None:
     """Add ONNX files (one, or a list if `several`), their symbolic sizes and their states."""
-    many = {"nargs": "+"} if several else {}
+    many: dict[str, Any] = {"nargs": "+"} if several else {}
     file = f"ONNX file{'s' * several} instead of a stacked LSTM"
     parser.add_argument("--onnx", type=Path, metavar="FILE", help=file, **many)
     size_argument(parser, several=several)
@@ -110,7 +110,7 @@ def symbolic_sizes(arguments: argparse.Namespace) -> dict[str, int]:
     return {name: value for name, (value,) in found.items()}
 
 
-def own_workloads(arguments: argparse.Namespace) -> list[Workload]:
+def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
     """The networks of `--onnx`, one for each combination of the values of `--size`, or the steps of `--step`.
 
     Raises `UsageError` if they are invalid, or contradict each other or the sizes of a stacked LSTM.
@@ -170,7 +170,7 @@ def one_workload(arguments: argparse.Namespace) -> Workload:
     return own[0] if own else shape_of(arguments, f"--onnx FILE{step}")
 
 
-def _as_list(value: object) -> list:
+def _as_list(value: Any) -> list:
     return value if isinstance(value, list) else [value]
 
 
@@ -236,10 +236,11 @@ def sweep_options(arguments: argparse.Namespace) -> dict:
     }
 
 
-def protocol_of(arguments: argparse.Namespace, **defaults: int) -> Protocol:
+def protocol_of(arguments: argparse.Namespace, **defaults: Any) -> Protocol:
     """The given protocol, else `defaults`; raises `UsageError` if options contradict each other."""
     trials = trials_of(arguments)
-    return Protocol(**defaults | given(arguments, Protocol) | ({} if trials is None else {"trials": trials}))
+    chosen: dict[str, Any] = {} if trials is None else {"trials": trials}
+    return Protocol(**defaults | given(arguments, Protocol) | chosen)
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
@@ -363,12 +364,12 @@ def confidence_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
     )
 
 
-def print_json(value: object) -> None:
+def print_json(value: Any) -> None:
     """Print a value as JSON to standard output."""
     print(json.dumps(value, indent=1, allow_nan=False))
 
 
-def print_answer(answer: object, form: str, warnings: Iterable[str] = ()) -> None:
+def print_answer(answer: Any, form: str, warnings: Iterable[str] = ()) -> None:
     """Print warnings to standard error, then the answer: JSON (`as_dict`), CSV, Markdown (`markdown_text`) or text."""
     warn(warnings)
     if form == "json":

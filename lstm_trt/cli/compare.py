@@ -28,6 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run `compare`; returns 0 SAME or FASTER, 1 SLOWER, 3 AMBIGUOUS; of several the worst, SLOWER first."""
     check_confidence(arguments.confidence)
     check_effect(arguments.effect)
-    answers = compare(*common.load_sides(arguments, arguments.a, arguments.b), arguments.effect, arguments.confidence)
+    a, b = common.load_sides(arguments, arguments.a, arguments.b)
+    answers = compare(a, b, arguments.effect, arguments.confidence)
     common.print_answer(answers, arguments.format, answers.warnings)
     return answers.exit_status

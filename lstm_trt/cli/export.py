@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from lstm_trt.cli.common import field_arguments, one_workload, onnx_arguments, print_answer
 from lstm_trt.config.errors import UsageError
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `export`; returns the exit status."""
-    network = one_workload(arguments)
+    network: Any = one_workload(arguments)
     if arguments.c:
         if arguments.symbolic:
             raise UsageError("--c and --symbolic exclude each other: the sizes of C code are fixed")

@@ -18,7 +18,7 @@ import textwrap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 from lstm_trt import __version__
 from lstm_trt.config.errors import LabError, MemoryExhausted, UsageError, printable
@@ -44,13 +44,13 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    def __init__(self, **how: object) -> None:
+    def __init__(self, **how: Any) -> None:
         super().__init__(formatter_class=_Formatter, **how)
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
         """As argparse; an unknown option of a command is reported before arguments that are missing."""
         if self._subparsers is None:
-            for word in args:
+            for word in args or ():
                 name = word.partition("=")[0]
                 if name.startswith("--") and not any(known.startswith(name) for known in self._option_string_actions):
                     self.error(f"unrecognized arguments: {word}")
@@ -119,7 +119,7 @@ def parse(given: Sequence[str], program: Program = PROGRAM) -> argparse.Namespac
     Raises `UsageError` for invalid arguments, and `SystemExit` after --help and --version.
     """
     command = next((word for word in given if not word.startswith("-")), None)
-    if command in program.moved:
+    if command and command in program.moved:
         raise UsageError(f"{program.name} has no command {command}: write {program.moved[command]}")
     arguments, unknown = build_parser(command, program).parse_known_args(given)
     if unknown:
@@ -161,11 +161,11 @@ def main(given: Sequence[str] | None = None, program: Program = PROGRAM) -> int:
         return _bug(program)
 
 
-def _stop(signal_number: int, frame: object) -> NoReturn:
+def _stop(signal_number: int, frame: Any) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def show(answer: object, file: TextIO | None = None) -> None:
+def show(answer: Any, file: Any = None) -> None:
     """Print a text, or the text of an object, wrapped at the width of a terminal; control characters as escapes.
 
     Names in files of the user may contain them. An object whose own text has colours, and nothing of such files, says

@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from lstm_trt.cli.common import deadline_argument
 from lstm_trt.cli.main import show
@@ -27,7 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Run `watch`; returns the exit status."""
     as_json = arguments.format == "json"
     rewrite = sys.stdout.isatty() and not (as_json or arguments.once)
-    before = snapshot = None
+    before: Any = None
+    snapshot: Any = None
     try:
         for snapshot in follow(arguments.path, arguments.deadline_us):
             if rewrite:

@@ -11,10 +11,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.fields import Tells, described, identity_fields, known_fields
-from lstm_trt.config.workload import Workload, check_whole, workload_from_dict
+from lstm_trt.config.workload import check_whole, workload_from_dict
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8")
 
@@ -60,7 +61,7 @@ class Options:
     )
     threads: int = described(1, help="threads, one core each", kept=True)
     cores: tuple[int, ...] = described((), tells=Tells.NEVER)
-    device: str | None = described(
+    device: str = described(  # None until `Configuration` or `describe` has chosen it
         None, help="cpu, cuda, or cuda:1 and so on (default: the first that the runtime supports)", plain=True
     )
     graph: bool = described(False, help="use a CUDA graph, on runtimes where it is optional")
@@ -90,7 +91,7 @@ class Options:
         one_of("device clocks", self.device_clocks, DEVICE_CLOCKS)
 
     @classmethod
-    def each(cls, precision: str | Sequence[str], **others: object) -> list[Options]:
+    def each(cls, precision: str | Sequence[str], **others: Any) -> list[Options]:
         """Options with one precision, or with each of several, and otherwise the same."""
         names = [precision] if isinstance(precision, str) else dict.fromkeys(precision)
         return [cls(precision=name, **others) for name in names]
@@ -204,7 +205,7 @@ class Configuration:
     `workload.modes`.
     """
 
-    workload: Workload
+    workload: Any  # a `Workload` of any kind
     runtime: str = described(plain=True, kept=True)
     runtime_version: str = described(tells=Tells.MINOR, kept=True)
     device_name: str = described(plain=True, tells=Tells.MINOR, kept=True)
@@ -278,7 +279,7 @@ def warnings_of(protocol: Protocol, rows: int, inside_ns: float, wall_ns: float)
             f"{100 * outside:.0f} % of the loop was spent outside the trials:"
             " a call is short compared with the recorder's overhead"
         )
-    if protocol.arrival == "periodic" and mean_us > protocol.period_us:
+    if protocol.arrival == "periodic" and mean_us > (protocol.period_us or 0):
         warnings.append(
             f"the mean call time of {mean_us:.1f} us exceeds the period of {protocol.period_us:g} us:"
             " the backlog kept growing, so the latencies depend on the length of the recording"

@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from lstm_trt.config.errors import UnknownConfiguration
-
-Made = TypeVar("Made")
 
 #: Metadata of a dataclass field that was added after the first recordings.
 ADDED = {"added": True}
@@ -55,12 +53,12 @@ class About:
         prefix = "--no-" if self.default is True else "--"
         return prefix + self.name.replace("_", "-") if self.help else None
 
-    def text(self, value: object) -> str:
+    def text(self, value: Any) -> str:
         """A value in a table."""
         known = {True: "yes", False: "no", None: "-", **(self.values or {})}
         return known[value] if value is None or isinstance(value, bool) else str(value)
 
-    def label(self, value: object) -> str:
+    def label(self, value: Any) -> str:
         """A value in a label: `fp16`, `threads 2`; empty if there is none."""
         if value is None or value == "":
             return ""
@@ -90,7 +88,7 @@ def about(part: Any) -> dict[str, About]:
     }
 
 
-def identity_fields(part: object) -> dict:
+def identity_fields(part: Any) -> dict:
     """A dataclass as JSON values, from which ids are computed; tuples become lists.
 
     Left out are fields with `compare=False`, and fields declared with `field(default=..., metadata=ADDED)` that have
@@ -104,7 +102,7 @@ def identity_fields(part: object) -> dict:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-def known_fields(kind: type[Made], plain: Mapping) -> Made:
+def known_fields(kind: Any, plain: Mapping) -> Any:
     """A dataclass of type `kind` with these JSON values, converted to the types of its fields.
 
     Raises `UnknownConfiguration` for an unknown field, `TypeError` for a missing one.

@@ -13,6 +13,7 @@ import sys
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from contextvars import ContextVar
+from typing import Any
 
 from lstm_trt.config.errors import printable
 
@@ -35,9 +36,9 @@ MOST_LISTED = 20
 _NUMBER = re.compile(r"([-+]?\d+(\.\d+)?(e[-+]?\d+)?[*x×%]?( (us|ms|s|min|MB|%))?)?|[-?]")
 
 
-def number(value: float, digits: int = 3, separator: str = "") -> str:
+def number(value: float | None, digits: int = 3, separator: str = "") -> str:
     """`digits` significant digits, and never fewer than the integer part: 1.23, 12.3, 123, 12345, 1.00."""
-    if not math.isfinite(value):
+    if value is None or not math.isfinite(value):
         return "?"
     decimals = max(0, digits - 1 - _exponent(value, digits))
     return f"{value:,.{decimals}f}".replace(",", separator)
@@ -86,14 +87,14 @@ def rate(period_us: float) -> str:
     return f"{hertz:.4g} Hz"
 
 
-def percent(share: float, separator: str = "") -> str:
+def percent(share: float | None, separator: str = "") -> str:
     """A share as percentage, one decimal above 1 %, two significant digits below: 12.3 %, 2.0 %, 0.30 %, 0.0033 %."""
     return f"{percent_number(share, separator)} %"
 
 
-def percent_number(share: float, separator: str = "") -> str:
+def percent_number(share: float | None, separator: str = "") -> str:
     """As `percent`, without the sign: for the first of two bounds, or a column with the sign in its heading."""
-    if not math.isfinite(share):
+    if share is None or not math.isfinite(share):
         return "?"
     value = 100 * share
     if value in (0, 100):
@@ -108,21 +109,23 @@ def signed_percent(share: float) -> str:
     return f"{100 * share:+.1f} %"
 
 
-def percent_at_most(share: float) -> str:
+def percent_at_most(share: float | None) -> str:
     """An upper bound, rounded up to three significant digits."""
-    return f"{_rounded(100 * share, math.ceil)} %"
+    return "-" if share is None else f"{_rounded(100 * share, math.ceil)} %"
 
 
-def percent_at_least(share: float) -> str:
+def percent_at_least(share: float | None) -> str:
     """A lower bound, rounded down to three significant digits."""
-    return f"{_rounded(100 * share, math.floor)} %"
+    return "-" if share is None else f"{_rounded(100 * share, math.floor)} %"
 
 
-def percent_certified(percentage: float) -> str:
+def percent_certified(percentage: float | None) -> str:
     """A percentage near 100 without its sign, rounded down to two digits of its distance to 100: 99.7009 -> 99.7."""
+    if percentage is None or percentage <= 0:
+        return "0" if percentage is not None else "-"
     missing = 100 - percentage
-    if missing <= 0 or percentage <= 0:
-        return "0" if percentage <= 0 else "100"
+    if missing <= 0:
+        return "100"
     digits = max(0, 1 - math.floor(math.log10(missing)))
     scale = 10**digits
     # Add a little before rounding down: 99.9 in floating point is slightly below 99.9.
@@ -201,14 +204,15 @@ def _wrapped_line(line: str, width: int) -> str:
 
 
 def table(
-    header: Sequence[str] | None, rows: Sequence[Sequence[str]], *, drop: Sequence[str] = (), **layout: object
+    header: Sequence[str] | None, rows: Sequence[Sequence[str]], *, drop: Sequence[str] = (), **layout: Any
 ) -> str:
     """Aligned columns with two spaces between them, one line per row; other arguments as in `table_lines`.
 
     If a terminal is narrower than the table, the columns `drop` are left out, the first one first, as many as
     necessary; a line at the end names them.
     """
-    lines, dropped = table_lines(header, rows, **layout), []
+    header, dropped = header or (), []
+    lines = table_lines(header, rows, **layout)
     for name in drop:
         complete = [line for line, row in zip(lines[1:], rows, strict=True) if len(row) == len(header)]
         if max(map(len, [lines[0], *complete])) <= (WIDTH.get() or sys.maxsize):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from lstm_trt import registry
 from lstm_trt.config.errors import UnknownConfiguration, UsageError
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from lstm_trt.config.configuration import Configuration
 
 #: Sizes that analyses and figures vary; null for kinds to which they do not apply.
 AXES = ("layers", "hidden", "sequence", "batch", "features", "directions")
@@ -201,8 +200,8 @@ class Workload(ABC):
         """Flags of `lstm-trt record`, or of `versions`, that select it, with their values; None if there are none."""
         return None
 
-    def command(self, configuration: Configuration, out: str | Path, rounds: int | str | None = None) -> str | None:
-        """The shell command that records it, if that is not `lstm-trt record` with `flags`."""
+    def command(self, configuration: Any, out: str | Path, rounds: int | str | None = None) -> str | None:
+        """The shell command that records a `Configuration` of it, if that is not `lstm-trt record` with `flags`."""
         return None
 
     def check_mode(self, mode: str) -> None:

@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.config.workload import State
-from lstm_trt.export.c_network import Affine, Dense, Layer, Pointwise, Reader, Recurrent, parameter
+from lstm_trt.export.c_network import Affine, Copy, Dense, Layer, Pointwise, Reader, Recurrent, parameter
 from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.store import cache, files
 
@@ -212,7 +213,7 @@ def c_file(
         outputs=tuple(first.outputs),
     )
     writer = _Writer(file, passes, layers, bodies, content)
-    head = writer.head(cache.sha256(model or step), digest, error)
+    head = writer.head(cache.sha256(model or step or b""), digest, error)
     return replace(file, header=head + writer.header(), source=head + writer.source())
 
 
@@ -274,7 +275,7 @@ def _body(reader: Reader, layers: Sequence[tuple[Layer, int]], weights: Weights)
         elif isinstance(stage, Affine):
             both = [f"w + {weights.add(weights.vector(part))}" for part in (stage.scale, stage.shift)]
             calls.append(f"affine({stage.rows}, {stage.size // stage.rows}, {x}, {', '.join(both)}, {y});")
-        else:
+        elif isinstance(stage, Copy):
             calls.append(f"memcpy({y} + {stage.place}, {x}, {4 * stage.size});")
     places, size = _buffers(reader)
     pointers = {base: f"net->buffer + {place}" for base, place in places.items()}
@@ -293,9 +294,9 @@ def _number(value: float) -> str:
     return f"{'-' * (value < 0)}__builtin_inff()" if math.isinf(value) else f"{np.float32(value)!s}f"
 
 
-def _outputs(reader: Reader) -> dict[str, tuple[int, int]]:
+def _outputs(reader: Any) -> dict[str, tuple[int, int]]:
     """Parameter of each output -> base and size."""
-    return {parameter("y", name, reader.outputs): found for name, found in reader.outputs.items()}
+    return {parameter("y", name, list(reader.outputs)): found for name, found in reader.outputs.items()}
 
 
 def _buffers(reader: Reader) -> tuple[dict[int, int], int]:

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -155,7 +155,7 @@ class Reader:
         self.given: set[int] = set()
         #: Base -> size.
         self.buffers: dict[int, int] = {}
-        self.products: list[tuple[Data, Dense]] = []
+        self.products: list[tuple[Data, Any]] = []  # and their `Dense`
         self.values: dict[str, Data | np.ndarray] = {
             tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer
         }
@@ -215,7 +215,7 @@ class Reader:
             flat = copy.at
         return int(flat[0]) // BASE, self._place(int(flat[0]))
 
-    def _add(self, kind: type[Stage], node: onnx.NodeProto, data: Data, shape: tuple[int, ...], *more: object) -> Data:
+    def _add(self, kind: type[Stage], node: onnx.NodeProto, data: Data, shape: tuple[int, ...], *more: Any) -> Data:
         """Append a stage with one input and its further fields; returns its result, in a new buffer."""
         base, pointer = self._operand(data, f"the input of {label(node)}")
         y, into = self._buffer(shape)
@@ -229,7 +229,7 @@ class Reader:
         unknown = [name for name in node.input if name and name not in self.values]
         if unknown:
             raise BuildFailed(f"{label(node)}: the C kernel does not compute its input {unknown[0]}")
-        inputs = [self.values[name] if name else None for name in node.input]
+        inputs: list[Any] = [self.values[name] if name else None for name in node.input]
         arrays = [value.at if isinstance(value, Data) else value for value in inputs]
         kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
         if kind in ("Shape", "Size") or not any(isinstance(value, Data) for value in inputs):
@@ -258,21 +258,22 @@ class Reader:
         import onnx
         from onnx.reference import ReferenceEvaluator
 
-        ends = [[onnx.ValueInfoProto(name=name) for name in names if name] for names in (node.input, node.output)]
+        ends: Any = [[onnx.ValueInfoProto(name=name) for name in names if name] for names in (node.input, node.output)]
         opsets = [onnx.helper.make_opsetid(*entry) for entry in self.opsets.items()]
         model = onnx.helper.make_model(onnx.helper.make_graph([node], "node", *ends), opset_imports=opsets)
         try:
             feeds = {name: value for name, value in zip(node.input, inputs, strict=True) if name}
-            return ReferenceEvaluator(model).run(None, feeds)
+            outputs: Any = ReferenceEvaluator(model).run(None, feeds)
+            return outputs
         except Exception as error:  # the evaluator raises any class
             raise BuildFailed(f"{label(node)} cannot be evaluated: {first_line(error)}") from None
 
-    def _constant(self, node: onnx.NodeProto, value: object, what: str) -> np.ndarray:
+    def _constant(self, node: onnx.NodeProto, value: Any, what: str) -> np.ndarray:
         if not isinstance(value, np.ndarray) or value.dtype != np.float32:
             raise BuildFailed(f"{label(node)}: {what} must be a constant in float32")
         return value
 
-    def _recurrent(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[object]) -> list[Data]:
+    def _recurrent(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[Any]) -> list[Data]:
         x, w, r, b, lengths, h, c, p = (*inputs, *(None,) * (8 - len(inputs)))
         if not isinstance(x, Data):
             raise BuildFailed(f"{label(node)}: its input is a constant")
@@ -328,7 +329,7 @@ class Reader:
             y, states = Data(y.at.transpose(2, 0, 1, 3)), [Data(state.at.swapaxes(0, 1)) for state in states]
         return [y, *states]
 
-    def _initial(self, node: onnx.NodeProto, value: object, direction: int, into: int) -> int | None:
+    def _initial(self, node: onnx.NodeProto, value: Any, direction: int, into: int) -> int | None:
         """The address of the state from which a direction begins; None for zero. One that is not carried is copied."""
         if value is None or (isinstance(value, np.ndarray) and not value.any()):
             return None
@@ -369,7 +370,7 @@ class Reader:
                     f"the output {state.output} is not the state of the layers that begin with {state.input}"
                 )
 
-    def _dense(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[object]) -> Data:
+    def _dense(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[Any]) -> Data:
         data, matrix = inputs[0], self._constant(node, inputs[1], "the second factor")
         if not isinstance(data, Data) or has.get("transA"):
             raise BuildFailed(f"{label(node)}: the C kernel multiplies rows of data by a constant matrix")
@@ -390,7 +391,7 @@ class Reader:
         self.products.append((y, self.stages[-1]))
         return y
 
-    def _arithmetic(self, node: onnx.NodeProto, inputs: Sequence[object]) -> Data:
+    def _arithmetic(self, node: onnx.NodeProto, inputs: Sequence[Any]) -> Data:
         first, second = inputs
         swapped = not isinstance(first, Data)
         data, constant = (second, first) if swapped else (first, second)
@@ -417,7 +418,7 @@ class Reader:
         }[node.op_type]
         return self._add(Affine, node, data, data.at.shape, rows, scale, shift)
 
-    def _pointwise(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[object]) -> Data:
+    def _pointwise(self, node: onnx.NodeProto, has: Mapping, inputs: Sequence[Any]) -> Data:
         function, defaults = POINTWISE[node.op_type]
         known = {**has, **{name: value for name, value in zip(defaults, inputs[1:], strict=False) if value is not None}}
         if any(isinstance(value, Data) for value in known.values()):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def evaluate(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[s
     try:
         if model.functions:  # its recurrent operators would not be replaced
             model = onnx.inliner.inline_local_functions(model)
-        evaluator = ReferenceEvaluator(model, new_ops=list(_operators()))
+        evaluator: Any = ReferenceEvaluator(model, new_ops=list(_operators()))
         with np.errstate(over="ignore"):
             outputs = evaluator.run(None, dict(inputs))
     except NotEvaluated:
@@ -62,19 +62,24 @@ def _operators() -> tuple[type, ...]:
 
 
 def recurrent_outputs(
-    kind: str, inputs: tuple[np.ndarray | None, ...], attributes: Mapping[str, object]
+    kind: str, inputs: tuple[np.ndarray | None, ...], attributes: Mapping[str, Any]
 ) -> tuple[np.ndarray, ...]:
     """Y, Y_h and, of an LSTM, Y_c; of the type of X.
 
     `kind` is a key of `RECURRENT`; `inputs` in the operator's order: X, W, R, B, sequence_lens, initial_h, initial_c,
     P, None if left out. Raises `NotEvaluated` for attributes that are not valid and for too many operations.
     """
-    x, w, r, b, lengths, h, c, p = (*inputs, *(None,) * (8 - len(inputs)))
-    kind_of_number, wide = x.dtype, lambda array: None if array is None else array.astype(np.float64)
+    given: list[Any] = [*inputs, *(None,) * (8 - len(inputs))]
+    x, w, r, b, lengths, h, c, p = given
+    kind_of_number = x.dtype
+
+    def wide(array: Any) -> Any:
+        return None if array is None else array.astype(np.float64)
+
     x, w, r, b, h, c, p = map(wide, (x, w, r, b, h, c, p))
     layout = attributes.get("layout") or 0
     if layout:
-        x, h, c = (None if array is None else array.swapaxes(0, 1) for array in (x, h, c))
+        x, (h, c) = x.swapaxes(0, 1), (None if array is None else array.swapaxes(0, 1) for array in (h, c))
     (steps, batch, _), (directions, _, hidden) = x.shape, r.shape
     if 2 * steps * batch * (w.size + r.size) > LARGEST_FLOPS:
         raise NotEvaluated(f"{kind} operator with more than {LARGEST_FLOPS:.0e} operations")
@@ -106,7 +111,7 @@ def recurrent_outputs(
     return tuple(array.astype(kind_of_number) for array in (y, *states)[: 3 if kind == "LSTM" else 2])
 
 
-def _functions(kind: str, attributes: Mapping[str, object], directions: int) -> list[list[Callable]]:
+def _functions(kind: str, attributes: Mapping[str, Any], directions: int) -> list[list[Callable]]:
     """The activations of each direction with their parameters, which are consumed in the order of the activations."""
     names, default = attributes.get("activations") or (), RECURRENT[kind]
     if kind == "RNN":  # the attribute's default is for two directions

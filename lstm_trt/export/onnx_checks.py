@@ -331,7 +331,7 @@ def _fault_in_sizes(node: onnx.NodeProto, values: dict[str, Value], hidden: int 
     if not hidden:
         return "hidden_size is missing, which every runtime needs: add it to the operator"
     gates = RecurrentLayer(node.op_type, hidden, features=0, sequence=0, batch=0).gates
-    inputs = dict(zip(INPUT_NAMES, node.input, strict=False))
+    inputs: dict[str, str] = dict(zip(INPUT_NAMES, node.input, strict=False))
     x = values.get(inputs.get("X", ""), Value(0, None)).sizes
     _, batch, features = x if x is not None and len(x) == 3 else (None, None, None)
     expected = {

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -306,7 +306,7 @@ def TorchNetwork(
         for axis, symbol in axes.items()
     }
     network = OnnxNetwork.of_content(content, name, {**own, **(sizes or {})}, states, inputs)
-    arrays = {f"input/{key}": tensor.numpy() for key, tensor in zip(named, probe, strict=True)}
+    arrays: dict[str, Any] = {f"input/{key}": tensor.numpy() for key, tensor in zip(named, probe, strict=True)}
     arrays |= {f"output/{key}": tensor.float().numpy() for key, tensor in zip(answers, results, strict=True)}
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)

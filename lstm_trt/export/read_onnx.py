@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -151,16 +151,24 @@ def network_facts(content: bytes, name: str, sizes: Mapping[str, int]) -> Networ
     model = checked(content, name)
     symbols = symbolic_shapes(model)
     _check_sizes(name, symbols, sizes)
-    shapes = {value: tuple(sizes.get(size, size) for size in shape) for value, shape in symbols.items()}
+    shapes = _sized(symbols, sizes)
     facts = _facts(model, content, name, shapes)
     return replace(facts, **_symbols_of_layers(model, symbols, sizes, facts.layers))
+
+
+def _sized(symbols: Mapping[str, Sequence[int | str]], sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """Shapes with these values of their symbols."""
+    return {
+        value: tuple(sizes[size] if isinstance(size, str) else size for size in shape)
+        for value, shape in symbols.items()
+    }
 
 
 def _facts(model: onnx.ModelProto, content: bytes, name: str, shapes: Mapping[str, tuple[int, ...]]) -> NetworkFacts:
     import onnx
 
     inferred = _inferred(model, name, shapes)
-    known = dict(_tensors_of(inferred))
+    known: dict[str, Any] = dict(_tensors_of(inferred))
     inputs = []
     for value in model.graph.input:
         if value.name in shapes:
@@ -188,7 +196,7 @@ def _facts(model: onnx.ModelProto, content: bytes, name: str, shapes: Mapping[st
     recurrent = sum(layer.input_flops + layer.recurrent_flops for layer in layers)
     incomplete = None in flops or len(layers) < sum(node.op_type in RECURRENT for node in every)
     inner = any(attribute.type == onnx.AttributeProto.GRAPH for node in every for attribute in node.attribute)
-    total = None if incomplete or inner else sum(flops) + recurrent
+    total = None if incomplete or inner else sum(filter(None, flops)) + recurrent
     half = any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in stored)
     return NetworkFacts(tuple(inputs), tuple(outputs), layers, parameters, total, half=half)
 
@@ -248,12 +256,12 @@ def _attributes(node: onnx.NodeProto) -> dict:
     return {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
-def _layer(node: onnx.NodeProto, known: Mapping[str, tuple[int | None, ...]]) -> RecurrentLayer | None:
+def _layer(node: onnx.NodeProto, known: Mapping[str, Any]) -> RecurrentLayer | None:
     """A recurrent operator with its sizes; None for other operators, and where the sizes are not known."""
     if node.op_type not in RECURRENT or node.domain not in ("", "ai.onnx"):
         return None
-    x, w, r = (known.get(name) for name in node.input[:3])
-    if any(sizes is None or len(sizes) != 3 for sizes in (x, w, r)):
+    x, w, r = (known.get(name, ()) for name in node.input[:3])
+    if any(len(sizes or ()) != 3 for sizes in (x, w, r)):
         return None
     attributes, hidden, features = _attributes(node), r[2], w[2]
     sequence, batch = (x[1], x[0]) if attributes.get("layout") else (x[0], x[1])
@@ -265,14 +273,14 @@ def _layer(node: onnx.NodeProto, known: Mapping[str, tuple[int | None, ...]]) ->
     return RecurrentLayer(node.op_type, hidden, features, sequence, batch, direction, name, bias)
 
 
-def _flops(node: onnx.NodeProto, known: Mapping[str, tuple[int | None, ...]]) -> int | None:
+def _flops(node: onnx.NodeProto, known: Mapping[str, Any]) -> int | None:
     """Multiplications and additions of a matrix product or convolution; 0 for other operators, None if not known."""
     if node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
         return 0
-    first, second, result = (known.get(name) for name in (node.input[0], node.input[1], node.output[0]))
+    first, second, result = (known.get(name, (None,)) for name in (*node.input[:2], node.output[0]))
     transposed = node.op_type == "ConvTranspose"
     per_place = first if transposed else result
-    if second is None or per_place is None or None in (*second, *per_place):
+    if None in (*(second or [None]), *(per_place or [None])):
         return None
     if node.op_type in ("MatMul", "Gemm"):  # the second operand states the number of terms of each sum
         terms = second[1] if _attributes(node).get("transB") else second[-2] if len(second) > 1 else second[0]
@@ -291,13 +299,11 @@ def _symbols_of_layers(
     found: dict[str, str | None] = {"time_symbol": None, "batch_symbol": None}
     for symbol in sizes if layers else ():
         larger = {**sizes, symbol: 2 * sizes[symbol]}
-        shapes = {value: tuple(larger.get(size, size) for size in shape) for value, shape in symbols.items()}
         try:
-            known = dict(_tensors_of(with_sizes(model, shapes)))
+            known = dict(_tensors_of(with_sizes(model, _sized(symbols, larger))))
         except Exception:  # not every size is possible: an addition of two inputs, for example
             continue
-        node = next(node for node in onnx_checks.nodes(model.graph) if _layer(node, known))
-        other = _layer(node, known)
+        other = next(layer for node in onnx_checks.nodes(model.graph) if (layer := _layer(node, known)))
         if other.sequence != layers[0].sequence:
             found["time_symbol"] = symbol
         elif other.batch != layers[0].batch:
@@ -332,7 +338,7 @@ def run_onnxruntime(
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = 1
     settings.log_severity_level = 4  # errors are also raised as exceptions
-    session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    session: Any = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_outputs()]
     return in_sequence(lambda inputs: dict(zip(names, session.run(names, inputs), strict=True)), sets, states)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -113,10 +113,10 @@ def export_c(
     chosen, name = _target(target), _identifier(network, name)
     window, tick, states = _models(network, mode, seed)
 
-    def generated(**more: object) -> CFile:
+    def generated(**more: Any) -> CFile:
         return c_file(window, tick, chosen, name, states=states, **more)
 
-    error = _error(generated(include_weights=False), window or tick, states)
+    error = _error(generated(include_weights=False), window or tick or b"", states)
     file = generated(error=_error_text(error))
     return WrittenC(tuple(file.write(folder)), file, error)
 
@@ -135,14 +135,15 @@ def _models(
     if mode:
         network.check_mode(mode)
     if isinstance(network, LstmShape):  # the step of a network without states as inputs carries those of all its layers
-        path, states, tick = export_network(network, seed).path, (), replace(network, sequence=1)
+        path, states = export_network(network, seed).path, ()
+        tick: Any = replace(network, sequence=1)
     else:
         path, states, tick = network.path, network.states if mode != "forward" else (), _tick(network)
     if mode == "stream" or states:
         return None, static_model(path, network), states
     reads_ahead = any(layer.direction != "forward" for layer in network.recurrent_layers)
-    both = mode is None and tick is not None and not reads_ahead
-    return static_model(path, network), static_model(path, tick) if both else None, ()
+    both = mode is None and not reads_ahead
+    return static_model(path, network), static_model(path, tick) if both and tick else None, ()
 
 
 def _tick(network: OnnxNetwork) -> OnnxNetwork | None:
@@ -165,8 +166,8 @@ def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
         return None
     graph = _in_float64(onnx.load_from_string(model))
     known = {tensor.name for tensor in graph.graph.initializer} | {state.input for state in states}
-    shapes = {value.name: sizes_of(value) for value in graph.graph.input if value.name not in known}
-    generator, calls = np.random.default_rng(0), math.ceil(MEASURED_SAMPLES / (file.window or file.step))
+    shapes: dict[str, Any] = {value.name: sizes_of(value) for value in graph.graph.input if value.name not in known}
+    generator, calls = np.random.default_rng(0), math.ceil(MEASURED_SAMPLES / (file.window or file.step or 1))
     sets = [
         {name: generator.standard_normal(shape, np.float32) for name, shape in shapes.items()} for _ in range(calls)
     ]

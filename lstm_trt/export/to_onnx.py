@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -174,7 +174,7 @@ def export_module(
     import onnx
     import torch
 
-    buffer = io.BytesIO()
+    buffer: Any = io.BytesIO()  # the stub of torch.onnx.export has paths only
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about its deprecation and about fixed batch sizes

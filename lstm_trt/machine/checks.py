@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lstm_trt.config.format import count
 from lstm_trt.machine import facts, gpu, linux, roofline
@@ -140,7 +141,7 @@ def isolated(root: Path) -> Found:
 @check("tickless cores")
 def nohz_full(root: Path) -> Found:
     text = read_text(f"{CPU}/nohz_full", root)
-    if linux.cpu_list(text):
+    if text and linux.cpu_list(text):
         return text, "good", "no periodic timer interrupt on these cores while one program runs"
     meaning = "a timer interrupt reaches the timed core 100 to 1000 times a second"
     return "none", "attention", meaning, _for_last_core("nohz_full=", root)
@@ -288,7 +289,7 @@ def virtual_machine(root: Path) -> Found:
         return None
     steal = ""
     with suppress(OSError):
-        times = linux.psutil_at(root).cpu_times()
+        times: Any = linux.psutil_at(root).cpu_times()  # its fields depend on the system
         if total_s := sum(times) - times.guest - times.guest_nice:  # guests count as user time too
             steal = f", {100 * times.steal / total_s:.2g} % stolen since boot"
     meaning = "the hypervisor can take the core at any time; recordings count it as steal"
@@ -356,7 +357,7 @@ def load(root: Path) -> Found:
 # GPUs
 
 
-def _asked(function: str) -> object | None:
+def _asked(function: str) -> Any | None:
     """The answer of NVML about the first GPU; None without one."""
     with gpu.Nvml() as session:
         return session.ask(function, session.device())

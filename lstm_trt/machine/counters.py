@@ -33,6 +33,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lstm_trt.machine import linux
 from lstm_trt.machine.linux import ROOT
@@ -63,7 +64,7 @@ WHOLE_MACHINE = (b"ERR:", b"MIS:", b"Err:")
 LARGEST_TABLE_BYTES = 16 * 1024
 
 
-def difference(before: Mapping[str, object], after: Mapping[str, object]) -> dict[str, int | float | None]:
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int | float | None]:
     """The change between two readings: counters are subtracted, gauges are those of `after`.
 
     A counter that one of the readings lacks, or that decreased, is None.
@@ -170,7 +171,8 @@ class Watcher:
         # Without the aperfmperf flag "cpu MHz" is the constant nominal clock, which is not read.
         if "aperfmperf" not in linux.cpuinfo_flags(self.root):
             self._cpuinfo.close()
-        self._nvml = self._gpu = None
+        self._nvml: Any = None
+        self._gpu: Any = None
         if self.device != "cpu":
             from lstm_trt.machine.gpu import Nvml
 
@@ -178,7 +180,7 @@ class Watcher:
             self._gpu = self._nvml.device()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_: Any) -> None:
         for file in self._files:
             file.close()
         self._files.clear()
@@ -204,7 +206,7 @@ class Watcher:
             values |= self._nvml.read(self._gpu)
         return values
 
-    def gpu_state(self) -> dict[str, object] | None:
+    def gpu_state(self) -> dict[str, Any] | None:
         """The current state of the GPU (`Nvml.state`), read before and after the trials; None without a GPU."""
         return None if self._gpu is None else self._nvml.state(self._gpu)
 

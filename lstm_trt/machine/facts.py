@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from lstm_trt.machine import linux
 from lstm_trt.machine.linux import ROOT, read_int, read_text
@@ -104,7 +105,7 @@ def turbo(root: Path = ROOT) -> bool | None:
 def governors(cores: Sequence[int], root: Path = ROOT) -> str | None:
     """The frequency governor of the cores, several joined by commas."""
     names = {read_text(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor", root) for core in cores}
-    return ", ".join(sorted(names - {None})) or None
+    return ", ".join(sorted(filter(None, names))) or None
 
 
 def simultaneous_threads(root: Path = ROOT) -> bool | None:
@@ -116,7 +117,7 @@ def simultaneous_threads(root: Path = ROOT) -> bool | None:
     return None if physical is None else len(linux.online_cores(root)) > physical
 
 
-def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, object]:
+def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, Any]:
     """Description of the machine as JSON values; sizes in bytes, a quota in cores, core lists as "0-3,8".
 
     With `device="cuda"` also `gpus` (see `gpu.Nvml.describe`), `driver` and `cuda_driver`.
@@ -125,7 +126,7 @@ def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, object]:
     isolated = linux.isolated_cores(root)
     nohz = linux.cpu_list(read_text("/sys/devices/system/cpu/nohz_full", root))
     psutil = linux.psutil_at(root)
-    description: dict[str, object] = {
+    description: dict[str, Any] = {
         "cpu": cpu_name(root),
         "architecture": platform.machine(),
         "logical_cores": len(online),
@@ -153,7 +154,7 @@ def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, object]:
     return description
 
 
-def fingerprint(description: Mapping[str, object]) -> str:
+def fingerprint(description: Mapping[str, Any]) -> str:
     """Hash of the properties that distinguish machines (CPU, logical cores, GPUs, driver): 16 hexadecimal digits."""
     gpu_names = [described["name"] for described in description.get("gpus") or ()]
     parts = [description.get("cpu"), description.get("logical_cores"), gpu_names]

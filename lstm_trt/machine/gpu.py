@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 #: Name of the device of the tests' stand-in for a driver, and the variable without which it is refused, so that nobody
 #: records on it by accident.
@@ -61,7 +62,7 @@ def cuda_device(place: int = 0) -> CudaDevice:
     except OSError:
         raise NoCudaDevice("no GPU driver", False) from None
 
-    def call(name: str, *arguments: object) -> None:
+    def call(name: str, *arguments: Any) -> None:
         status = getattr(library, name)(*arguments)
         if status:
             text = ctypes.c_char_p()
@@ -142,7 +143,7 @@ def throttle_reasons(mask: int | None) -> list[str]:
     return names + ([hex(rest)] if rest else [])
 
 
-def _text(value: object) -> str | None:
+def _text(value: Any) -> str | None:
     """Text as str; old versions of pynvml return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
@@ -215,11 +216,11 @@ class Nvml:
         self.devices = [handle for handle in handles if handle is not None]
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_: Any) -> None:
         self.ask("nvmlShutdown")
         self.library, self.devices = None, []
 
-    def device(self, place: int = 0) -> object | None:
+    def device(self, place: int = 0) -> Any | None:
         """The GPU that is device `place` for CUDA, which can number them in another order and hide some."""
         found = device_here(place)
         return found and self.ask("nvmlDeviceGetHandleByPciBusId", found.pci_bus_id.encode())
@@ -228,14 +229,14 @@ class Nvml:
         """Whether a GPU is in the compute mode EXCLUSIVE_PROCESS (nvml.h), in which a second process fails."""
         return self.ask("nvmlDeviceGetComputeMode", self.device(place)) == 3
 
-    def ask(self, name: str, *arguments: object) -> object | None:
+    def ask(self, name: str, *arguments: Any) -> Any | None:
         """Call an NVML function by its name; None if this driver, GPU or version of pynvml does not support it."""
         try:
             return getattr(self.library, name)(*arguments)
         except Exception:  # no such function; NVMLError has a class per code; old versions raise TypeError
             return None
 
-    def _constant(self, name: str) -> object | None:
+    def _constant(self, name: str) -> Any | None:
         return getattr(self.library, name, None)
 
     def versions(self) -> dict[str, str | None]:
@@ -246,7 +247,7 @@ class Nvml:
             "cuda_driver": None if number is None else f"{number // 1000}.{number % 1000 // 10}",
         }
 
-    def describe(self, handle: object) -> dict[str, object]:
+    def describe(self, handle: Any) -> dict[str, Any]:
         """Description of one GPU as JSON values; memory in bytes, clocks in MHz, power in mW."""
         memory = self.ask("nvmlDeviceGetMemoryInfo", handle)
         mig = self.ask("nvmlDeviceGetMigMode", handle)
@@ -264,7 +265,7 @@ class Nvml:
             "power_limit_mw": self.ask("nvmlDeviceGetPowerManagementLimit", handle),
         }
 
-    def read(self, handle: object | None) -> dict[str, int | None]:
+    def read(self, handle: Any | None) -> dict[str, int | None]:
         """The current readings of one GPU, by the names of `READINGS`."""
         if handle is None:
             return dict.fromkeys(READINGS)
@@ -280,7 +281,7 @@ class Nvml:
             "gpu_throttle_reasons": reasons,
         }
 
-    def state(self, handle: object) -> dict[str, object]:
+    def state(self, handle: Any) -> dict[str, Any]:
         """Current state of one GPU: `describe`, `read`, the versions of the driver, `memory_used_bytes` by all
         processes, and the names of the throttle reasons. Takes milliseconds.
         """

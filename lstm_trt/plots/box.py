@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,7 +19,6 @@ from lstm_trt.plots import points as data
 from lstm_trt.plots import style
 from lstm_trt.plots.points import AXIS_NAMES, Point, Round
 from lstm_trt.plots.style import GREY, Picture, multiple, number, percent, whole
-from lstm_trt.store.runs import Runs
 
 PANEL_IN = 3.3
 
@@ -31,7 +31,7 @@ LEAST_WIDTH = 1e-3
 OUTLIER = {"linestyle": "none", "marker": "o", "markersize": 2.6, "markeredgewidth": 0, "alpha": 0.45}
 
 
-def box_plots(runs: Runs, axis: str, *, fixed: dict[str, int] | None = None) -> Picture:
+def box_plots(runs: Any, axis: str, *, fixed: dict[str, int] | None = None) -> Picture:
     """A box plot of the trials for each value of `axis`, one panel per system; the other axes are held fixed.
 
     `runs` is the result of `load`, or a path, recordings or groups. Axes that are not in `fixed` are held at a chosen

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -19,7 +20,6 @@ from lstm_trt.plots import points as data
 from lstm_trt.plots import style
 from lstm_trt.plots.points import AXIS_NAMES, Point
 from lstm_trt.plots.style import GREY, Picture, number
-from lstm_trt.store.runs import Runs
 
 #: If a panel would have more lines, each system gets its own panels.
 LINES_PER_PANEL = 8
@@ -47,7 +47,7 @@ EACH_ROUND = {"linestyle": "none", "marker": ".", "markersize": 3.5, "alpha": 0.
 
 
 def curves(
-    runs: Runs,
+    runs: Any,
     axis: str,
     *,
     statistic: str = "median_us",

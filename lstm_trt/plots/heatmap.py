@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -27,7 +28,6 @@ from lstm_trt.plots import points as data
 from lstm_trt.plots import style
 from lstm_trt.plots.points import AXIS_NAMES, Point
 from lstm_trt.plots.style import Picture, number, whole
-from lstm_trt.store.runs import Runs
 
 #: The `value` that shows the proven upper bound instead of a measured statistic.
 BOUND = "bound_us"
@@ -71,7 +71,7 @@ Cells = list[tuple[Point, Cell | None]]
 
 
 def heat_map(
-    runs: Runs,
+    runs: Any,
     x: str = "hidden",
     y: str = "sequence",
     *,
@@ -98,7 +98,7 @@ def heat_map(
     data.check_deadline(deadline_us)
     if value != BOUND:
         data.check_statistic(value)
-    elif deadline_us is None:
+    if value == BOUND and deadline_us is None:
         raise UsageError(f"{BOUND} needs a deadline")
     if x == y:
         raise UsageError("x and y must differ")
@@ -106,7 +106,7 @@ def heat_map(
     for axis in (x, y):
         data.values(points, axis)  # raises for an unknown axis
     points, facets = _choose(points, (x, y), facets, fixed)
-    if value == BOUND:
+    if deadline_us is not None and value == BOUND:
         cells, title, reading, marks, summary = _proven(points, deadline_us, percentile, confidence)
         name = "bound"
     else:
@@ -115,7 +115,7 @@ def heat_map(
     return _draw(cells, (x, y), facets, deadline_us, title, reading, name, marks, summary)
 
 
-def map_axes(runs: Runs) -> tuple[str, str]:
+def map_axes(runs: Any) -> tuple[str, str]:
     """Two axes for a map of these runs: the first in a fixed order of preference that vary."""
     points = data.points_of(runs)
     order = ("hidden", "sequence", "batch", "layers", "features", "directions")
@@ -288,7 +288,7 @@ def _arrange(cells: Cells, facets: Sequence[str], fit: int) -> tuple[list[tuple[
     parts = []
     for key in order:
         sizes = [data.axis_value(axis, size) for axis, size in zip(facets, key[by_system:], strict=True)]
-        title = ", ".join([*(key[:1] if len(data.systems(points)) > 1 else ()), *sizes])
+        title = ", ".join([*map(str, key[:1] if len(data.systems(points)) > 1 else ()), *sizes])
         parts.append((title, groups.get(key, [])))
     return parts, columns
 
@@ -320,7 +320,7 @@ def _color_bar(
         reach = round(math.log2(high / deadline_us))
         labels = {2.0**-power: f"{2**power}×" if power > 0 else f"1/{2**-power}" for power in range(-reach, reach + 1)}
         labels[1.0] = "1"
-        bar.set_ticks([deadline_us * ratio for ratio in labels], labels=labels.values())
+        bar.set_ticks([deadline_us * ratio for ratio in labels], labels=list(labels.values()))
         bar.set_ticks([], minor=True)
         bar.set_label(f"deadline / {name}\nmissed  ←  →  met")  # on two lines, since low maps have a short bar
     else:
@@ -373,7 +373,7 @@ def _draw_cell(
     look = {"facecolor": EMPTY, "edgecolor": "white", "linewidth": edge}
     ink = {"color": "0.1", "ha": "center", "va": "center", "size": 8, "linespacing": 0.95}
     if cell is not None:
-        color = colors.to_rgba(cell.value_us)
+        color = colors.to_rgba(np.array(cell.value_us))
         light = np.dot(color[:3], (0.2126, 0.7152, 0.0722))
         look |= {"facecolor": color}
         ink |= {"color": "black" if light > 0.42 else "white", "weight": "bold" if cell.bold else "normal"}

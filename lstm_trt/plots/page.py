@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.lines import Line2D
@@ -30,7 +30,7 @@ from lstm_trt.plots.heatmap import BOUND, heat_map, map_axes
 from lstm_trt.plots.style import Picture, count, multiple, number, percent, whole
 from lstm_trt.plots.tail import draw_tail
 from lstm_trt.plots.trials import calls_of, draw_order
-from lstm_trt.store.runs import Runs, as_runs
+from lstm_trt.store.runs import as_runs
 from lstm_trt.store.samples import Group
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ SENTENCE_WIDTH = int((style.WIDTH_IN - BADGE_IN - 0.45) * 13.2)
 Rows = list[tuple[str, str]]
 
 
-def verdict_page(runs: Runs, verdict: Verdict, outliers: Outliers | None = None) -> Picture:
+def verdict_page(runs: Any, verdict: Verdict, outliers: Outliers | None = None) -> Picture:
     """Verdict with reasons, tail with deadline and evidence line, (m,k)-firm statistics, and trials in order.
 
     `runs` is the result of `load`, or a path, recordings or groups, with one configuration; `verdict` is an element of
@@ -74,7 +74,7 @@ def verdict_page(runs: Runs, verdict: Verdict, outliers: Outliers | None = None)
     return _page(group, title, verdict_rows(verdict), outliers, verdict)
 
 
-def outliers_page(runs: Runs, outliers: Outliers) -> Picture:
+def outliers_page(runs: Any, outliers: Outliers) -> Picture:
     """Tail with the control run, a table of the clusters, and all trials in order.
 
     `runs` is the result of `load`, or a path, recordings or groups, with one configuration; `outliers` is an element of
@@ -90,7 +90,13 @@ def _page(group: Group, title: str, rows: Rows, outliers: Outliers | None, verdi
     reasons = textwrap.wrap(style.with_micro(sentence(verdict)), SENTENCE_WIDTH) if verdict else []
     heights_in = [max(0.68, 0.185 * len(reasons) + 0.2)] if verdict else []
     calls = calls_of(group, outliers) if group.n or not verdict else None
-    summary = f"{verdict.verdict}: {' '.join(reasons)}" if verdict else outliers_line(outliers, "Findings")
+    summary = (
+        f"{verdict.verdict}: {' '.join(reasons)}"
+        if verdict
+        else outliers_line(outliers, "Findings")
+        if outliers
+        else ""
+    )
     if calls:
         heights_in += [max(3.55, table_height_in(rows)), ORDER_IN]
     with style.figure(title, facts(group), sum(heights_in), summary=summary) as (picture, body):
@@ -108,8 +114,8 @@ def _page(group: Group, title: str, rows: Rows, outliers: Outliers | None, verdi
 def facts(group: Group) -> list[str]:
     """Notes for the head of a page: what was measured, where and how."""
     samples = [sample for sample in group.samples if len(sample.timed_ns)]
-    first, configuration = (samples or [None])[0], group.configuration
-    notes = []
+    first: Any = samples[0] if samples else None
+    configuration, notes = group.configuration, []
     if samples:
         counts = f"n = {count(group.n, 'trial')} after warm-up"
         counts += f" in {len(samples)} rounds, each in its own process" if len(samples) > 1 else ""
@@ -133,7 +139,7 @@ def facts(group: Group) -> list[str]:
     return notes
 
 
-def _band(part, verdict: str, lines: Sequence[str], height_in: float) -> None:
+def _band(part, verdict: Any, lines: Sequence[str], height_in: float) -> None:
     """Draw the verdict in its colour, and the reasons beside it."""
     left, width, gap = 0.1 / style.WIDTH_IN, BADGE_IN / style.WIDTH_IN, 0.07 / height_in
     look = {"facecolor": VERDICT_COLORS[verdict], "linewidth": 0, "transform": part.transSubfigure}
@@ -230,7 +236,7 @@ def _when_and_why(found: Cluster | Tail, outliers: Outliers) -> Rows:
 
 
 def draw_outliers(
-    runs: Runs, findings: Sequence[Outliers | None], folder: str | Path, *, formats: Iterable[str] = ("png",)
+    runs: Any, findings: Sequence[Outliers | None], folder: str | Path, *, formats: Iterable[str] = ("png",)
 ) -> list[Path]:
     """Write one page per configuration as `outliers-*.png` (or svg, pdf); returns the paths.
 
@@ -238,18 +244,18 @@ def draw_outliers(
     maximum / median get a page. Raises `UsageError` if the folder cannot be written.
     """
 
-    def reach(pair: tuple[Group, Outliers]) -> float:
+    def reach(pair: tuple) -> float:
         timed = np.concatenate([sample.timed_ns for sample in pair[0].samples])
         return -float(timed.max() / np.median(timed))
 
-    pairs = [pair for pair in zip(runs, findings, strict=True) if pair[0].n]
+    pairs: list[Any] = [pair for pair in zip(runs, findings, strict=True) if pair[0].n]
     pairs = sorted(pairs, key=reach)[:PAGES] if len(pairs) > PAGES else pairs
     pages = [(group.name, partial(outliers_page, group, found)) for group, found in pairs]
     return _write_pages("outliers", pages, folder, formats)
 
 
 def draw_verdicts(
-    runs: Runs, verdicts: Sequence[Verdict], folder: str | Path, *, formats: Iterable[str] = ("png",)
+    runs: Any, verdicts: Sequence[Verdict], folder: str | Path, *, formats: Iterable[str] = ("png",)
 ) -> list[Path]:
     """Write one page per configuration as `verdict-*.png` (or svg, pdf), and for several sizes a map of margins.
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.format import listed
 from lstm_trt.config.workload import AXES
 from lstm_trt.plots.style import count, number, whole_range, with_micro
-from lstm_trt.store.runs import Runs, as_runs
+from lstm_trt.store.runs import as_runs
 from lstm_trt.store.samples import Group, NoTrials
 from lstm_trt.store.schema import Failure
 
@@ -112,7 +113,7 @@ class Point:
 
     group: Group
     system: str
-    sizes: dict[str, int | None]
+    sizes: dict[str, Any]
     rounds: tuple[Round, ...]
     failures: tuple[Failure | NoTrials, ...] = ()
 
@@ -169,7 +170,7 @@ def rounds_of(group: Group) -> tuple[Round, ...]:
     return tuple(Round(sample.timed_ns / 1000) for sample in group.samples if len(sample.timed_ns))
 
 
-def points_of(runs: Runs) -> list[Point]:
+def points_of(runs: Any) -> list[Point]:
     """One point per configuration recorded by this package, in the order of the runs.
 
     Raises `UsageError` if there is none: other tables state neither sizes nor runtimes.
@@ -202,7 +203,7 @@ def _belongs_to(failure: Failure, group: Group) -> bool:
     return failure.configuration.id == group.configuration.id and machine_of(group) in machines
 
 
-def one_group(runs: Runs) -> Group:
+def one_group(runs: Any) -> Group:
     """The only configuration of the runs. Raises `UsageError` if there is not exactly one."""
     runs = as_runs(runs)
     if len(runs) != 1:
@@ -235,7 +236,7 @@ def system_labels(groups: Sequence[Group], without: Sequence[str] = ()) -> list[
     return labels
 
 
-def _system(group: Group) -> dict[str, str | None]:
+def _system(group: Group) -> dict[str, Any]:
     """The properties of a group's system as text, by name; "" for a default that is not mentioned, None if unknown."""
     configuration, machine = group.configuration, machine_of(group)
     options, protocol = asdict(configuration.options), asdict(configuration.protocol)
@@ -286,7 +287,7 @@ def choose_networks(points: Sequence[Point], most: int) -> tuple[list[str], int]
             fastest[point.network] = min(point.statistic("median_us"), fastest.get(point.network, math.inf))
             measured_on.setdefault(point.network, set()).add(point.system)
     every = {point.network for point in points}
-    ordered = sorted(fastest, key=fastest.get)
+    ordered = sorted(fastest, key=lambda network: fastest[network])
     if len(every) <= most or not ordered:
         return [*ordered, *sorted(every - fastest.keys())][:most], len(every)
     widest = max(map(len, measured_on.values()))
@@ -302,7 +303,7 @@ def middle(numbers: Iterable[float]) -> float:
 
 
 def hold(
-    rows: Sequence[Mapping[str, object]], free: Sequence[str], fixed: Mapping[str, int] | None = None
+    rows: Sequence[Mapping[str, Any]], free: Sequence[str], fixed: Mapping[str, int] | None = None
 ) -> dict[str, int]:
     """Choose a value for each axis that is not `free`: that in `fixed`, else the one with the most points.
 

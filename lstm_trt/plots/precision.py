@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -17,7 +18,6 @@ from lstm_trt.plots import points as data
 from lstm_trt.plots import style
 from lstm_trt.plots.points import Point
 from lstm_trt.plots.style import Picture, number
-from lstm_trt.store.runs import Runs
 
 #: Most dots in a figure with several panels, most panels, and most dots in a panel that has others beside it.
 MOST_DOTS, MOST_PANELS, MOST_BESIDE = 40, 6, 9
@@ -35,7 +35,7 @@ PLACES = (
 )
 
 
-def precisions(runs: Runs, *, shapes: int | None = None, deadline_us: float | None = None) -> Picture:
+def precisions(runs: Any, *, shapes: int | None = None, deadline_us: float | None = None) -> Picture:
     """Median latency in µs against the relative error of the outputs, a panel per network and a dot per configuration.
 
     `runs` is the result of `load`, or a path, recordings or groups. Colour and marker are those of the runtime, labels
@@ -55,7 +55,7 @@ def precisions(runs: Runs, *, shapes: int | None = None, deadline_us: float | No
     labels = data.system_labels([point.group for point in drawn], without=("precision",))
     dots = [replace(point, system=label) for point, label in zip(drawn, labels, strict=True)]
     looks = style.system_looks(data.systems(dots))
-    errors = [point.parity_error for point in drawn]
+    errors = [point.parity_error or 0.0 for point in drawn]
     unchecked = len(every) - len(checked)
     notes = [
         f"{data.describe_counts(drawn)}."
@@ -77,7 +77,7 @@ def precisions(runs: Runs, *, shapes: int | None = None, deadline_us: float | No
         for ax, network in zip(axes, chosen, strict=True):
             ax.set_title(network, loc="left")
             for point in (point for point in dots if point.network == network):
-                latencies += _draw(ax, point, max(point.parity_error, left), looks[point.system])
+                latencies += _draw(ax, point, max(point.parity_error or 0.0, left), looks[point.system])
             if deadline_us:
                 ax.axhline(deadline_us, **style.DEADLINE)
         logarithmic = style.latency_axis(axes, latencies)
@@ -117,8 +117,9 @@ def _error_axis(axes: Sequence[Axes], low: float, high: float, zero: bool) -> No
 
 def _label(ax: Axes, points: Sequence[Point], looks: dict, left: float) -> None:
     """Name the precision of each dot beside it where that covers no other dot or label; left out if it fits nowhere."""
-    scale = ax.get_figure(root=True).dpi / 72
-    places = [(max(point.parity_error, left), point.statistic("median_us")) for point in points]
+    figure: Any = ax.get_figure(root=True)
+    scale = figure.dpi / 72
+    places = [(max(point.parity_error or 0.0, left), point.statistic("median_us")) for point in points]
     dots = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in ax.transData.transform(places) / scale]
     inside = Bbox(ax.bbox.get_points() / scale)
     taken = list(dots)

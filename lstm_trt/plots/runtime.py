@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -12,7 +13,6 @@ from lstm_trt.plots import points as data
 from lstm_trt.plots import style
 from lstm_trt.plots.points import Point, systems
 from lstm_trt.plots.style import GREY, Picture, multiple, number
-from lstm_trt.store.runs import Runs
 
 ROW_IN, MOST_LANES = 0.2, 30
 
@@ -23,7 +23,7 @@ NAMED = ("workload", "mode")
 KINDS = {"median_us": (-1, True), "max_us": (1, False)}
 
 
-def runtimes(runs: Runs, *, shapes: int | None = None, deadline_us: float | None = None) -> Picture:
+def runtimes(runs: Any, *, shapes: int | None = None, deadline_us: float | None = None) -> Picture:
     """Median (filled) and maximum (hollow) in µs of every system, one block per network.
 
     `runs` is the result of `load`, or a path, recordings or groups. The number at each marker is the ratio to the
@@ -105,7 +105,11 @@ def _block(ax: Axes, points: dict[str, Point], looks: dict[str, dict], top: floa
         for kind, (side, full) in KINDS.items():
             value = numbers[kind]
             ax.plot([value], [y], markerfacecolor=color if full else "white", zorder=4 + side, **dot)
-            place = {"ha": "right" if side < 0 else "left", "va": "center", "textcoords": "offset points"}
+            place: dict[str, Any] = {
+                "ha": "right" if side < 0 else "left",
+                "va": "center",
+                "textcoords": "offset points",
+            }
             place |= {"weight": "bold" if value == best[kind] else "normal", "color": color, "size": 9}
             ax.annotate(multiple(value / best[kind]), (value, y), (side * 7, 0), bbox=style.BACKGROUND, **place)
             each = point.each_round(kind)

@@ -248,7 +248,7 @@ def batching(findings: Findings, system: str | None = None, fixed: dict[str, int
             _draw_guide(ax, [cost_us for _, cost_us in drawn])
             for network, cost_us in drawn:
                 color = layout.color(network.fixed)
-                ax.plot(cost_us.keys(), cost_us.values(), color=color, marker="o", markersize=3.2)
+                ax.plot(*zip(*cost_us.items(), strict=True), color=color, marker="o", markersize=3.2)
                 if network.stops_at is not None:
                     ax.plot([network.free_up_to], [cost_us[network.free_up_to]], color=color, zorder=4, **KNEE)
                 ax.plot([network.cheapest], [cost_us[network.cheapest]], color=color, zorder=5, **STAR)
@@ -292,7 +292,7 @@ def growth(findings: Findings, base: Mapping[str, int]) -> Picture:
         panes = style.panels(body, len(grown), style.columns_of(len(grown)))
         for ax, (system, axes) in zip(panes, grown.items(), strict=True):
             for axis, each in axes.items():
-                ax.plot(each.keys(), each.values(), color=colors[axis], marker="o", markersize=3.8)
+                ax.plot(*zip(*each.items(), strict=True), color=colors[axis], marker="o", markersize=3.8)
             ends = sorted(size for each in axes.values() for size in each)
             ax.plot([ends[0], ends[-1]], [ends[0], ends[-1]], color=GREY, linestyle=":", zorder=1)
             ax.set_xscale("log", base=2)

@@ -17,6 +17,7 @@ from functools import lru_cache, partial
 from html import escape
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -127,7 +128,7 @@ def write_pictures(
 @contextmanager
 def style() -> Iterator[None]:
     """Apply the settings of all figures; the previous settings are restored afterwards."""
-    look = seaborn.axes_style("whitegrid") | {
+    look: Any = seaborn.axes_style("whitegrid") | {
         "font.family": ["sans-serif"],
         "font.sans-serif": ["DejaVu Sans"],  # part of matplotlib: the same figure everywhere
         "font.size": 9,
@@ -174,8 +175,10 @@ def sheet(
     note_lines = [line for note in notes if note for line in wrapped(note, width_in - 0.3)]
     head_in = 0.12 + 0.235 * len(title_lines) + 0.165 * len(note_lines)
     picture = Picture(figsize=(width_in, head_in + body_height_in), dpi=DPI, layout="constrained")
-    picture.get_layout_engine().set(w_pad=0.06, h_pad=0.05, wspace=0.02, hspace=0.03)
-    head, body = picture.subfigures(2, 1, height_ratios=(head_in, body_height_in))
+    engine: Any = picture.get_layout_engine()
+    engine.set(w_pad=0.06, h_pad=0.05, wspace=0.02, hspace=0.03)
+    parts: Any = picture.subfigures(2, 1, height_ratios=(head_in, body_height_in))
+    head, body = parts
     left, top = 0.1 / width_in, 1 - 0.12 / head_in
     head.text(left, top, "\n".join(title_lines), size=12, weight="bold", va="top", ha="left")
     top -= 0.235 * len(title_lines) / head_in
@@ -265,7 +268,8 @@ def name_axes(axes: Iterable[Axes], x: str, y: str) -> None:
     for ax in axes:
         if ax.xaxis.get_tick_params().get("labelbottom", True):
             ax.set_xlabel(x, labelpad=2)
-        if ax.get_subplotspec().is_first_col():
+        place: Any = ax.get_subplotspec()
+        if place.is_first_col():
             ax.set_ylabel(y, labelpad=2)
 
 
@@ -280,7 +284,7 @@ def legend_below(body: SubFigure, handles: Iterable[Artist], ncols: int = 1, **l
     width = 72 * body.bbox.width / body.figure.dpi
     fit = int(width / max(text_size(label, layout.get("fontsize", 9))[0] + 40 for label in unique))
     layout = {"loc": "outside lower left", "labelspacing": 0.3, "ncols": max(1, min(ncols, fit)), **layout}
-    body.legend(unique.values(), unique.keys(), **layout)
+    body.legend(list(unique.values()), list(map(str, unique)), **layout)
 
 
 def handles_of(ax: Axes) -> list[Artist]:
@@ -349,7 +353,7 @@ def set_ticks(
 
 def even_ticks(low: float, high: float) -> np.ndarray:
     """About six round numbers at equal distances."""
-    return MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)).tick_values(low, high)
+    return np.asarray(MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)).tick_values(low, high))
 
 
 def log_ticks(axis: Axis, low: float, high: float) -> None:
@@ -453,10 +457,11 @@ class FittingTicks(Locator):
 
     def __call__(self) -> list[float]:
         """The places of the ticks at the present size of the axes."""
-        across = self.axis.axis_name == "x"
+        axis: Any = self.axis
+        across = axis.axis_name == "x"
         places = np.array(list(self._labels), dtype=float)
-        pixels = self.axis.axes.transData.transform(np.column_stack([places, places]))[:, 0 if across else 1]
-        points = dict(zip(self._labels, pixels * 72 / self.axis.get_figure(root=True).dpi, strict=True))
+        pixels = axis.axes.transData.transform(np.column_stack([places, places]))[:, 0 if across else 1]
+        points = dict(zip(self._labels, pixels * 72 / axis.get_figure(root=True).dpi, strict=True))
         halves = {place: text_size(label)[0 if across else 1] / 2 for place, label in self._labels.items()}
 
         def fit(kept: Iterable[float]) -> bool:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lstm_trt.plots import points as data
 from lstm_trt.plots.box import box_plots
@@ -18,13 +19,13 @@ from lstm_trt.plots.style import Picture, count, figure, write_pictures
 from lstm_trt.plots.tail import choose_tails, tails
 from lstm_trt.plots.trials import trials_in_order
 from lstm_trt.plots.version import by_version, versions
-from lstm_trt.store.runs import Runs, as_runs
+from lstm_trt.store.runs import as_runs
 
 FAILURE_LINES = 25
 
 
 def draw_sweep(
-    runs: Runs, folder: str | Path, deadline_us: float | None = None, *, formats: Iterable[str] = ("png",)
+    runs: Any, folder: str | Path, deadline_us: float | None = None, *, formats: Iterable[str] = ("png",)
 ) -> list[Path]:
     """Draw all figures that the runs allow into `folder` as `sweep-*.png` (or svg, pdf); returns their paths.
 
@@ -40,7 +41,7 @@ def draw_sweep(
     return write_pictures({f"sweep-{name}": draw for name, draw in plan.items()}, folder, formats)
 
 
-def _plan(runs: Runs, deadline_us: float | None) -> dict[str, Callable[[], Picture]]:
+def _plan(runs: Any, deadline_us: float | None) -> dict[str, Callable[[], Picture]]:
     """Name of each figure -> function that draws it."""
     points = data.points_of(runs)
     if not any(point.ok for point in points):
@@ -66,7 +67,7 @@ def _plan(runs: Runs, deadline_us: float | None) -> dict[str, Callable[[], Pictu
     return plan
 
 
-def failures(runs: Runs) -> Picture:
+def failures(runs: Any) -> Picture:
     """A list of the first 25 failures with stage and reason, and the number of further ones."""
     every = data.points_of(runs)
     failed = [point for point in every if point.failed]

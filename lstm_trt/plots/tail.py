@@ -8,7 +8,7 @@ given confidence; n trials give no evidence below it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -82,7 +82,7 @@ def share_axis(ax: Axes, least: float) -> None:
     ax.set_ylabel("share of trials that take longer (log)")
 
 
-def latency_axis(ax: Axes, numbers_us: Sequence[float], deadline_us: float | None = None, far: float = FAR) -> None:
+def latency_axis(ax: Axes, numbers_us: Any, deadline_us: float | None = None, far: float = FAR) -> None:
     """Set up a logarithmic x axis in µs that spans the numbers, and a deadline if it is not far from them."""
     low, high = min(numbers_us), max(numbers_us)
     if deadline_us and low / far < deadline_us < high * far:
@@ -108,7 +108,7 @@ def multiple_ticks(axis: Axis, low: float, high: float, apart: float = 0.05) -> 
 
 
 def tails(
-    runs: Runs,
+    runs: Any,
     *,
     deadline_us: float | None = None,
     relative: bool = True,
@@ -143,7 +143,7 @@ def tails(
     own = [group for group, _ in shown if group.configuration is not None]
     notes.insert(1, data.describe_systems(data.points_of(own)) if own else "")
     reach = {name: max(each.max_us / each.median_us for each in data.rounds_of(group)) for group, name in shown}
-    worst = max(reach, key=reach.get)
+    worst = max(reach, key=lambda name: reach[name])
     heading = title or ("Latency tails, as multiples of the median" if relative else "Latency tails")
     summary = f"The largest latency is {multiple(reach[worst])} the median of its round ({worst})."
     with style.figure(heading, notes, 4.1 + 0.19 * len(shown), summary=summary) as (picture, body):
@@ -232,7 +232,7 @@ def _arrival_order(group: Group) -> tuple:
     return (1, ARRIVALS.index(protocol.arrival), protocol.gap_s, waits.index(protocol.wait))
 
 
-def arrival_tails(runs: Runs, *, deadline_us: float | None = None) -> Picture:
+def arrival_tails(runs: Any, *, deadline_us: float | None = None) -> Picture:
     """The latency tails in µs of one network with different arrivals, see `tails`.
 
     At a fixed rate latency counts from the time a call was due, so that a slow call delays the next ones; after a
@@ -257,7 +257,7 @@ def replay_tails(group: Group, period_us: float, *, deadline_us: float | None = 
     return tails(groups, deadline_us=deadline_us, relative=False, names=names, title=title)
 
 
-def choose_tails(runs: Runs) -> Runs:
+def choose_tails(runs: Any) -> Runs:
     """Select the configuration with the largest maximum / median, then others spread evenly over the medians."""
     runs = as_runs(runs)
     timed = {place: data.rounds_of(group) for place, group in enumerate(runs) if group.n}
@@ -265,7 +265,7 @@ def choose_tails(runs: Runs) -> Runs:
     reach = {place: max(each.max_us for each in rounds) / median_us[place] for place, rounds in timed.items()}
     if not timed:
         return runs
-    worst = max(reach, key=reach.get)
+    worst = max(reach, key=lambda place: reach[place])
     rest = sorted(timed.keys() - {worst}, key=lambda place: (median_us[place], place))
     places = np.unique(np.linspace(0, len(rest) - 1, min(TAILS - 1, len(rest))).round().astype(int)) if rest else []
     return as_runs([runs[place] for place in (worst, *(rest[place] for place in places))])
@@ -295,7 +295,7 @@ def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict:
     n, edges = pooled.n, [float(pooled.ordered_us[0]), pooled.max_us]
     confidence = verdict.confidence if verdict else DEFAULT_CONFIDENCE
     effective_share = min(1.0, verdict.effective_n / verdict.n) if verdict else 1.0
-    allowed = 1 - verdict.percentile / 100 if verdict else None
+    allowed = 1 - verdict.percentile / 100 if verdict else 2.0
     evidence = min(evidence_share(n * effective_share, confidence), 1.0)
     control = control_us(group)
     draw_line(
@@ -391,7 +391,8 @@ def _beside_line(ax: Axes, text: str, level: float, above: bool, pooled_us: np.n
 def _multiples(ax: Axes, median_us: float) -> None:
     """Add the upper axis with multiples of the median."""
     low, high = (edge / median_us for edge in ax.get_xlim())
-    second = ax.secondary_xaxis("top", functions=(lambda us: us / median_us, lambda ratio: ratio * median_us))
+    scales: Any = (lambda us: us / median_us, lambda ratio: ratio * median_us)
+    second = ax.secondary_xaxis("top", functions=scales)
     multiple_ticks(second.xaxis, low, high)
     second.set_xlabel(f"multiple of the median ({number(median_us)} µs)", labelpad=4)
     second.tick_params(axis="x", length=3)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,7 +21,6 @@ from lstm_trt.plots import points as data
 from lstm_trt.plots import style
 from lstm_trt.plots.points import Round
 from lstm_trt.plots.style import Picture, count, multiple, number, percent, whole
-from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Group, Sample
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ class Kind:
 
 
 def trials_in_order(
-    runs: Runs,
+    runs: Any,
     *,
     round_number: int | None = None,
     deadline_us: float | None = None,
@@ -253,7 +252,7 @@ def _dots(ax: Axes, calls: Calls, kind: Kind) -> None:
         size = 4.0 if len(place) < 3_000 else 2.2
     else:
         size += 2
-    look = _dot(size) | kind.look | {"rasterized": len(place) > VECTORS}
+    look: dict[str, Any] = _dot(size) | kind.look | {"rasterized": len(place) > VECTORS}
     ax.plot(place, value, **look, label=kind.name, zorder=2 if kind.label == BULK else 3)
 
 
@@ -294,7 +293,7 @@ def _latency_axis(ax: Axes, calls: Calls, deadline_us: float | None) -> None:
         outside.append(f"▼ {len(below)} of {len(warm_us)} warm-up trials below, from {number(below.min())} µs")
     if deadline_us and not bottom < deadline_us < top:
         outside.append(f"{'▲' if deadline_us > top else '▼'} deadline at {number(deadline_us)} µs")
-    place = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
+    place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
     ax.annotate("   ".join(outside), (0.005, 1), (0, 3), size=9, color="0.35", **place)
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
 from lstm_trt.plots.points import Point
 from lstm_trt.plots.style import GREY, Picture
-from lstm_trt.store.runs import Runs
 
 #: Height of a row of panels.
 ROW_IN = 2.8
 
 
-def versions(runs: Runs) -> Picture:
+def versions(runs: Any) -> Picture:
     """Median latency in us of each round over the versions that were recorded, oldest first.
 
     One panel per network and runtime, one dot per round; the line joins the middle rounds. Numbers: the middle round

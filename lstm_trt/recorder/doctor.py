@@ -53,7 +53,7 @@ class Report:
 
     runtimes: list[Row]
     versions: dict[str, str | None]
-    machine: dict[str, object]
+    machine: dict[str, Any]
     checks: list[Check]
     sections: list[ReportSection] = field(default_factory=list)
 
@@ -115,7 +115,7 @@ def _preparers() -> Iterator[Preparer]:
 
 
 def _distributions(names: Iterable[str]) -> list[str]:
-    found = dict.fromkeys(PACKAGES)
+    found: dict[str, None] = dict.fromkeys(PACKAGES)
     for name in names:
         with suppress(Exception, SystemExit):  # already reported in its row
             found[runtimes.load(name).DISTRIBUTION] = None
@@ -148,7 +148,7 @@ def _indented(text: str, mark: str, width: int) -> list[str]:
     )
 
 
-def _table(header: tuple[str, ...], rows: Sequence[ReportLine], width: int, colour: bool) -> list[str]:
+def _table(header: tuple[str, ...], rows: Sequence[ReportLine], width: int, colour: Any) -> list[str]:
     """Aligned columns with the last one wrapped; a remedy is printed once below consecutive rows that share it."""
     first, *aligned = table_lines(header, [row.cells for row in rows], left=header, width=width, wrap=True, indent=2)
     lines = [first]
@@ -183,8 +183,7 @@ def render(report: Report, width: int | None = None, colour: bool | None = None)
     `colour` defaults to True on a terminal unless NO_COLOR is set.
     """
     width = width or WIDTH.get() or 100
-    if colour is None:
-        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    colour = (sys.stdout.isatty() and "NO_COLOR" not in os.environ) if colour is None else colour
     ready = [row for row in report.runtimes if row.ready]
     rows = []
     for row in [*ready, *(row for row in report.runtimes if not row.ready)]:

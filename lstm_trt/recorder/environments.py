@@ -154,7 +154,7 @@ def plain(text: str) -> str:
 
 def _name(requirement: str) -> str:
     """The normalized name in a requirement."""
-    return normal(re.match(r"[\w.-]+", requirement)[0])
+    return normal(re.split(r"[^\w.-]", requirement)[0])
 
 
 def _needs(*pinned: str) -> Iterator[str]:

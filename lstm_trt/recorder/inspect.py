@@ -134,7 +134,7 @@ def _attempt(
     refused = []
     for mode in network.modes:
         if mode in getattr(runtimes.load(row.runtime), "MODES", ("forward",)):
-            configuration = describe(network, row.runtime, _ONCE, Options(device=row.device), mode)
+            configuration = describe(network, row.runtime, _ONCE, Options(device=row.device or "cpu"), mode)
             outcome = pool.record_configuration(configuration, 0, folder, listener)
             if not outcome.failure:
                 parity = files.read(outcome.path).provenance["parity"]

@@ -26,7 +26,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -103,7 +103,7 @@ class Block:
         self._spacing_ns = spacing_ns
         self._period_ns = 0 if spacing_ns else round(1e3 * (protocol.period_us or 0))
         self._pause_s = (protocol.pause_ms or 0) / 1e3
-        self._until = spin_until if spacing_ns else WAITING.get(protocol.wait)
+        self._until = spin_until if spacing_ns else WAITING.get(protocol.wait or "none")
         due = ["intended_ns"] if self._period_ns or spacing_ns else []
         names = ["start_ns", "latency_ns", *due, *_USAGE_FIELDS]
         self._columns = {name: array("q", bytes(8 * capacity)) for name in names}
@@ -117,9 +117,11 @@ class Block:
         With a period, each call is due one period after the previous one, an overdue call starts at once, and the
         latency is counted from the due time. After `rest` the schedule is stopped until the next run.
         """
-        start_of, latency_of, due_of = map(self._columns.get, ("start_ns", "latency_ns", "intended_ns"))
+        start_of, latency_of = self._columns["start_ns"], self._columns["latency_ns"]
+        due_of: Any = self._columns.get("intended_ns")
         switches, minor, major = (self._columns[name] for name in _USAGE_FIELDS)
-        clock, usage, sleep, until = time.perf_counter_ns, resource.getrusage, time.sleep, self._until
+        clock, usage, sleep = time.perf_counter_ns, resource.getrusage, time.sleep
+        until: Any = self._until
         pause, spacing, period = self._pause_s, self._spacing_ns, self._period_ns
         first, due = self.rows, self._due_ns
         now = clock()
@@ -392,7 +394,7 @@ def pilot(step: Callable[[], None], protocol: Protocol) -> dict:
             step()
             taken.append(time.perf_counter_ns() - start)
     median_us = float(np.median(taken)) / 1e3
-    if protocol.period_us < median_us:
+    if protocol.period_us is not None and protocol.period_us < median_us:
         raise PeriodTooShort(
             f"the period of {protocol.period_us:g} us is shorter than the step's median latency of {median_us:.1f} us"
             f" (pilot of {len(taken)} calls): delays would grow without limit;"

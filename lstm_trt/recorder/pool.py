@@ -227,7 +227,7 @@ class WorkerPool:
     def _begin_reference(self, configuration: Configuration) -> Process:
         """The preparing process, which makes the reference of this configuration; another that it makes is given up."""
         begun, process = self._begun or (None, None)
-        if begun != configuration.id:
+        if process is None or begun != configuration.id:
             if process is not None:
                 process.kill()
             process = self._prepare_process()

@@ -11,10 +11,11 @@ import gc
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -66,7 +67,7 @@ class PreparedRun:
         control: tuple[dict, dict] | None = None,
         control_s: float = 0.0,
         part: int | None = None,
-        **provenance: object,
+        **provenance: Any,
     ) -> Recording:
         """The trials and the control run (columns, description) as a recording; `provenance` adds further fields."""
         described, warnings = self.step.facts(), list(trials.warnings)
@@ -227,7 +228,7 @@ def recordings(
     asked_s: float | None = None,
     part_s: float = PART_S,
     send: Callable[..., None] = lambda event, **values: None,
-) -> Iterator[Recording]:
+) -> Generator[Recording, None, None]:
     """Record in this process: `prepared`, the trials, and after the first of them the control run if requested.
 
     One recording, or with `asked_s` the parts of a soak of so many seconds, each of at most `part_s`; nothing is timed
@@ -236,6 +237,7 @@ def recordings(
     if the clocks or the kind's observer fail their check, and what `prepared` raises. Close it if it is not used up.
     """
     protocol, soaks, clock = configuration.protocol, asked_s is not None, time.perf_counter_ns
+    whole_s = asked_s or 0.0
 
     def stage(name: str) -> None:
         send("stage", stage=name)
@@ -246,11 +248,11 @@ def recordings(
             send("progress", done=0, total=protocol.trials)
         loop = Loop(run.step.step, protocol, **run.loop)
         origin = loop.first_pair.monotonic_ns
-        end = origin + int(1e9 * asked_s) if soaks else UNLIMITED
+        end = origin + int(1e9 * whole_s) if soaks else UNLIMITED
         part, done, last = 0, 0, False
 
         def elapsed_s() -> float:
-            return (clock() - end) / 1e9 + asked_s
+            return (clock() - end) / 1e9 + whole_s
 
         def after(timed: int) -> None:
             observer.block(timed)
@@ -264,7 +266,7 @@ def recordings(
             part_end = min(end, began + int(1e9 * part_s)) if soaks else UNLIMITED
             done += loop.part(protocol.settle if part else protocol.warmup, part_end, after)
             now, trials = clock(), loop.trials(origin)
-            elapsed = (now - end) / 1e9 + asked_s if soaks else None
+            elapsed = (now - end) / 1e9 + whole_s if soaks else None
             more = {"gpu_after": run.gpu_state()}
             if not soaks:
                 trials.self_check.update(loop_against_batches(trials))

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -58,11 +59,11 @@ class NotebookBar(tqdm):
     #: Shortest time between two updates, since each makes the browser draw.
     UPDATE_S = 0.5
 
-    def __init__(self, **how: object) -> None:
+    def __init__(self, **how: Any) -> None:
         self._output, self._shown_at = None, 0.0
         super().__init__(file=io.StringIO(), ascii=False, **how)
 
-    def display(self, *ignored: object, **also: object) -> None:
+    def display(self, *ignored: Any, **also: Any) -> None:
         from IPython.display import display
 
         text, now = {"text/plain": str(self)}, time.monotonic()
@@ -103,7 +104,7 @@ class Progress:
             )
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, *exception: Any) -> None:
         if self._bar is not None:
             self._bar.set_postfix_str("")
             self._bar.close()
@@ -346,7 +347,8 @@ def run_sweep(
             WorkerPool(time_limit_s, memory_limit, interpreters, wait) as pool,
         ):
             try:
-                for (number, configuration), (next_number, following) in itertools.pairwise([*plan, (rounds, None)]):
+                for place, (number, configuration) in enumerate(plan):
+                    next_number, following = plan[place + 1] if place + 1 < len(plan) else (rounds, None)
                     progress.begin(configuration, number)
                     how = {"control": control, "following": following}
                     outcome = pool.record_configuration(configuration, number, folder, progress.listen, **how)
@@ -367,7 +369,7 @@ def sweep(
     *,
     out: str | os.PathLike,
     mode: str | None = None,
-    **how: object,
+    **how: Any,
 ) -> Report:
     """Record every workload (a `Grid`, or any workloads) on every runtime into `out`; resumes if interrupted.
 
@@ -395,8 +397,9 @@ def plan(
     """
     wanted: list[Configuration] = []
     lacking: dict[tuple, dict[str, UnsupportedPrecision]] = {}
-    sides = [dict.fromkeys(runtimes), *(each if isinstance(each, Sequence) else [each] for each in (protocol, options))]
-    for workload, runtime, protocol_of_it, options_of_it in itertools.product(workloads, *sides):
+    several = (each if isinstance(each, Sequence) else [each] for each in (protocol, options))
+    sides: list[Any] = [workloads, dict.fromkeys(runtimes), *several]
+    for workload, runtime, protocol_of_it, options_of_it in itertools.product(*sides):
         try:
             wanted.append(describe(workload, runtime, protocol_of_it, options_of_it, mode))
         except UnsupportedPrecision as error:

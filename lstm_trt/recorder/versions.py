@@ -113,7 +113,8 @@ class Answer:
     def not_in_turns(self) -> list[str]:
         """Versions with all rounds before, or all after, the first version's: the machine may have changed between."""
         compared = zip(self.versions, self.groups, self.comparisons, strict=True)
-        return [name for name, group, found in compared if found and recorded_first(self.groups[0], group)]
+        first = self.groups[0]
+        return [name for name, group, found in compared if found and first and group and recorded_first(first, group)]
 
     @property
     def warnings(self) -> list[str]:
@@ -277,13 +278,13 @@ def record_versions(
     groups = {group.configuration.id: group for group in found}
     if len(groups) < len(found):
         raise UsageError(f"{folder} holds recordings of several machines: choose another --out")
-    comparisons = [None]
+    comparisons: list[Any] = [None]
     for version, configuration in zip(versions[1:], configurations[1:], strict=True):
-        sides = [groups.get(ids[0]), groups.get(configuration.id)]
+        sides: list[Any] = [groups.get(ids[0]), groups.get(configuration.id)]
         if not all(_numbers(side)["n"] for side in sides):
             comparisons.append(None)
             continue
-        comparison = compare_groups(*sides, effect, confidence)
+        comparison = compare_groups(sides[0], sides[1], effect, confidence)
         if comparison.command is not None:  # the `sweep` command cannot select the version, which is all that differs
             both = (versions[0], version)
             command = versions_command(library, both, configuration, "rounds", comparison.rounds_needed)

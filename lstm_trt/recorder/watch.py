@@ -117,7 +117,7 @@ class Snapshot(JsonFields):
         parts = [f"{self.name}: {', '.join(times)} (percentiles to 0.1 %)"]
         if self.configurations > 1:
             parts[0] = f"{count(self.files, 'file')} of {self.configurations} configurations; latest: {parts[0]}"
-        if self.elapsed_s is not None:
+        if self.elapsed_s is not None and self.left_s is not None:
             parts.append(f"{duration(self.elapsed_s)} elapsed, {duration(self.left_s)} left")
         if self.unreadable:
             parts.append(count(self.unreadable, "unreadable file"))

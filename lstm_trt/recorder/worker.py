@@ -21,6 +21,7 @@ from contextlib import suppress
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from lstm_trt import registry
 from lstm_trt.config.errors import ConfigurationFailed, LabError, StoreError
@@ -120,7 +121,7 @@ def main() -> int:
     volunteer_for_oom()
     connection = Connection(int(sys.argv[1]))
 
-    def send(event: str, **values: object) -> None:
+    def send(event: str, **values: Any) -> None:
         connection.send({"event": event, **values})
 
     send("ready")

@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -153,7 +153,7 @@ def load_module(request: Request) -> torch.nn.Module:
     """
     import torch
 
-    module = build_module(request.workload, request.weights, request.mode)
+    module: Any = build_module(request.workload, request.weights, request.mode)
     half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(request.options.precision)
     module = module.to(request.options.device, half or torch.float32)
     if request.options.device == "cuda":
@@ -263,7 +263,8 @@ def switch_tf32(allow: bool) -> None:
         warnings.simplefilter("ignore")  # the old interface is deprecated
         torch.backends.cuda.matmul.allow_tf32 = allow
         torch.backends.cudnn.allow_tf32 = allow
-    for operators_of in (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
+    backends: Any = torch.backends  # its stub lacks what newer versions have
+    for operators_of in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
         operators_of.fp32_precision = "tf32" if allow else "ieee"
 
 
@@ -271,18 +272,19 @@ def precision_switches(device: str) -> dict[str, str]:
     """The libraries' current precision for float32 operations."""
     import torch
 
+    backends: Any = torch.backends  # its stub lacks what newer versions have
     if device == "cuda":
         return {
-            "cublas_matmul": torch.backends.cuda.matmul.fp32_precision,
-            "cudnn_rnn": torch.backends.cudnn.rnn.fp32_precision,
+            "cublas_matmul": backends.cuda.matmul.fp32_precision,
+            "cudnn_rnn": backends.cudnn.rnn.fp32_precision,
         }
     return {
-        "mkldnn_matmul": torch.backends.mkldnn.matmul.fp32_precision,
-        "mkldnn_rnn": torch.backends.mkldnn.rnn.fp32_precision,
+        "mkldnn_matmul": backends.mkldnn.matmul.fp32_precision,
+        "mkldnn_rnn": backends.mkldnn.rnn.fp32_precision,
     }
 
 
-def operators(forward: Callable, *arguments: torch.Tensor) -> dict[str, int]:
+def operators(forward: Callable, *arguments: Any) -> dict[str, int]:
     """Number of calls per operator in one forward pass.
 
     `aten.mkldnn_rnn_layer` or `aten._cudnn_rnn` if a library's LSTM is used, else many small operators.
@@ -348,7 +350,7 @@ class _TorchStep(BufferedStep):
         self._options, self._states = request.options, request.states
         self._output_shape = request.workload.output_shapes[OUTPUT]
         self._host_inputs = host_inputs
-        self._bound: Bound | None = None
+        self._bound: Any = None  # `Bound`, until it is closed
         self.load_inputs(request.inputs)
 
     def reset(self) -> None:
@@ -408,8 +410,8 @@ class CudaStep(_TorchStep):
 
         self._stream = own_stream()
         super().__init__(request, torch.empty(request.workload.input_shapes[INPUT], pin_memory=True))
-        self._module = module
-        self._device_inputs = self._host_inputs.to("cuda")
+        self._module: Any = module
+        self._device_inputs: Any = self._host_inputs.to("cuda")
         torch.cuda.synchronize()  # the weights were converted on the default stream
         self._host_outputs = torch.empty(self._output_shape, pin_memory=True)
         self._bind(bind, module, self._device_inputs)
@@ -438,7 +440,7 @@ class CudaStep(_TorchStep):
         if self._clocks:
             found["event_pool"] = self._clocks.size
         if self._module is not None:
-            lstm = getattr(self._module, "network", self._module).lstm
+            lstm: Any = getattr(self._module, "network", self._module).lstm
             chunks = {weight.untyped_storage().data_ptr() for weight in lstm.parameters()}
             found["weights_in_one_chunk"] = len(chunks) == 1
         return found

@@ -22,7 +22,7 @@ from lstm_trt.config.workload import State, Workload
 from lstm_trt.machine.facts import gpu_name
 
 if TYPE_CHECKING:
-    from lstm_trt.runtimes.cuda._cuda import EventClocks
+    pass
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class Request:
     Options without a device mean the CPU, as in a `Configuration`.
     """
 
-    workload: Workload
+    workload: Any  # a `Workload` of any kind
     options: Options
     inputs: Mapping[str, np.ndarray]
-    weights: Mapping[str, np.ndarray] = field(repr=False, default_factory=dict)
-    onnx_path: Path | None = None
+    weights: dict[str, np.ndarray] = field(repr=False, default_factory=dict)
+    onnx_path: Any = None  # a `Path`, if the runtime has NEEDS_ONNX
     mode: str = "forward"
 
     def __post_init__(self) -> None:
@@ -151,10 +151,10 @@ class BufferedStep(PreparedStep):
     `device_times` are those of `_clocks`, if a constructor sets it.
     """
 
-    _clocks: EventClocks | None = None
+    _clocks: Any = None  # `EventClocks`, if there are any
 
     def __init__(self, inputs: Mapping[str, np.ndarray]) -> None:
-        self._inputs: Mapping[str, np.ndarray] | None = inputs
+        self._inputs: Any = inputs  # None when it is closed
 
     def step(self) -> None:
         raise RunFailed("the step is closed")
@@ -175,7 +175,7 @@ class BufferedStep(PreparedStep):
 
     def close(self) -> None:
         self._inputs = None
-        self.__dict__.pop("step", None)  # leaves the method above, which raises
+        vars(self).pop("step", None)  # leaves the method above, which raises
 
 
 class HostStep(BufferedStep):
@@ -250,7 +250,7 @@ class Gate:
     least_bound: float = 0.0
     bound: float | None = None
     of: str = "outputs"
-    answers: Callable[[PreparedStep], dict[str, np.ndarray]] = lambda step: step.outputs()
+    answers: Callable[[Any], dict[str, np.ndarray]] = lambda step: step.outputs()
     repeatable: bool = True
 
 

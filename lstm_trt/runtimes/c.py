@@ -86,5 +86,5 @@ class _NetworkStep(HostStep):
 
     def close(self) -> None:
         super().close()
-        self.__dict__.pop("reset", None)
+        vars(self).pop("reset", None)
         self._network = None

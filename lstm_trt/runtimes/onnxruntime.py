@@ -15,10 +15,11 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import BuildFailed, building
@@ -138,7 +139,7 @@ def bound_session(model: bytes, request: Request) -> PreparedStep:
 class _SessionStep(HostStep):
     def __init__(self, session, request: Request) -> None:
         super().__init__(request)
-        self._session = session
+        self._session: Any = session
         self._options = request.options
         self._states = request.states
         self._carried: list[dict] = []
@@ -157,11 +158,11 @@ class _SessionStep(HostStep):
             for _ in range(2 if self._states else 0)
         ]
         if not self._carried:
-            return self._call_with(self._binding())
+            return self._call_with(self._binding({}, {}))
         even, odd = self._carried
         return in_turn(self._call_with(self._binding(even, odd)), self._call_with(self._binding(odd, even)))
 
-    def _binding(self, read: dict | None = None, written: dict | None = None):
+    def _binding(self, read: Mapping, written: Mapping) -> Any:
         """A binding to the host buffers, and to the states that are read and written."""
         binding = self._session.io_binding()
         # By address: bind_cpu_input would make a copy that load_inputs cannot change.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from lstm_trt.config.errors import BuildFailed, building, is_memory_error
 from lstm_trt.export import onnx_checks
@@ -105,14 +106,14 @@ def _recurrent_precisions(compiled) -> list[str]:
 class _RequestStep(HostStep):
     def __init__(self, compiled, request: Request) -> None:
         super().__init__(request)
-        self._compiled = compiled
+        self._compiled: Any = compiled
         even, odd = self._carried = [{state: state.zeros() for state in request.states} for _ in range(2)]
         call = self._call(even, odd)
         self.step = in_turn(call, self._call(odd, even)) if request.states else call
         self.step()
         self.reset()
 
-    def _call(self, read: dict, written: dict) -> Callable[[], object]:
+    def _call(self, read: dict, written: dict) -> Callable[[], Any]:
         """The inference of a new request on the host buffers and these states."""
         import openvino
 
@@ -121,7 +122,8 @@ class _RequestStep(HostStep):
         states |= {state.output: array for state, array in written.items()}
         for name, array in {**self._inputs, **self._outputs, **states}.items():
             request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
-        infer = super(type(request), request).infer  # the bound C function, without the Python wrapper
+        base: Any = super(type(request), request)
+        infer = base.infer  # the bound C function, without the Python wrapper
         return partial(infer, {}, share_outputs=True, decode_strings=False)
 
     def reset(self) -> None:

@@ -19,7 +19,7 @@ import sysconfig
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lstm_trt.config.errors import BuildFailed
 from lstm_trt.runtimes import _torch
@@ -76,7 +76,7 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor, *state: torch.Tensor) -
     import torch._dynamo
     import torch._inductor.config
 
-    lstm = getattr(module, "network", module).lstm
+    lstm: Any = getattr(module, "network", module).lstm
     unrolled = "aten.mkldnn_rnn_layer" not in operators(module, inputs, *state)
     if unrolled:
         _check_limits(inputs.shape[0], lstm.num_layers * (2 if lstm.bidirectional else 1), inputs.device.type)

@@ -102,7 +102,7 @@ def read_pair(
                 folder / TRIALS_FILE, lambda _, group=current: schema.as_written(trials.read_row_group(group, names))
             )
         first, length = row["first_row"], row["rows"]
-        if not 0 <= first <= first + length <= len(table):
+        if table is None or not 0 <= first <= first + length <= len(table):
             raise StoreError(apart)
         part = table.slice(first, length)
         recording = schema.Recording(

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -247,7 +248,8 @@ def _refuse_mixtures(table: Table, read: set, keys: Sequence[str], parts: Parts,
         if name in read or is_start(name) or kind not in ("number", "text", "bool"):
             continue
         array = table.array(name)
-        values = pc.count_distinct(array, mode="all").as_py()
+        compute: Any = pc  # its functions are made when it is imported
+        values = compute.count_distinct(array, mode="all").as_py()
         repeats = kind == "text" and 2 * values <= rows and not array.null_count
         if values > 1 and (repeats or _is_configured(name)):
             mixed[name] = values

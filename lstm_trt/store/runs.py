@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeGuard, overload
 
 from lstm_trt.config.errors import NotATable, UnknownConfiguration, UsageError
 from lstm_trt.config.format import count, listed
@@ -139,19 +139,19 @@ def group_fields(group: Group) -> dict:
     }
 
 
-def is_path(source: object) -> bool:
+def is_path(source: object) -> TypeGuard[str | Path | Sequence[str | Path]]:
     """Whether this is a path, or several in a list or tuple."""
     several = source if isinstance(source, list | tuple) and source else [source]
     return all(isinstance(item, str | Path) for item in several)
 
 
-def as_runs(source: Runs | Group | Recording | Failure | str | Path | Iterable) -> Runs:
+def as_runs(source: Any) -> Runs:
     """Convert to `Runs`: a path or several (see `load`), groups, recordings, a single one of these, or `Runs`."""
     if isinstance(source, Runs):
         return source
     if is_path(source):
         return load(source)
-    items = [source] if isinstance(source, Group | Recording | Failure) else list(source)
+    items: list[Any] = [source] if isinstance(source, Group | Recording | Failure) else list(source)
     groups = [item for item in items if isinstance(item, Group)]
     if len(groups) == len(items):
         own = all(group.configuration is not None for group in groups)
@@ -201,8 +201,8 @@ FILE = "file"
 
 def paths_of(source: str | Path | Sequence[str | Path]) -> list[Path]:
     """One path or several as a list, each once; raises `UsageError` if there is none."""
-    several = [source] if isinstance(source, str | Path) else list(source)
-    if not several or not is_path(several):
+    several: list[Any] = [source] if isinstance(source, str | Path) else list(source)
+    if not several or not all(isinstance(path, str | Path) for path in several):
         raise UsageError("no path given: name files or folders, and save arrays of numbers as .npy")
     return list(dict.fromkeys(map(Path, several)))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -98,7 +98,7 @@ class Group:
     name: str
     samples: tuple[Sample, ...]
     group: dict = field(default_factory=dict)
-    configuration: Configuration | None = None
+    configuration: Any = None  # a `Configuration`; None for rows of a table
     failure: NoTrials | None = None
     key: tuple[str, str | None, bool] | None = None
 
@@ -125,8 +125,9 @@ class Group:
 
 def largest_error(samples: Iterable[Sample]) -> float | None:
     """The largest `parity_error`; None if one of the samples was not checked."""
-    errors = [sample.parity_error for sample in samples]
-    return None if None in errors else max(errors, default=None)
+    samples = list(samples)
+    errors = [sample.parity_error for sample in samples if sample.parity_error is not None]
+    return max(errors, default=None) if len(errors) == len(samples) else None
 
 
 def of_recording(recording: Recording) -> Sample:
@@ -213,7 +214,7 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
                 samples=tuple(samples[key][mark] for mark in sorted(samples[key])) if key in samples else (),
                 group=fields,
                 configuration=configuration,
-                failure=None if key in samples else NoTrials(failure.stage, failure.reason),
+                failure=NoTrials(failure.stage, failure.reason) if failure and key not in samples else None,
                 key=key,
             )
         )

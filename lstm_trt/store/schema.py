@@ -226,10 +226,11 @@ def _self_check(parts: list[dict]) -> dict:
 
 def _others(parts: list[dict | None]) -> dict | None:
     """The CPU time of others; None if it is not known for all parts."""
-    if None in parts:
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
         return None
-    times = {name: sum(part[name] for part in parts) for name in ("pinned_cores_ns", "all_cores_ns")}
-    return {**times, "alone": all(part["alone"] for part in parts)}
+    times = {name: sum(part[name] for part in known) for name in ("pinned_cores_ns", "all_cores_ns")}
+    return {**times, "alone": all(part["alone"] for part in known)}
 
 
 def _seconds(parts: list[dict]) -> dict:

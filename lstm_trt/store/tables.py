@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
@@ -216,7 +217,9 @@ def _json(cell: object) -> object:
 # The column of times
 
 
-def time_column(table: Table, column: str | None, unit: str | None, known: Sequence[str] = ("latency",)) -> tuple:
+def time_column(
+    table: Table, column: str | None, unit: str | None, known: Sequence[str] = ("latency",)
+) -> tuple[Any, Any, list[str]]:
     """`(name, unit, warnings)` of the column that holds the times.
 
     `column` and `unit` are given by the user. Otherwise the column is the first of the names `known` that is

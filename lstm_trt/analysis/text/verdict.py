@@ -143,7 +143,9 @@ def _drift(verdict: Verdict) -> list[str]:
     ]
 
 
-def _firm(firm: FirmStatistics) -> str:
+def _firm(firm: FirmStatistics | None) -> str:
+    if firm is None:
+        return "(m,k)-firm: not known"
     worst = ", ".join(f"{m} in any {k}" for k, m in firm.worst_in.items() if m is not None)
     text = "(m,k)-firm: " + (f"misses at most {worst} consecutive trials; " if worst else "")
     text += f"longest run of misses {firm.longest_run}; P(miss) {percent(firm.p_miss)}"

@@ -140,7 +140,8 @@ def network_name(shape: LstmShape, profile: Profile | None = None) -> str:
     """`3x72-s24-b4`, or `3x72-s8to64-b1to4` if the sizes are ranges."""
     if profile is None:
         return shape.label
-    sizes = [f"{r[0]}to{r[2]}" if r[0] < r[2] else f"{r[0]}" for r in (profile.sequence, profile.batch)]
+    ranges = ((sizes[0], sizes[2]) for sizes in (profile.sequence, profile.batch) if sizes)
+    sizes = [f"{least}to{most}" if least < most else f"{least}" for least, most in ranges]
     return shape.label.replace(f"-s{shape.sequence}-b{shape.batch}", f"-s{sizes[0]}-b{sizes[1]}")
 
 

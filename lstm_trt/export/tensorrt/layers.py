@@ -135,8 +135,8 @@ class _Program:
             return None
         if maker.kind == "memset":
             return 0
-        operands = [self.value(used, depth + 1) for used in maker.inputs]
-        if None in operands or not operands:
+        operands = [value for used in maker.inputs if (value := self.value(used, depth + 1)) is not None]
+        if not operands or len(operands) < len(maker.inputs):
             return None
         if maker.kind in ("copy", "cast"):
             return operands[0]

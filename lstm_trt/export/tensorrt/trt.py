@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 from lstm_trt.config.errors import RuntimeUnavailable, one_line
 from lstm_trt.machine import gpu as machine_gpu
@@ -62,7 +63,7 @@ def load_module(flavour: str) -> ModuleType:
     return module
 
 
-_LOGGERS: dict[str, object] = {}
+_LOGGERS: dict[str, Any] = {}
 
 
 def logger(flavour: str):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -73,7 +74,8 @@ class OwnPreparer(Preparer):
             rounded = _stacked(run_onnxruntime(_rounded(model, options.precision), less, states))
             answers |= {ROUNDED + key: array for key, array in rounded.items()}
         with reference_path.open("wb") as file:
-            np.savez(file, **answers)
+            named: dict[str, Any] = answers
+        np.savez(file, **named)
         same = (configuration.runtime, options.device, options.precision) == ("onnxruntime", "cpu", "fp32")
         return {
             "onnx_path": str(path),

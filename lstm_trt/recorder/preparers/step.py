@@ -59,7 +59,7 @@ class UserStep(PreparedStep):
             raise BuildFailed(f"{function}() returns {found}, not a callable or an object with a method `step`")
         if inspect.iscoroutinefunction(step) or inspect.isgeneratorfunction(step):
             raise BuildFailed(f"{function}() returns a coroutine or generator function: a call of it computes nothing")
-        self.step = step
+        setattr(self, "step", step)  # noqa: B010  in place of the method
         for name in ("reset", "outputs", "close"):
             if hasattr(made, name):
                 setattr(self, name, getattr(made, name))

@@ -28,7 +28,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -120,7 +120,7 @@ class Session:
             context = _primary()
             context.push()
         self._held.callback(self._driver.Context.pop)
-        self.stream = None
+        self.stream: Any = None
         _open.append(self)
         try:
             with self._memory("a stream"):
@@ -130,7 +130,7 @@ class Session:
             self.close()
             raise
 
-    def hold(self, release: Callable[[], object]) -> None:
+    def hold(self, release: Callable[[], Any]) -> None:
         """Let `close` call `release()`, before it frees what was acquired earlier."""
         self._held.callback(release)
 
@@ -163,13 +163,13 @@ class Session:
         """Asynchronously sets a device buffer to zero, on the stream."""
         return partial(self._driver.memset_d8_async, address, 0, size_bytes, self.stream)
 
-    def new_event(self) -> object:
+    def new_event(self) -> Any:
         """An event with timing; waiting for it spins, since it is created without BLOCKING_SYNC."""
         with self._memory("an event"):
             return self._driver.Event()
 
     @staticmethod
-    def elapsed_ms(first: object, later: object) -> float:
+    def elapsed_ms(first: Any, later: Any) -> float:
         """Milliseconds on the device between two completed events."""
         return first.time_till(later)
 
@@ -265,13 +265,13 @@ def driver_layer() -> str:
 def _bindings() -> ModuleType:
     """`cuda.bindings.driver`; raises `CudaUnavailable`."""
     try:
-        from cuda.bindings import driver
+        from cuda.bindings import driver  # pyright: ignore[reportAttributeAccessIssue]  it has no types
     except Exception as error:
         raise CudaUnavailable(Missing(f"loadable cuda-bindings ({one_line(error)})", BINDINGS_REMEDY)) from error
     return driver
 
 
-def _checked(name: str, status: int, value: object = None, failure: type[LabError] = CaptureRefused) -> object:
+def _checked(name: str, status: int, value: Any = None, failure: type[LabError] = CaptureRefused) -> Any:
     """`value` returned by a call of cuda-bindings; raises `MemoryExhausted` or `failure` if the call failed."""
     if not status:
         return value
@@ -292,7 +292,7 @@ def spin_while_waiting() -> None:
 
 
 @cache
-def _primary() -> object:
+def _primary() -> Any:
     """The retained primary context of device 0, set to spin while waiting."""
     gpu_name()  # raises a clearer error for a missing driver than PyCUDA
     driver = _driver()
@@ -303,7 +303,7 @@ def _primary() -> object:
     return context
 
 
-def _leave(context: object) -> None:
+def _leave(context: Any) -> None:
     """Close open sessions: PyCUDA aborts a process that ends with a context pushed."""
     for session in reversed(_open[:]):
         session.close()
@@ -325,10 +325,10 @@ class EventClocks:
 
     def __init__(
         self,
-        new_event: Callable[[], object],
-        stream: object,
+        new_event: Callable[[], Any],
+        stream: Any,
         every: bool,
-        elapsed_ms: Callable[[object, object], float] = lambda first, later: first.elapsed_time(later),
+        elapsed_ms: Callable[[Any, Any], float] = lambda first, later: first.elapsed_time(later),
     ) -> None:
         self._new_event, self._stream, self._every, self._elapsed_ms = new_event, stream, every, elapsed_ms
         self._sets: list[tuple] = []
@@ -357,7 +357,7 @@ class EventClocks:
     def read(self) -> dict[str, np.ndarray]:
         """int64 nanoseconds per trial; then restarts. The trials must be complete (a step waits for its end)."""
         sets, elapsed_ms = self._sets[: self._used], self._elapsed_ms
-        columns = {"enqueue_ns": list(self.enqueue_ns)}
+        columns: dict[str, list] = {"enqueue_ns": list(self.enqueue_ns)}
         columns["compute_ns"] = [elapsed_ms(before, after) * 1e6 for _, before, after, _ in sets]
         if self._every:
             columns["h2d_ns"] = [elapsed_ms(first, before) * 1e6 for first, before, _, _ in sets]

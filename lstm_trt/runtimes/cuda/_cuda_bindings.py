@@ -6,8 +6,10 @@ each on top of PyCUDA's, so the layer in use is in the provenance.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from cuda.bindings import driver as cu
+from cuda.bindings import driver as cu  # pyright: ignore[reportAttributeAccessIssue]  it has no types
 
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
@@ -20,7 +22,7 @@ class MemoryError(Error):
     """The device or host has not enough memory."""
 
 
-def _checked(name: str, result: tuple) -> object:
+def _checked(name: str, result: tuple) -> Any:
     """The value of a call of cuda-bindings, a tuple if there are several; raises `Error`."""
     status, *values = result
     if status:
@@ -52,7 +54,7 @@ class Device:
 
 
 class Context:
-    def __init__(self, handle: object, device: object) -> None:
+    def __init__(self, handle: Any, device: Any) -> None:
         self._handle, self._device = handle, device
 
     def push(self) -> None:

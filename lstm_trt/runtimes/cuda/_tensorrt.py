@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -64,14 +64,14 @@ class Opened:
     `after_first_run()` is called once the engine has run; `facts()` are added to the provenance.
     """
 
-    context: object | None
+    context: Any
     why_not_captured: Callable[[int], str] = lambda handle: ""
     after_first_run: Callable[[], None] = lambda: None
     facts: Callable[[], dict] = dict
 
 
 #: open_context(trt, engine, SHA-256 of the plan) -> Opened
-OpenContext = Callable[[ModuleType, object, str], Opened]
+OpenContext = Callable[[ModuleType, Any, str], Opened]
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,9 @@ class TensorRtRuntime:
                 lacks.insert(0, _cuda.Missing(flavour.distribution, flavour.remedy))
             if not lacks:
                 trt = export_trt.load_module(self.NAME)
-                device = gpu.cuda_device()
-                self._check_device(device)
-                return Availability(True, version or trt.__version__, device.name)
+                found = gpu.cuda_device()
+                self._check_device(found)
+                return Availability(True, version or trt.__version__, found.name)
             reason, remedies = "no " + ", ".join(lack.what for lack in lacks), [lack.remedy for lack in lacks]
         except RuntimeUnavailable as error:
             reason, remedies = error.reason, [error.remedy]
@@ -192,13 +192,18 @@ class TensorRtStep(BufferedStep):
         open_context: OpenContext,
     ) -> None:
         self._name, self._options, self._request = name, request.options, request
-        self._runtime = self._engine = self._opened = self._enqueue = self._graph = None
+        # TensorRT's objects, which have no types; None when the step is closed.
+        self._runtime: Any = None
+        self._engine: Any = None
+        self._opened: Any = None
+        self._enqueue: Any = None
+        self._graph: Any = None
         self._arrays: dict[str, np.ndarray] = {}
         self._types: dict[str, str] = {}
         self._copies: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {}
         self._zero_state: Callable[[], None] = lambda: None
         self.described: dict = {"graph_fallback": None}
-        self._session: _cuda.Session | None = _cuda.Session()
+        self._session = _cuda.Session()
         try:
             self._load(built, open_context)
             self._bind()
@@ -234,7 +239,7 @@ class TensorRtStep(BufferedStep):
 
     def reset(self) -> None:
         self._zero_state()
-        if self._session is not None:
+        if self._arrays:
             self._session.stream.synchronize()
 
     def facts(self) -> dict:
@@ -246,9 +251,7 @@ class TensorRtStep(BufferedStep):
         self._zero_state = lambda: None
         self._copies.clear()
         self._arrays.clear()  # their memory is freed with the session
-        session, self._session = self._session, None
-        if session is not None:
-            session.close()
+        self._session.close()
 
     def _load(self, built: export_engine.Engine, open_context: OpenContext) -> None:
         """Load the engine on the GPU and create its execution context."""
@@ -262,13 +265,13 @@ class TensorRtStep(BufferedStep):
         with export_trt.collected(self._name) as messages:
             with export_trt.starting(self._name):
                 self._runtime = trt.Runtime(export_trt.logger(self._name))
-            self._engine = self._runtime.deserialize_cuda_engine(plan)
-            if self._engine is None:
+            self._engine = engine = self._runtime.deserialize_cuda_engine(plan)
+            if engine is None:
                 self._explain("the engine cannot be loaded on the GPU", messages, len(plan))
-            self._opened = open_context(trt, self._engine, built.sha256)
-            if self._opened.context is None:
-                self._explain("cannot create an execution context", messages, self._engine.device_memory_size_v2)
-        self._opened.context.nvtx_verbosity = trt.ProfilingVerbosity.NONE  # NVTX markers would lengthen the enqueue
+            self._opened = opened = open_context(trt, engine, built.sha256)
+            if opened.context is None:
+                self._explain("cannot create an execution context", messages, engine.device_memory_size_v2)
+        opened.context.nvtx_verbosity = trt.ProfilingVerbosity.NONE  # NVTX markers would lengthen the enqueue
 
     def _unload(self) -> None:
         self._enqueue = None
@@ -276,7 +279,7 @@ class TensorRtStep(BufferedStep):
         self._engine = None
         self._runtime = None
 
-    def _explain(self, what: str, messages: Iterable[tuple[str, str]], size_bytes: int) -> None:
+    def _explain(self, what: str, messages: Iterable[tuple[str, str]], size_bytes: int) -> NoReturn:
         """Raise an error for a step that failed, with TensorRT's reason."""
         reason = export_trt.errors_of(messages)
         free_bytes, _ = self._session.memory_bytes()

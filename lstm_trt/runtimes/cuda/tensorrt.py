@@ -8,11 +8,12 @@ by kernel launches: measure `--graph` first.
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 from lstm_trt.runtimes.cuda import _tensorrt
 
 
-def _open(trt: ModuleType, engine: object, plan_sha256: str) -> _tensorrt.Opened:
+def _open(trt: ModuleType, engine: Any, plan_sha256: str) -> _tensorrt.Opened:
     return _tensorrt.Opened(engine.create_execution_context())
 
 

@@ -14,6 +14,7 @@ the failure is recorded, and events can be recorded around it.
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import LabError
@@ -24,7 +25,7 @@ from lstm_trt.store import cache
 KERNELS = "rtx-kernels"
 
 
-def _open(trt: ModuleType, engine: object, plan_sha256: str) -> _tensorrt.Opened:
+def _open(trt: ModuleType, engine: Any, plan_sha256: str) -> _tensorrt.Opened:
     config = engine.create_runtime_config()
     config.dynamic_shapes_kernel_specialization_strategy = trt.DynamicShapesKernelSpecializationStrategy.EAGER
     config.cuda_graph_strategy = trt.CudaGraphStrategy.DISABLED
@@ -53,7 +54,7 @@ class KernelCache:
     keeps a reference to the runtime configuration.
     """
 
-    def __init__(self, config: object, key: str) -> None:
+    def __init__(self, config: Any, key: str) -> None:
         self._config, self._key, self.state = config, key, "new"
         self._kernels = config.create_runtime_cache()
         kept = cache.stored(KERNELS, key, ".bin")
