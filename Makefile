@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TEST_PROCESSES ?= 2
 PYTEST = -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 20
 
-.PHONY: help sweep gpu test test-elsewhere test-frameworks literature lint check-notebooks hook figures lab clean
+.PHONY: help sweep gpu test test-elsewhere test-frameworks types literature lint check-notebooks hook figures lab clean
 
 help:
 	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), print the summary, draw its figures"
@@ -30,6 +30,7 @@ help:
 	@echo "make test             run the tests, in 3 minutes on 2 cores"
 	@echo "make test-elsewhere   run the tests that can depend on it as on other processors and for other users, in 2 minutes"
 	@echo "make test-frameworks  run the slow tests and those that need other frameworks, in $(FRAMEWORKS), in 13 minutes"
+	@echo "make types            check the types of both packages with basedpyright, in a minute"
 	@echo "make literature       record the published benchmarks in that environment, within 45 minutes on 2 cores"
 	@echo "make figures          redraw the figures of the recordings in data/, and the table in docs/literature.md"
 	@echo "make lab              open JupyterLab on this folder, with notebooks/00_overview.ipynb"
@@ -95,6 +96,14 @@ lint: $(VENV)/.dev check-notebooks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+
+$(VENV)/.types: $(VENV)/.dev
+	@$(PIP) -e '.[lab,dev,types]'
+	@touch $@
+
+types: $(VENV)/.types
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/basedpyright --pythonpath $(BIN)/python -p .ci/types-strict.json
 
 # Checks the committed notebooks; those of the working copy may keep their outputs.
 check-notebooks: $(VENV)/.dev

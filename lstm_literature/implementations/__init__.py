@@ -316,17 +316,16 @@ def batch_of(workload: LiteratureWorkload, inputs: Mapping[str, np.ndarray]) -> 
     lengths: Any = inputs.get("lengths")
     if batch.inputs.shape != workload.input_shape:
         raise UsageError(f"{workload.label} needs inputs of shape {workload.input_shape}, not {batch.inputs.shape}")
-    if workload.loss == "ctc":
-        if not (
-            lengths is not None
-            and lengths.shape == (workload.batch,)
-            and lengths[0] == workload.sequence
-            and (np.diff(lengths) <= 0).all()
-            and lengths[-1] >= 1
-        ):
-            raise UsageError(
-                f"lengths must be in descending order from {workload.sequence} to at least 1, one per sequence"
-            )
+    if workload.loss == "ctc" and not (
+        lengths is not None
+        and lengths.shape == (workload.batch,)
+        and lengths[0] == workload.sequence
+        and (np.diff(lengths) <= 0).all()
+        and lengths[-1] >= 1
+    ):
+        raise UsageError(
+            f"lengths must be in descending order from {workload.sequence} to at least 1, one per sequence"
+        )
     return batch
 
 

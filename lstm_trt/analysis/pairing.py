@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -172,8 +173,8 @@ def recorded_first(a: Group, b: Group) -> str | None:
 
     A change of the machine between the two then looks like a difference.
     """
-    started = [[sample.started_unix_ns or 0 for sample in side.samples] for side in (a, b)]
-    if 0 in started[0] + started[1] or min(map(len, started)) < 2:
+    started: list[list[Any]] = [[sample.started_unix_ns for sample in side.samples] for side in (a, b)]
+    if None in started[0] + started[1] or min(map(len, started)) < 2:
         return None
     if max(started[0]) < min(started[1]):
         return "A"

@@ -96,7 +96,7 @@ class Options:
         names = [precision] if isinstance(precision, str) else dict.fromkeys(precision)
         return [cls(precision=name, **others) for name in names]
 
-    def as_dict(self) -> dict:
+    def as_dict(self) -> dict[str, Any]:
         """JSON values; fields that were added later are left out if they have their default (`identity_fields`)."""
         return identity_fields(self)
 
@@ -192,7 +192,7 @@ class Protocol:
         text += f" ({self.wait})" if self.wait != "none" else ""
         return text + (f" for {self.for_s:g} s" if self.for_s else "")
 
-    def as_dict(self) -> dict:
+    def as_dict(self) -> dict[str, Any]:
         """JSON values; fields that do not apply are left out, and see `identity_fields`."""
         return {name: value for name, value in identity_fields(self).items() if value is not None}
 
@@ -214,7 +214,7 @@ class Configuration:
     mode: str = described("forward")
 
     def __post_init__(self) -> None:
-        if self.options.device is None:
+        if not self.options.device:
             object.__setattr__(self, "options", replace(self.options, device="cpu"))
 
     @property
@@ -228,7 +228,7 @@ class Configuration:
         precision = self.options.precision
         return f"{self.name} on {self.runtime}" + f" in {precision}" * (precision != Options.precision)
 
-    def as_dict(self) -> dict:
+    def as_dict(self) -> dict[str, Any]:
         """JSON values; `from_dict` is the inverse."""
         return {
             "workload": self.workload.as_dict(),
@@ -247,7 +247,7 @@ class Configuration:
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
 
     @classmethod
-    def from_dict(cls, plain: Mapping) -> Configuration:
+    def from_dict(cls, plain: Mapping[str, Any]) -> Configuration:
         """Inverse of `as_dict`.
 
         Raises `UnknownConfiguration` for a workload kind or a field that this version does not have,

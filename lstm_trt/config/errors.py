@@ -7,7 +7,7 @@ Any other exception is a bug: its traceback is printed and the exit status is 70
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -85,7 +85,7 @@ def one_of(what: str, value: Any, known: Collection[Any]) -> Any:
 
 
 @contextmanager
-def file_errors(what: str, hint: str = "", kind: type[LabError] = UsageError) -> Iterator[None]:
+def file_errors(what: str, hint: str = "", kind: type[LabError] = UsageError) -> Generator[None, None, None]:
     """Turn an `OSError` raised inside into `kind`: cannot `what` (such as "read data/a.csv"), the reason, the hint."""
     try:
         yield
@@ -163,7 +163,7 @@ _NO_MEMORY = (
 
 
 @contextmanager
-def building(name: str, what: str) -> Iterator[None]:
+def building(name: str, what: str) -> Generator[None, None, None]:
     """Turn any exception raised inside into a one-line `MemoryExhausted` or `BuildFailed`.
 
     `name` is the framework, `what` is what it builds. A `LabError` is passed on unchanged.

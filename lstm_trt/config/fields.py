@@ -7,7 +7,7 @@ field is added in one place.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Self, get_args, get_origin, get_type_hints
@@ -73,22 +73,16 @@ def described(default: Any = MISSING, *, compare: bool = True, added: bool = Fal
 
 def about(part: Any) -> dict[str, About]:
     """What is known of the fields of a dataclass, or of an instance, by name, in their order."""
-    return {
-        item.name: About(
-            **{
-                "name": item.name,
-                "default": None if item.default is MISSING else item.default,
-                "heading": item.name.replace("_", " "),
-                "added": item.metadata.get("added", False),
-                **item.metadata["about"],
-            }
-        )
-        for item in fields(part)
-        if "about" in item.metadata
-    }
+    return {item.name: _about(item) for item in fields(part) if "about" in item.metadata}
 
 
-def identity_fields(part: Any) -> dict:
+def _about(item: Field[Any]) -> About:
+    default = None if item.default is MISSING else item.default
+    known: dict[str, Any] = {"heading": item.name.replace("_", " "), **item.metadata["about"]}
+    return About(item.name, default, added=item.metadata["added"], **known)
+
+
+def identity_fields(part: Any) -> dict[str, Any]:
     """A dataclass as JSON values, from which ids are computed; tuples become lists.
 
     Left out are fields with `compare=False`, and fields declared with `field(default=..., metadata=ADDED)` that have
@@ -102,7 +96,7 @@ def identity_fields(part: Any) -> dict:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-def known_fields(kind: Any, plain: Mapping) -> Any:
+def known_fields(kind: Any, plain: Mapping[str, Any]) -> Any:
     """A dataclass of type `kind` with these JSON values, converted to the types of its fields.
 
     Raises `UnknownConfiguration` for an unknown field, `TypeError` for a missing one.
@@ -137,11 +131,11 @@ def json_value(value: Any) -> Any:
 class JsonFields:
     """A dataclass whose JSON values are those of its fields."""
 
-    def as_dict(self) -> dict:
+    def as_dict(self) -> dict[str, Any]:
         """JSON values; `from_dict` is the inverse."""
         return {name: json_value(value) for name, value in vars(self).items()}
 
     @classmethod
-    def from_dict(cls, plain: Mapping) -> Self:
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Inverse of `as_dict`; raises as `known_fields`."""
         return known_fields(cls, plain)

@@ -11,7 +11,7 @@ import math
 import re
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -292,7 +292,7 @@ def _exponent(value: float, digits: int) -> int:
     return int(f"{value:.{digits - 1}e}".partition("e")[2])
 
 
-def _rounded(value: float, direction) -> str:
+def _rounded(value: float, direction: Callable[[float], int]) -> str:
     """Three significant digits, rounded by `math.ceil` or `math.floor`, without trailing zeros."""
     if value == 0:
         return "0"

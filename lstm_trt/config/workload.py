@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from lstm_trt import registry
 from lstm_trt.config.errors import UnknownConfiguration, UsageError
-from lstm_trt.config.fields import ADDED, JsonFields, identity_fields, known_fields  # noqa: F401  kinds of others import them
+from lstm_trt.config.fields import ADDED as ADDED
+from lstm_trt.config.fields import JsonFields, identity_fields, known_fields
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,7 +117,7 @@ class Workload(ABC):
     def label(self) -> str:
         """Unique among the workloads of its kind, usable in a file name: `2x200-s128-b1`."""
 
-    def as_dict(self) -> dict:
+    def as_dict(self) -> dict[str, Any]:
         """JSON values with `kind`: the workload's part of the id.
 
         A field that is added to a kind later must be left out if it has its default, so that
@@ -125,12 +126,12 @@ class Workload(ABC):
         return {"kind": self.KIND, **identity_fields(self)}
 
     @property
-    def identity(self) -> dict:
+    def identity(self) -> dict[str, Any]:
         """The part of `as_dict` from which the id is computed; a kind can leave out what follows from the rest."""
         return self.as_dict()
 
     @classmethod
-    def from_dict(cls, plain: Mapping) -> Self:
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Inverse of `as_dict`; raises `UsageError` if a field is missing or unknown."""
         try:
             return known_fields(cls, {name: value for name, value in plain.items() if name != "kind"})
@@ -210,7 +211,7 @@ class Workload(ABC):
             raise UsageError(f"{self.label} has no mode {mode!r}: choose from {', '.join(self.modes)}")
 
 
-def workload_from_dict(plain: Mapping) -> Workload:
+def workload_from_dict(plain: Mapping[str, Any]) -> Workload:
     """The workload that a recording's JSON describes.
 
     Raises `UnknownConfiguration` for a kind that is not registered, `UsageError` for invalid fields.

@@ -14,7 +14,9 @@ from lstm_trt.store.schema import PROVENANCE
 from tests.conftest import ROOT
 
 DECLARED = """    reduce_range: bool ="""
-ADDED = """    paint: str = described("plain", help="colour of the network", choices=("plain", "red"), heading="colour", added=True)
+ADDED = """    paint: str = described(
+        "plain", help="colour of the network", choices=("plain", "red"), heading="colour", added=True
+    )
 """
 
 #: Run in one process, since the start of each takes a second.

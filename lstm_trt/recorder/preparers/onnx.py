@@ -73,9 +73,9 @@ class OwnPreparer(Preparer):
             less = [{key: _less(array) for key, array in inputs.items()} for inputs in sets]
             rounded = _stacked(run_onnxruntime(_rounded(model, options.precision), less, states))
             answers |= {ROUNDED + key: array for key, array in rounded.items()}
+        named: dict[str, Any] = answers
         with reference_path.open("wb") as file:
-            named: dict[str, Any] = answers
-        np.savez(file, **named)
+            np.savez(file, **named)
         same = (configuration.runtime, options.device, options.precision) == ("onnxruntime", "cpu", "fp32")
         return {
             "onnx_path": str(path),

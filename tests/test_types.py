@@ -1,0 +1,58 @@
+"""What an editor sees: stubs with the names that are loaded when they are first used, held against the registry.
+
+`python -m tests.test_types` writes the stubs.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from lstm_trt import plots, registry
+from tests.conftest import ROOT
+
+STUBS = {
+    "lstm_trt/__init__.pyi": (registry.API, "__version__: str\n"),
+    "lstm_trt/plots/__init__.pyi": (registry.PICTURES, "FORMATS: tuple[str, ...]\n"),
+}
+
+
+def stub(names: Mapping[str, str], more: str) -> str:
+    """The stub of a module that offers these names (name -> where it is defined), and `more` as it stands."""
+    lines = []
+    for name, target in names.items():
+        module, _, attribute = target.partition(":")
+        package, _, last = module.rpartition(".")
+        source, found = (module, attribute) if attribute else (package, last)
+        lines.append(f"from {source} import {found} as {name}\n")
+    return "".join(sorted(lines)) + "\n" + more
+
+
+@pytest.mark.parametrize("path", STUBS)
+def test_a_stub_has_the_names_of_the_registry(path):
+    assert (ROOT / path).read_text() == stub(*STUBS[path]), "run python -m tests.test_types"
+
+
+@pytest.mark.parametrize("path", STUBS)
+def test_what_a_stub_names_exists(path):
+    for node in ast.parse((ROOT / path).read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            (name,) = node.names
+            source = ROOT / (node.module.replace(".", "/"))
+            files = [source.with_suffix(".py"), source / "__init__.py"]
+            text = next(file.read_text() for file in files if file.exists())
+            defined = {getattr(each, "name", None) for each in ast.parse(text).body}
+            assert name.name in defined or (source / name.name).is_dir(), name.name
+
+
+def test_both_packages_are_typed_and_say_so():
+    assert (ROOT / "lstm_trt" / "py.typed").exists() and (ROOT / "lstm_literature" / "py.typed").exists()
+    assert plots.FORMATS == ("png", "svg", "pdf")
+
+
+if __name__ == "__main__":
+    for path, (names, more) in STUBS.items():
+        Path(ROOT / path).write_text(stub(names, more))
