@@ -26,7 +26,7 @@ CONSTRAINTS = {
     for requirement in map(Requirement, (ROOT / "constraints.txt").read_text().splitlines())
 }
 #: The extras that `make` installs with `constraints.txt`.
-PINNED = ("lab", "dev", "frameworks", "pycuda")
+PINNED = ("lab", "dev", "types", "frameworks", "pycuda")
 
 
 def tracked_files(home: Path) -> list[str]:
@@ -133,13 +133,13 @@ def test_the_conda_environment_is_the_whole_gpu_lab():
 
 def test_the_extras_are_those_that_the_readme_names():
     text = (ROOT / "README.md").read_text().split("## Runtimes")[1].split("\n## ")[0]
-    assert {"c", "openvino", "tensorrt", "rtx", "pycuda", "frameworks", "lab", "dev"} == EXTRAS.keys()
+    assert {"c", "openvino", "tensorrt", "rtx", "pycuda", "frameworks", "lab", "dev", "types"} == EXTRAS.keys()
     assert [extra for extra in EXTRAS if f"`{extra}`" not in text] == []
 
 
 def test_ci_calls_the_readmes_test_command_first():
     (targets,) = re.findall(r"^for target in (.*); do$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
-    assert targets.split() == ["test", "test-elsewhere", "test-frameworks"]
+    assert targets.split() == ["test", "test-elsewhere", "types", "test-frameworks"]
     blocks = re.findall(r"```(?:sh|bash)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert [line.split("#")[0].strip() for line in blocks[0].splitlines() if "make" in line] == [
         "make sweep",
