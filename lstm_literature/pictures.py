@@ -22,7 +22,7 @@ from matplotlib.patches import Patch, Rectangle
 from lstm_literature import published, sides
 from lstm_literature.implementations import load, names, title_and_framework
 from lstm_literature.metrics import COSTS
-from lstm_literature.sides import Entry, Side, source_text
+from lstm_literature.sides import Side, SideEntry, source_text
 from lstm_literature.workloads import VARIANTS, LiteratureWorkload
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import style
@@ -164,7 +164,7 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _missing(ax: Axes, place: int, entry: Entry, low: float) -> None:
+def _missing(ax: Axes, place: int, entry: SideEntry, low: float) -> None:
     """Mark a failure at the left edge, with its reason; write an empty cell of the document as text."""
     failed = entry.status == "failed"
     text = entry.reason if failed else f"no figure ({entry.reason})" if entry.reason else "no figure"

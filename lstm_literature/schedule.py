@@ -87,7 +87,7 @@ TEXT = ("pytorch-one-call-eager", "tensorflow-basic-graph", "tensorflow-one-call
 
 
 @dataclass(frozen=True)
-class Block:
+class Part:
     """Sizes x implementations in one mode; `seconds` limits the loop of a row, `why` explains the choice.
 
     Empty `implementations` means all, including those of other packages.
@@ -114,11 +114,11 @@ _UNTUNED = tuple(workload for workload in _LAYER if workload.flops < 2.2e9)
 
 
 BLOCKS = (
-    Block((WORKLOADS["cell"],), seconds=2, why="all implementations"),
-    Block(_LAYER[:1], seconds=2, why="all implementations at the smallest layer"),
-    Block(_LAYER[1:], TWO, seconds=1, why="the other sizes of the document's table"),
-    Block(_UNTUNED, ("tvm-untuned",), seconds=2, why="the larger ones take minutes with TVM's default loops"),
-    Block(
+    Part((WORKLOADS["cell"],), seconds=2, why="all implementations"),
+    Part(_LAYER[:1], seconds=2, why="all implementations at the smallest layer"),
+    Part(_LAYER[1:], TWO, seconds=1, why="the other sizes of the document's table"),
+    Part(_UNTUNED, ("tvm-untuned",), seconds=2, why="the larger ones take minutes with TVM's default loops"),
+    Part(
         tuple(
             workload
             for workload in _LAYER
@@ -128,25 +128,25 @@ BLOCKS = (
         seconds=2,
         why="TensorFlow and JAX for the sequences of the table's longest column",
     ),
-    Block(_STACK[:1], seconds=2, why="all implementations at depth 1"),
-    Block(
+    Part(_STACK[:1], seconds=2, why="all implementations at depth 1"),
+    Part(
         (*_DEEP, _STACK[-1]),
         (*FAMILIES, "tvm-untuned"),
         seconds=1,
         why="one of each kind over depth, and the run with batch 32",
     ),
-    Block(_STACK[1:-1], TWO, seconds=1, why="two implementations at all depths of the document"),
-    Block(
+    Part(_STACK[1:-1], TWO, seconds=1, why="two implementations at all depths of the document"),
+    Part(
         (_PTB,),
         (*NOT_COMPILED, "pytorch-one-call-compiled"),
         seconds=3,
         why="full size; building the other compiled implementations would take minutes",
     ),
-    Block((_PTB,), DOCUMENT_001, "training", seconds=4, why="full size: the rows of the document"),
-    Block((_PTB,), SMALL, "training", "1/8", seconds=2, why="small enough for torch.compile, with others to compare"),
-    Block(_TEXT[:3], TEXT, "training", seconds=3, why="full size up to hidden 512: the document's frameworks"),
-    Block(_TEXT[:1], (*NOT_COMPILED, "pytensor-scan"), "training", "1/4", seconds=2, why="all but torch.compile"),
-    Block(
+    Part((_PTB,), DOCUMENT_001, "training", seconds=4, why="full size: the rows of the document"),
+    Part((_PTB,), SMALL, "training", "1/8", seconds=2, why="small enough for torch.compile, with others to compare"),
+    Part(_TEXT[:3], TEXT, "training", seconds=3, why="full size up to hidden 512: the document's frameworks"),
+    Part(_TEXT[:1], (*NOT_COMPILED, "pytensor-scan"), "training", "1/4", seconds=2, why="all but torch.compile"),
+    Part(
         _TEXT[1:],
         (*(name for name in DOCUMENT_002 if name in NOT_COMPILED), "pytorch-one-call-eager", "jax-scan"),
         "training",
@@ -154,17 +154,15 @@ BLOCKS = (
         seconds=2,
         why="the document's frameworks over hidden size, except for PyTensor",
     ),
-    Block((_SHORT,), (*LONG, "keras-jax", "keras-torch"), "training", "1/4", seconds=2, why="all but the slowest"),
-    Block(
-        (_SHORT,), STYLES, "training", seconds=4, why="full size: the document's three styles, and one of TensorFlow"
-    ),
-    Block((_LONG,), LONG, "training", "1/8", seconds=3, why="small enough for a few seconds per row"),
-    Block((_BIDIRECTIONAL, _CTC), LONG, "training", "1/16", seconds=4, why="small enough for a few seconds per row"),
+    Part((_SHORT,), (*LONG, "keras-jax", "keras-torch"), "training", "1/4", seconds=2, why="all but the slowest"),
+    Part((_SHORT,), STYLES, "training", seconds=4, why="full size: the document's three styles, and one of TensorFlow"),
+    Part((_LONG,), LONG, "training", "1/8", seconds=3, why="small enough for a few seconds per row"),
+    Part((_BIDIRECTIONAL, _CTC), LONG, "training", "1/16", seconds=4, why="small enough for a few seconds per row"),
 )
 
 
 @dataclass(frozen=True)
-class Entry:
+class ScheduledRecording:
     """One row of the plan.
 
     `configuration` is None if the implementation is not ready on this machine, with the `reason`; `estimate_s` is
@@ -189,15 +187,15 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Schedule:
     """The rows in the order of the documents."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ScheduledRecording, ...]
 
     @property
-    def ready(self) -> Plan:
+    def ready(self) -> Schedule:
         """The rows that can be recorded on this machine."""
-        return Plan(tuple(entry for entry in self.entries if entry.configuration))
+        return Schedule(tuple(entry for entry in self.entries if entry.configuration))
 
     @property
     def configurations(self) -> list[Configuration]:
@@ -232,7 +230,7 @@ class Plan:
         return "\n".join([*lines, total])
 
 
-def _cells(entry: Entry) -> list[str]:
+def _cells(entry: ScheduledRecording) -> list[str]:
     workload = entry.workload
     batches = f"{entry.batches} of {workload.batches}" if entry.batches < workload.batches else str(entry.batches)
     estimate = "-" if entry.estimate_s is None else f"{math.ceil(entry.estimate_s)} s"
@@ -240,19 +238,19 @@ def _cells(entry: Entry) -> list[str]:
     return [*names, str(entry.warmup), batches, estimate]
 
 
-def plan(more: Sequence[str] = ()) -> Plan:
+def plan(more: Sequence[str] = ()) -> Schedule:
     """The whole set; each implementation of `implementations.names(more)` is in at least one row that it supports."""
-    found: dict[tuple, Entry] = {}
+    found: dict[tuple, ScheduledRecording] = {}
     for block in BLOCKS:
         for workload in (workload.scaled(block.scale) for workload in block.workloads):
             for name in block.implementations or implementations.names(more):
                 key = (workload, name, block.mode)
                 if key not in found and can_run(name, workload, block.mode):
                     found[key] = _entry(workload, name, block)
-    return Plan(tuple(found.values()))
+    return Schedule(tuple(found.values()))
 
 
-def _entry(workload: LiteratureWorkload, name: str, block: Block) -> Entry:
+def _entry(workload: LiteratureWorkload, name: str, block: Part) -> ScheduledRecording:
     batches, warmup = batches_of(workload, name, block.mode, block.seconds)
     estimate = estimate_s(workload, name, block.mode, batches + warmup)
     configuration, reason = None, ""
@@ -260,7 +258,7 @@ def _entry(workload: LiteratureWorkload, name: str, block: Block) -> Entry:
         configuration = describe_benchmark(workload, name, block.mode, batches=batches, warmup=warmup)
     except RuntimeUnavailable as error:
         reason = error.reason
-    return Entry(workload, name, block.mode, batches, warmup, estimate, configuration, reason)
+    return ScheduledRecording(workload, name, block.mode, batches, warmup, estimate, configuration, reason)
 
 
 def batches_of(workload: LiteratureWorkload, name: str, mode: str, seconds: float) -> tuple[int, int]:
@@ -294,7 +292,7 @@ def estimate_s(workload: LiteratureWorkload, name: str, mode: str, steps: int) -
     return rates.start_s + rates.building_s(workload) + (steps + more) * step_ms(workload, name, mode) / 1e3
 
 
-def reference_s(entries: Iterable[Entry]) -> float:
+def reference_s(entries: Iterable[ScheduledRecording]) -> float:
     """Estimate for computing the parity references with PyTorch: two steps per workload and mode."""
     asked = {(entry.workload, entry.mode) for entry in entries}
     return sum(2 * step_ms(workload, REFERENCE, mode) / 1e3 for workload, mode in asked)

@@ -32,7 +32,7 @@ MOST_PAIRS = 5
 
 
 @dataclass(frozen=True)
-class Entry:
+class SideEntry:
     """One implementation of one side; `seconds` (per batch) is None unless `status` is "ok".
 
     Otherwise `status` is "failed", "no figure" or "empty", with the `reason` in the document's words.
@@ -56,18 +56,18 @@ class Side:
     name: str
     where: str
     size: str
-    entries: tuple[Entry, ...]
+    entries: tuple[SideEntry, ...]
     counts: tuple[int, ...] = ()
     note: str = ""
     mode: str = "forward"
     scaled: bool = False
 
     @property
-    def ranked(self) -> list[Entry]:
+    def ranked(self) -> list[SideEntry]:
         """Entries with a time, fastest first."""
         return sorted((entry for entry in self.entries if entry.seconds is not None), key=lambda entry: entry.seconds)
 
-    def ratio(self, entry: Entry) -> float | None:
+    def ratio(self, entry: SideEntry) -> float | None:
         """An entry's time divided by the fastest's; None if it has no time."""
         return None if entry.seconds is None else entry.seconds / self.ranked[0].seconds
 
@@ -115,8 +115,8 @@ def _today(found: list, workload: LiteratureWorkload, mode: str) -> Side:
     return Side(name, where, size, entries, counts, mode=mode, scaled=not whole)
 
 
-def _entry(row: Any, title: str) -> Entry:
-    return Entry(row.implementation, title, row.seconds, row.status, row.reason)
+def _entry(row: Any, title: str) -> SideEntry:
+    return SideEntry(row.implementation, title, row.seconds, row.status, row.reason)
 
 
 def is_of(row: Any, workload: LiteratureWorkload, mode: str) -> bool:

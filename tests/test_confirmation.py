@@ -165,9 +165,9 @@ def test_recording_again_here(tmp_path, monkeypatch):
 
 
 def test_what_came_from_elsewhere_cannot_be_recorded_again():
-    from lstm_trt.store.samples import Group, Sample
+    from lstm_trt.store.samples import Group, Latencies
 
-    group = Group("numbers", (Sample.of([1e5] * 400),))
+    group = Group("numbers", (Latencies.of([1e5] * 400),))
     assert largest_that_meets([group], 1000, "99") is None
     with pytest.raises(UsageError, match="not recorded by this package"):
         confirm(group, 1000, "99")

@@ -28,7 +28,7 @@ import numpy as np
 
 from lstm_trt.analysis.outcomes import CountedBy
 from lstm_trt.config.fields import JsonFields
-from lstm_trt.store.samples import Sample
+from lstm_trt.store.samples import Latencies
 
 #: Significance level of a period, over all candidates.
 PERIOD_ALPHA = 1e-3
@@ -250,7 +250,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def find_causes(
-    samples: Sequence[Sample],
+    samples: Sequence[Latencies],
     labels: Sequence[np.ndarray],
     kinds: Sequence[int],
     excess_ns: Sequence[tuple[float, float]],
@@ -332,7 +332,7 @@ def _by_block(samples, labels, name: str, kind: int):
     return (a, b, c, d), table
 
 
-def _blocks(sample: Sample) -> list[tuple[int, int]]:
+def _blocks(sample: Latencies) -> list[tuple[int, int]]:
     """Half-open ranges of timed trials that belong to one block.
 
     A block ends where a block counter changes, or before warm-up rows. Adjacent blocks with equal

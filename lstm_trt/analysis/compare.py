@@ -26,7 +26,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.labels import record_both_command
 from lstm_trt.store.runs import Runs
-from lstm_trt.store.samples import Group, Sample
+from lstm_trt.store.samples import Group, Latencies
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +64,7 @@ def changes(
     (exact Mann-Whitney test); with fewer, the shares of all rounds of one side must be above those
     of the other.
     """
-    outliers_of_sides = [quick([Sample.of(latency_ns) for latency_ns in side]) for side in (a, b)]
+    outliers_of_sides = [quick([Latencies.of(latency_ns) for latency_ns in side]) for side in (a, b)]
     found = [outliers.clusters for outliers in outliers_of_sides]
     ratios = [
         [latency_ns / level for latency_ns, level in zip(side, outliers.levels_ns, strict=True)]

@@ -29,7 +29,7 @@ from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count, signed_percent
 from lstm_trt.store.foreign import ABSURD_ABOVE_NS, ABSURD_BELOW_NS
 from lstm_trt.store.runs import Runs
-from lstm_trt.store.samples import Sample
+from lstm_trt.store.samples import Latencies
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,7 +96,7 @@ def firm_statistics(misses: Sequence[np.ndarray], sizes: Sequence[int]) -> FirmS
 
 
 @dataclass(frozen=True)
-class Round(JsonFields):
+class VerdictRound(JsonFields):
     """Statistics of one process. `drift`: last level over first, minus 1 (see `segments.py`)."""
 
     round: int
@@ -109,13 +109,13 @@ class Round(JsonFields):
 
 
 def rounds_of(
-    samples: Sequence[Sample],
+    samples: Sequence[Latencies],
     timed: Sequence[np.ndarray],
     misses: Sequence[np.ndarray],
     late_ns: float,
     allowed: Fraction,
     confidence: float,
-) -> tuple[tuple[Round, ...], list[str]]:
+) -> tuple[tuple[VerdictRound, ...], list[str]]:
     """Statistics of each process, and the reasons against MET: one process, or the end of one, is too slow.
 
     A reason is that one of several rounds, or a segment after the first, significantly misses more than
@@ -152,7 +152,7 @@ def rounds_of(
                     f" {missed} of the last {len(last)} trials would miss the deadline"
                 )
         drifts = (course.steady_state, float(course.drift), len(course.segments))
-        rounds.append(Round(sample.round, len(latency_ns), len(late), float(latency_ns.max()) / 1e3, *drifts))
+        rounds.append(VerdictRound(sample.round, len(latency_ns), len(late), float(latency_ns.max()) / 1e3, *drifts))
     return tuple(rounds), reasons
 
 
@@ -197,7 +197,7 @@ class Verdict(JsonFields):
     effective_misses: int = 0
     dependence: Dependence = field(default_factory=Dependence)
     firm_statistics: FirmStatistics | None = None
-    rounds: tuple[Round, ...] = ()
+    rounds: tuple[VerdictRound, ...] = ()
     reasons: tuple[str, ...]
 
     @property
@@ -282,7 +282,7 @@ def _unit_warning(runs: Runs, deadline_us: float) -> list[str]:
 
 
 def judge(
-    samples: Sequence[Sample],
+    samples: Sequence[Latencies],
     deadline_us: float,
     percentile: str | float = "99.9",
     confidence: float = quantiles.DEFAULT_CONFIDENCE,

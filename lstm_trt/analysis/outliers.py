@@ -1,6 +1,6 @@
 """Outliers: the course of the level, clusters and tail, their periods and causes.
 
-`outliers` analyzes runs, `examine` the rounds of one configuration; `quick` leaves out causes and
+`outliers` analyzes runs, `explain` the rounds of one configuration; `quick` leaves out causes and
 periods. Trials are taken as multiples of their local level (`segments.py`), and clusters are
 searched in the multiples of all rounds together (`clusters.py`). Every trial is in the bulk, in a
 slow or fast cluster, or in the tail (`Outliers.partition`). The number of trials outside 1.5 x IQR,
@@ -24,7 +24,7 @@ from lstm_trt.analysis.segments import Segment, clock_step, find_segments, sprea
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields, json_value
 from lstm_trt.config.format import multiple, number, percent
-from lstm_trt.store.samples import Sample
+from lstm_trt.store.samples import Latencies
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,7 +96,7 @@ class Tail(JsonFields):
 
 
 @dataclass(frozen=True)
-class Round(JsonFields):
+class OutlierRound(JsonFields):
     """Statistics of one sample; `segments` are in timed trials."""
 
     round: int
@@ -124,7 +124,7 @@ class Outliers:
     median_us: float
     clusters: tuple[Cluster, ...]
     tail: Tail | None
-    rounds: tuple[Round, ...]
+    rounds: tuple[OutlierRound, ...]
     period_by: TimesBy | None
     causes_counted: tuple[str, ...]
     labels: tuple[np.ndarray, ...] = field(repr=False)
@@ -249,23 +249,23 @@ def outliers(runs: Any, causes: bool = True) -> OutlierAnswers:
     2 trials after warm-up.
     """
     runs = runs_to_judge(runs)
-    look = examine if causes else quick
+    look = explain if causes else quick
     found = tuple(look(group.samples) if group.failure is None else group.failure for group in runs)
     return OutlierAnswers(runs, found, runs.warnings)
 
 
-def examine(samples: Sequence[Sample]) -> Outliers:
+def explain(samples: Sequence[Latencies]) -> Outliers:
     """Outliers of the rounds of one configuration; raises `UsageError` if there are no trials after warm-up."""
     found, samples = _find(samples)
     return _explain(found, samples)
 
 
-def quick(samples: Sequence[Sample]) -> Outliers:
-    """As `examine`, without causes and periods."""
+def quick(samples: Sequence[Latencies]) -> Outliers:
+    """As `explain`, without causes and periods."""
     return _find(samples)[0]
 
 
-def _find(samples: Sequence[Sample]) -> tuple[Outliers, list[Sample]]:
+def _find(samples: Sequence[Latencies]) -> tuple[Outliers, list[Latencies]]:
     samples = [sample for sample in samples if not np.all(sample.warmup)]
     if not samples:
         raise UsageError("there are no trials after warm-up: record more trials")
@@ -312,7 +312,7 @@ def _find(samples: Sequence[Sample]) -> tuple[Outliers, list[Sample]]:
             )
         )
     rounds = tuple(
-        Round(
+        OutlierRound(
             round=sample.round,
             n=len(latency),
             outliers=count_outliers(latency),
@@ -377,7 +377,7 @@ def _shape(ordered: np.ndarray, fence: float) -> str:
     return "decays like an exponential"
 
 
-def _explain(found: Outliers, samples: list[Sample]) -> Outliers:
+def _explain(found: Outliers, samples: list[Latencies]) -> Outliers:
     starts, by = _starts(samples)
     kinds = [*range(len(found.clusters)), *([TAIL] if found.tail else [])]
     ranges = [(cluster.multiplier, cluster.multiplier) for cluster in found.clusters]
@@ -399,7 +399,7 @@ def _explain(found: Outliers, samples: list[Sample]) -> Outliers:
     return replace(found, clusters=clusters, tail=tail, period_by=by, causes_counted=tuple(counted))
 
 
-def _starts(samples: list[Sample]) -> tuple[list[np.ndarray], TimesBy]:
+def _starts(samples: list[Latencies]) -> tuple[list[np.ndarray], TimesBy]:
     """Start times of the timed trials; if not recorded, the sums of the preceding latencies, as in a closed loop."""
     starts, by = [], TimesBy.TIMESTAMPS
     for sample in samples:

@@ -27,7 +27,7 @@ from lstm_trt.store.samples import Group, NoTrials
 
 
 @dataclass(frozen=True)
-class Latencies(JsonFields):
+class ReplayedLatencies(JsonFields):
     """Order statistics of the latency in us, and misses of the deadline."""
 
     median_us: float
@@ -58,8 +58,8 @@ class Replay(JsonFields):
     queued_share: float
     worst_wait_us: float
     longest_queue: int
-    closed: Latencies
-    replayed: Latencies
+    closed: ReplayedLatencies
+    replayed: ReplayedLatencies
 
 
 class Replays(Answers):
@@ -152,9 +152,9 @@ def longest_queue(response_ns: np.ndarray, period_ns: float) -> int:
     return max(0, int((np.arange(len(response_ns)) - ended).max()))
 
 
-def _latencies(parts: Sequence[np.ndarray], late_ns: float) -> Latencies:
+def _latencies(parts: Sequence[np.ndarray], late_ns: float) -> ReplayedLatencies:
     ordered = np.sort(np.concatenate(parts))
-    return Latencies(
+    return ReplayedLatencies(
         *(percentile(ordered, PERCENTILES[name]) / 1e3 for name in ("median_us", "p99_us", "p999_us")),
         max_us=float(ordered[-1]) / 1e3,
         misses=int(np.count_nonzero(ordered > late_ns)),

@@ -20,7 +20,7 @@ from lstm_trt.analysis.answers import Answers
 from lstm_trt.analysis.outcomes import Doubt
 from lstm_trt.analysis.quantiles import EFFECT, ROUNDS, ratio_rank
 from lstm_trt.analysis.segments import SAME_LEVEL
-from lstm_trt.analysis.times import AXES, PAIR_CONFIDENCE, Cell, Times, read_times
+from lstm_trt.analysis.times import AXES, PAIR_CONFIDENCE, ShapeTime, Times, read_times
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store.runs import Runs, as_runs, is_path
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def doubts(faster: Cell, slower: Cell) -> tuple[Doubt, ...] | None:
+def doubts(faster: ShapeTime, slower: ShapeTime) -> tuple[Doubt, ...] | None:
     """Why the trials do not prove that one median is below another; empty if they do, None without trials.
 
     The level of no recording may change by more than 1 %: if one process has several speeds, its median depends on
@@ -50,7 +50,7 @@ def doubts(faster: Cell, slower: Cell) -> tuple[Doubt, ...] | None:
     return tuple(doubt for doubt, applies in found.items() if applies)
 
 
-def _least_ratio(faster: Cell, slower: Cell) -> float:
+def _least_ratio(faster: ShapeTime, slower: ShapeTime) -> float:
     """The lower bound of the ratio of the medians over rounds; 0 if there are too few rounds."""
     ratios = sorted(slow.median_us / fast.median_us for slow in slower.rounds for fast in faster.rounds)
     rank = ratio_rank(len(slower.rounds), len(faster.rounds), PAIR_CONFIDENCE)
@@ -209,7 +209,7 @@ def scaling(
     column: str | None = None,
     unit: str | None = None,
 ) -> ScalingAnswers:
-    """Analyze how latency grows with each size of the network; see `examine`.
+    """Analyze how latency grows with each size of the network; see `find_scaling`.
 
     `source`: the result of `load`, a path or several, recordings or groups, or tables with one time per shape, such as
     averages. `rename`, `column` and `unit` are for tables (`times.read_times`).
@@ -217,10 +217,10 @@ def scaling(
     source = source if is_path(source) else as_runs(source)
     times = read_times(source, rename, column, unit)
     runs = source if isinstance(source, Runs) else Runs((), times.where)
-    return ScalingAnswers(runs, (examine(times, min_ratio),), times.warnings)
+    return ScalingAnswers(runs, (find_scaling(times, min_ratio),), times.warnings)
 
 
-def examine(times: Times, min_ratio: float = 1.0) -> Findings:
+def find_scaling(times: Times, min_ratio: float = 1.0) -> Findings:
     """Analyze every line and every pair of neighbours.
 
     Neighbours are adjacent among the sizes that were measured on their line. Inversions with a ratio
@@ -250,11 +250,11 @@ def examine(times: Times, min_ratio: float = 1.0) -> Findings:
     return found
 
 
-def lines(times: Times) -> Iterator[tuple[str, str, dict[str, int], dict[int, Cell]]]:
+def lines(times: Times) -> Iterator[tuple[str, str, dict[str, int], dict[int, ShapeTime]]]:
     """(system, axis, sizes of the other axes, {size: cell}) of every line, sizes ascending."""
     for system, cells in times.cells.items():
         for place, axis in enumerate(times.axes):
-            found: dict[tuple[int, ...], dict[int, Cell]] = {}
+            found: dict[tuple[int, ...], dict[int, ShapeTime]] = {}
             for sizes in sorted(cells):
                 found.setdefault(sizes[:place] + sizes[place + 1 :], {})[sizes[place]] = cells[sizes]
             others = [other for other in times.axes if other != axis]
@@ -292,7 +292,7 @@ def break_of(sizes: Sequence[int], times_us: Sequence[float]) -> int | None:
     return None
 
 
-def _fitted(system: str, axis: str, fixed: dict[str, int], line: dict[int, Cell]) -> Line:
+def _fitted(system: str, axis: str, fixed: dict[str, int], line: dict[int, ShapeTime]) -> Line:
     sizes, times_us = tuple(line), tuple(cell.latency_us for cell in line.values())
     slope, intercept, r2 = fit(sizes, times_us)
     return Line(axis, fixed, slope, intercept, r2, break_of(sizes, times_us), sizes, times_us, system)
@@ -303,7 +303,7 @@ def _shape(times: Times, fixed: dict[str, int], axis: str, size: int) -> dict[st
     return {name: whole[name] for name in AXES if name in times.axes}
 
 
-def _batching(system: str, fixed: dict[str, int], line: dict[int, Cell]) -> Batching:
+def _batching(system: str, fixed: dict[str, int], line: dict[int, ShapeTime]) -> Batching:
     sizes, times_us = list(line), [cell.latency_us for cell in line.values()]
     effective = list(np.minimum.accumulate(times_us[::-1])[::-1])
     stops = next(

@@ -24,7 +24,7 @@ from lstm_trt.config.configuration import PRECISIONS
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.labels import flat
 from lstm_trt.store.runs import as_runs
-from lstm_trt.store.samples import Group, NoTrials, Sample, largest_error
+from lstm_trt.store.samples import Group, Latencies, NoTrials, largest_error
 from lstm_trt.store.schema import Failure
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def _configured(configuration: Configuration | None) -> dict:
     return found | {name: value for name, value in flat(configuration).items() if name in FIELDS}
 
 
-def _recorded(group: Group, samples: Sequence[Sample], number: int | None, clusters: bool) -> SummaryRow:
+def _recorded(group: Group, samples: Sequence[Latencies], number: int | None, clusters: bool) -> SummaryRow:
     timed = [sample.timed_ns for sample in samples]
     floors = [sample.floor_us for sample in samples if sample.floor_us is not None]
     outliers = quick(samples) if clusters else None

@@ -45,7 +45,7 @@ KINDS = ("latency", "median", "mean")
 
 
 @dataclass(frozen=True)
-class Round:
+class MedianOfRound:
     """The median of one process, and its exact interval at `PAIR_CONFIDENCE`.
 
     The bounds are order statistics; 0 and infinity if there are too few trials. `latency_ns`: its trials in order.
@@ -67,11 +67,11 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Cell:
+class ShapeTime:
     """The time of one shape on one system; `rounds` is empty if it comes from a table of averages."""
 
     latency_us: float
-    rounds: tuple[Round, ...] = ()
+    rounds: tuple[MedianOfRound, ...] = ()
 
 
 @dataclass
@@ -102,7 +102,7 @@ class Times:
 
     where: str
     axes: tuple[str, ...]
-    cells: dict[str, dict[tuple[int, ...], Cell]] = field(repr=False)
+    cells: dict[str, dict[tuple[int, ...], ShapeTime]] = field(repr=False)
     systems: dict[str, dict]
     counts: Counts
     unused: tuple[str, ...] = ()
@@ -166,7 +166,7 @@ def from_runs(runs: Runs) -> Times:
         counts.rows = len(runs.recordings) - counts.failed
     counts.duplicates = counts.rows - samples
     axes = tuple(axis for axis in AXES if any(axis in sizes for _, sizes, _ in measured))
-    cells: list[tuple[dict, tuple[int, ...], Cell]] = []
+    cells: list[tuple[dict, tuple[int, ...], ShapeTime]] = []
     for group, sizes, system in measured:
         rounds = tuple(_round(sample.timed_ns) for sample in group.samples if not sample.warmup.all())
         if sizes.keys() != set(axes) or not rounds:
@@ -177,7 +177,7 @@ def from_runs(runs: Runs) -> Times:
         latency_us = statistics.median_low(round.median_us for round in rounds)
         if latency_us <= 0:
             raise UsageError(f"{where}: the median of {sizes} is 0")
-        cells.append((system, tuple(sizes[axis] for axis in axes), Cell(latency_us, rounds)))
+        cells.append((system, tuple(sizes[axis] for axis in axes), ShapeTime(latency_us, rounds)))
     if not axes or not cells:
         raise UsageError(f"{where}: none of {counts.rows + counts.failed} recordings is of a stacked LSTM")
     found = _times(where, axes, [system for _, _, system in measured], cells, counts)
@@ -203,11 +203,11 @@ def _system(group: Group) -> dict:
     return {**found, "machine": group.samples[0].machine}
 
 
-def _round(latency_ns: np.ndarray) -> Round:
+def _round(latency_ns: np.ndarray) -> MedianOfRound:
     ordered = np.sort(latency_ns)
     low, high = interval(ordered, PERCENTILES["median_us"], PAIR_CONFIDENCE)
     bounds_us = (0.0 if low is None else low / 1e3, math.inf if high is None else high / 1e3)
-    return Round(percentile(ordered, PERCENTILES["median_us"]) / 1e3, *bounds_us, len(ordered), latency_ns)
+    return MedianOfRound(percentile(ordered, PERCENTILES["median_us"]) / 1e3, *bounds_us, len(ordered), latency_ns)
 
 
 def from_table(table: Table, column: str | None = None, unit: str | None = None) -> Times:
@@ -240,7 +240,7 @@ def from_table(table: Table, column: str | None = None, unit: str | None = None)
         several.setdefault(key, []).append(float(times_us[row]))
     counts.duplicates = counts.used - len(several)
     measured = [
-        (dict(zip(system_names, system, strict=True)), shape, Cell(statistics.median(rows_us)))
+        (dict(zip(system_names, system, strict=True)), shape, ShapeTime(statistics.median(rows_us)))
         for (system, shape), rows_us in several.items()
     ]
     taken = {time_name, *axes.values(), *system_names.values()}
@@ -262,7 +262,7 @@ def _together(found: Sequence[Times], names: Sequence[str]) -> Times:
             system = part.systems[label] or {FILE: name}
             for sizes, cell in cells.items():
                 several.setdefault((_key(system), sizes), (system, []))[1].append(cell.latency_us)
-    measured = [(system, sizes, Cell(statistics.median(us))) for (_, sizes), (system, us) in several.items()]
+    measured = [(system, sizes, ShapeTime(statistics.median(us))) for (_, sizes), (system, us) in several.items()]
     summed = ("rows", "used", "blank", "duplicates")
     counts = Counts(**{name: sum(getattr(part.counts, name) for part in found) for name in summed})
     counts.duplicates += sum(len(us) - 1 for _, us in several.values())
@@ -290,7 +290,7 @@ def _times(
     where: str,
     axes: tuple[str, ...],
     systems: Iterable[dict],
-    measured: Iterable[tuple[dict, tuple[int, ...], Cell]],
+    measured: Iterable[tuple[dict, tuple[int, ...], ShapeTime]],
     counts: Counts,
     unused: tuple[str, ...] = (),
 ) -> Times:
@@ -300,7 +300,7 @@ def _times(
     """
     system_of = {_key(system): system for system in systems}
     label_of = dict(zip(system_of, _labels(system_of.values()), strict=True))
-    cells: dict[str, dict[tuple[int, ...], Cell]] = {}
+    cells: dict[str, dict[tuple[int, ...], ShapeTime]] = {}
     for system, sizes, cell in sorted(measured, key=lambda row: (label_of[_key(row[0])], row[1])):
         cells.setdefault(label_of[_key(system)], {})[sizes] = cell
     for shapes in cells.values():

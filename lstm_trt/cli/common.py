@@ -27,7 +27,7 @@ from lstm_trt.config.step import Step
 
 if TYPE_CHECKING:
     from lstm_trt.config.workload import Workload
-    from lstm_trt.recorder.sweep import Report
+    from lstm_trt.recorder.sweep import SweepReport
     from lstm_trt.store.runs import Runs
 
 PATH_HELP = (
@@ -415,6 +415,6 @@ def stopped(given: Sequence[str], before: str = "") -> int:
     return EXIT_STOPPED
 
 
-def exit_status(report: Report) -> int:
+def exit_status(report: SweepReport) -> int:
     """Exit status of a completed sweep: failed if it has no recording at all."""
     return 0 if report.recorded + report.done_before else EXIT_FAILED

@@ -118,7 +118,7 @@ def curves(
 
 
 @dataclass(frozen=True)
-class Plan:
+class CurvePlan:
     """Layout of the figure. `panels` are (systems, value of the facet) in reading order.
 
     Every `block_size` panels a new row starts.
@@ -153,7 +153,7 @@ class Plan:
         return dict(zip(self.lines, style.size_colors(len(self.lines)), strict=True))
 
 
-def _arrange(points: Sequence[Point], axis: str, facet: str, line: str, statistic: str) -> Plan:
+def _arrange(points: Sequence[Point], axis: str, facet: str, line: str, statistic: str) -> CurvePlan:
     names, sizes = data.systems(points), data.values(points, axis)
     lines, facets = data.values(points, line), data.values(points, facet)
     apart = len(names) > 1 and len(lines) * len(names) > LINES_PER_PANEL
@@ -163,10 +163,12 @@ def _arrange(points: Sequence[Point], axis: str, facet: str, line: str, statisti
         columns, row_in = len(facets), 2.1
     else:
         columns, row_in = style.columns_of(block_size) if len(facets) > 1 else min(block_size, 2), 2.5
-    return Plan(axis, facet, line, statistic, names, lines, facets, sizes, apart, panels, columns, block_size, row_in)
+    return CurvePlan(
+        axis, facet, line, statistic, names, lines, facets, sizes, apart, panels, columns, block_size, row_in
+    )
 
 
-def _draw_panel(ax: Axes, here: Sequence[Point], plan: Plan, looks: dict, lane_height: float) -> list[float]:
+def _draw_panel(ax: Axes, here: Sequence[Point], plan: CurvePlan, looks: dict, lane_height: float) -> list[float]:
     """Draw all lines of a panel; returns the latencies drawn."""
     drawn: list[float] = []
     lane: Counter = Counter()
@@ -190,7 +192,7 @@ def _draw_panel(ax: Axes, here: Sequence[Point], plan: Plan, looks: dict, lane_h
     return drawn
 
 
-def _line(ax: Axes, part: Sequence[Point], plan: Plan, look: dict) -> list[float]:
+def _line(ax: Axes, part: Sequence[Point], plan: CurvePlan, look: dict) -> list[float]:
     """Draw statistic, maximum and roofline bound of one line; returns the latencies drawn."""
     drawn: list[float] = []
     good = [point for point in part if point.ok]
@@ -209,7 +211,7 @@ def _line(ax: Axes, part: Sequence[Point], plan: Plan, look: dict) -> list[float
     return drawn + [floor_us for _, floor_us in floors]
 
 
-def _most_failures(points: Sequence[Point], plan: Plan) -> int:
+def _most_failures(points: Sequence[Point], plan: CurvePlan) -> int:
     """Rows that the failure marks of any panel need, including a margin; 0 without failures."""
     places = Counter(
         (point.sizes[plan.axis], point.sizes[plan.facet], point.system if plan.apart else "")
@@ -219,7 +221,7 @@ def _most_failures(points: Sequence[Point], plan: Plan) -> int:
     return 1 + max(places.values()) if places else 0
 
 
-def _handles(points: Sequence[Point], plan: Plan, looks: dict, deadline_us: float | None) -> list[Line2D]:
+def _handles(points: Sequence[Point], plan: CurvePlan, looks: dict, deadline_us: float | None) -> list[Line2D]:
     """The legend: sizes, systems, kinds of line, failures by stage."""
     handles: list[Line2D] = []
     if len(plan.lines) > 1:

@@ -57,7 +57,7 @@ HATCH_EVIDENCE = "..."
 
 
 @dataclass(frozen=True)
-class Cell:
+class HeatCell:
     """What one cell shows: a latency for the colour, and its text; bold if it misses the deadline."""
 
     value_us: float
@@ -67,7 +67,7 @@ class Cell:
 
 
 #: Points with their cells; None if nothing was timed.
-Cells = list[tuple[Point, Cell | None]]
+Cells = list[tuple[Point, HeatCell | None]]
 
 
 def heat_map(
@@ -149,7 +149,7 @@ def _measured(points: Sequence[Point], axes: tuple[str, str], statistic: str, de
     for point in points:
         value_us = point.statistic(statistic)
         missed = bool(deadline_us) and value_us > deadline_us
-        cells.append((point, Cell(value_us, short(value_us), missed) if point.ok else None))
+        cells.append((point, HeatCell(value_us, short(value_us), missed) if point.ok else None))
     summary = data.describe_extremes(points, statistic)
     if deadline_us:
         above = sum(cell is not None and cell.bold for _, cell in cells)
@@ -174,7 +174,7 @@ def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence:
         bound_us = float(ordered_us[-1 if rank is None else rank - 1])
         hatch = HATCH_EVIDENCE if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE else None
         text = (">" if rank is None else "") + short(bound_us)
-        cells.append((point, Cell(bound_us, text, verdict.verdict == Outcome.MISSED, hatch)))
+        cells.append((point, HeatCell(bound_us, text, verdict.verdict == Outcome.MISSED, hatch)))
         lengths.setdefault(short_number(float(chosen)), set()).add(n)
         beyond, verdicts = beyond or rank is None, verdicts + Counter([verdict.verdict])
     named = f"p{next(iter(lengths))}" if len(lengths) == 1 else "a high percentile"
@@ -355,7 +355,7 @@ def _panel(
         spine.set_visible(False)
 
 
-def _lines(point: Point, cell: Cell | None, number: bool, stage: bool) -> list[str]:
+def _lines(point: Point, cell: HeatCell | None, number: bool, stage: bool) -> list[str]:
     """The text of a cell: its number, and the stage of a failure."""
     return ([cell.text] if cell and number else []) + (point.stages[:1] if point.failed and stage else [])
 
@@ -365,7 +365,7 @@ def _draw_cell(
     i: int,
     j: int,
     point: Point | None,
-    cell: Cell | None,
+    cell: HeatCell | None,
     colors: ScalarMappable,
     lines: Sequence[str],
     edge: float,

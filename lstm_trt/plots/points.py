@@ -60,7 +60,7 @@ _SMALLEST = _HELD[:3]
 
 
 @dataclass(frozen=True)
-class Round:
+class RoundLatencies:
     """The latencies of one process after warm-up, in µs and in order; at least one."""
 
     latency_us: np.ndarray
@@ -114,7 +114,7 @@ class Point:
     group: Group
     system: str
     sizes: dict[str, Any]
-    rounds: tuple[Round, ...]
+    rounds: tuple[RoundLatencies, ...]
     failures: tuple[Failure | NoTrials, ...] = ()
 
     @property
@@ -165,9 +165,9 @@ class Point:
         return max(values) if name == "max_us" else middle(values)
 
 
-def rounds_of(group: Group) -> tuple[Round, ...]:
+def rounds_of(group: Group) -> tuple[RoundLatencies, ...]:
     """The rounds of a group that have trials after warm-up."""
-    return tuple(Round(sample.timed_ns / 1000) for sample in group.samples if len(sample.timed_ns))
+    return tuple(RoundLatencies(sample.timed_ns / 1000) for sample in group.samples if len(sample.timed_ns))
 
 
 def points_of(runs: Any) -> list[Point]:

@@ -25,7 +25,7 @@ from lstm_trt.plots import style
 from lstm_trt.plots.style import GREY, Picture, multiple, number, percent, whole
 from lstm_trt.plots.trials import cluster_looks
 from lstm_trt.store.runs import Runs, as_runs
-from lstm_trt.store.samples import Group, Sample
+from lstm_trt.store.samples import Group, Latencies
 
 if TYPE_CHECKING:
     from matplotlib.figure import SubFigure
@@ -250,9 +250,9 @@ def replay_tails(group: Group, period_us: float, *, deadline_us: float | None = 
     """
     replay_group(group, period_us, deadline_us)  # raises if it cannot be replayed
     timed = [sample.timed_ns for sample in group.samples if len(sample.timed_ns)]
-    due = tuple(Sample.of(latency_ns + waiting_ns(latency_ns, 1000 * period_us)) for latency_ns in timed)
+    due = tuple(Latencies.of(latency_ns + waiting_ns(latency_ns, 1000 * period_us)) for latency_ns in timed)
     names = ("recorded in a closed loop", f"replayed with a call every {period_us:g} µs")
-    groups = [Group(group.name, tuple(map(Sample.of, timed))), Group(group.name, due)]
+    groups = [Group(group.name, tuple(map(Latencies.of, timed))), Group(group.name, due)]
     title = f"Replay at a fixed rate: {_network(group)}"
     return tails(groups, deadline_us=deadline_us, relative=False, names=names, title=title)
 
@@ -291,7 +291,7 @@ def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict:
     confidence, and its effective sample size widens the band upwards.
     """
     ax, rounds = part.subplots(), data.rounds_of(group)
-    pooled = data.Round(np.concatenate([each.latency_us for each in rounds]))
+    pooled = data.RoundLatencies(np.concatenate([each.latency_us for each in rounds]))
     n, edges = pooled.n, [float(pooled.ordered_us[0]), pooled.max_us]
     confidence = verdict.confidence if verdict else DEFAULT_CONFIDENCE
     effective_share = min(1.0, verdict.effective_n / verdict.n) if verdict else 1.0

@@ -19,9 +19,9 @@ from lstm_trt.analysis.quantiles import count_outliers, is_outlier
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
-from lstm_trt.plots.points import Round
+from lstm_trt.plots.points import RoundLatencies
 from lstm_trt.plots.style import Picture, count, multiple, number, percent, whole
-from lstm_trt.store.samples import Group, Sample
+from lstm_trt.store.samples import Group, Latencies
 
 if TYPE_CHECKING:
     from matplotlib.figure import SubFigure
@@ -61,9 +61,9 @@ class Calls:
     outliers: int
 
     @property
-    def timed(self) -> Round:
+    def timed(self) -> RoundLatencies:
         """The calls after warm-up, as one round."""
-        return Round(self.latency_us[~self.warm])
+        return RoundLatencies(self.latency_us[~self.warm])
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def calls_of(group: Group, outliers: Outliers | None = None, round_number: int |
     )
 
 
-def _labels(sample: Sample, found: np.ndarray | None) -> np.ndarray:
+def _labels(sample: Latencies, found: np.ndarray | None) -> np.ndarray:
     """One label per call: those in the findings for trials after warm-up, else by 1.5 x IQR (`TAIL`: outside)."""
     timed_ns = sample.timed_ns
     if found is None:
@@ -297,7 +297,7 @@ def _latency_axis(ax: Axes, calls: Calls, deadline_us: float | None) -> None:
     ax.annotate("   ".join(outside), (0.005, 1), (0, 3), size=9, color="0.35", **place)
 
 
-def _histogram(side: Axes, timed: Round, ax: Axes) -> None:
+def _histogram(side: Axes, timed: RoundLatencies, ax: Axes) -> None:
     """Draw a histogram with counts on a log axis, so that single trials are visible."""
     low, high = ax.get_ylim()
     bins = np.geomspace(low, high, 61) if ax.get_yscale() == "log" else np.linspace(low, high, 61)

@@ -35,7 +35,7 @@ COLOURS = {"ready": "32", "good": "32", "not ready": "33", "attention": "33", "u
 
 
 @dataclass(frozen=True)
-class Row:
+class RuntimeRow:
     """One runtime on one device; `device` is None if the runtime's module could not be loaded."""
 
     runtime: str
@@ -48,10 +48,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Report:
+class DoctorReport:
     """The findings of `doctor`: JSON values, except for the rows and checks."""
 
-    runtimes: list[Row]
+    runtimes: list[RuntimeRow]
     versions: dict[str, str | None]
     machine: dict[str, Any]
     checks: list[Check]
@@ -98,13 +98,13 @@ def availability_of(runtime: Any, device: str) -> Availability:
         return broken(error)
 
 
-def rows_of(name: str) -> list[Row]:
+def rows_of(name: str) -> list[RuntimeRow]:
     """One row per device of a runtime; a runtime that raises an error gets a row too."""
     try:
         runtime = runtimes.load(name)
     except (Exception, SystemExit) as error:
-        return [Row(name, None, **asdict(broken(error)))]
-    return [Row(name, device, **asdict(availability_of(runtime, device))) for device in runtime.DEVICES]
+        return [RuntimeRow(name, None, **asdict(broken(error)))]
+    return [RuntimeRow(name, device, **asdict(availability_of(runtime, device))) for device in runtime.DEVICES]
 
 
 def _preparers() -> Iterator[Preparer]:
@@ -123,10 +123,10 @@ def _distributions(names: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def examine(names: Iterable[str] | None = None, root: Path = ROOT) -> Report:
+def examine(names: Iterable[str] | None = None, root: Path = ROOT) -> DoctorReport:
     """Examine the runtimes `names` (default: all in the registry) and the host; changes nothing."""
     names = list(registry.table("RUNTIMES") if names is None else names)
-    return Report(
+    return DoctorReport(
         runtimes=[row for name in names for row in rows_of(name)],
         versions={"lstm_trt": lstm_trt.__version__, **facts.versions(_distributions(names))},
         machine=facts.describe("cuda", root),
@@ -162,7 +162,7 @@ def _table(header: tuple[str, ...], rows: Sequence[ReportLine], width: int, colo
     return lines
 
 
-def _heading(report: Report, width: int) -> list[str]:
+def _heading(report: DoctorReport, width: int) -> list[str]:
     machine, versions = report.machine, report.versions
     gpus = ", ".join(str(gpu["name"]) for gpu in machine.get("gpus") or ()) or "no NVIDIA GPU found"
     cores = f"{count(machine['logical_cores'], 'core')} (may use {machine['allowed_cores']})"
@@ -177,7 +177,7 @@ def _heading(report: Report, width: int) -> list[str]:
     return lines
 
 
-def render(report: Report, width: int | None = None, colour: bool | None = None) -> str:
+def render(report: DoctorReport, width: int | None = None, colour: bool | None = None) -> str:
     """The report as text of `width` columns (default: those of the terminal, else 100).
 
     `colour` defaults to True on a terminal unless NO_COLOR is set.

@@ -20,7 +20,7 @@ from lstm_trt.export import onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.to_onnx import static_model
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.doctor import Row, rows_of
+from lstm_trt.recorder.doctor import RuntimeRow, rows_of
 from lstm_trt.recorder.parity import nan_text
 from lstm_trt.recorder.pool import WorkerPool
 from lstm_trt.recorder.preparers.stacked import roofline_of
@@ -99,7 +99,7 @@ def inspect(
     content = static_model(network.path, network)
     with tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder, WorkerPool() as pool:
 
-        def attempt(row: Row) -> RuntimeAnswer:
+        def attempt(row: RuntimeRow) -> RuntimeAnswer:
             return _attempt(pool, network, row, Path(folder), listener)
 
         answers = [
@@ -108,7 +108,9 @@ def inspect(
     return Inspection(network, roofline_of(network, 1), tuple(answers))
 
 
-def _answer(network: OnnxNetwork, content: bytes, row: Row, attempt: Callable[[Row], RuntimeAnswer]) -> RuntimeAnswer:
+def _answer(
+    network: OnnxNetwork, content: bytes, row: RuntimeRow, attempt: Callable[[RuntimeRow], RuntimeAnswer]
+) -> RuntimeAnswer:
     who = (row.runtime, row.device, row.version)
     if row.device is None:  # the module cannot be imported
         return RuntimeAnswer(*who, NOT_READY, row.reason)
@@ -127,7 +129,7 @@ def _answer(network: OnnxNetwork, content: bytes, row: Row, attempt: Callable[[R
 
 
 def _attempt(
-    pool: WorkerPool, network: OnnxNetwork, row: Row, folder: Path, listener: Callable[[dict], None]
+    pool: WorkerPool, network: OnnxNetwork, row: RuntimeRow, folder: Path, listener: Callable[[dict], None]
 ) -> RuntimeAnswer:
     """In each mode of the network that the runtime has, until it runs; otherwise the reason in the first mode."""
     who = (row.runtime, row.device, row.version)

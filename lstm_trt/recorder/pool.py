@@ -56,7 +56,7 @@ class Seconds:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Recorded:
     """Result for one configuration: a recording or a failure row, at `path`; `message` is the worker's last message."""
 
     path: Path
@@ -157,7 +157,7 @@ class WorkerPool:
         control: bool = False,
         asked_s: float | None = None,
         following: Configuration | None = None,
-    ) -> Outcome:
+    ) -> Recorded:
         """Record one configuration into `folder`, or write its failure row there.
 
         `control`: with a control run. `asked_s`: duration of a recording by time. `following`: the configuration whose
@@ -213,7 +213,7 @@ class WorkerPool:
         activities = ("timing", "inside_trials", "control", "store")
         timing, inside_s, control_s, storing = (spent.get(name, 0.0) for name in activities)
         seconds = Seconds(now - began - timing - control_s - storing, timing, inside_s, control_s, storing)
-        return Outcome(path, failure, seconds, message)
+        return Recorded(path, failure, seconds, message)
 
     def _begin_next(self, configuration: Configuration) -> None:
         """Let the preparing process make the reference of the configuration that is recorded next, if it needs one."""

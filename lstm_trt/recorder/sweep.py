@@ -26,7 +26,7 @@ from lstm_trt.config.errors import UnsupportedPrecision, UsageError
 from lstm_trt.config.format import count, duration, listed
 from lstm_trt.config.workload import Workload
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.pool import Outcome, Seconds, WorkerPool, check_limits, waiting_text
+from lstm_trt.recorder.pool import Recorded, Seconds, WorkerPool, check_limits, waiting_text
 from lstm_trt.recorder.process import Interpreter
 from lstm_trt.store import files, folders, schema
 from lstm_trt.store.locks import folder_lock
@@ -77,7 +77,7 @@ class NotebookBar(tqdm):
 class Progress:
     """Progress line with the current configuration, the number done and the remaining time; updates the report."""
 
-    def __init__(self, plan: Sequence[Configuration], report: Report, show: bool) -> None:
+    def __init__(self, plan: Sequence[Configuration], report: SweepReport, show: bool) -> None:
         self._loads: dict[str, _Load] = {}
         self._scheduled_left = 0.0
         for configuration in plan:
@@ -122,7 +122,7 @@ class Progress:
         if message["event"] == "progress" and message["done"] and message["total"] > message["done"]:
             self._show_line(f"{self._running} {100 * message['done'] // message['total']} %", quiet=True)
 
-    def end(self, configuration: Configuration, outcome: Outcome) -> None:
+    def end(self, configuration: Configuration, outcome: Recorded) -> None:
         report, seconds = self._report, outcome.seconds
         report.seconds.add(seconds)
         if outcome.failure:
@@ -192,7 +192,7 @@ FAILURES_LISTED = 10
 
 
 @dataclass
-class Report:
+class SweepReport:
     """Result of a sweep. `left`: configurations not recorded yet (after Ctrl-C)."""
 
     total: int
@@ -310,7 +310,7 @@ def run_sweep(
     show_progress: bool = True,
     interpreters: Mapping[str, Interpreter | None] | None = None,
     warnings: Iterable[str] = (),
-) -> Report:
+) -> SweepReport:
     """Record the configurations that `out` does not contain yet; Ctrl-C ends it cleanly with `report.stopped`.
 
     `rounds`: how often each configuration is recorded (None: `default_rounds` of the largest
@@ -328,7 +328,7 @@ def run_sweep(
     folder = files.make_folder(Path(out))
     began = time.monotonic()
     with folder_lock(folder):
-        report = Report(total=rounds * len(configurations), warnings=list(warnings))
+        report = SweepReport(total=rounds * len(configurations), warnings=list(warnings))
         for path in folders.tidy(folder):
             report.warnings.append(f"{path.name} was damaged; it has been moved aside and is recorded again")
         recorded, failed = folders.finished(folder)
@@ -370,7 +370,7 @@ def sweep(
     out: str | os.PathLike,
     mode: str | None = None,
     **how: Any,
-) -> Report:
+) -> SweepReport:
     """Record every workload (a `Grid`, or any workloads) on every runtime into `out`; resumes if interrupted.
 
     With several protocols or options, each is recorded; `Options.each(precision=["fp32", "bf16"])` makes options

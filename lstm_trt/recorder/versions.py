@@ -33,7 +33,7 @@ from lstm_trt.machine.facts import installed_version
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.environments import Environment, Tell, described, normal
 from lstm_trt.recorder.pool import check_limits
-from lstm_trt.recorder.sweep import Report, run_sweep
+from lstm_trt.recorder.sweep import SweepReport, run_sweep
 from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store import files, folders
 from lstm_trt.store.samples import Group, groups_of
@@ -80,7 +80,7 @@ class Answer:
     configurations: tuple[Configuration, ...]
     groups: tuple[Group | None, ...]
     comparisons: tuple[Comparison | None, ...]
-    report: Report = field(repr=False)
+    report: SweepReport = field(repr=False)
 
     @property
     def versions(self) -> list[str]:

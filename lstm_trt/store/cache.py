@@ -49,7 +49,7 @@ def sha256(content: bytes) -> str:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CachedFile:
     """One cached file; `kind` is the name of its folder, `used_at` is in seconds since 1970."""
 
     kind: str
@@ -103,14 +103,14 @@ def keep(kind: str, key: str, suffix: str, content: bytes) -> tuple[Path, str]:
     return path, digest
 
 
-def entries() -> list[Entry]:
+def entries() -> list[CachedFile]:
     """All cached files, least recently used first."""
     found = []
     for path in folder().glob("*/*"):
         with suppress(OSError):  # another process has removed it
             status = path.stat()
             if path.suffix not in (".sha256", ".tmp") and stat.S_ISREG(status.st_mode):
-                found.append(Entry(path.parent.name, path, status.st_size, status.st_mtime))
+                found.append(CachedFile(path.parent.name, path, status.st_size, status.st_mtime))
     return sorted(found, key=lambda entry: entry.used_at)
 
 

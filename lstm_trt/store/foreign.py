@@ -22,7 +22,7 @@ from lstm_trt.config.fields import Tells, about
 from lstm_trt.config.format import count
 from lstm_trt.config.labels import telling
 from lstm_trt.config.shape import AXES
-from lstm_trt.store.samples import BLOCK_CAUSES, TRIAL_CAUSES, Group, NoTrials, Sample
+from lstm_trt.store.samples import BLOCK_CAUSES, TRIAL_CAUSES, Group, Latencies, NoTrials
 from lstm_trt.store.tables import STARTS, UNIT_NS, Table, is_start, normal_name, split_unit, times
 
 #: Times are rounded to this many decimals of a nanosecond, so that 1.1 ms equals 1100 us.
@@ -94,7 +94,7 @@ def groups_of_table(
         fields = dict(zip(keys, values, strict=True))
         rounds = parts.get(values, [])
         samples = [
-            Sample(
+            Latencies(
                 latency_ns=latency_ns[rows],
                 warmup=warmup[rows],
                 start_ns=None if start_ns is None else start_ns[rows],

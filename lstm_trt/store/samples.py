@@ -1,6 +1,6 @@
 """Latencies in memory, as analysis and plots use them.
 
-A `Sample` has the latencies of one process, in order of the calls. A `Group` has the samples of one configuration,
+A `Latencies` has the latencies of one process, in order of the calls. A `Group` has the samples of one configuration,
 one per round. Recordings are converted to groups here, tables from elsewhere in `foreign`.
 """
 
@@ -29,7 +29,7 @@ BLOCK_CAUSES = ("steal_ns", "throttled_periods")
 
 
 @dataclass(frozen=True)
-class Sample:
+class Latencies:
     """Latencies of one process, in order of the calls; the arrays have one entry per call.
 
     `latency_ns` is float64, > 0. `warmup` (bool) marks calls that statistics leave out.
@@ -69,7 +69,7 @@ class Sample:
         return values[~self.warmup]
 
     @classmethod
-    def of(cls, latency_ns, start_ns=None, **more) -> Sample:
+    def of(cls, latency_ns, start_ns=None, **more) -> Latencies:
         """A sample without warm-up, from any sequence of numbers."""
         latency_ns = np.asarray(latency_ns, dtype=np.float64)
         return cls(latency_ns, np.zeros(len(latency_ns), dtype=bool), start_ns, **more)
@@ -96,7 +96,7 @@ class Group:
     """
 
     name: str
-    samples: tuple[Sample, ...]
+    samples: tuple[Latencies, ...]
     group: dict = field(default_factory=dict)
     configuration: Any = None  # a `Configuration`; None for rows of a table
     failure: NoTrials | None = None
@@ -123,14 +123,14 @@ class Group:
         return next((sample.floor_missing for sample in self.samples if sample.floor_missing), None)
 
 
-def largest_error(samples: Iterable[Sample]) -> float | None:
+def largest_error(samples: Iterable[Latencies]) -> float | None:
     """The largest `parity_error`; None if one of the samples was not checked."""
     samples = list(samples)
     errors = [sample.parity_error for sample in samples if sample.parity_error is not None]
     return max(errors, default=None) if len(errors) == len(samples) else None
 
 
-def of_recording(recording: Recording) -> Sample:
+def of_recording(recording: Recording) -> Latencies:
     """Convert a recording to a sample."""
     columns, provenance = recording.columns, recording.provenance
     rows = len(columns["latency_ns"])
@@ -147,7 +147,7 @@ def of_recording(recording: Recording) -> Sample:
     machine = provenance.get("machine") or {}
     if floor_ns is not None and machine.get("architecture", "x86_64") not in ("x86_64", "AMD64"):
         floor_ns, floor_missing = None, "the stored one is from rates measured with PyTorch, and may be too high"
-    return Sample(
+    return Latencies(
         latency_ns=columns["latency_ns"].astype(np.float64),
         warmup=columns["warmup"],
         start_ns=columns.get("intended_ns", columns["start_ns"]),
@@ -175,7 +175,7 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
     """
     from lstm_trt.store.schema import Failure
 
-    samples: dict[tuple, dict[tuple, Sample]] = {}
+    samples: dict[tuple, dict[tuple, Latencies]] = {}
     failures: dict[tuple, Failure] = {}
     configurations: dict[tuple, Configuration] = {}
     for item in items:

@@ -15,7 +15,7 @@ from lstm_trt.analysis.replay import replay
 from lstm_trt.analysis.scaling import scaling
 from lstm_trt.analysis.summary import summarize
 from lstm_trt.config.errors import UsageError
-from lstm_trt.store.samples import Group, NoTrials, Sample
+from lstm_trt.store.samples import Group, Latencies, NoTrials
 from tests.conftest import ROOT
 
 CONFIRM, LAYERS = ROOT / "data" / "epyc" / "confirm", ROOT / "data" / "epyc" / "layers"
@@ -41,7 +41,7 @@ def test_an_answer_has_the_text_and_json_of_its_command(lab, command, answer):
 
 
 def group(name: str, *latencies_us: float) -> Group:
-    return Group(name, (Sample.of(1000 * np.array(latencies_us)),), {"model": name})
+    return Group(name, (Latencies.of(1000 * np.array(latencies_us)),), {"model": name})
 
 
 def test_a_configuration_that_failed_has_its_place_in_each_answer():

@@ -23,7 +23,7 @@ from lstm_trt.cli.main import parse
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.store.samples import Group, NoTrials, Sample
+from lstm_trt.store.samples import Group, Latencies, NoTrials
 from tests.conftest import ROOT, rest_is_heavy
 from tests.support.planted_latencies import autoregressive, check_rate
 
@@ -38,7 +38,9 @@ def no_clusters(monkeypatch):
 
 
 def side(*rounds, name="side", **more) -> Group:
-    return Group(name, tuple(Sample.of(latency_ns, round=number) for number, latency_ns in enumerate(rounds)), **more)
+    return Group(
+        name, tuple(Latencies.of(latency_ns, round=number) for number, latency_ns in enumerate(rounds)), **more
+    )
 
 
 def flat(median_us: float, n: int = 1000, width: float = 0.01) -> np.ndarray:
@@ -189,7 +191,7 @@ def test_slow_calls_in_a_burst_prove_less(no_clusters):
 
 def test_a_machine_that_became_slower_proves_nothing(no_clusters):
     def with_control(control_us, latency_us):
-        return Group("one", (Sample.of(flat(latency_us), control_ns=np.full(50, 1e3 * control_us)),))
+        return Group("one", (Latencies.of(flat(latency_us), control_ns=np.full(50, 1e3 * control_us)),))
 
     for control, word in ((1, "SLOWER"), (1.15, "SLOWER"), (1.25, "AMBIGUOUS"), (0.5, "SLOWER")):
         result = compare(with_control(0.1, 100), with_control(0.1 * control, 130))
@@ -240,7 +242,7 @@ def configured(**changes) -> Configuration:
 
 def recorded(configuration: Configuration, *rounds, **more) -> Group:
     samples = tuple(
-        Sample.of(
+        Latencies.of(
             latency_ns,
             round=number,
             **({"machine": "m", "versions": {"numpy": "2.0"}, "started_unix_ns": number} | more),
@@ -360,7 +362,7 @@ def test_sides_without_trials_are_refused():
     for bad, text in (
         (Group("one", (), failure=NoTrials("memory", "too large")), "too large"),
         (Group("one", ()), "no trials"),
-        (Group("one", (Sample(np.ones(5), np.ones(5, dtype=bool)),)), "no trials"),
+        (Group("one", (Latencies(np.ones(5), np.ones(5, dtype=bool)),)), "no trials"),
         (side(np.array([1.0, 0.0])), "not positive"),
     ):
         for pair in ((good, bad), (bad, good)):

@@ -30,7 +30,7 @@ from lstm_trt.analysis.quantiles import interval_ranks, proves_below, rate_bound
 from lstm_trt.analysis.text.verdict import sentence, verdict_line, verdict_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import percent_certified
-from lstm_trt.store.samples import Sample
+from lstm_trt.store.samples import Latencies
 from tests.conftest import ROOT, rest_is_heavy
 from tests.support import planted_latencies
 from tests.support.planted_latencies import check_rate, even
@@ -42,8 +42,8 @@ def lognormal(rng, n: int, sigma: float = 0.05) -> np.ndarray:
     return 1e5 * np.exp(sigma * rng.standard_normal(n))
 
 
-def of(*arrays) -> list[Sample]:
-    return [Sample.of(latency_ns, round=place) for place, latency_ns in enumerate(arrays)]
+def of(*arrays) -> list[Latencies]:
+    return [Latencies.of(latency_ns, round=place) for place, latency_ns in enumerate(arrays)]
 
 
 def with_misses(n: int, places) -> np.ndarray:
@@ -157,7 +157,7 @@ def test_the_highest_percentile_that_clean_trials_certify():
 def test_rounds_are_pooled_and_warm_up_stands_beside():
     latency_ns = with_misses(1010, [3, 500])
     latency_ns[3] = 9e5
-    samples = [Sample(latency_ns, np.arange(1010) < 10, round=0), *of(np.full(2000, 1.5e5))]
+    samples = [Latencies(latency_ns, np.arange(1010) < 10, round=0), *of(np.full(2000, 1.5e5))]
     verdict = judge(samples, 200)
     assert (verdict.n, verdict.misses, verdict.max_us, verdict.max_with_warmup_us) == (3000, 1, 300, 900)
     assert verdict.max_us_rounds == (300, 150)
@@ -191,7 +191,7 @@ def test_runs_and_windows_do_not_cross_rounds_and_pass_over_marked_rows():
     first, second = with_misses(50, [48, 49]), with_misses(50, [0, 1, 2])
     assert judge(of(first, second), 200).firm_statistics.longest_run == 3
     assert judge(of(first, second), 200).firm_statistics.worst_in == {10: 3, 100: None, 1000: None}
-    marked = Sample(with_misses(53, [24, 25, 26, 27, 28, 29]), np.isin(np.arange(53), [25, 26, 27]))
+    marked = Latencies(with_misses(53, [24, 25, 26, 27, 28, 29]), np.isin(np.arange(53), [25, 26, 27]))
     assert judge([marked], 200).firm_statistics.longest_run == 3
 
 
@@ -521,7 +521,7 @@ def test_invalid_questions_are_refused_in_one_line(deadline_us, percentile, conf
         assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("samples", [[], of([]), [Sample(np.ones(3), np.ones(3, dtype=bool))]])
+@pytest.mark.parametrize("samples", [[], of([]), [Latencies(np.ones(3), np.ones(3, dtype=bool))]])
 def test_nothing_to_judge_is_refused(samples):
     with pytest.raises(UsageError, match="no trials after warm-up"):
         judge(samples, 100)

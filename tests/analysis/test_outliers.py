@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from lstm_trt.analysis.causes import CONTROL, PERIOD_ERRORS, USUAL_PERIODS, Period, find_period
-from lstm_trt.analysis.outliers import BULK, TAIL, causes_text, clusters_line, examine, quick
+from lstm_trt.analysis.outliers import BULK, TAIL, causes_text, clusters_line, explain, quick
 from lstm_trt.analysis.quantiles import count_outliers
 from lstm_trt.analysis.segments import find_segments
 from lstm_trt.analysis.text.outliers import outliers_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store.runs import load
-from lstm_trt.store.samples import Sample
+from lstm_trt.store.samples import Latencies
 from tests.conftest import ROOT, rest_is_heavy
 from tests.support.planted_latencies import BODIES, MEDIAN_NS, beats, check_rate, moving, plant, with_counts
 
@@ -75,7 +75,7 @@ def test_planted_clusters_are_recovered_in_90_of_100(n, clusters, move, rng):
     for k in range(samples):
         body, jitter = bodies[k % len(bodies)]
         latency_ns, _ = plant(rng, BODIES[body](rng, n), clusters, jitter=jitter)
-        found = quick([Sample.of(moving(latency_ns, **MOVES[move]))])
+        found = quick([Latencies.of(moving(latency_ns, **MOVES[move]))])
         if not recovered(found, clusters):
             failed.append((body, clusters_line(found.clusters)))
     check_rate(len(failed), samples, 0.1, failed)
@@ -87,13 +87,13 @@ def test_planted_clusters_are_recovered_in_90_of_100(n, clusters, move, rng):
 )
 def test_data_without_clusters_has_none_in_90_of_100(n, body, rng):
     samples = 75 if n == 1000 else 40
-    lines = [clusters_line(quick([Sample.of(BODIES[body](rng, n))]).clusters) for _ in range(samples)]
+    lines = [clusters_line(quick([Latencies.of(BODIES[body](rng, n))]).clusters) for _ in range(samples)]
     check_rate(sum(line != "none" for line in lines), samples, 0.1, lines)
 
 
 def test_labels_are_those_planted(fixed):
     latency_ns, planted = plant(fixed, BODIES["normal 1 %"](fixed, 10_000), (A_QUARTER, TWICE))
-    (labels,) = quick([Sample.of(latency_ns)]).labels
+    (labels,) = quick([Latencies.of(latency_ns)]).labels
     # Both lie more than 15 spreads from the bulk and from each other.
     assert np.array_equal(labels == 0, planted == 0)
     assert np.array_equal(labels == 1, planted == 1)
@@ -101,16 +101,16 @@ def test_labels_are_those_planted(fixed):
 
 def test_a_fast_cluster_has_a_multiple_below_one(fixed):
     latency_ns, planted = plant(fixed, BODIES["normal 1 %"](fixed, 2000), ((0.8, 0.05),))
-    found = quick([Sample.of(latency_ns)])
+    found = quick([Latencies.of(latency_ns)])
     assert recovered(found, ((0.8, 0.05),))
     assert np.array_equal(found.labels[0] == 0, planted == 0)
 
 
 def test_fast_trials_at_the_level_of_a_segment_are_described_so(fixed):
     latency_ns, _ = plant(fixed, BODIES["normal 1 %"](fixed, 5000), ((0.85, 0.04),))
-    alone = outliers_text(quick([Sample.of(latency_ns)]))
+    alone = outliers_text(quick([Latencies.of(latency_ns)]))
     latency_ns[3000:3600] = 0.85 * BODIES["normal 1 %"](fixed, 600)
-    found = quick([Sample.of(latency_ns)])
+    found = quick([Latencies.of(latency_ns)])
     assert [round(cluster.multiplier, 2) for cluster in found.clusters] == [0.85]
     fast = next(segment for segment in found.rounds[0].segments if segment.median_ns < 0.9 * MEDIAN_NS)
     assert (fast.start, fast.stop) == (pytest.approx(3000, abs=5), pytest.approx(3600, abs=5))
@@ -119,14 +119,14 @@ def test_fast_trials_at_the_level_of_a_segment_are_described_so(fixed):
 
 
 def test_a_level_that_a_step_moves_is_no_cluster(fixed):
-    found = quick([Sample.of(moving(BODIES["uniform 5 %"](fixed, 5000), drift=0, step=0.25, at=0.9))])
+    found = quick([Latencies.of(moving(BODIES["uniform 5 %"](fixed, 5000), drift=0, step=0.25, at=0.9))])
     assert found.clusters == ()
     assert found.outliers == 500  # as a box plot counts, which knows no order
 
 
 @pytest.mark.parametrize("body", ["exponential 20 %", "Student-t 5 %"])
 def test_a_smooth_tail_is_a_tail(body, fixed):
-    found = quick([Sample.of(BODIES[body](fixed, 10_000))])
+    found = quick([Latencies.of(BODIES[body](fixed, 10_000))])
     assert found.tail is not None
     assert (found.labels[0] == TAIL).sum() == found.tail.count > 100
     assert found.tail.share == found.tail.count / 10_000
@@ -137,7 +137,7 @@ def test_a_smooth_tail_is_a_tail(body, fixed):
 
 def test_a_normal_body_has_no_tail(rng):
     samples = 30
-    tails = [quick([Sample.of(BODIES["normal 5 %"](rng, 3000))]).tail for _ in range(samples)]
+    tails = [quick([Latencies.of(BODIES["normal 5 %"](rng, 3000))]).tail for _ in range(samples)]
     check_rate(sum(tail is not None for tail in tails), samples, 0.05)
 
 
@@ -159,7 +159,7 @@ def assert_partition(found) -> None:
 def test_planted_trials_are_in_one_part_each(body, rng):
     for clusters in ((), (A_QUARTER, TWICE), ((0.7, 0.05), TWICE)):
         latency_ns, _ = plant(rng, BODIES[body](rng, 1000), clusters)
-        assert_partition(quick([Sample.of(latency_ns), Sample.of(BODIES[body](rng, 700), round=1)]))
+        assert_partition(quick([Latencies.of(latency_ns), Latencies.of(BODIES[body](rng, 700), round=1)]))
 
 
 @pytest.mark.parametrize(("folder", "every"), [("outliers", 2), ("grid", 16)])
@@ -172,7 +172,7 @@ def test_recorded_trials_are_in_one_part_each(folder, every):
 
 def test_fast_clusters_are_named_apart_from_slow_ones(fixed):
     latency_ns, _ = plant(fixed, BODIES["normal 1 %"](fixed, 2000), ((0.8, 0.05), (1.25, 0.03)))
-    found = quick([Sample.of(latency_ns)])
+    found = quick([Latencies.of(latency_ns)])
     assert (found.partition["fast_clusters"], found.partition["slow_clusters"]) == (100, 60)
     assert [cluster.fast for cluster in found.clusters] == [True, False]
     assert "1 slow cluster and 1 fast cluster" in outliers_text(found)
@@ -181,7 +181,7 @@ def test_fast_clusters_are_named_apart_from_slow_ones(fixed):
 def test_a_straggler_is_never_in_the_bulk(fixed):
     latency_ns = BODIES["normal 1 %"](fixed, 10_000)
     latency_ns[5000] = 3 * MEDIAN_NS
-    found = quick([Sample.of(latency_ns)])
+    found = quick([Latencies.of(latency_ns)])
     assert found.labels[0][5000] == TAIL
     assert found.tail.count == 1  # and not the 0.35 % that a normal distribution has beyond the fence
 
@@ -196,7 +196,7 @@ def test_a_beat_of_20_ms_is_named_within_1_per_cent(missed, strays, rng):
     samples, failed = 12, []
     for _ in range(samples):
         latency_ns, start_ns, _ = beats(rng, 10_000, 20, missed=missed, strays=strays)
-        found = examine([Sample.of(latency_ns, start_ns)])
+        found = explain([Latencies.of(latency_ns, start_ns)])
         assert found.period_by == "timestamps"
         period_ms = found.clusters[0].period_ms if len(found.clusters) == 1 else None
         if period_ms is None or abs(period_ms / 20 - 1) > 0.01:
@@ -268,7 +268,7 @@ def test_no_period_near_the_spacing_of_trials_is_named(every, fixed):
 
 def test_without_stamps_the_period_is_by_summed_latencies(fixed):
     latency_ns, _, _ = beats(fixed, 10_000, 20, outside_ns=0)
-    found = examine([Sample.of(latency_ns)])
+    found = explain([Latencies.of(latency_ns)])
     assert found.period_by == "summed latencies"
     assert found.clusters[0].period_ms == pytest.approx(20, rel=0.01)
     assert "summing latencies" in outliers_text(found)
@@ -279,10 +279,10 @@ def test_without_stamps_the_period_is_by_summed_latencies(fixed):
 )
 def test_a_usual_period_is_a_hint_only_if_no_cause_was_found(period_ms, hint, fixed):
     latency_ns, start_ns, hit = beats(fixed, 10_000, period_ms)
-    (cluster,) = examine([Sample.of(latency_ns, start_ns)]).clusters
+    (cluster,) = explain([Latencies.of(latency_ns, start_ns)]).clusters
     assert cluster.period_ms == pytest.approx(period_ms, rel=0.01)
     assert (cluster.hint, cluster.causes, cluster.as_dict()["hint"]) == (hint, (), hint)
-    found = examine([with_counts(fixed, latency_ns, hit, holds=1, else_=0, start_ns=start_ns)])
+    found = explain([with_counts(fixed, latency_ns, hit, holds=1, else_=0, start_ns=start_ns)])
     assert found.clusters[0].causes and found.clusters[0].hint is None
 
 
@@ -304,7 +304,7 @@ def test_the_error_of_a_period_is_not_too_small(rng):
 
 
 def test_text_of_a_hint(fixed):
-    found = examine([Sample.of(*beats(fixed, 10_000, 4)[:2])])
+    found = explain([Latencies.of(*beats(fixed, 10_000, 4)[:2])])
     assert ", every 4.00 ms, unexplained (period of a 250 Hz kernel tick)" in outliers_text(found)
     assert causes_text(found.clusters[0], found) == "no events were counted (period of a 250 Hz kernel tick)"
 
@@ -314,7 +314,7 @@ def test_text_of_a_hint(fixed):
 
 def counted(rng, holds, else_, n=1000):
     latency_ns, planted = plant(rng, BODIES["normal 1 %"](rng, n), (A_QUARTER, TWICE))
-    return examine([with_counts(rng, latency_ns, planted == 0, holds=holds, else_=else_)])
+    return explain([with_counts(rng, latency_ns, planted == 0, holds=holds, else_=else_)])
 
 
 def test_planted_causes_are_found_and_named_for_their_cluster_alone(rng):
@@ -343,7 +343,7 @@ def test_odds_ratio_and_shares_of_a_cause_are_those_of_its_table(fixed):
     switches = np.zeros(1000, dtype=np.int64)
     switches[np.flatnonzero(planted == 0)[:15]] = 2
     switches[np.flatnonzero(planted < 0)[:7]] = 1
-    found = examine([Sample.of(latency_ns, causes={"involuntary_switches": switches})])
+    found = explain([Latencies.of(latency_ns, causes={"involuntary_switches": switches})])
     (cause,) = found.clusters[0].causes
     bulk = found.labels[0] == BULK
     marked = int((bulk & (switches > 0)).sum())
@@ -361,7 +361,7 @@ def test_counters_of_blocks_are_tested_by_blocks(planted, rng):
         stolen = np.repeat(rng.permutation(n // block) < 8, block)
         late = rng.random(n) < np.where(stolen, 0.09, 0.001) if planted else rng.random(n) < 0.02
         latency_ns = BODIES["normal 1 %"](rng, n) * np.where(late, 1.25, 1)
-        found = examine([Sample.of(latency_ns, block_causes={"steal_ns": 1000 * stolen.astype(np.int64)})])
+        found = explain([Latencies.of(latency_ns, block_causes={"steal_ns": 1000 * stolen.astype(np.int64)})])
         causes = [(cause.name, cause.by) for cluster in found.clusters for cause in cluster.causes]
         assert set(causes) <= {("steal_ns", "block")}
         named += bool(causes)
@@ -375,7 +375,7 @@ def test_the_control_run_explains_what_the_machine_does_by_itself(noisy, fixed):
     control_ns = 300 * (1 + 0.02 * fixed.standard_normal(3000))
     if noisy:
         control_ns[fixed.choice(3000, 60, replace=False)] += 0.25 * MEDIAN_NS
-    found = examine([Sample.of(latency_ns, control_ns=control_ns)])
+    found = explain([Latencies.of(latency_ns, control_ns=control_ns)])
     assert [cause.name for cause in found.clusters[0].causes] == ([CONTROL] if noisy else [])
     assert ("consistent with machine noise" in outliers_text(found)) == noisy
     assert CONTROL in found.causes_counted
@@ -430,7 +430,7 @@ def test_a_drift_is_one_sloping_segment(fixed):
 
 def test_the_answer_as_json_has_the_documented_fields(fixed):
     latency_ns, start_ns, _ = beats(fixed, 10_000, 20)
-    plain = json.loads(json.dumps(examine([Sample.of(latency_ns, start_ns)]).as_dict()))
+    plain = json.loads(json.dumps(explain([Latencies.of(latency_ns, start_ns)]).as_dict()))
     assert {"n", "outliers", "median_us", "clusters", "segments", "steady_state", "tail"} <= set(plain)
     assert set(plain["clusters"][0]) >= KEYS
     (cluster,) = plain["clusters"]
@@ -445,7 +445,7 @@ def test_shares_have_the_exact_interval_of_clopper_and_pearson(fixed):
     from scipy.stats import binomtest
 
     latency_ns, _ = plant(fixed, BODIES["normal 1 %"](fixed, 1000), (A_QUARTER,))
-    (cluster,) = quick([Sample.of(latency_ns)]).clusters
+    (cluster,) = quick([Latencies.of(latency_ns)]).clusters
     exact = binomtest(20, 1000).proportion_ci(0.95, method="exact")
     assert cluster.count == 20
     assert (cluster.share_low, cluster.share_high) == pytest.approx((exact.low, exact.high))
@@ -453,7 +453,7 @@ def test_shares_have_the_exact_interval_of_clopper_and_pearson(fixed):
 
 def test_text(fixed):
     latency_ns, _ = plant(fixed, BODIES["normal 1 %"](fixed, 1000), (A_QUARTER, TWICE), jitter=0.001)
-    found = examine([Sample.of(latency_ns)])
+    found = explain([Latencies.of(latency_ns)])
     assert clusters_line(found.clusters) == "1.25x 2.0 %, 2.00x 1.0 %"
     assert clusters_line(()) == "none"
     text = outliers_text(found, "a name")
@@ -462,14 +462,14 @@ def test_text(fixed):
     assert "2 slow clusters, as multiples of the local median (" in text and ":\n  1.25x (125" in text
     assert "20 trials, 2.0 % (1.2 to 3.1 %), unexplained" in text
     assert "No events were counted" in text
-    clean = outliers_text(examine([Sample.of(BODIES["uniform 5 %"](fixed, 1000))]))
+    clean = outliers_text(explain([Latencies.of(BODIES["uniform 5 %"](fixed, 1000))]))
     assert "No clusters" in clean
 
 
 def test_quick_is_examine_without_causes_and_periods(fixed):
     latency_ns, start_ns, hit = beats(fixed, 10_000, 20)
     samples = [with_counts(fixed, latency_ns, hit, holds=0.9, else_=0.01, start_ns=start_ns)]
-    whole, fast = examine(samples), quick(samples)
+    whole, fast = explain(samples), quick(samples)
     assert whole.clusters[0].period_ms is not None
     assert whole.clusters[0].causes
     assert tuple(replace(cluster, period_ms=None, causes=()) for cluster in whole.clusters) == fast.clusters
@@ -486,8 +486,8 @@ def test_rounds_are_pooled_each_by_its_own_level(fixed):
     for number, level in enumerate((1.0, 1.1, 0.95)):
         latency_ns, _ = plant(fixed, level * BODIES["normal 1 %"](fixed, 1000), (A_QUARTER,))
         warmup = np.arange(1010) < 10
-        samples.append(Sample(np.r_[np.full(10, 9 * MEDIAN_NS), latency_ns], warmup, round=number))
-    found = examine(samples)
+        samples.append(Latencies(np.r_[np.full(10, 9 * MEDIAN_NS), latency_ns], warmup, round=number))
+    found = explain(samples)
     assert recovered(found, (A_QUARTER,))
     assert found.clusters[0].counts == (20, 20, 20)
     assert (found.n, [part.n for part in found.rounds]) == (3000, [1000, 1000, 1000])
@@ -498,9 +498,9 @@ def test_rounds_are_pooled_each_by_its_own_level(fixed):
 
 
 def test_a_cluster_of_one_round_alone_is_reported_as_uneven(fixed):
-    samples = [Sample.of(BODIES["normal 1 %"](fixed, 1000), round=number) for number in range(2)]
+    samples = [Latencies.of(BODIES["normal 1 %"](fixed, 1000), round=number) for number in range(2)]
     latency_ns, _ = plant(fixed, BODIES["normal 1 %"](fixed, 1000), ((1.25, 0.04),))
-    found = quick([*samples, Sample.of(latency_ns, round=2)])
+    found = quick([*samples, Latencies.of(latency_ns, round=2)])
     assert found.clusters[0].counts == (0, 0, 40)
     assert "differs between rounds: 0, 0, 40 trials" in outliers_text(found)
 
@@ -513,7 +513,7 @@ def test_few_trials_give_a_plain_answer(n, kind, fixed):
         "random": BODIES["normal 1 %"](fixed, n),
         "rising": MEDIAN_NS * np.arange(1.0, n + 1),
     }[kind]
-    found = examine([Sample.of(latency_ns)])
+    found = explain([Latencies.of(latency_ns)])
     assert found.n == n
     assert found.labels[0].shape == (n,)
     if n < 10 or kind == "all equal":
@@ -526,13 +526,13 @@ def test_few_trials_give_a_plain_answer(n, kind, fixed):
 
 def test_samples_without_timed_trials_are_refused():
     with pytest.raises(UsageError, match="no trials after warm-up"):
-        examine([Sample(np.ones(3), np.ones(3, dtype=bool))])
+        explain([Latencies(np.ones(3), np.ones(3, dtype=bool))])
 
 
 def test_equal_trials_with_a_cluster(fixed):
     latency_ns = np.full(1000, MEDIAN_NS)
     latency_ns[fixed.choice(1000, 20, replace=False)] *= 1.25
-    assert recovered(quick([Sample.of(latency_ns)]), (A_QUARTER,))
+    assert recovered(quick([Latencies.of(latency_ns)]), (A_QUARTER,))
 
 
 @pytest.mark.parametrize("step_ns", [1e3, 5e3], ids=["one spread", "five spreads"])
@@ -540,9 +540,9 @@ def test_a_coarse_clock_makes_no_clusters_and_hides_none(step_ns, rng):
     samples, clean, hidden = 15, 0, 0
     for _ in range(samples):
         body = BODIES["normal 1 %"](rng, 2000)
-        clean += bool(quick([Sample.of(np.round(body / step_ns) * step_ns)]).clusters)
+        clean += bool(quick([Latencies.of(np.round(body / step_ns) * step_ns)]).clusters)
         latency_ns, _ = plant(rng, body, (A_QUARTER,))
-        found = quick([Sample.of(np.round(latency_ns / step_ns) * step_ns)])
+        found = quick([Latencies.of(np.round(latency_ns / step_ns) * step_ns)])
         hidden += not (len(found.clusters) == 1 and abs(found.clusters[0].multiplier - 1.25) <= 0.03)
     check_rate(clean, samples, 0.1)
     check_rate(hidden, samples, 0.1)
@@ -552,7 +552,7 @@ def test_a_million_trials(fixed):
     n = 1_000_000
     latency_ns, planted = plant(fixed, BODIES["lognormal 1 %"](fixed, n), ((1.25, 0.002), (2.0, 0.001)))
     start_ns = np.cumsum(latency_ns + 700) - latency_ns
-    found = examine([Sample.of(moving(latency_ns), start_ns)])
+    found = explain([Latencies.of(moving(latency_ns), start_ns)])
     assert recovered(found, ((1.25, 0.002), (2.0, 0.001)))
     assert [cluster.period_ms for cluster in found.clusters] == [None, None]
     assert np.mean(found.labels[0][planted >= 0] == planted[planted >= 0]) > 0.999

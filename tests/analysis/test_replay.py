@@ -15,7 +15,7 @@ from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import rate
 from lstm_trt.config.shape import LstmShape
-from lstm_trt.store.samples import Group, NoTrials, Sample
+from lstm_trt.store.samples import Group, Latencies, NoTrials
 
 
 def replay(samples, *limits_us):
@@ -47,7 +47,7 @@ def test_every_number_is_that_of_the_recursion_by_hand(n, rng):
         parts = [bursty(rng, n) for _ in range(rng.integers(1, 4))]
         period = int(max(part.mean() for part in parts)) + int(rng.integers(1, 800))
         deadline = int(rng.integers(900, 3000))
-        result = replay([Sample.of(part) for part in parts], period / 1e3, deadline / 1e3)
+        result = replay([Latencies.of(part) for part in parts], period / 1e3, deadline / 1e3)
         hands = [by_hand(part, period) for part in parts]
         for part, hand in zip(parts, hands, strict=True):
             assert np.array_equal(waiting_ns(part, period), hand[0])
@@ -66,13 +66,13 @@ def test_every_number_is_that_of_the_recursion_by_hand(n, rng):
 
 def test_a_period_that_no_call_exceeds_changes_nothing(rng):
     latency = rng.integers(1_000, 2_000, 1000)
-    result = replay([Sample.of(latency)], 2.0)
+    result = replay([Latencies.of(latency)], 2.0)
     assert result.closed == result.replayed and result.queued == result.longest_queue == 0 and result.worst_wait_us == 0
     assert result.utilisation == pytest.approx(latency.mean() / 2000)
 
 
 def test_a_latency_of_exactly_the_deadline_is_no_miss():
-    sample = Sample.of(np.array([100_100.0, 90_000.0, 100_101.0]))
+    sample = Latencies.of(np.array([100_100.0, 90_000.0, 100_101.0]))
     assert replay([sample], 200, 100.1).replayed.misses == 1
 
 
@@ -80,7 +80,7 @@ def test_one_late_call_makes_the_next_ones_late():
     # 10 us due every 12 us, one of 40 us: it ends 28 us late, and each call after it gains 2 us.
     latency = np.full(100, 10_000.0)
     latency[50] = 40_000
-    result = replay([Sample.of(latency)], 12)
+    result = replay([Latencies.of(latency)], 12)
     assert result.closed.misses == 1 and result.closed.longest_run == 1
     assert result.queued == 14 and result.worst_wait_us == 28 and result.longest_queue == 3
     # The late one, then 38, 36, ... 14 us: 14 calls beyond 12 us, in one run.
@@ -90,10 +90,10 @@ def test_one_late_call_makes_the_next_ones_late():
 def test_each_process_begins_anew_and_warm_up_is_left_out():
     calm, late = np.full(50, 10_000.0), np.full(50, 10_000.0)
     late[-1] = 1_000_000
-    whole = [Sample.of(late), Sample.of(calm)]
+    whole = [Latencies.of(late), Latencies.of(calm)]
     assert replay(whole, 40).queued == 0
-    assert replay([Sample.of(np.concatenate([late, calm]))], 40).queued > 0
-    marked = Sample(np.concatenate([late, calm]), np.arange(100) == 49)
+    assert replay([Latencies.of(np.concatenate([late, calm]))], 40).queued > 0
+    marked = Latencies(np.concatenate([late, calm]), np.arange(100) == 49)
     assert replay([marked], 40).n == 99 and replay([marked], 40).queued == 0
 
 
@@ -112,7 +112,7 @@ def test_time_is_conserved(rng):
 
 @pytest.mark.parametrize("mean_us", [0.0371, 1, 9.9999, 123.456, 99_999.0])
 def test_a_period_that_is_too_short_names_one_that_is_not(mean_us):
-    samples = [Sample.of(np.full(10, mean_us * 900)), Sample.of([mean_us * 500, mean_us * 1500])]
+    samples = [Latencies.of(np.full(10, mean_us * 900)), Latencies.of([mean_us * 500, mean_us * 1500])]
     with pytest.raises(UsageError, match="backlog") as refused:
         replay(samples, mean_us)
     assert "\n" not in str(refused.value)
@@ -123,7 +123,7 @@ def test_a_period_that_is_too_short_names_one_that_is_not(mean_us):
 
 @pytest.mark.parametrize("wrong", [0, -1, float("nan"), float("inf")])
 def test_invalid_periods_and_deadlines_are_refused(wrong):
-    sample = Sample.of(np.full(10, 1000.0))
+    sample = Latencies.of(np.full(10, 1000.0))
     with pytest.raises(UsageError, match="period"):
         replay([sample], wrong)
     with pytest.raises(UsageError, match="deadline"):
@@ -131,7 +131,7 @@ def test_invalid_periods_and_deadlines_are_refused(wrong):
 
 
 def test_only_a_closed_loop_can_be_replayed():
-    sample = Sample.of(np.full(10, 1000.0))
+    sample = Latencies.of(np.full(10, 1000.0))
     protocol = Protocol(arrival="periodic", period_us=100)
     configuration = Configuration(LstmShape(1, 8, 4), "onnxruntime", "1.0", "a processor", protocol=protocol)
     group = Group("one", (sample,), configuration=configuration)
@@ -153,7 +153,7 @@ def test_runs():
 def test_text_and_json():
     latency = np.full(100, 10_000.0)
     latency[50] = 40_000
-    result = replay([Sample.of(latency)], 12, 15)
+    result = replay([Latencies.of(latency)], 12, 15)
     lines = replay_text(result, "a network").splitlines()
     assert lines[0].startswith("a network: 100 trials") and "83.33 kHz" in lines[0]
     assert lines[2].split() == ["max", "40.0", "40.0"]

@@ -16,9 +16,9 @@ import pytest
 
 from lstm_trt.analysis.outcomes import Doubt
 from lstm_trt.analysis.quantiles import interval, ratio_rank
-from lstm_trt.analysis.scaling import break_of, doubts, examine, fit, scaling
+from lstm_trt.analysis.scaling import break_of, doubts, find_scaling, fit, scaling
 from lstm_trt.analysis.text.scaling import scaling_text
-from lstm_trt.analysis.times import AXES, PAIR_CONFIDENCE, Cell, Round, from_table, read_times
+from lstm_trt.analysis.times import AXES, PAIR_CONFIDENCE, MedianOfRound, ShapeTime, from_table, read_times
 from lstm_trt.cli import scaling as command
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
@@ -93,7 +93,7 @@ def test_the_slope_is_that_of_numpy():
 def test_an_exactly_linear_table_is_linear_and_has_no_break(number):
     rng = random.Random(number)
     a, b = rng.uniform(1, 1000), [rng.uniform(0.01, 50) for _ in AXES]
-    found = examine(from_columns(grid(lambda *shape: a + sum(k * n for k, n in zip(b, shape, strict=True)))))
+    found = find_scaling(from_columns(grid(lambda *shape: a + sum(k * n for k, n in zip(b, shape, strict=True)))))
     assert {line.axis for line in found.linearity} == set(AXES)
     assert all(line.r2 == pytest.approx(1) and line.breaks_at is None for line in found.linearity)
     for line in found.linearity:
@@ -102,7 +102,7 @@ def test_an_exactly_linear_table_is_linear_and_has_no_break(number):
 
 
 def test_slopes_are_per_unit_of_the_axis_at_the_fixed_sizes():
-    found = examine(from_columns(grid()))
+    found = find_scaling(from_columns(grid()))
     for line in found.linearity:
         layers = line.fixed.get("layers", 1)
         expected = {"hidden": layers / 10, "sequence": 2 * layers, "batch": 5 * layers}
@@ -137,9 +137,9 @@ def test_flat_times_are_a_line():
 
 
 def test_two_points_and_one_row_are_no_line():
-    found = examine(from_columns({"layers": [1, 2], "latency_us": [3, 4]})).as_dict()
+    found = find_scaling(from_columns({"layers": [1, 2], "latency_us": [3, 4]})).as_dict()
     assert found["linearity"] == [] and found["inversions"] == []
-    found = examine(from_columns({"layers": [1], "batch": [1], "latency_us": [3]})).as_dict()
+    found = find_scaling(from_columns({"layers": [1], "batch": [1], "latency_us": [3]})).as_dict()
     assert [found[name] for name in ("linearity", "inversions", "batch1_penalties", "batching")] == [[], [], [], []]
 
 
@@ -174,7 +174,7 @@ def test_exactly_the_planted_inversions_are_found(number, min_ratio):
     keep = [row for row in range(81) if rng.random() < 0.8]  # holes
     columns = {name: [values[row] for row in keep] for name, values in columns.items()}
     columns["latency_us"] = [None if rng.random() < 0.05 else time for time in columns["latency_us"]]
-    found = examine(from_columns(columns), min_ratio).as_dict()
+    found = find_scaling(from_columns(columns), min_ratio).as_dict()
     inversions, penalties = brute_force(columns, min_ratio)
     pairs = [
         (pair["axis"], tuple(pair["smaller"].values()), tuple(pair["larger"].values()), round(pair["ratio"], 9))
@@ -190,7 +190,7 @@ def test_inversions_between_hidden_200_and_256():
         slow = layers >= 3 and (hidden, sequence, batch) == (200, 256, 1)
         return linear_us(layers, hidden, sequence, batch) * (1.25 if slow else 1)
 
-    found = examine(from_columns(grid(time_us)))
+    found = find_scaling(from_columns(grid(time_us)))
     assert {pair.smaller["layers"] for pair in found.inversions if pair.axis == "hidden"} == {3, 4, 6}
     for pair in (pair for pair in found.inversions if pair.axis == "hidden"):
         assert (pair.smaller["hidden"], pair.larger["hidden"]) == (200, 256)
@@ -210,7 +210,7 @@ def test_inversions_between_hidden_200_and_256():
 
 
 def test_neighbours_are_those_present_on_their_line():
-    found = examine(from_columns({"hidden": [100, 128, 200], "latency_us": [10, "", 9]}))
+    found = find_scaling(from_columns({"hidden": [100, 128, 200], "latency_us": [10, "", 9]}))
     assert [(pair.smaller, pair.larger, pair.ratio) for pair in found.inversions] == [
         ({"hidden": 100}, {"hidden": 200}, 0.9)
     ]
@@ -218,14 +218,14 @@ def test_neighbours_are_those_present_on_their_line():
 
 
 def test_batches_1_and_4_are_no_penalty():
-    found = examine(from_columns({"batch": [1, 4], "latency_us": [10, 9]}))
+    found = find_scaling(from_columns({"batch": [1, 4], "latency_us": [10, 9]}))
     assert len(found.inversions) == 1 and found.batch1_penalties == []
 
 
 @pytest.mark.parametrize("ratio", [0.9, 0, -1, math.nan, math.inf])
 def test_an_invalid_min_ratio_is_refused(ratio):
     with pytest.raises(UsageError, match="slower / faster"):
-        examine(from_columns({"batch": [1], "latency_us": [1]}), ratio)
+        find_scaling(from_columns({"batch": [1], "latency_us": [1]}), ratio)
 
 
 # Batching
@@ -243,7 +243,7 @@ def test_an_invalid_min_ratio_is_refused(ratio):
     ],
 )
 def test_from_where_batching_stops_being_almost_free(times, free, stops, cheapest):
-    (found,) = examine(from_columns({"batch": [1, 2, 4, 8, 16], "latency_us": times})).batching
+    (found,) = find_scaling(from_columns({"batch": [1, 2, 4, 8, 16], "latency_us": times})).batching
     assert (found.free_up_to, found.stops_at, found.cheapest) == (free, stops, cheapest)
     assert found.cheapest_us_per_sample == pytest.approx(
         min(t / b for t, b in zip(times, (1, 2, 4, 8, 16), strict=True))
@@ -296,7 +296,7 @@ def test_units_of_time(unit, scale):
 
 
 def test_an_axis_that_the_table_lacks_is_constant():
-    found = examine(from_columns({"Hidden ": [1, 2, 3], "latency_us": [1, 2, 3]})).as_dict()
+    found = find_scaling(from_columns({"Hidden ": [1, 2, 3], "latency_us": [1, 2, 3]})).as_dict()
     assert [line["fixed"] for line in found["linearity"]] == [{}] and found["linearity"][0]["axis"] == "hidden"
 
 
@@ -311,16 +311,16 @@ def test_blanks_holes_and_duplicates_are_counted():
         **{"rows": 7, "used": 5, "blank": 2, "duplicates": 2, "failed": 0, "holes": 1, "shapes": 3},
     }
     assert times.cells["all"][2, 1].latency_us == 6000
-    text = scaling_text(examine(times))
+    text = scaling_text(find_scaling(times))
     assert "1 shape of the grid missing" in text and "2 rows with a blank" in text and "2 rows of a shape" in text
 
 
 def test_systems_are_never_mixed():
     columns = {"batch": [1, 2, 4] * 2, "latency_us": [10, 11, 12, 20, 19, 25], "Runtime": ["a"] * 3 + ["b"] * 3}
-    found = examine(from_columns(columns)).as_dict()
+    found = find_scaling(from_columns(columns)).as_dict()
     assert [line["system"] for line in found["linearity"]] == ["a", "b"] and set(found["systems"]) == {"a", "b"}
     assert [(pair["system"], pair["ratio"]) for pair in found["batch1_penalties"]] == [("b", 20 / 19)]
-    assert "\na:\n" in scaling_text(examine(from_columns(columns)))
+    assert "\na:\n" in scaling_text(find_scaling(from_columns(columns)))
     columns["GPU"] = columns.pop("Runtime")
     assert from_columns(columns).counts.duplicates == 3
     assert set(from_columns(columns, {"gpu": "device_name"}).systems) == {"a", "b"}
@@ -367,7 +367,7 @@ def test_a_table_as_spreadsheets_write_it(tmp_path):
     path = tmp_path / "table.csv"
     path.write_bytes('\ufeff Layers ;"a;b";Latency_MS\r\n\r\n1;x;"1000.5"\r\n2;;\r\n\r\n'.encode())
     times = read_times(path)
-    assert times.cells["all"] == {(1,): Cell(1_000_500)} and times.counts.blank == 1 and times.unused == ("a;b",)
+    assert times.cells["all"] == {(1,): ShapeTime(1_000_500)} and times.counts.blank == 1 and times.unused == ("a;b",)
     path.write_bytes("layers,latency_us\n1,2\n".encode("utf-16"))
     with pytest.raises(UsageError, match="UTF-8"):
         read_times(path)
@@ -382,7 +382,9 @@ def test_tables_in_parquet_and_pandas(tmp_path):
     frame = pd.DataFrame({"batch": [1, 2, None], "mean_us": [3.0, float("nan"), 4.0], "median_us": [1, 2, 3]})
     frame.to_parquet(tmp_path / "table.parquet")
     times = read_times(tmp_path / "table.parquet")
-    assert times.cells["all"] == {(1,): Cell(1), (2,): Cell(2)} and times.counts.blank == 1  # the median goes first
+    assert (
+        times.cells["all"] == {(1,): ShapeTime(1), (2,): ShapeTime(2)} and times.counts.blank == 1
+    )  # the median goes first
     frame["median_us"] = [1, -2, 3]
     frame.to_parquet(tmp_path / "table.parquet")
     with pytest.raises(UsageError, match=r"1 zero or negative, the first in row 2"):
@@ -441,29 +443,29 @@ def test_rounds_make_small_differences_certain():
     drift = (1, 1.005, 0.995, 1.01, 0.99)
     few = [planted(first, 105 * f, i, 0.001) for i, f in enumerate(drift)]
     few += [planted(second, 100 * f, i, 0.001) for i, f in enumerate(drift[:4])]
-    assert examine(read_times(few)).batch1_penalties[0].certain is False
+    assert find_scaling(read_times(few)).batch1_penalties[0].certain is False
     whole = [*few, planted(second, 99, 4, 0.001)]
-    found = examine(read_times(whole))
+    found = find_scaling(read_times(whole))
     assert found.batch1_penalties[0].certain is True and found.inversions[0].certain is True
     # The median of the rounds' medians; a recording given twice is one round.
     times = read_times([*whole, whole[0]])
     assert len(times.cells["onnxruntime"][1, 8, 4, 1].rounds) == 5 and times.counts.duplicates == 1
     assert times.cells["onnxruntime"][1, 8, 4, 1].latency_us == pytest.approx(105, rel=1e-3)
     # One slow round that the second side reaches takes the certainty away.
-    assert examine(read_times([*whole, planted(second, 106, 5, 0.001)])).batch1_penalties[0].certain is False
+    assert find_scaling(read_times([*whole, planted(second, 106, 5, 0.001)])).batch1_penalties[0].certain is False
     # Five rounds and 1 %: significant, but below the smallest relevant difference.
     small = [planted(first, 101, i, 0.0001) for i in range(5)] + [planted(second, 100, i, 0.0001) for i in range(5)]
-    assert examine(read_times(small)).batch1_penalties[0].certain is False
+    assert find_scaling(read_times(small)).batch1_penalties[0].certain is False
 
 
 def test_nothing_is_certain_if_the_level_of_a_recording_changes():
     first, second = LstmShape(1, 8, 4, 1), LstmShape(1, 8, 4, 2)
     rounds = [planted(shape, time_us, i, 0.001) for shape, time_us in ((first, 150), (second, 100)) for i in range(5)]
-    assert examine(read_times(rounds)).inversions[0].certain is True
+    assert find_scaling(read_times(rounds)).inversions[0].certain is True
     latency = rounds[0].columns["latency_ns"]
     latency[120:] = (latency[120:] * 1.03).astype(np.int64)  # no change of any median exceeds the difference
     times = read_times(rounds)
-    (inversion,) = examine(times).inversions
+    (inversion,) = find_scaling(times).inversions
     assert (inversion.certain, inversion.uncertain_because) == (False, (Doubt.LEVEL_CHANGES,))
     assert times.level_changes() == (1, 10) and times.level_changes(0.1) == (0, 10)
 
@@ -480,7 +482,7 @@ def test_recorded_inversions_in_one_process_are_not_certain():
 def test_recordings_of_several_systems_are_apart():
     items = [planted(LstmShape(1, 8, 4, batch), 100 + batch, threads=k) for batch in (1, 2, 4) for k in (1, 2)]
     items[0].provenance["machine_fingerprint"] = "another"
-    found = examine(read_times(items))
+    found = find_scaling(read_times(items))
     labels = set(found.times.systems)
     assert len(labels) == 3 and all("threads" in label and "machine" in label for label in labels)
     assert len(found.linearity) == 1 and found.as_dict()["linearity"][0]["system"] in labels
@@ -515,7 +517,7 @@ def test_the_interval_over_rounds_is_that_of_mann_and_whitney():
 
 def test_intervals_that_touch_prove_nothing():
     def cell(low, high, rounds=1):
-        return Cell((low + high) / 2, (Round((low + high) / 2, low, high, 100),) * rounds)
+        return ShapeTime((low + high) / 2, (MedianOfRound((low + high) / 2, low, high, 100),) * rounds)
 
     few, apart = (Doubt.FEW_ROUNDS,), (Doubt.NOT_SEPARATED,)
     assert doubts(cell(10, 12), cell(13, 15)) == few
@@ -523,7 +525,7 @@ def test_intervals_that_touch_prove_nothing():
     assert doubts(cell(100, 105, 5), cell(105, 106, 5)) == apart
     assert doubts(cell(100, 101, 5), cell(101.1, 102, 5)) == apart  # below the smallest relevant difference
     assert doubts(cell(100, 101, 5), cell(105, 106, 5)) == ()
-    assert doubts(Cell(1), cell(1, 2)) is None
+    assert doubts(ShapeTime(1), cell(1, 2)) is None
 
 
 # Pictures
@@ -536,7 +538,7 @@ def test_the_pictures_show_what_was_found(tmp_path):
         slow = layers >= 3 and (hidden, sequence) == (200, 256)
         return linear_us(layers, hidden, sequence, 1) * (1.3 if slow else 1) * (1 + max(0, batch - 4) / 4)
 
-    found = examine(from_columns(grid(time_us)))
+    found = find_scaling(from_columns(grid(time_us)))
     fits = scaling.fits(found, "sequence")
     assert len(lines(fits, marker="", linewidth=1.1)) == 25
     assert len(lines(fits, markersize=scaling.RING["markersize"])) == len(lines(fits, linestyle=":")) == 3
@@ -544,7 +546,7 @@ def test_the_pictures_show_what_was_found(tmp_path):
     assert len(inverted) == 3
     costs = scaling.batching(found)
     assert len(lines(costs, marker="D")) == len(lines(costs, marker="*")) == len(lines(costs, marker="o")) == 25
-    small = examine(from_columns(grid(time_us, (1, 2, 3), (128, 200, 256), (64, 128, 256), (1, 2))))
+    small = find_scaling(from_columns(grid(time_us, (1, 2, 3), (128, 200, 256), (64, 128, 256), (1, 2))))
     paths = scaling.draw_scaling(small, tmp_path / "figures")
     assert {path.name for path in paths} >= {"scaling-by-layers.png", "scaling-inversions-hidden.png"}
     with pytest.raises(UsageError, match="nothing was measured at batch = 3"):
@@ -554,11 +556,11 @@ def test_the_pictures_show_what_was_found(tmp_path):
 def test_pictures_of_small_tables():
     from lstm_trt.plots import scaling
 
-    found = examine(from_columns({"batch": [1, 2, 4], "latency_us": [12, 10, 11], "runtime": ["a", "a", "a"]}))
+    found = find_scaling(from_columns({"batch": [1, 2, 4], "latency_us": [12, 10, 11], "runtime": ["a", "a", "a"]}))
     for draw in (scaling.fits, scaling.inversions):
         assert image_bytes(draw(found, "batch")).startswith(b"\x89PNG")
     assert image_bytes(scaling.batching(found))
-    two = examine(from_columns({"batch": [1, 2] * 2, "latency_us": [1, 2, 3, 4], "runtime": ["a", "a", "b", "b"]}))
+    two = find_scaling(from_columns({"batch": [1, 2] * 2, "latency_us": [1, 2, 3, 4], "runtime": ["a", "a", "b", "b"]}))
     with pytest.raises(UsageError, match="choose one of these systems: a; b"):
         scaling.batching(two)
     with pytest.raises(UsageError, match="no fit to draw"):

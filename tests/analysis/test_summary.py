@@ -24,7 +24,7 @@ from lstm_trt.analysis.text.summary import summary_table
 from lstm_trt.config.configuration import Options
 from lstm_trt.store import files, folders, schema
 from lstm_trt.store.runs import as_runs
-from lstm_trt.store.samples import Group, NoTrials, Sample
+from lstm_trt.store.samples import Group, Latencies, NoTrials
 from tests.store.test_store import planted
 from tests.support.planted_latencies import even
 
@@ -199,7 +199,7 @@ def test_a_row_has_each_interval_right_after_its_percentile():
 
 def elsewhere(name, *rounds, **group) -> Group:
     samples = tuple(
-        Sample.of(1000 * np.asarray(latencies_us), round=number) for number, latencies_us in enumerate(rounds)
+        Latencies.of(1000 * np.asarray(latencies_us), round=number) for number, latencies_us in enumerate(rounds)
     )
     return Group(name, samples, group)
 

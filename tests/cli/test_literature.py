@@ -197,7 +197,7 @@ def on_a_cpu(entries):
 
 
 def test_the_whole_set_takes_less_than_45_minutes(entries):
-    seconds = schedule.Plan(tuple(on_a_cpu(entries))).total_s
+    seconds = schedule.Schedule(tuple(on_a_cpu(entries))).total_s
     assert 20 * 60 < seconds <= schedule.LIMIT_S == 45 * 60
     assert all(0 < entry.estimate_s < schedule.TIME_LIMIT_S / 2 for entry in entries)
 
@@ -268,7 +268,7 @@ def test_rows_of_a_plan_record_and_resume(entries, tmp_path, monkeypatch, run):
     """Two cheap rows of the real plan, by the real command."""
     cheap = [e for e in entries if e.workload == VARIANTS["layer"][0] and e.implementation in schedule.TWO]
     assert len(cheap) == 2
-    monkeypatch.setattr(schedule, "plan", lambda more: schedule.Plan(tuple(cheap)))
+    monkeypatch.setattr(schedule, "plan", lambda more: schedule.Schedule(tuple(cheap)))
     status, _, err = run("lstm-literature", "plan", "--quiet", "--out", tmp_path)
     assert status == 0 and "2 recorded, 0 failed" in err
     items = list(folders.read_many(tmp_path))

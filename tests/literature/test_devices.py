@@ -90,20 +90,20 @@ def test_doctor_says_which_devices_an_implementation_can_use(monkeypatch):
     rows = {name: states.row_of(name) for name in ("tensorflow-xla", "onnxruntime")}
     assert rows["onnxruntime"].ready and rows["onnxruntime"].devices == found
     versions, machine = {"lstm_trt": "0", "python": "3", "kernel": "6"}, doctor.facts.describe("cpu")
-    report = doctor.Report([], versions, machine, [], [states.section(list(rows.values()))])
+    report = doctor.DoctorReport([], versions, machine, [], [states.section(list(rows.values()))])
     page = doctor.render(report, 100)
     assert [row["implementation"] for row in report.as_dict()["implementations"]] == list(rows)
     assert page.count("cuda: planted: built without CUDA") == 2 and "-> pip install planted" in page
     assert "devices" in page and max(map(len, page.splitlines())) <= 100
     found["cuda"] = Availability(True, "1.0", "NVIDIA X")
     section = states.section([states.row_of("onnxruntime")])
-    assert "cpu, cuda" in doctor.render(doctor.Report([], versions, machine, [], [section]), 100)
+    assert "cpu, cuda" in doctor.render(doctor.DoctorReport([], versions, machine, [], [section]), 100)
 
 
 def test_what_is_installed_at_its_first_use_is_ready_and_says_so():
     row = states.ImplementationRow("later", "A framework", None, "1.0", True, "installed at its first use")
     versions = {"lstm_trt": "0", "python": "3", "kernel": "6"}
     page = doctor.render(
-        doctor.Report([], versions, doctor.facts.describe("cpu"), [], [states.section([row])]), 100, False
+        doctor.DoctorReport([], versions, doctor.facts.describe("cpu"), [], [states.section([row])]), 100, False
     )
     assert "  ready  A framework  1.0      core   -        later: installed at its first use" in page

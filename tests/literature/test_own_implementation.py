@@ -7,7 +7,7 @@ import pytest
 from lstm_literature import implementations, schedule
 from lstm_literature.pictures import bars, over_size
 from lstm_literature.preparer import listing
-from lstm_literature.sides import Entry, Side, title_of
+from lstm_literature.sides import Side, SideEntry, title_of
 from lstm_trt import registry
 
 NAME = "tests.support.own_implementation:OWN"
@@ -54,7 +54,9 @@ def test_it_is_drawn(given):
     name, _ = given
     title = title_of(name, "")
     assert title == implementations.load(name).TITLE
-    side = Side("today", "a CPU", "batch 1", (Entry(name, title, 0.5, "ok"), Entry("onnxruntime", "ONNX", 1.0, "ok")))
+    side = Side(
+        "today", "a CPU", "batch 1", (SideEntry(name, title, 0.5, "ok"), SideEntry("onnxruntime", "ONNX", 1.0, "ok"))
+    )
     labels = [label.get_text() for ax in bars([side], "A title").axes for label in ax.get_yticklabels()]
     assert title in labels
     over_size({}, {1: side, 2: side}, "layers", "A title")

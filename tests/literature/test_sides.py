@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from lstm_literature import implementations, metrics, published, sides
 from lstm_literature.pictures import OTHER, bars, color_of, costs, over_size, table_of
-from lstm_literature.sides import Entry, Side
+from lstm_literature.sides import Side, SideEntry
 from lstm_literature.workloads import VARIANTS, WORKLOADS
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots.style import image_bytes
@@ -66,7 +66,7 @@ def texts(picture) -> str:
 
 def side(name: str, **times: float | None) -> Side:
     entries = tuple(
-        Entry(key.replace("_", "-"), key.upper(), value, "ok" if value else "failed", "" if value else "out of mem")
+        SideEntry(key.replace("_", "-"), key.upper(), value, "ok" if value else "failed", "" if value else "out of mem")
         for key, value in times.items()
     )
     return Side(name, "a machine", "a size", entries)
@@ -177,8 +177,8 @@ def test_the_changed_order_as_text():
 
 
 def test_empty_cells_are_filled_with_todays_times():
-    then = replace(side("then", a=1.0), entries=(Entry("a", "A", 1.0, "ok"), Entry("b", "B", None, "empty"),
-        Entry("c", "C", None, "failed", "didn't run"), Entry("d", "D", None, "empty")))  # fmt: skip
+    then = replace(side("then", a=1.0), entries=(SideEntry("a", "A", 1.0, "ok"), SideEntry("b", "B", None, "empty"),
+        SideEntry("c", "C", None, "failed", "didn't run"), SideEntry("d", "D", None, "empty")))  # fmt: skip
     rows = sides.filled(then, side("today", a=1.0, b=2.0, c=None))
     cells = [(row["implementation"], row["printed"], row["seconds per batch today"], row["note"]) for row in rows]
     assert cells == [

@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgba
 from lstm_trt import plots
 from lstm_trt.analysis.causes import Cause
 from lstm_trt.analysis.deadline import Verdicts, failed, judge
-from lstm_trt.analysis.outliers import OutlierAnswers, causes_text, clusters_line, examine
+from lstm_trt.analysis.outliers import OutlierAnswers, causes_text, clusters_line, explain
 from lstm_trt.analysis.quantiles import count_outliers
 from lstm_trt.analysis.text.verdict import sentence
 from lstm_trt.config.configuration import Configuration, Protocol
@@ -22,10 +22,10 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid, LstmShape
 from lstm_trt.plots import page as pages
 from lstm_trt.plots import tail, trials
-from lstm_trt.plots.points import Round
+from lstm_trt.plots.points import RoundLatencies
 from lstm_trt.plots.style import image_bytes, multiple, percent, sheet
 from lstm_trt.store.runs import Runs, as_runs
-from lstm_trt.store.samples import Group, NoTrials, Sample
+from lstm_trt.store.samples import Group, Latencies, NoTrials
 from lstm_trt.store.schema import Failure
 from tests.conftest import rest_is_heavy
 from tests.support.pictures import (
@@ -45,18 +45,18 @@ from tests.support.pictures import (
 MEDIAN_NS = 100_000.0
 
 
-def sample(n: int, late: int = 0, far: float = 2.0, warmup: int = 10, seed: int = 0, **more) -> Sample:
+def sample(n: int, late: int = 0, far: float = 2.0, warmup: int = 10, seed: int = 0, **more) -> Latencies:
     """A bulk near 100 us, evenly spread within 1 %, with `late` trials at `far` times that; warm-up first."""
     body = MEDIAN_NS * np.linspace(0.99, 1.01, max(n - late, 0))
     timed = np.random.default_rng(seed).permutation(np.r_[body, np.full(late, far * MEDIAN_NS)])
     warm = MEDIAN_NS * np.linspace(9, 3, warmup)
-    return Sample(np.r_[warm, timed], np.arange(warmup + n) < warmup, **more)
+    return Latencies(np.r_[warm, timed], np.arange(warmup + n) < warmup, **more)
 
 
 SHAPE = LstmShape(2, 64, 64)
 
 
-def group(*samples: Sample, shape: LstmShape = SHAPE, **more) -> Group:
+def group(*samples: Latencies, shape: LstmShape = SHAPE, **more) -> Group:
     configuration = Configuration(shape, "onnxruntime", "1.31.1", "AMD EPYC", protocol=Protocol(**more))
     return Group(f"{shape.label} on onnxruntime", samples, configuration=configuration)
 
@@ -148,7 +148,7 @@ def test_dependence_takes_back_no_missed():
     """Misses in one long run: few effective trials, and still the band lies above the allowed share."""
     latency = np.full(3000, 1e5) * np.random.default_rng(5).uniform(0.99, 1.01, 3000)
     latency[1000:1300] *= 2
-    verdict, figure = page(group(Sample.of(latency)), 150)
+    verdict, figure = page(group(Latencies.of(latency)), 150)
     assert verdict.verdict == "MISSED" and verdict.effective_n < 300
     low, high = band_at(figure, 150)
     assert 0.01 < low < 0.1 < high
@@ -158,7 +158,7 @@ def test_misses_in_bursts_widen_the_band():
     latency = np.full(3000, 1e5) * np.random.default_rng(5).uniform(0.99, 1.01, 3000)
     for start in (400, 1400, 2400):
         latency[start : start + 4] = 2e5
-    burst = group(Sample.of(latency))
+    burst = group(Latencies.of(latency))
     verdict, figure = page(burst, 150)
     assert verdict.effective_n < 3000
     assert (1 - levels(figure)["evidence"]) ** verdict.effective_n == pytest.approx(0.05, rel=0.01)
@@ -200,13 +200,13 @@ def test_a_million_trials_are_thinned_but_no_extreme_is_lost():
     slow = generator.choice(1_000_000, 5000, replace=False)
     latency[slow] *= 1.25
     latency[123_456] = 9 * MEDIAN_NS
-    recorded = group(Sample.of(latency, control_ns=control(1_000_000)))
+    recorded = group(Latencies.of(latency, control_ns=control(1_000_000)))
     verdict = judge(recorded.samples, 1000, "99.99")
     figure = plots.verdict_page(recorded, verdict)
     image_bytes(figure)
     assert pooled_line(figure).get_xdata()[-1] == pytest.approx(900)
     outliers = only(lines(figure, label="outside 1.5 × IQR (box plot)")).get_ydata()
-    inside = Round(latency / 1000)
+    inside = RoundLatencies(latency / 1000)
     assert len(outliers) == inside.outliers and outliers.max() == pytest.approx(900)
     bulk = only(lines(figure, label="within 1.5 × IQR")).get_ydata()
     kept = inside.latency_us[~inside.is_outlier]
@@ -384,7 +384,7 @@ def test_arrivals_stand_side_by_side_with_the_machine_alone():
 def test_a_replay_is_drawn_beside_what_was_recorded():
     latency = np.full(100, 100_000.0)
     latency[10] = 2_000_000.0  # with a period of 200 us the calls after it wait
-    recorded = group(Sample.of(latency))
+    recorded = group(Latencies.of(latency))
     figure = plots.replay_tails(recorded, 200, deadline_us=250)
     closed, due = (line.get_data() for line in lines(figure, drawstyle="steps-post"))
     assert [np.round(y[np.searchsorted(x, 250, side="right") - 1] * 100) for x, y in (closed, due)] == [1, 18]
@@ -395,14 +395,14 @@ def test_a_replay_is_drawn_beside_what_was_recorded():
 EDGES = {
     "one trial": (group(sample(1, warmup=0)), 150, "99"),
     "one trial, deadline far": (group(sample(1)), 1e6, "99.99"),
-    "all equal": (group(Sample.of(np.full(50, 1e5))), 150, "99"),
+    "all equal": (group(Latencies.of(np.full(50, 1e5))), 150, "99"),
     "deadline far below": (group(sample(1000, 3)), 0.5, "99"),
     "deadline just above": (group(sample(1000)), 101.5, "99"),
     "three rounds": (group(*(sample(700, 9, seed=n, round=n) for n in range(3))), 150, "99"),
     "a dozen rounds": (group(*(sample(60, 2, seed=n, round=n) for n in range(12))), 150, "90"),
     "control": (group(sample(1000, 12, control_ns=control(1000))), 150, "99.9"),
     "long tail": (group(sample(10_000, 30, far=300)), 1000, "99.99"),
-    "numbers from elsewhere": (Group("", (Sample.of([3e6, 5e6, 4e6]),), {"batch": 3}), 4500, "50"),
+    "numbers from elsewhere": (Group("", (Latencies.of([3e6, 5e6, 4e6]),), {"batch": 3}), 4500, "50"),
     "a long name": (Group("a recording with a very long name " * 4, (sample(100),)), 150, "99"),
 }
 
@@ -437,7 +437,7 @@ def test_trials_in_order_of_a_group():
         plots.trials_in_order(group())
 
 
-def clustered(n: int = 2000, seed: int = 0, counts=((1.25, 40), (2.0, 20)), step: float = 1.0, **more) -> Sample:
+def clustered(n: int = 2000, seed: int = 0, counts=((1.25, 40), (2.0, 20)), step: float = 1.0, **more) -> Latencies:
     """A normal bulk of 1 %, clusters of exact size, a step half way; warm-up first."""
     generator = np.random.default_rng(seed)
     ratios = 1 + 0.01 * generator.standard_normal(n)
@@ -447,12 +447,12 @@ def clustered(n: int = 2000, seed: int = 0, counts=((1.25, 40), (2.0, 20)), step
         first += count
     ratios[n // 2 :] *= step
     warm = np.linspace(9, 3, 10)
-    return Sample(MEDIAN_NS * np.r_[warm, ratios], np.arange(n + 10) < 10, **more)
+    return Latencies(MEDIAN_NS * np.r_[warm, ratios], np.arange(n + 10) < 10, **more)
 
 
 def planted(**more) -> tuple[Group, object]:
     recorded = group(clustered(**more))
-    return recorded, examine(recorded.samples)
+    return recorded, explain(recorded.samples)
 
 
 def cluster_line(figure, cluster):
@@ -491,9 +491,9 @@ def test_findings_belong_to_the_trials_that_are_drawn():
 
 
 def test_rounds_without_timed_trials_do_not_shift_the_findings():
-    empty = Sample(np.array([1e5]), np.array([True]), round=0)
+    empty = Latencies(np.array([1e5]), np.array([True]), round=0)
     recorded = group(empty, clustered(seed=1, round=1), clustered(seed=2, round=2))
-    found = examine(recorded.samples)
+    found = explain(recorded.samples)
     figure = plots.verdict_page(recorded, judge(recorded.samples, 250, "99"), found)
     assert len(cluster_line(figure, found.clusters[0]).get_xdata()) == found.clusters[0].count > 60
     assert_the_page_is_whole(figure)

@@ -27,11 +27,11 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid, LstmShape
 from lstm_trt.plots import heatmap, style
 from lstm_trt.plots.curve import EACH_ROUND, FLOOR, THICK, THIN
-from lstm_trt.plots.points import Round, points_of
+from lstm_trt.plots.points import RoundLatencies, points_of
 from lstm_trt.plots.style import image_bytes
 from lstm_trt.plots.sweep import _plan
 from lstm_trt.store.runs import Runs, load
-from lstm_trt.store.samples import Group, NoTrials, Sample
+from lstm_trt.store.samples import Group, Latencies, NoTrials
 from lstm_trt.store.schema import Failure
 from tests.conftest import ROOT, rest_is_heavy
 from tests.support.pictures import (
@@ -87,7 +87,7 @@ def make_runs(grid, systems=(EPYC,), rounds=1, failing=None, floor=True, make=la
                 latency_ns = np.round(np.r_[warm, timed] * 1000)
                 floor_us = 0.2 * base_us(system, shape) if floor else None
                 warmup = np.arange(len(latency_ns)) < WARMUP
-                samples.append(Sample(latency_ns, warmup, round=number, floor_us=floor_us))
+                samples.append(Latencies(latency_ns, warmup, round=number, floor_us=floor_us))
             failure = None if samples else NoTrials(stage, f"no {stage} left")
             name = f"{shape.label} on {system[0]}"
             groups.append(Group(name, tuple(samples), configuration=configuration, failure=failure))
@@ -203,8 +203,8 @@ def test_a_round_that_failed_is_marked_beside_those_that_ran():
 
 def test_outliers_are_counted_as_the_founding_document_does():
     body = [10.0, 11, 12, 13, 14]  # quartiles 11 and 13 stay: one outlier is added on either side
-    assert Round(np.array(body)).outliers == 0
-    inside, outside = Round(np.array([*body, 7.0, 17.0])), Round(np.array([*body, 5.9, 18.1]))
+    assert RoundLatencies(np.array(body)).outliers == 0
+    inside, outside = RoundLatencies(np.array([*body, 7.0, 17.0])), RoundLatencies(np.array([*body, 5.9, 18.1]))
     assert inside.quartiles_us == outside.quartiles_us == (10.5, 13.5)  # numpy's linear ones: reach 4.5
     assert inside.outliers == 0 and list(outside.latency_us[outside.is_outlier]) == [5.9, 18.1]
 
@@ -520,7 +520,10 @@ def test_arrivals_and_trials_distinguish_systems():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda runs: plots.curves([Group("numbers", (Sample.of([1e5, 2e5]),))], "sequence"), "made by this package"),
+        (
+            lambda runs: plots.curves([Group("numbers", (Latencies.of([1e5, 2e5]),))], "sequence"),
+            "made by this package",
+        ),
         (lambda runs: plots.curves([], "sequence"), "nothing to draw"),
         (lambda runs: plots.curves(runs, "width"), "unknown axis 'width'"),
         (lambda runs: plots.curves(runs, "sequence", statistic="p42_us"), "unknown statistic 'p42_us'"),

@@ -18,8 +18,8 @@ from lstm_trt.recorder import control
 from lstm_trt.recorder.control import run_control
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.loop import WAITING, ClockPair, PeriodTooShort, check_clocks, ends, pilot
-from lstm_trt.recorder.pool import Outcome, Seconds, WorkerPool, silence_limit_s
-from lstm_trt.recorder.sweep import Progress, Report, default_rounds, run_sweep
+from lstm_trt.recorder.pool import Recorded, Seconds, WorkerPool, silence_limit_s
+from lstm_trt.recorder.sweep import Progress, SweepReport, default_rounds, run_sweep
 from lstm_trt.store import consolidated, files, folders
 from tests.conftest import ROOT
 from tests.recorder.test_loop import spin
@@ -432,9 +432,9 @@ def test_rounds_by_default_are_three_from_the_compare_tier_on(tmp_path, monkeypa
     ]
     asked = []
 
-    def record(pool: WorkerPool, configuration: Configuration, round: int, *others: object, **how: object) -> Outcome:
+    def record(pool: WorkerPool, configuration: Configuration, round: int, *others: object, **how: object) -> Recorded:
         asked.append(round)
-        return Outcome(tmp_path, None, Seconds())
+        return Recorded(tmp_path, None, Seconds())
 
     monkeypatch.setattr(WorkerPool, "record_configuration", record)
     configuration = describe(LstmShape(1, 4, 2), "onnxruntime", Protocol(trials=10_000))
@@ -454,9 +454,9 @@ def seconds_left(protocols: list[Protocol], done: int, timing_s: float) -> float
         Configuration(LstmShape(1, 8 + place, 4), "onnxruntime", "1", "a processor", protocol=protocol)
         for place, protocol in enumerate(protocols)
     ]
-    progress = Progress(plan, Report(total=len(protocols)), show=False)
+    progress = Progress(plan, SweepReport(total=len(protocols)), show=False)
     for configuration in plan[:done]:
-        progress.end(configuration, Outcome(Path(), None, Seconds(preparing=1.0, timing=timing_s)))
+        progress.end(configuration, Recorded(Path(), None, Seconds(preparing=1.0, timing=timing_s)))
     return progress.seconds_left()
 
 

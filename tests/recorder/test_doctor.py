@@ -12,7 +12,7 @@ from lstm_trt import registry, runtimes
 from lstm_trt.machine import checks, facts
 from lstm_trt.machine.checks import Check
 from lstm_trt.recorder import doctor
-from lstm_trt.recorder.doctor import Report, Row
+from lstm_trt.recorder.doctor import DoctorReport, RuntimeRow
 
 CONTRACT = """
 from lstm_trt.config.errors import RuntimeUnavailable
@@ -57,7 +57,7 @@ def planted(tmp_path, monkeypatch):
 def test_a_broken_runtime_is_a_row_and_hides_no_other(planted):
     report = doctor.examine([*planted, "no-such-runtime"])
     rows = {(row.runtime.removeprefix("planted_runtimes."), row.device): row for row in report.runtimes}
-    assert rows["mixed", "cpu"] == Row(planted[0], "cpu", "1.2.3", "Planted CPU", True)
+    assert rows["mixed", "cpu"] == RuntimeRow(planted[0], "cpu", "1.2.3", "Planted CPU", True)
     assert rows["mixed", "cuda"].remedy == "sudo apt install planted-driver"
     assert rows["raises", "cpu"].reason == "KeyError: 'cpu'" and not rows["raises", "cuda"].ready
     assert (rows["refuses", "cpu"].reason, rows["refuses", "cpu"].remedy) == ("needs sm_90", "use another card")
@@ -87,14 +87,14 @@ def test_the_registry_is_examined_on_every_device():
 @pytest.fixture
 def report():
     long = "a reason that goes on and on, since libraries like to explain themselves at length when they fail " * 2
-    return Report(
+    return DoctorReport(
         runtimes=[
-            Row(
+            RuntimeRow(
                 "broken-one", "cuda", None, None, False, long.strip(), "pip install 'one[two]' " + "and then some " * 12
             ),
-            Row("mended-soon", "cuda", "1.0", None, False, "no driver", "apt install driver"),
-            Row("mended-too", "cuda", "1.0", None, False, "no driver", "apt install driver"),
-            Row("good-one", "cpu", "2.13.0+cpu", "Planted CPU", True),
+            RuntimeRow("mended-soon", "cuda", "1.0", None, False, "no driver", "apt install driver"),
+            RuntimeRow("mended-too", "cuda", "1.0", None, False, "no driver", "apt install driver"),
+            RuntimeRow("good-one", "cpu", "2.13.0+cpu", "Planted CPU", True),
         ],
         versions={
             "lstm_trt": "0.2.0",
@@ -162,5 +162,5 @@ def test_the_page_of_this_machine_fits():
 
 
 def test_nothing_at_all_can_still_be_rendered():
-    page = doctor.render(Report([], {"lstm_trt": "0", "python": "3", "kernel": "6"}, facts.describe("cpu"), []))
+    page = doctor.render(DoctorReport([], {"lstm_trt": "0", "python": "3", "kernel": "6"}, facts.describe("cpu"), []))
     assert "0 of 0 ready" in page

@@ -15,7 +15,7 @@ from lstm_trt.export import onnx_checks
 from lstm_trt.export.to_onnx import export_onnx
 from lstm_trt.machine import roofline
 from lstm_trt.recorder import inspect as inspection
-from lstm_trt.recorder.doctor import Row
+from lstm_trt.recorder.doctor import RuntimeRow
 from lstm_trt.recorder.inspect import NO_ONNX, NOT_READY, REFUSED, RUNS
 from lstm_trt.recorder.pool import record
 from tests.support.planted_graphs import lstm, recurrent, relu
@@ -29,7 +29,7 @@ def ready(monkeypatch):
 
     def rows(name):
         device = runtimes.load(name).DEVICES[0]
-        return [Row(name, device, "1.0", "planted", True)]
+        return [RuntimeRow(name, device, "1.0", "planted", True)]
 
     def attempt(pool, network, row, folder, listener):
         compared = {"error": 0.0, "reference": "planted", "nan_reaches_output": row.runtime == "openvino"}
@@ -103,7 +103,9 @@ def test_a_network_without_a_recurrent_layer_is_said(tmp_path, ready):
 def test_a_runtime_that_is_not_ready_is_asked_for_what_its_parser_says(tmp_path, monkeypatch):
     """The parser of TensorRT for RTX needs no GPU, and names operators that it lacks."""
     pytest.importorskip("tensorrt_rtx")
-    monkeypatch.setattr(inspection, "rows_of", lambda name: [Row(name, "cuda", "1.0", None, False, "no GPU driver")])
+    monkeypatch.setattr(
+        inspection, "rows_of", lambda name: [RuntimeRow(name, "cuda", "1.0", None, False, "no GPU driver")]
+    )
     monkeypatch.setitem(registry.__dict__, "RUNTIMES", {"tensorrt-rtx": registry.RUNTIMES["tensorrt-rtx"]})
     (answer,) = inspection.inspect(saved(lstm(), tmp_path)).runtimes
     assert (answer.state, answer.reason) == (NOT_READY, "no GPU driver")

@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from lstm_trt.store.samples import Sample
+from lstm_trt.store.samples import Latencies
 
 MEDIAN_NS = 100_000.0
 NORMAL = np.vectorize(NormalDist().inv_cdf)
@@ -104,13 +104,13 @@ def beats(
 
 def with_counts(
     generator: np.random.Generator, latency_ns: np.ndarray, inside: np.ndarray, *, holds: float, else_: float, **more
-) -> Sample:
+) -> Latencies:
     """A sample with context switches in a share `holds` of the trials `inside`, `else_` of the rest; faults in 1 %."""
     n = len(latency_ns)
     switches = generator.random(n) < np.where(inside, holds, else_)
     faults = generator.random(n) < 0.01
     causes = {"involuntary_switches": switches.astype(np.int64), "minor_faults": faults.astype(np.int64)}
-    return Sample.of(latency_ns, causes=causes, **more)
+    return Latencies.of(latency_ns, causes=causes, **more)
 
 
 def autoregressive(generator: np.random.Generator, n: int, rho: float) -> np.ndarray:

@@ -11,8 +11,8 @@ from lstm_trt.analysis.outliers import (
     MOSTLY,
     Cluster,
     OutlierAnswers,
+    OutlierRound,
     Outliers,
-    Round,
     Tail,
     clusters_line,
     hint_text,
@@ -81,7 +81,7 @@ def _partition(outliers: Outliers) -> str:
     return ", ".join(f"{kind.replace('_', ' ')} {size}" for kind, size in outliers.partition.items())
 
 
-def _course(rounds: Sequence[Round]) -> list[str]:
+def _course(rounds: Sequence[OutlierRound]) -> list[str]:
     """Steady state and segments of each round; one line if all rounds are flat."""
     several = len(rounds) > 1
     if all(part.steady_state == SteadyState.FLAT and len(part.segments) == 1 for part in rounds):
@@ -91,7 +91,7 @@ def _course(rounds: Sequence[Round]) -> list[str]:
     ]
 
 
-def _segments(part: Round) -> str:
+def _segments(part: OutlierRound) -> str:
     if len(part.segments) == 1 and not part.segments[0].change:
         return ""
     texts = []
@@ -111,7 +111,7 @@ def _cluster(cluster: Cluster, outliers: Outliers) -> str:
     return text if outliers.period_by is None else f"{text}, {_causes(cluster)}"
 
 
-def _level_elsewhere(cluster: Cluster, rounds: Sequence[Round]) -> str:
+def _level_elsewhere(cluster: Cluster, rounds: Sequence[OutlierRound]) -> str:
     """For a cluster of fast trials, the longest segment at the same level, if there is one."""
     if cluster.multiplier >= 1:
         return ""

@@ -281,7 +281,7 @@ def _write_timing_cache(config, timing: tuple[str, bytes] | None) -> None:
         cache.keep("timing", key, ".timing", after)
 
 
-def _inspect(trt, plan: bytes, options: EngineOptions) -> list[layers.Row] | None:
+def _inspect(trt, plan: bytes, options: EngineOptions) -> list[layers.LayerRow] | None:
     """The program of an engine from the engine inspector, which needs the GPU that the engine is for."""
     with starting(options.flavour):
         runtime = trt.Runtime(logger(options.flavour))

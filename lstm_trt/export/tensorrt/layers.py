@@ -27,7 +27,7 @@ COPIES = re.compile(r"ShapeHostToDevice|copy_d2h|copy_h2d")
 
 
 @dataclass(frozen=True)
-class Row:
+class LayerRow:
     """One row of the program: `onnx` are the names of its operators in the file, `then` is the target of a jump."""
 
     name: str
@@ -51,7 +51,7 @@ class Row:
         return re.sub(r"^__myln?_|_myl\d+_\d+$", "", self.name)
 
 
-def rows_from_log(lines: Iterable[tuple[str, str]]) -> list[Row] | None:
+def rows_from_log(lines: Iterable[tuple[str, str]]) -> list[LayerRow] | None:
     """The program from the messages of the builder; None if they do not contain one."""
     for _, text in lines:
         if text.startswith(LOG_MARK):
@@ -59,13 +59,13 @@ def rows_from_log(lines: Iterable[tuple[str, str]]) -> list[Row] | None:
     return None
 
 
-def _row_from_text(line: str) -> Row:
+def _row_from_text(line: str) -> LayerRow:
     head, _, tail = line.partition(", LayerType: ")
     before, _, outputs = tail.partition("Outputs: [")
     outputs = outputs.partition("], TacticName")[0]
     integers = re.findall(r"Dimensions: \[1?\], [^{}]*Datatype: (?:Int|Bool)", outputs)
     then = re.search(r"JumpTargetThen: (\S+?),", line)
-    return Row(
+    return LayerRow(
         name=head.removeprefix("Name: "),
         kind=tail.partition(",")[0],
         inputs=tuple(re.findall(r"\{ Name: (.+?), (?:Location|Dimensions)", before.partition("Constants: [")[0])),
@@ -76,7 +76,7 @@ def _row_from_text(line: str) -> Row:
     )
 
 
-def rows_from_inspector(text: str) -> list[Row] | None:
+def rows_from_inspector(text: str) -> list[LayerRow] | None:
     """The program from the JSON of the engine inspector; None if that has only names."""
     layers = json.loads(text).get("Layers", [])
     if not layers or not all(isinstance(layer, dict) for layer in layers):
@@ -87,7 +87,7 @@ def rows_from_inspector(text: str) -> list[Row] | None:
         kinds = [f"{tensor.get('Datatype', '')}{tensor.get('Format/Datatype', '')}" for tensor in outputs]
         small = [tensor.get("Dimensions") in ([], [1]) for tensor in outputs]
         rows.append(
-            Row(
+            LayerRow(
                 name=layer.get("Name", ""),
                 kind=layer.get("LayerType", ""),
                 inputs=tuple(tensor.get("Name", "") for tensor in layer.get("Inputs", [])),
@@ -114,9 +114,9 @@ def structure(network) -> dict[str, int]:
 class _Program:
     """Values of the integers in a program, as far as literals and the sequence length determine them."""
 
-    def __init__(self, rows: list[Row], sequence: int | None) -> None:
+    def __init__(self, rows: list[LayerRow], sequence: int | None) -> None:
         self.rows, self.sequence = rows, sequence
-        self.makers: dict[str, Row] = {}
+        self.makers: dict[str, LayerRow] = {}
         for row in rows:
             # A variable that a memset clears and a calculation sets later has the value of the calculation; an `add`
             # increments a loop counter, which starts at the value of the memset.
@@ -161,7 +161,7 @@ class _Program:
         return found
 
 
-def layer_table(rows: list[Row], network: dict[str, int], source: str, sequence: int | None = None) -> dict:
+def layer_table(rows: list[LayerRow], network: dict[str, int], source: str, sequence: int | None = None) -> dict:
     """The kernels and launches of an inference, as JSON values.
 
     `network` is the result of `structure`; `sequence` is the number of time steps that is assumed for a dynamic loop.
