@@ -20,7 +20,7 @@ import numpy as np
 
 from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.deadline import limit_ns, longest_run
-from lstm_trt.analysis.quantiles import PERCENTILES, percentile
+from lstm_trt.analysis.series import Series
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.store.samples import Group, NoTrials
@@ -153,11 +153,10 @@ def longest_queue(response_ns: np.ndarray, period_ns: float) -> int:
 
 
 def _latencies(parts: Sequence[np.ndarray], late_ns: float) -> ReplayedLatencies:
-    ordered = np.sort(np.concatenate(parts))
+    series = Series(np.concatenate(parts))
     return ReplayedLatencies(
-        *(percentile(ordered, PERCENTILES[name]) / 1e3 for name in ("median_us", "p99_us", "p999_us")),
-        max_us=float(ordered[-1]) / 1e3,
-        misses=int(np.count_nonzero(ordered > late_ns)),
+        *(series.statistic(name) for name in ("median_us", "p99_us", "p999_us", "max_us")),
+        misses=int(np.count_nonzero(series.latency_ns > late_ns)),
         longest_run=max(longest_run(np.flatnonzero(part > late_ns)) for part in parts),
     )
 

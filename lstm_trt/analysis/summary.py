@@ -19,7 +19,8 @@ import numpy as np
 from lstm_trt.analysis.answers import Answers
 from lstm_trt.analysis.outcomes import SteadyState
 from lstm_trt.analysis.outliers import Cluster, quick
-from lstm_trt.analysis.quantiles import PERCENTILES, count_outliers, interval, median, percentile
+from lstm_trt.analysis.quantiles import PERCENTILES, median
+from lstm_trt.analysis.series import Series
 from lstm_trt.config.configuration import PRECISIONS
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.labels import flat
@@ -191,20 +192,12 @@ def summarize_groups(groups: Iterable[Group], by_round: bool = False, clusters: 
 
 def statistics(latency_ns: np.ndarray) -> dict:
     """Statistics of latencies in ns (any order, at least one)."""
-    ordered = np.sort(latency_ns)
-    found = {
-        "n": len(ordered),
-        "min_us": float(ordered[0]) / 1e3,
-        "mean_us": float(np.mean(ordered, dtype=np.float64)) / 1e3,
-        "std_us": float(np.std(ordered.astype(np.float64), ddof=1)) / 1e3 if len(ordered) > 1 else None,
-        "max_us": float(ordered[-1]) / 1e3,
-        "outliers": count_outliers(ordered),
-    }
-    for name, share in PERCENTILES.items():
-        low, high = interval(ordered, share)
-        found[name] = percentile(ordered, share) / 1e3
-        found[f"{name}_low"] = None if low is None else low / 1e3
-        found[f"{name}_high"] = None if high is None else high / 1e3
+    series = Series(latency_ns)
+    found = {name: series.statistic(name) for name in ("min_us", "mean_us", "max_us", *PERCENTILES)}
+    deviation_us = float(np.std(series.ordered_ns.astype(np.float64), ddof=1)) / 1e3 if series.n > 1 else None
+    found |= {"n": series.n, "std_us": deviation_us, "outliers": series.outliers}
+    for name in PERCENTILES:
+        found[f"{name}_low"], found[f"{name}_high"] = series.interval_us(name)
     return found
 
 

@@ -14,8 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from lstm_trt.analysis.quantiles import PERCENTILES, interval, percentile
 from lstm_trt.analysis.segments import SAME_LEVEL, find_segments
+from lstm_trt.analysis.series import Series
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import Tells
 from lstm_trt.config.format import count, listed
@@ -204,10 +204,9 @@ def _system(group: Group) -> dict:
 
 
 def _round(latency_ns: np.ndarray) -> MedianOfRound:
-    ordered = np.sort(latency_ns)
-    low, high = interval(ordered, PERCENTILES["median_us"], PAIR_CONFIDENCE)
-    bounds_us = (0.0 if low is None else low / 1e3, math.inf if high is None else high / 1e3)
-    return MedianOfRound(percentile(ordered, PERCENTILES["median_us"]) / 1e3, *bounds_us, len(ordered), latency_ns)
+    series = Series(latency_ns)
+    low, high = series.interval_us("median_us", PAIR_CONFIDENCE)
+    return MedianOfRound(series.median_us, low or 0.0, math.inf if high is None else high, series.n, latency_ns)
 
 
 def from_table(table: Table, column: str | None = None, unit: str | None = None) -> Times:

@@ -71,12 +71,9 @@ def installed_version(distribution: str) -> str | None:
 
 
 def versions(distributions: Iterable[str] = ()) -> dict[str, str | None]:
-    """Python, kernel, C library and the given packages, none of them imported; None if not installed."""
+    """Python, kernel, C library and the given packages, none of them imported; None if not installed, or not glibc."""
     found: dict[str, str | None] = {"python": platform.python_version(), "kernel": os.uname().release}
-    try:
-        found["libc"] = os.confstr("CS_GNU_LIBC_VERSION")
-    except (ValueError, OSError):  # musl
-        found["libc"] = None
+    found["libc"] = " ".join(platform.libc_ver()).strip() or None
     return found | {name: installed_version(name) for name in distributions}
 
 

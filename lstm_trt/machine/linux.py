@@ -74,9 +74,7 @@ def online_cores(root: Path = ROOT) -> tuple[int, ...]:
 
 def allowed_cores() -> tuple[int, ...]:
     """Logical cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
+    return tuple(sorted(os.sched_getaffinity(0)))
 
 
 def choose_cores(threads: int) -> tuple[int, ...]:

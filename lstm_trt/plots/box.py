@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from lstm_trt.analysis.series import Series
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import THIN_SPACE
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
-from lstm_trt.plots.points import AXIS_NAMES, Point, RoundLatencies
+from lstm_trt.plots.points import AXIS_NAMES, Point
 from lstm_trt.plots.style import GREY, Picture, multiple, number, percent, whole
 
 PANEL_IN = 3.3
@@ -132,7 +133,7 @@ def _panel(ax: Axes, points: dict[int, Point], sizes: Sequence[int], color, slot
     _label_sizes(ax, sizes, boxes, " µs" if slot_in > 0.7 else "")  # if it does not fit, the axis label states it
 
 
-def _label_sizes(ax: Axes, sizes: Sequence[int], boxes: dict[int, RoundLatencies], unit: str = "") -> None:
+def _label_sizes(ax: Axes, sizes: Sequence[int], boxes: dict[int, Series], unit: str = "") -> None:
     """Label each size, with the median below it."""
     medians = [f"{number(boxes[size].median_us)}{unit}" if size in boxes else "" for size in sizes]
     labels = [f"{size}\n{median}" for size, median in zip(sizes, medians, strict=True)]
@@ -163,7 +164,7 @@ def _bands(ax: Axes, points: dict[int, Point], sizes: Sequence[int], color) -> N
     _label_sizes(ax, sizes, boxes)
 
 
-def _draw_box(ax: Axes, place: int, box: RoundLatencies, others_us: list[float], color, slot_in: float) -> list[float]:
+def _draw_box(ax: Axes, place: int, box: Series, others_us: list[float], color, slot_in: float) -> list[float]:
     """Draw box, outliers, maxima and their text; returns the lowest and highest number drawn."""
     relative, later = box.latency_us / box.median_us - 1, [largest / box.median_us - 1 for largest in others_us]
     highest, half = max([relative.max(), *later]), min(0.15, 0.21 / slot_in)
@@ -188,7 +189,7 @@ def _draw_box(ax: Axes, place: int, box: RoundLatencies, others_us: list[float],
     return [relative.min(), highest]
 
 
-def _box(box: RoundLatencies) -> dict:
+def _box(box: Series) -> dict:
     """Statistics for `bxp`; whiskers end at the outermost trials that are not outliers."""
     inside = box.latency_us[~box.is_outlier]
     low, high = box.quartiles_us
@@ -196,7 +197,7 @@ def _box(box: RoundLatencies) -> dict:
     return {name: value / box.median_us - 1 for name, value in numbers.items()}
 
 
-def _linear_width(boxes: Sequence[RoundLatencies]) -> float:
+def _linear_width(boxes: Sequence[Series]) -> float:
     """The median of the IQRs of the boxes, relative to their medians."""
     relative = [box.iqr_us / box.median_us for box in boxes]
     return max(float(data.middle(relative)), LEAST_WIDTH) if relative else LEAST_WIDTH

@@ -11,12 +11,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from lstm_trt.analysis.quantiles import PERCENTILES, is_outlier, percentile
+from lstm_trt.analysis.series import Series
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.format import listed
 from lstm_trt.config.workload import AXES
@@ -60,61 +59,13 @@ _SMALLEST = _HELD[:3]
 
 
 @dataclass(frozen=True)
-class RoundLatencies:
-    """The latencies of one process after warm-up, in µs and in order; at least one."""
-
-    latency_us: np.ndarray
-
-    @property
-    def n(self) -> int:
-        return len(self.latency_us)
-
-    @cached_property
-    def ordered_us(self) -> np.ndarray:
-        return np.sort(self.latency_us)
-
-    @cached_property
-    def quartiles_us(self) -> tuple[float, float]:
-        """Interpolated quartiles, for boxes and the 1.5 x IQR rule only; percentiles are order statistics."""
-        low, high = np.quantile(self.ordered_us, (0.25, 0.75))
-        return float(low), float(high)
-
-    @property
-    def iqr_us(self) -> float:
-        return self.quartiles_us[1] - self.quartiles_us[0]
-
-    @cached_property
-    def is_outlier(self) -> np.ndarray:
-        """Which trials are outside 1.5 x IQR, on both sides, as counted in the founding document and by `summarize`."""
-        return is_outlier(1e3 * self.latency_us)
-
-    @property
-    def outliers(self) -> int:
-        return int(self.is_outlier.sum())
-
-    @property
-    def median_us(self) -> float:
-        return self.statistic("median_us")
-
-    @property
-    def max_us(self) -> float:
-        return float(self.ordered_us[-1])
-
-    def statistic(self, name: str) -> float:
-        """One of `STATISTIC_NAMES`, in µs."""
-        if name in PERCENTILES:
-            return percentile(self.ordered_us, PERCENTILES[name])
-        return float({"min_us": np.min, "mean_us": np.mean, "max_us": np.max}[name](self.ordered_us))
-
-
-@dataclass(frozen=True)
 class Point:
     """One configuration on one machine; `failures` are those of all rounds."""
 
     group: Group
     system: str
     sizes: dict[str, Any]
-    rounds: tuple[RoundLatencies, ...]
+    rounds: tuple[Series, ...]
     failures: tuple[Failure | NoTrials, ...] = ()
 
     @property
@@ -165,9 +116,9 @@ class Point:
         return max(values) if name == "max_us" else middle(values)
 
 
-def rounds_of(group: Group) -> tuple[RoundLatencies, ...]:
+def rounds_of(group: Group) -> tuple[Series, ...]:
     """The rounds of a group that have trials after warm-up."""
-    return tuple(RoundLatencies(sample.timed_ns / 1000) for sample in group.samples if len(sample.timed_ns))
+    return tuple(Series(sample.timed_ns) for sample in group.samples if len(sample.timed_ns))
 
 
 def points_of(runs: Any) -> list[Point]:

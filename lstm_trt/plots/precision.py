@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
-from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, PERCENTILES, interval
+from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import scientific
 from lstm_trt.plots import points as data
@@ -97,7 +97,7 @@ def _draw(ax: Axes, point: Point, error: float, look: dict) -> list[float]:
     """The median and its interval in each round; returns the latencies drawn."""
     ends = []
     for each in point.rounds:
-        low, high = interval(each.ordered_us, PERCENTILES["median_us"])
+        low, high = each.interval_us("median_us")
         ends += [each.median_us if low is None else low, each.median_us if high is None else high]
         ax.plot([error, error], ends[-2:], color=look["color"], linewidth=1.3, zorder=2)
     ax.plot([error], [point.statistic("median_us")], **look, linestyle="none", markersize=6, zorder=3)

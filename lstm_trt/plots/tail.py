@@ -17,6 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
 from lstm_trt.analysis.replay import replay_group, waiting_ns
+from lstm_trt.analysis.series import Series
 from lstm_trt.config.configuration import ARRIVALS, WAITS
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import short_number
@@ -186,7 +187,7 @@ def _draw_group(
             ax.axvline(deadline_us / median_us, **{**style.DEADLINE, "color": look["color"]})
     for place, each in enumerate(rounds):
         draw_line(ax, each.latency_us / unit_us, "_" if place else label, look)
-    return [edge / unit_us for each in rounds for edge in (float(each.ordered_us[0]), each.max_us)]
+    return [edge / unit_us for each in rounds for edge in (each.statistic("min_us"), each.max_us)]
 
 
 def _multiples_axis(ax: Axes, drawn: Sequence[float], apart: float) -> None:
@@ -291,8 +292,8 @@ def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict:
     confidence, and its effective sample size widens the band upwards.
     """
     ax, rounds = part.subplots(), data.rounds_of(group)
-    pooled = data.RoundLatencies(np.concatenate([each.latency_us for each in rounds]))
-    n, edges = pooled.n, [float(pooled.ordered_us[0]), pooled.max_us]
+    pooled = Series(np.concatenate([each.latency_ns for each in rounds]))
+    n, edges = pooled.n, [pooled.statistic("min_us"), pooled.max_us]
     confidence = verdict.confidence if verdict else DEFAULT_CONFIDENCE
     effective_share = min(1.0, verdict.effective_n / verdict.n) if verdict else 1.0
     allowed = 1 - verdict.percentile / 100 if verdict else 2.0

@@ -16,10 +16,10 @@ from matplotlib.axes import Axes
 
 from lstm_trt.analysis.outliers import BULK, TAIL
 from lstm_trt.analysis.quantiles import count_outliers, is_outlier
+from lstm_trt.analysis.series import Series
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
-from lstm_trt.plots.points import RoundLatencies
 from lstm_trt.plots.style import Picture, count, multiple, number, percent, whole
 from lstm_trt.store.samples import Group, Latencies
 
@@ -61,9 +61,9 @@ class Calls:
     outliers: int
 
     @property
-    def timed(self) -> RoundLatencies:
+    def timed(self) -> Series:
         """The calls after warm-up, as one round."""
-        return RoundLatencies(self.latency_us[~self.warm])
+        return Series(1e3 * self.latency_us[~self.warm])
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ def _latency_axis(ax: Axes, calls: Calls, deadline_us: float | None) -> None:
     ax.annotate("   ".join(outside), (0.005, 1), (0, 3), size=9, color="0.35", **place)
 
 
-def _histogram(side: Axes, timed: RoundLatencies, ax: Axes) -> None:
+def _histogram(side: Axes, timed: Series, ax: Axes) -> None:
     """Draw a histogram with counts on a log axis, so that single trials are visible."""
     low, high = ax.get_ylim()
     bins = np.geomspace(low, high, 61) if ax.get_yscale() == "log" else np.linspace(low, high, 61)

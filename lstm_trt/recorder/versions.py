@@ -14,15 +14,13 @@ import statistics
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from lstm_trt.analysis.compare import Comparison, check_effect, compare_groups
 from lstm_trt.analysis.pairing import recorded_first
-from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT, ROUNDS, check_confidence, percentile
+from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT, ROUNDS, check_confidence
+from lstm_trt.analysis.series import Series
 from lstm_trt.analysis.text.comparison import comparison_text
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import RuntimeUnavailable, UsageError
@@ -55,16 +53,15 @@ _NUMBERS = ("rounds", "n", "median_us", "p99_us", "max_us", "failure")
 
 def _numbers(group: Group | None) -> dict:
     """`_NUMBERS`: in us, the median over rounds of each round's percentiles, and the overall maximum."""
-    rounds = [np.sort(sample.timed_ns) for sample in (group.samples if group else ()) if len(sample.timed_ns)]
+    rounds = [Series(sample.timed_ns) for sample in (group.samples if group else ()) if len(sample.timed_ns)]
     if not rounds:
         failure = str(group.failure) if group and group.failure else None
         return {**dict.fromkeys(_NUMBERS), "rounds": 0, "n": 0, "failure": failure}
-    median, p99 = (
-        statistics.median_low(percentile(latency_ns, share) for latency_ns in rounds) / 1e3
-        for share in (Fraction(1, 2), Fraction(99, 100))
-    )
-    max_us = max(float(latency_ns[-1]) for latency_ns in rounds) / 1e3
-    return dict(zip(_NUMBERS, (len(rounds), sum(map(len, rounds)), median, p99, max_us, None), strict=True))
+    names = ("median_us", "p99_us")
+    median, p99 = (statistics.median_low(series.statistic(name) for series in rounds) for name in names)
+    max_us = max(series.max_us for series in rounds)
+    n = sum(series.n for series in rounds)
+    return dict(zip(_NUMBERS, (len(rounds), n, median, p99, max_us, None), strict=True))
 
 
 @dataclass(frozen=True)

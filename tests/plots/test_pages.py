@@ -16,13 +16,13 @@ from lstm_trt.analysis.causes import Cause
 from lstm_trt.analysis.deadline import Verdicts, failed, judge
 from lstm_trt.analysis.outliers import OutlierAnswers, causes_text, clusters_line, explain
 from lstm_trt.analysis.quantiles import count_outliers
+from lstm_trt.analysis.series import Series
 from lstm_trt.analysis.text.verdict import sentence
 from lstm_trt.config.configuration import Configuration, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid, LstmShape
 from lstm_trt.plots import page as pages
 from lstm_trt.plots import tail, trials
-from lstm_trt.plots.points import RoundLatencies
 from lstm_trt.plots.style import image_bytes, multiple, percent, sheet
 from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group, Latencies, NoTrials
@@ -206,7 +206,7 @@ def test_a_million_trials_are_thinned_but_no_extreme_is_lost():
     image_bytes(figure)
     assert pooled_line(figure).get_xdata()[-1] == pytest.approx(900)
     outliers = only(lines(figure, label="outside 1.5 × IQR (box plot)")).get_ydata()
-    inside = RoundLatencies(latency / 1000)
+    inside = Series(latency)
     assert len(outliers) == inside.outliers and outliers.max() == pytest.approx(900)
     bulk = only(lines(figure, label="within 1.5 × IQR")).get_ydata()
     kept = inside.latency_us[~inside.is_outlier]

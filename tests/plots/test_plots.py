@@ -21,13 +21,14 @@ from PIL import Image
 from lstm_trt import plots
 from lstm_trt.analysis.quantiles import interval
 from lstm_trt.analysis.scaling import scaling
+from lstm_trt.analysis.series import Series
 from lstm_trt.analysis.summary import summarize
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import Grid, LstmShape
 from lstm_trt.plots import heatmap, style
 from lstm_trt.plots.curve import EACH_ROUND, FLOOR, THICK, THIN
-from lstm_trt.plots.points import RoundLatencies, points_of
+from lstm_trt.plots.points import points_of
 from lstm_trt.plots.style import image_bytes
 from lstm_trt.plots.sweep import _plan
 from lstm_trt.store.runs import Runs, load
@@ -203,8 +204,8 @@ def test_a_round_that_failed_is_marked_beside_those_that_ran():
 
 def test_outliers_are_counted_as_the_founding_document_does():
     body = [10.0, 11, 12, 13, 14]  # quartiles 11 and 13 stay: one outlier is added on either side
-    assert RoundLatencies(np.array(body)).outliers == 0
-    inside, outside = RoundLatencies(np.array([*body, 7.0, 17.0])), RoundLatencies(np.array([*body, 5.9, 18.1]))
+    assert Series(1e3 * np.array(body)).outliers == 0
+    inside, outside = Series(1e3 * np.array([*body, 7.0, 17.0])), Series(1e3 * np.array([*body, 5.9, 18.1]))
     assert inside.quartiles_us == outside.quartiles_us == (10.5, 13.5)  # numpy's linear ones: reach 4.5
     assert inside.outliers == 0 and list(outside.latency_us[outside.is_outlier]) == [5.9, 18.1]
 
