@@ -53,7 +53,7 @@ def main() -> int:
     pin(options)
     inputs, _, _ = make_inputs(shape, 0)
     prepared = runtimes.load("onnxruntime").prepare(Request(shape, options, {INPUT: inputs}, {}, network.path))
-    session, binding = prepared._session, prepared._binding
+    session, binding = prepared._session, prepared._binding({}, {})
     protocol = lab.Protocol(trials=arguments.trials, warmup=10)
     blocks: dict[str, list[np.ndarray]] = {"recorded": [], "bare": []}
     with counters.Watcher(options.cores, "cpu") as watcher:

@@ -242,7 +242,7 @@ def test_the_dry_run_prints_each_row_and_records_nothing(entries, run, tmp_path)
         assert ("cannot be recorded" in line) == (entry.configuration is None)
     here = [entry for entry in entries if entry.configuration is not None]
     assert last.startswith(f"{len(here)} of {len(entries)} rows can be recorded on this machine, in about")
-    assert f"about {schedule.Plan(tuple(here)).total_s / 60:.0f} min" in last
+    assert f"about {schedule.Schedule(tuple(here)).total_s / 60:.0f} min" in last
     status, out, err = run("lstm-literature", "plan", "--dry-run", "--format", "json")
     assert status == 0 and [row["implementation"] for row in json.loads(out)["rows"]] == [
         entry.implementation for entry in entries
