@@ -407,7 +407,7 @@ def gpu_clocks(root: Path) -> Found:
     if not most:
         return None
     meaning = "whether the clock is locked cannot be read; an unlocked one follows load and temperature"
-    return f"{now} of at most {most} MHz", "unknown", meaning, f"sudo nvidia-smi --lock-gpu-clocks={most}"
+    return f"{now} of at most {most} MHz", "unknown", meaning, gpu.lock_advice(most)
 
 
 @check("GPU partition (MIG)", "this GPU has none", checks=GPU_CHECKS)

@@ -18,8 +18,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from lstm_trt import __version__
 from lstm_trt.machine import linux
-from lstm_trt.machine.linux import ROOT, read_int, read_text
+from lstm_trt.machine.linux import ROOT, read_int, read_text, run_command
 
 #: (implementer, part) of Arm cores that have no "model name" in /proc/cpuinfo.
 ARM_CORES = {
@@ -74,7 +75,25 @@ def versions(distributions: Iterable[str] = ()) -> dict[str, str | None]:
     """Python, kernel, C library and the given packages, none of them imported; None if not installed, or not glibc."""
     found: dict[str, str | None] = {"python": platform.python_version(), "kernel": os.uname().release}
     found["libc"] = " ".join(platform.libc_ver()).strip() or None
-    return found | {name: installed_version(name) for name in distributions}
+    found |= {name: installed_version(name) for name in distributions}
+    return found | ({"lstm_trt": found["lstm_trt"] or __version__} if "lstm_trt" in found else {})
+
+
+@lru_cache(maxsize=1)
+def commit() -> str | None:
+    """The commit of the checkout that runs, with `-dirty` if its files were changed; None for an installed package.
+
+    `LSTM_TRT_COMMIT` names it where there is no .git, as in a copy of the tracked files.
+    """
+    root = Path(__file__).parents[2]
+    if named := os.environ.get("LSTM_TRT_COMMIT"):
+        return named
+    if not (root / ".git").exists():
+        return None
+    with suppress(OSError):  # git is not installed
+        command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+        return run_command(command).stdout.strip() or None
+    return None
 
 
 def _caches(core: int, root: Path) -> dict[str, int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -185,15 +185,19 @@ def is_steady(clocks: Sequence[int]) -> bool:
     return max(clocks) - min(clocks) <= CLOCK_CHANGE * max(clocks)
 
 
-def clock_warnings(blocks: Sequence[Mapping]) -> list[str]:
-    """A warning if the SM clock differed between blocks of trials."""
-    clocks = [block["gpu_sm_mhz"] for block in blocks if block.get("gpu_sm_mhz")]
+def clock_warnings(readings: Iterable[Mapping | None]) -> list[str]:
+    """A warning if the SM clock differed between these readings: before, between and after blocks of trials."""
+    clocks = [reading["gpu_sm_mhz"] for reading in readings if reading and reading.get("gpu_sm_mhz")]
     if not clocks or is_steady(clocks):
         return []
-    return [
-        f"the GPU's SM clock changed between {min(clocks)} and {max(clocks)} MHz during the trials: lock it with"
-        f" sudo nvidia-smi --lock-gpu-clocks={max(clocks)}"
-    ]
+    lock = lock_advice(max(clocks))
+    changed = f"the GPU's SM clock changed between {min(clocks)} and {max(clocks)} MHz during the trials"
+    return [f"{changed}: lock it with {lock}" if lock else changed]
+
+
+def lock_advice(clock_mhz: int) -> str:
+    """The command that locks the SM clock; empty if `LSTM_TRT_CLOCKS=fixed` says that locking it is not ours to do."""
+    return "" if os.environ.get("LSTM_TRT_CLOCKS") == "fixed" else f"sudo nvidia-smi --lock-gpu-clocks={clock_mhz}"
 
 
 class Nvml:

@@ -74,7 +74,8 @@ class PreparedRun:
         if self.configuration.options.device != "cpu":
             from lstm_trt.machine.gpu import clock_warnings
 
-            warnings += clock_warnings(trials.blocks)
+            readings = (self.provenance["gpu_before"], *trials.blocks, provenance.get("gpu_after"))
+            warnings += clock_warnings(readings)
         if described.get("graph_fallback"):
             warnings.append(f"the CUDA graph was refused, the engine ran without it: {described['graph_fallback']}")
         clock = self.provenance["clock"]
@@ -139,33 +140,30 @@ def prepared(
         step.reset()
         step.device_times()  # discards the times of the parity gate's steps
         description = facts.describe(options.device)
-        clock = facts.clock_cost()
+        distributions = ("lstm_trt", "numpy", "torch", "onnx", "pyarrow", runtime.DISTRIBUTION)
+        provenance = {
+            "machine": description,
+            "machine_fingerprint": facts.fingerprint(description),
+            "versions": facts.versions(distributions),
+            "commit": facts.commit(),
+            "clock": facts.clock_cost(),
+            "garbage_collector": "frozen and off",
+            "parity": parity,
+            **dict.fromkeys(("device_warm_up", "pilot", "floor_ns", "floor_limited_by", "floor_missing")),
+            **({"costs_s": dict(step.costs)} if step.costs else {}),
+            **preparer.provenance(configuration, reference),
+        }
         # The garbage collector is disabled from here on: a collection can take longer than the loop, so it
         # is done now, as part of preparing, and the loop's own collection finds all objects frozen.
         with quiet_collector(), counters.Watcher(options.cores, options.device) as watcher:
-            device_warm_up = None
-            if options.device != "cpu" and gate.repeatable:
+            if options.device != "cpu" and gate.repeatable:  # last, since a GPU lowers its clocks when it has no work
                 stage("warm-up")
                 highest_mhz = (watcher.gpu_state() or {}).get("max_sm_mhz")
-                device_warm_up = warm_up_device(step, watcher.read, highest_mhz)
-            piloted = pilot(step.step, protocol) if protocol.period_us else None
+                provenance["device_warm_up"] = warm_up_device(step, watcher.read, highest_mhz)
+            provenance["pilot"] = pilot(step.step, protocol) if protocol.period_us else None
             step.reset()
             step.device_times()
-            distributions = ("lstm_trt", "numpy", "torch", "onnx", "pyarrow", runtime.DISTRIBUTION)
-            provenance = {
-                "machine": description,
-                "machine_fingerprint": facts.fingerprint(description),
-                "versions": facts.versions(distributions),
-                "clock": clock,
-                "garbage_collector": "frozen and off",
-                "parity": parity,
-                "device_warm_up": device_warm_up,
-                "pilot": piloted,
-                **dict.fromkeys(("floor_ns", "floor_limited_by", "floor_missing")),
-                "gpu_before": watcher.gpu_state(),
-                **({"costs_s": dict(step.costs)} if step.costs else {}),
-                **preparer.provenance(configuration, reference),
-            }
+            provenance["gpu_before"] = watcher.gpu_state()
             loop = {
                 "threads": options.threads,
                 "read_machine": watcher.read,

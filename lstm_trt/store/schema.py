@@ -253,6 +253,7 @@ PROVENANCE = dict.fromkeys(
             "machine",
             "machine_fingerprint",
             "versions",
+            "commit",
             "clock",
             "garbage_collector",
             "parity",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import lstm_trt
 from lstm_trt.machine import checks as machine_checks
 from lstm_trt.machine import counters, facts, gpu, linux
 from lstm_trt.machine.counters import COUNTERS, LARGEST_TABLE_BYTES, Watcher, difference
@@ -694,3 +696,32 @@ def test_all_checks_work_on_an_empty_machine_and_on_this_one(tmp_path, monkeypat
         raise ValueError("odd file")
 
     assert [(check.name, check.verdict) for check in machine_checks.host_checks()] == [("broken", "unknown")]
+
+
+def test_a_checkout_states_its_version_and_its_commit(tmp_path, monkeypatch):
+    """As where the tracked files were copied: nothing is installed, and there is no .git."""
+    monkeypatch.setattr(facts, "installed_version", lambda name: None)
+    assert facts.versions(["lstm_trt", "numpy"])["lstm_trt"] == lstm_trt.__version__
+    monkeypatch.delenv("LSTM_TRT_COMMIT", raising=False)
+    folder = tmp_path / "lstm_trt" / "machine"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(facts, "__file__", str(folder / "facts.py"))
+
+    def commit() -> str | None:
+        facts.commit.cache_clear()
+        return facts.commit()
+
+    assert commit() is None
+    monkeypatch.setenv("LSTM_TRT_COMMIT", "0123abc")
+    assert commit() == "0123abc"
+    monkeypatch.delenv("LSTM_TRT_COMMIT")
+    if shutil.which("git"):
+        git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+        for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
+            subprocess.run([*git, *words], check=True)
+        found = commit()
+        assert re.fullmatch("[0-9a-f]{40}", found)
+        (folder / "facts.py").write_text("changed")
+        subprocess.run([*git, "add", "."], check=True)
+        assert commit() == f"{found}-dirty"
+    facts.commit.cache_clear()

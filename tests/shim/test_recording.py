@@ -23,6 +23,7 @@ from lstm_trt.machine.gpu import SHIM_NAME, SHIM_VARIABLE
 from lstm_trt.recorder.describe import availability, describe
 from lstm_trt.recorder.pool import WorkerPool, record
 from lstm_trt.recorder.sweep import run_sweep
+from lstm_trt.runtimes.cuda import _cuda
 from lstm_trt.store import folders
 from tests.conftest import ROOT, rest_is_heavy
 from tests.support.own_networks import saved, stream, words
@@ -242,11 +243,29 @@ def test_without_nvml_the_driver_alone_decides(tmp_path, monkeypatch):
     assert recording.provenance["blocks"][0]["gpu_sm_mhz"] is None
 
 
-def test_a_clock_that_moves_is_a_warning():
-    blocks = [{"gpu_sm_mhz": clock} for clock in (1500, 1495, None, 1500)]
-    assert gpu.clock_warnings(blocks) == []
-    (warning,) = gpu.clock_warnings([*blocks, {"gpu_sm_mhz": 1200}])
+def test_a_clock_that_moves_is_a_warning(monkeypatch):
+    monkeypatch.delenv("LSTM_TRT_CLOCKS", raising=False)
+    readings = [None, *({"gpu_sm_mhz": clock} for clock in (1500, 1495, None, 1500))]
+    assert gpu.clock_warnings(readings) == []
+    (warning,) = gpu.clock_warnings([*readings, {"gpu_sm_mhz": 1200}])
     assert "1200" in warning and "--lock-gpu-clocks=1500" in warning
+    monkeypatch.setenv("LSTM_TRT_CLOCKS", "fixed")
+    (warning,) = gpu.clock_warnings([*readings, {"gpu_sm_mhz": 1200}])
+    assert "1200" in warning and "nvidia-smi" not in warning and gpu.lock_advice(1500) == ""
+
+
+def test_the_readings_before_and_after_the_trials_count_too(tmp_path, monkeypatch):
+    """A recording shorter than a block has one reading between its trials, which alone shows no change."""
+    recording = lstm_trt.record(SHAPE, "tensorrt", Protocol(trials=10), out=tmp_path)
+    provenance = recording.provenance
+    assert len(provenance["blocks"]) == 1 and provenance["gpu_before"]["gpu_sm_mhz"]
+    assert provenance["gpu_after"]["gpu_sm_mhz"] and provenance["device_warm_up"]["calls"]
+    moved = {**provenance["gpu_after"], "gpu_sm_mhz": provenance["gpu_before"]["gpu_sm_mhz"] // 2}
+    assert gpu.clock_warnings([provenance["gpu_before"], *provenance["blocks"], moved])
+
+
+def test_the_primary_context_has_its_address_on_both_layers():
+    assert isinstance(_cuda._primary().handle, int) and _cuda._primary().handle
 
 
 @pytest.mark.heavy

@@ -55,10 +55,15 @@ class Device:
 
 class Context:
     def __init__(self, handle: Any, device: Any) -> None:
-        self._handle, self._device = handle, device
+        self._context, self._device = handle, device
+
+    @property
+    def handle(self) -> int:
+        """The address of the context, as PyCUDA has it."""
+        return int(self._context)
 
     def push(self) -> None:
-        _checked("cuCtxPushCurrent", cu.cuCtxPushCurrent(self._handle))
+        _checked("cuCtxPushCurrent", cu.cuCtxPushCurrent(self._context))
 
     @staticmethod
     def pop() -> None:
