@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TEST_PROCESSES ?= 2
 PYTEST = -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 20
 
-.PHONY: help sweep gpu test test-elsewhere test-frameworks types literature lint check-notebooks hook figures lab clean
+.PHONY: help sweep gpu test test-elsewhere test-gpu test-frameworks types literature lint check-notebooks hook figures lab clean
 
 help:
 	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), print the summary, draw its figures"
@@ -30,6 +30,7 @@ help:
 	@echo "make test             run the tests, in 3 minutes on 2 cores"
 	@echo "make test-elsewhere   run the tests that can depend on it as on other processors and for other users, in 2 minutes"
 	@echo "make test-frameworks  run the slow tests and those that need other frameworks, in $(FRAMEWORKS), in 13 minutes"
+	@echo "make test-gpu         run the tests of a GPU; fails where there is none"
 	@echo "make types            check the types of both packages with basedpyright, in a minute"
 	@echo "make literature       record the published benchmarks in that environment, within 45 minutes on 2 cores"
 	@echo "make figures          redraw the figures of the recordings in data/, and the table in docs/literature.md"
@@ -91,6 +92,11 @@ test: $(VENV)/.dev lint
 # The surroundings stand in tests/support/elsewhere.py; ELSEWHERE="one-core spaces" runs some of them.
 test-elsewhere: $(VENV)/.dev
 	$(BIN)/python -m tests.support.elsewhere --seed $(SEED) $(ELSEWHERE)
+
+# Only these files are collected: the others may need packages that a machine with a GPU lacks.
+GPU_TESTS = tests/machine/test_machine.py tests/runtimes/test_tensorrt_runtime.py tests/runtimes/test_torch_runtimes.py
+test-gpu: $(VENV)/.dev
+	$(BIN)/python -m pytest -m gpu --must-pass $(GPU_TESTS)
 
 lint: $(VENV)/.dev check-notebooks
 	$(BIN)/ruff check .

@@ -34,6 +34,13 @@ sys.modules.setdefault("rfc3987_syntax", None)
 def pytest_addoption(parser):
     parser.addoption("--seed", type=int, help="seed of the tests that draw random numbers (default: a new one)")
     parser.addoption("--seeds", type=int, default=1, help="repeat those tests under so many seeds, from --seed on")
+    parser.addoption("--must-pass", action="store_true", help="fail unless a test passed, as where a GPU is expected")
+
+
+def pytest_sessionfinish(session):
+    reporter = session.config.pluginmanager.getplugin("terminalreporter")
+    if session.config.option.must_pass and not (reporter and reporter.stats.get("passed")):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_configure(config):
