@@ -76,6 +76,9 @@ class PreparedRun:
 
             readings = (self.provenance["gpu_before"], *trials.blocks, provenance.get("gpu_after"))
             warnings += clock_warnings(readings)
+            if described.get("lstm_kernel") == "operators":  # newer versions of PyTorch keep bfloat16 from cuDNN
+                count = sum(described["operators"].values())
+                warnings.append(f"PyTorch did not use cuDNN's LSTM: a call was {count} separate operators")
         if described.get("graph_fallback"):
             warnings.append(f"the CUDA graph was refused, the engine ran without it: {described['graph_fallback']}")
         clock = self.provenance["clock"]

@@ -303,6 +303,15 @@ def operators(forward: Callable, *arguments: Any) -> dict[str, int]:
     return dict(counted)
 
 
+#: Operator that is a library's whole LSTM -> the library.
+LSTM_KERNELS = {"aten._cudnn_rnn": "cuDNN", "aten.mkldnn_rnn_layer": "oneDNN"}
+
+
+def lstm_kernel(counted: Mapping[str, int]) -> str:
+    """Whose LSTM ran, from the result of `operators`: "cuDNN", "oneDNN", or "operators" for many small ones."""
+    return next((library for name, library in LSTM_KERNELS.items() if name in counted), "operators")
+
+
 def facts(options: Options) -> dict:
     """This process's current settings: threads, precision, denormals; JSON values."""
     import torch
@@ -359,7 +368,8 @@ class _TorchStep(BufferedStep):
 
     def facts(self) -> dict:
         bound = self._bound.facts() if self._bound else {}
-        return {**facts(self._options), **bound}
+        kernel = {"lstm_kernel": lstm_kernel(bound["operators"])} if "operators" in bound else {}
+        return {**facts(self._options), **bound, **kernel}
 
     def close(self) -> None:
         super().close()
