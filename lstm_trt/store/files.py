@@ -142,9 +142,9 @@ def read_failure(path: Path) -> schema.Failure:
     Raises `StoreError` if it is damaged or not a failure file, `UnknownConfiguration` if a newer version wrote it.
     """
     with file_errors(f"read {path}", kind=StoreError):
-        text = path.read_text()
+        content = path.read_bytes()
     try:
-        described = json.loads(text)
+        described = json.loads(content)
         check_version(described, path)
         return schema.Failure(
             configuration=configuration_of(described["configuration"], path),
