@@ -52,7 +52,7 @@ def main() -> int:
     network = to_onnx.export_network(shape)
     pin(options)
     inputs, _, _ = make_inputs(shape, 0)
-    prepared = runtimes.load("onnxruntime").prepare(Request(shape, options, {INPUT: inputs}, {}, network.path))
+    prepared = runtimes.load_runtime("onnxruntime").prepare(Request(shape, options, {INPUT: inputs}, {}, network.path))
     session, binding = prepared._session, prepared._binding({}, {})
     protocol = lab.Protocol(trials=arguments.trials, warmup=10)
     blocks: dict[str, list[np.ndarray]] = {"recorded": [], "bare": []}

@@ -88,7 +88,7 @@ def coverage(recorded: Iterable) -> Coverage:
     found = [_QUESTIONS]
     for document in published.DOCUMENTS:
         if document != "further":
-            every: Any = published.load(document).itertuples()
+            every: Any = published.read_document(document).itertuples()
             rows = [row for row in every if row.statistic in published.TYPICAL]
             titles = list(dict.fromkeys(map(sides.printed_title, rows)))
             for row in sorted(rows, key=lambda row: titles.index(sides.printed_title(row))):
@@ -136,7 +136,7 @@ def _why_not(workload: LiteratureWorkload, name: str, mode: str) -> str:
         return str(error)
     if refusal:
         return refusal
-    if implementations.load(name).DEVICES[0] == "cuda":
+    if implementations.load_implementation(name).DEVICES[0] == "cuda":
         return "needs an NVIDIA GPU"
     protocol = protocol_of(workload)
     estimate_s = schedule.estimate_s(workload, name, mode, protocol.warmup + protocol.trials)

@@ -59,7 +59,7 @@ def load(
     documents = dict.fromkeys(variant.document for variant in variants)
     printed = pd.concat([published.of(document) for document in documents], ignore_index=True)
     for name in implementations:
-        registered.load(name)  # raises UsageError for an unknown name
+        registered.load_implementation(name)  # raises UsageError for an unknown name
     if record:
         names = implementations or [name for name in registered.names() if availability(name).ready]
         wanted = [

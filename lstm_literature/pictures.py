@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
 from lstm_literature import published, sides
-from lstm_literature.implementations import load, names, title_and_framework
+from lstm_literature.implementations import load_implementation, names, title_and_framework
 from lstm_literature.metrics import COSTS
 from lstm_literature.sides import Side, SideEntry, source_text
 from lstm_literature.workloads import VARIANTS, LiteratureWorkload
@@ -37,7 +37,7 @@ OTHER = "0.55"
 @cache
 def framework_colors() -> dict[str, tuple]:
     """Colour of each framework that has an implementation, the same in all figures."""
-    frameworks = dict.fromkeys(load(name).FRAMEWORK for name in names())
+    frameworks = dict.fromkeys(load_implementation(name).FRAMEWORK for name in names())
     return dict(zip(frameworks, style.kind_colors(len(frameworks)), strict=True))
 
 

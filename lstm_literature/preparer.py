@@ -43,7 +43,7 @@ class LiteraturePreparer(Preparer):
     FRESH_PROCESS = True  # otherwise an earlier workload in the same framework would affect the build costs
 
     def runtime(self, name: str):
-        return implementations.load(name)
+        return implementations.load_implementation(name)
 
     def entries(self) -> dict[str, str]:
         return implementations.entries()
@@ -63,7 +63,7 @@ class LiteraturePreparer(Preparer):
         workload, mode, seed = configuration.workload, configuration.mode, configuration.protocol.seed
         inputs = make_batch(workload, gate_seed).by_name()
         request = Request(workload, Options(device="cpu"), inputs, make_weights(workload, seed), mode=mode)
-        step = implementations.load(REFERENCE).prepare(request)
+        step = implementations.load_implementation(REFERENCE).prepare(request)
         try:
             step.step()
             np.save(reference_path, np.array([step.loss()]) if mode == "training" else step.outputs()["outputs"])
@@ -108,8 +108,8 @@ def availability(name: str, device: str | None = None) -> Availability:
 
 
 def reason(name: str, workload: LiteratureWorkload, mode: str, device: str | None = None) -> str | None:
-    """Why an implementation does not support this; None if it does, ready or not. Raises `UsageError` like `load`."""
-    implementation = implementations.load(name)
+    """Why an implementation does not support this; None if it does, ready or not. Raises `UsageError` for others."""
+    implementation = implementations.load_implementation(name)
     return implementation.supports(workload, mode, device or implementation.DEVICES[0])
 
 
@@ -143,7 +143,7 @@ def interpreters(
     for configuration in configurations:
         groups.setdefault(configuration.runtime, []).append(configuration)
     for name, group in groups.items():
-        interpreter, pins = None, getattr(implementations.load(name), "ENVIRONMENT", ())
+        interpreter, pins = None, getattr(implementations.load_implementation(name), "ENVIRONMENT", ())
         if pins:
             library, version = pins[0].split("==")
             try:
@@ -234,7 +234,7 @@ def listing(names: Iterable[str] = (), more: Iterable[str] = ()) -> Listing:
 
 def _state(name: str) -> Availability:
     try:
-        implementations.load(name)
+        implementations.load_implementation(name)
         return availability(name)
     except UsageError as error:
         return Availability(False, reason=str(error))

@@ -57,13 +57,15 @@ def matches(row: Any, workload: LiteratureWorkload) -> bool:
 
 
 def of(document: str) -> pd.DataFrame:
-    """The rows of one document ("001"), then those of the same authors' further sources ("001-later"); as `load`."""
+    """The rows of one document ("001"), then those of the same authors' further sources ("001-later")."""
     import pandas as pd
 
-    return pd.concat([load(name) for name in DOCUMENTS if name.partition("-")[0] == document], ignore_index=True)
+    return pd.concat(
+        [read_document(name) for name in DOCUMENTS if name.partition("-")[0] == document], ignore_index=True
+    )
 
 
-def load(document: str) -> pd.DataFrame:
+def read_document(document: str) -> pd.DataFrame:
     """One table (`DOCUMENTS`): a row per cell, in its order, as Python values; sizes that are not stated are None.
 
     `value` is None unless `status` is "ok"; otherwise `status` is "failed", "no figure" (a printed dash) or "empty"

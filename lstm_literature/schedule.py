@@ -272,7 +272,7 @@ def batches_of(workload: LiteratureWorkload, name: str, mode: str, seconds: floa
 
 
 def _rates(name: str, mode: str) -> Rates | None:
-    return getattr(implementations.load(name), "RATES", {}).get(mode)
+    return getattr(implementations.load_implementation(name), "RATES", {}).get(mode)
 
 
 def step_ms(workload: LiteratureWorkload, name: str, mode: str) -> Any:

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from lstm_literature import metrics, published
-from lstm_literature.implementations import load, title_and_framework
+from lstm_literature.implementations import load_implementation, title_and_framework
 from lstm_literature.workloads import LiteratureWorkload
 from lstm_trt.config.errors import UsageError
 
@@ -198,7 +198,7 @@ def printed_title(row: Any) -> str:
     """The title of a document's implementation."""
     title = title_of(row.implementation, row.framework)
     if row.table in PRINTED:
-        title = f"{row.framework} {PRINTED[row.table]}, {load(row.implementation).EXECUTION}"
+        title = f"{row.framework} {PRINTED[row.table]}, {load_implementation(row.implementation).EXECUTION}"
     return f"{title}, {row.framework_version}" if row.table in BY_VERSION else title
 
 

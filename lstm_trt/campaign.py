@@ -30,8 +30,8 @@ from lstm_trt.config.workload import Workload
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.recorder import pool
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.sweep import plan, run_sweep
-from lstm_trt.runtimes import load as load_runtime
+from lstm_trt.recorder.sweep import plan_configurations, run_sweep
+from lstm_trt.runtimes import load_runtime
 from lstm_trt.store import folders
 from lstm_trt.store.folders import find_folder, project_folder
 from lstm_trt.store.runs import Runs, as_runs, load
@@ -179,7 +179,9 @@ def load_or_record(
     shapes = list(dict.fromkeys([*shapes, *workloads]))
     wanted = [options] if isinstance(options, Options) else list(options or ())
     if record:
-        configurations, skipped = plan(shapes, runtimes, protocols or [Protocol()], wanted or [Options()], mode)
+        configurations, skipped = plan_configurations(
+            shapes, runtimes, protocols or [Protocol()], wanted or [Options()], mode
+        )
         how = {"rounds": rounds, "control": control, "show_progress": show_progress}
         return record_missing(configurations, out, **how, warnings=skipped)
     runs = load([find_folder(path) for path in sources], **{name: value for name, value in table.items() if value})

@@ -213,7 +213,7 @@ def table(name: str) -> dict[str, str]:
     return {**builtin, **(_offered(group) if "." in group else {}), **added.get(name, {}), **builtin}
 
 
-def load(name: str, key: str) -> Any:
+def load_entry(name: str, key: str) -> Any:
     """Import the object that the table `name` has at `key`; raises as `load_from`."""
     builtin = globals()[name]
     return load_from(builtin if key in builtin else table(name), key)

@@ -186,14 +186,14 @@ def kinks_table(statement: Statement, column: str):
 
 
 def not_carried_out(statement: Statement) -> None:
-    (row,) = (row for row in published.load("004").itertuples() if row.status == "failed")
+    (row,) = (row for row in published.read_document("004").itertuples() if row.status == "failed")
     assert (row.workload, row.reason) == ("speech-ctc-long", "not carried out")
     assert statement.quote.endswith(f"CTC on PyTorch {row.framework_version}")
 
 
 def one_call_is_fastest(statement: Statement) -> None:
     times = {}
-    for row in published.load("004-times").itertuples():
+    for row in published.read_document("004-times").itertuples():
         if row.statistic == "mean" and row.device == "gpu":
             times.setdefault((row.workload, row.framework_version), {})[row.implementation] = row.value
     found = [values for values in times.values() if len(values) == 3]

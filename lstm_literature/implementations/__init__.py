@@ -287,7 +287,7 @@ def entries() -> dict[str, str]:
     return {**IMPLEMENTATIONS, **registry.table("lstm_trt.implementations"), **IMPLEMENTATIONS}
 
 
-def load(name: str) -> Any:
+def load_implementation(name: str) -> Any:
     """The implementation with this name; raises `UsageError` if it is unknown or lacks a required attribute."""
     return runtimes.load_from(entries(), name, CONTRACT, "implementation")
 
@@ -295,7 +295,7 @@ def load(name: str) -> Any:
 def title_and_framework(name: str) -> tuple[str, str]:
     """Title and framework of an implementation, for figures; (`name`, "") if it cannot be loaded."""
     try:
-        implementation = load(name)
+        implementation = load_implementation(name)
     except UsageError:
         return name, ""
     return implementation.TITLE, implementation.FRAMEWORK

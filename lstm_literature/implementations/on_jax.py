@@ -21,7 +21,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.machine.facts import installed_version
 
 
-def load(threads: int) -> ModuleType:
+def load_jax(threads: int) -> ModuleType:
     """JAX on the CPU, with `threads` threads for operators.
 
     Raises `UsageError` if JAX already runs with another number of threads in this process.
@@ -52,7 +52,7 @@ class JaxStep(FunctionalStep):
     """Functions that XLA compiled for the shapes of the batch."""
 
     def _load(self) -> None:
-        jax = self._jax = load(self._options.threads)
+        jax = self._jax = load_jax(self._options.threads)
         self.arrays, self.sigmoid, self.log_softmax = jax.numpy, jax.nn.sigmoid, jax.nn.log_softmax
         self._facts = {name: installed_version(name) for name in ("jax", "jaxlib")}
         self._facts |= {"threads": _started(jax), "backend": jax.default_backend()}

@@ -77,7 +77,7 @@ class KerasStep(FrameworkStep):
         super().__init__(implementation, request)
         os.environ["KERAS_TORCH_DEVICE"] = self._options.device
         if implementation.backend == "jax":
-            on_jax.load(self._options.threads)
+            on_jax.load_jax(self._options.threads)
         self._keras, workload = load_keras(implementation.backend), self._workload
         if implementation.backend == "torch":
             _torch.configure(self._options)

@@ -140,7 +140,7 @@ def load_keras(backend: str) -> ModuleType:
     return keras
 
 
-def load(options: Options) -> tuple[ModuleType, ModuleType]:
+def load_tensorflow(options: Options) -> tuple[ModuleType, ModuleType]:
     """TensorFlow and Keras, with as many threads within an operator and parallel operators as `options` has.
 
     On the CPU, GPUs are hidden. On "cuda", float32 is computed without TF32, which TensorFlow uses by default. Raises
@@ -242,7 +242,7 @@ class _TensorFlowStep(FrameworkStep):
 
     def __init__(self, implementation: TensorFlow, request: Request, batch: Batch) -> None:
         super().__init__(implementation, request)
-        self._tf, self._keras = load(self._options)
+        self._tf, self._keras = load_tensorflow(self._options)
         with timed(self.costs, "build_s"):
             self._network: Any = STYLES[implementation.STYLE](self._tf, self._keras, self._workload)
             self._batch_major = self._network.batch_major

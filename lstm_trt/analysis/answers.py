@@ -45,7 +45,7 @@ class Answers(Sequence):
         return zip(self.runs, self.answers, strict=True)
 
     def __str__(self) -> str:
-        return registry.load("TEXTS", type(self).__name__).text(self)
+        return registry.load_entry("TEXTS", type(self).__name__).text(self)
 
     def texts(self, text: Callable[[Any, str], str]) -> list[str]:
         """For each configuration `text(answer, name)`, or the reason of its failure."""

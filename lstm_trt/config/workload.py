@@ -218,7 +218,7 @@ def workload_from_dict(plain: Mapping[str, Any]) -> Workload:
     """
     kind = plain.get("kind", "stacked-lstm")
     try:
-        found = registry.load("WORKLOADS", kind) if isinstance(kind, str) and "." not in kind else None
+        found = registry.load_entry("WORKLOADS", kind) if isinstance(kind, str) and "." not in kind else None
     except KeyError:
         found = None
     except (ImportError, AttributeError) as error:

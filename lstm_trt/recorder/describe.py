@@ -28,7 +28,7 @@ def describe(
     Defaults: for `runtime`, that of the workload's kind, "onnxruntime" for networks; for `options` without device or
     cores, the runtime's first device and free cores; for `mode`, the workload's first. Raises `UsageError` for unknown
     names, unsupported precision, device or mode, or more threads than cores; `RuntimeUnavailable` if the runtime cannot
-    run. A workload that the runtime does not support is not detected here; recording it gives a failure row.
+    run. A workload or a GPU that the runtime does not support is no error here; recording it gives a failure row.
     """
     preparer = preparer_of(workload)
     mode = mode or workload.modes[0]
@@ -44,7 +44,9 @@ def describe(
     check_options(runtime, module, options)
     if mode == "stream" and mode not in getattr(module, "MODES", ()):
         raise UsageError(f"{runtime} has no mode stream")
-    state = availability(preparer, runtime, device).require(runtime)
+    state = availability(preparer, runtime, device)
+    if state.device_name is None:
+        state.require(runtime)
     return Configuration(
         workload=workload,
         runtime=runtime,

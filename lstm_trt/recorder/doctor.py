@@ -101,7 +101,7 @@ def availability_of(runtime: Any, device: str) -> Availability:
 def rows_of(name: str) -> list[RuntimeRow]:
     """One row per device of a runtime; a runtime that raises an error gets a row too."""
     try:
-        runtime = runtimes.load(name)
+        runtime = runtimes.load_runtime(name)
     except (Exception, SystemExit) as error:
         return [RuntimeRow(name, None, **asdict(broken(error)))]
     return [RuntimeRow(name, device, **asdict(availability_of(runtime, device))) for device in runtime.DEVICES]
@@ -111,14 +111,14 @@ def _preparers() -> Iterator[Preparer]:
     """Those of all workload kinds that can be loaded."""
     for kind in registry.table("PREPARERS"):
         with suppress(Exception, SystemExit):  # of another package
-            yield registry.load("PREPARERS", kind)
+            yield registry.load_entry("PREPARERS", kind)
 
 
 def _distributions(names: Iterable[str]) -> list[str]:
     found: dict[str, None] = dict.fromkeys(PACKAGES)
     for name in names:
         with suppress(Exception, SystemExit):  # already reported in its row
-            found[runtimes.load(name).DISTRIBUTION] = None
+            found[runtimes.load_runtime(name).DISTRIBUTION] = None
     found.pop("lstm_trt", None)  # its version is known, installed or not
     return list(found)
 

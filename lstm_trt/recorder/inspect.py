@@ -114,7 +114,7 @@ def _answer(
     who = (row.runtime, row.device, row.version)
     if row.device is None:  # the module cannot be imported
         return RuntimeAnswer(*who, NOT_READY, row.reason)
-    module = runtimes.load(row.runtime)
+    module = runtimes.load_runtime(row.runtime)
     if not getattr(module, "NEEDS_ONNX", False):
         return RuntimeAnswer(*who, NO_ONNX)
     rules = getattr(module, "ONNX_RULES", None)
@@ -135,7 +135,7 @@ def _attempt(
     who = (row.runtime, row.device, row.version)
     refused = []
     for mode in network.modes:
-        if mode in getattr(runtimes.load(row.runtime), "MODES", ("forward",)):
+        if mode in getattr(runtimes.load_runtime(row.runtime), "MODES", ("forward",)):
             configuration = describe(network, row.runtime, _ONCE, Options(device=row.device or "cpu"), mode)
             outcome = pool.record_configuration(configuration, 0, folder, listener)
             if not outcome.failure:

@@ -43,7 +43,7 @@ def check_parity(step: PreparedStep, configuration: Configuration, gate: Gate) -
     result |= {"reference": gate.reference, "reference_checked_by": gate.checked_by}
     step.reset()
     every: list[dict[str, np.ndarray]] = []
-    for inputs in gate.questions:
+    for inputs in gate.inputs:
         step.load_inputs(inputs)
         step.step()
         if gate.every:
@@ -85,7 +85,7 @@ def nan_reaches_output(step: PreparedStep, gate: Gate) -> bool | None:
     calls are not repeatable, without such an input, and if the call fails. Carried state is reset before and after;
     the buffers contain the NaN until other inputs are loaded.
     """
-    inputs = gate.questions[-1] if gate.questions else {}
+    inputs = gate.inputs[-1] if gate.inputs else {}
     name = next((name for name, array in inputs.items() if array.size and array.dtype.kind == "f"), None)
     if name is None or not gate.repeatable:
         return None

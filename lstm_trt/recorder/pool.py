@@ -1,11 +1,11 @@
 """The processes that prepare and record, seen from the parent.
 
 A `WorkerPool` has one preparing process, which exports networks and computes the reference
-outputs, and one worker per runtime and options, pinned before the runtime is imported. Within
-a pool nothing is prepared while trials are timed; the next reference is made while a recording
-is stored. Pools take turns on the cores that they time (`store.locks.timing_lock`); meanwhile
-they prepare on other cores. If a process is lost, only the configuration in progress fails
-(`process.py`).
+outputs, and one worker per runtime and options, pinned before the runtime is imported; on a
+GPU one per runtime, for all precisions. Within a pool nothing is prepared while trials are
+timed; the next reference is made while a recording is stored. Pools take turns on the cores
+that they time (`store.locks.timing_lock`); meanwhile they prepare on other cores. If a process
+is lost, only the configuration in progress fails (`process.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol
@@ -125,13 +125,15 @@ class WorkerPool:
 
     def _worker(self, configuration: Configuration) -> Process:
         interpreter, options = self._interpreters.get(configuration.id), configuration.options
+        if options.device != "cpu":  # a process takes seconds and half a GB there, and these are no settings of it
+            options = replace(options, precision=Options.precision, graph=False, device_clocks=Options.device_clocks)
         key = (configuration.runtime, options, options.device_index, interpreter)
         worker = self._workers.get(key)
         if worker is None or not worker.alive:
             if options.device != "cpu":
                 self._leave_device(options)
             name = f"{configuration.runtime}-{len(self._workers)}"
-            worker = self._workers[key] = Process(configuration.options, Path(self._logs.name), name, interpreter)
+            worker = self._workers[key] = Process(options, Path(self._logs.name), name, interpreter)
         return worker
 
     def _leave_device(self, options: Options) -> None:

@@ -136,7 +136,7 @@ def prepared(
         gate = preparer.gate(configuration, reference)
         parity = check_parity(step, configuration, gate)
         parity["nan_reaches_output"] = nan_reaches_output(step, gate)
-        gate = replace(gate, questions=(), expected=None, rounded=None)  # frees their arrays before the trials
+        gate = replace(gate, inputs=(), expected=None, rounded=None)  # frees their arrays before the trials
         if options.device != "cpu":
             pin(options)
         step.load_inputs(request.inputs)

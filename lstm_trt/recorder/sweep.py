@@ -378,13 +378,13 @@ def sweep(
     warning in the report. A runtime None is the default of the workload's kind, as in `describe`.
 
     `how` is passed to `run_sweep`: `rounds`, `control`, `time_limit_s`, `memory_limit` (bytes), `retry_failed`,
-    `wait`, `show_progress` and `seed` (of the order). Raises what `plan` and `run_sweep` raise.
+    `wait`, `show_progress` and `seed` (of the order). Raises what `plan_configurations` and `run_sweep` raise.
     """
-    wanted, skipped = plan(workloads, runtimes, protocol, options, mode)
+    wanted, skipped = plan_configurations(workloads, runtimes, protocol, options, mode)
     return run_sweep(wanted, out, warnings=skipped, **how)
 
 
-def plan(
+def plan_configurations(
     workloads: Iterable[Workload],
     runtimes: Iterable[str | None],
     protocol: Protocol | Sequence[Protocol] | None = None,

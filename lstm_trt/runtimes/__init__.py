@@ -35,7 +35,7 @@ from lstm_trt.config.errors import UsageError
 CONTRACT = ("NAME", "DISTRIBUTION", "DEVICES", "PRECISIONS", "availability", "prepare")
 
 
-def load(name: str) -> Any:
+def load_runtime(name: str) -> Any:
     """The runtime with this name; raises `UsageError` as `load_from`."""
     entries = registry.RUNTIMES if name in registry.RUNTIMES else registry.table("RUNTIMES")
     return load_from(entries, name)

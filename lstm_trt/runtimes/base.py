@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Availability:
-    """Whether a runtime can run on a device of this machine; `remedy` is a command or instruction to make it ready."""
+    """Whether a runtime can run on a device of this machine; `remedy` is a command or instruction to make it ready.
+
+    One that is not ready has a `device_name` if it is installed and this device is what it does not support.
+    """
 
     ready: bool
     version: str | None = None
@@ -240,7 +243,7 @@ class Gate:
     nothing but carried state, so that further calls may come before the trials.
     """
 
-    questions: tuple[Mapping[str, np.ndarray], ...]
+    inputs: tuple[Mapping[str, np.ndarray], ...]
     expected: Mapping[str, np.ndarray] | None
     seed: int
     reference: str | None = "PyTorch in float32"
@@ -295,7 +298,7 @@ class Preparer(ABC):
 
     def runtime(self, name: str):
         """A runtime of this kind; raises `UsageError` for an unknown one."""
-        return runtimes.load(name)
+        return runtimes.load_runtime(name)
 
     def entries(self) -> Mapping[str, str]:
         """Name -> module or object of all runtimes of this kind."""
@@ -355,6 +358,6 @@ class Preparer(ABC):
 def preparer_of(workload: Workload) -> Preparer:
     """The preparer of a workload kind; raises `UsageError` if there is none."""
     try:
-        return registry.load("PREPARERS", workload.KIND)
+        return registry.load_entry("PREPARERS", workload.KIND)
     except (KeyError, ImportError, AttributeError) as error:
         raise UsageError(f"cannot record workloads of kind {workload.KIND!r}: {error}") from None

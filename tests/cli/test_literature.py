@@ -193,7 +193,7 @@ def entries():
 
 
 def on_a_cpu(entries):
-    return [entry for entry in entries if implementations.load(entry.implementation).DEVICES[0] == "cpu"]
+    return [entry for entry in entries if implementations.load_implementation(entry.implementation).DEVICES[0] == "cpu"]
 
 
 def test_the_whole_set_takes_less_than_45_minutes(entries):

@@ -80,7 +80,7 @@ def test_facts_costs_and_errors():
     assert set(task.costs) == {"build_s", "first_call_s"} <= set(COSTS)
     assert all(seconds > 0 for seconds in task.costs.values())
     facts = json.loads(json.dumps(task.facts()))
-    assert facts["keras"] == implementations.load(NAME).availability().version
+    assert facts["keras"] == implementations.load_implementation(NAME).availability().version
     assert facts[NAME.removeprefix("keras-")] and facts["device"] == "cpu"
     task._model.train_on_batch = lambda *_: 1 / 0
     with pytest.raises(RunFailed, match="division by zero"):

@@ -32,7 +32,7 @@ from tests.support.framework_checks import (
 NAMES = ("jax-scan", "pytensor-scan")
 
 for _name in NAMES:
-    if not (_state := implementations.load(_name).availability()).ready:
+    if not (_state := implementations.load_implementation(_name).availability()).ready:
         pytest.skip(f"needs the extra frameworks: {_state.reason}", allow_module_level=True)
 
 
@@ -100,7 +100,7 @@ def test_facts_costs_and_errors(name):
     assert task.costs["build_s"] > task.costs["first_call_s"], "the first call compiles nothing"
     facts = json.loads(json.dumps(task.facts()))
     assert facts["threads"] == 1
-    assert facts[name.split("-")[0]] == implementations.load(name).availability().version
+    assert facts[name.split("-")[0]] == implementations.load_implementation(name).availability().version
     task._call = lambda: 1 / 0
     with pytest.raises(RunFailed, match="division by zero"):
         task.step()
@@ -119,7 +119,7 @@ from lstm_literature.data import make_batch, make_weights
 from lstm_literature.workloads import WORKLOADS
 from lstm_trt.config.configuration import Options
 from lstm_trt.runtimes.base import Request
-implementation = implementations.load("NAME")
+implementation = implementations.load_implementation("NAME")
 assert implementation.availability().ready
 assert not {"jax", "pytensor", "numba", "optax"} & set(sys.modules), "availability imports nothing"
 workload = WORKLOADS["layer"]

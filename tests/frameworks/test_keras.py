@@ -17,7 +17,7 @@ NAMES = ("keras-jax", "keras-torch")
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_agrees_with_pytorch(name):
-    state = implementations.load(name).availability()
+    state = implementations.load_implementation(name).availability()
     if not state.ready:
         pytest.skip(f"needs the extra frameworks: {state.reason}")
     checks = Path(__file__).with_name("keras_checks.py")
@@ -33,11 +33,11 @@ def test_what_is_supported():
 
 def test_availability_imports_nothing_and_names_what_is_missing(monkeypatch):
     script = "import sys; from lstm_literature import implementations as i\n"
-    script += "for n in ('keras-jax', 'keras-torch'): i.load(n).availability()\n"
+    script += "for n in ('keras-jax', 'keras-torch'): i.load_implementation(n).availability()\n"
     script += "assert not {'keras', 'jax', 'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=900)
     for name in NAMES:
-        implementation = implementations.load(name)
+        implementation = implementations.load_implementation(name)
         missing = implementation.backend
         monkeypatch.setattr(
             "lstm_literature.implementations.is_installed",

@@ -29,7 +29,7 @@ from tests.support.framework_checks import (
 )
 
 NAME = "mxnet-one-call"
-IMPLEMENTATION = implementations.load(NAME)
+IMPLEMENTATION = implementations.load_implementation(NAME)
 
 pytestmark = pytest.mark.heavy  # makes an environment
 
@@ -52,7 +52,8 @@ found = {{}}
 for name, mode, plain in json.load(sys.stdin):
     workload = LiteratureWorkload.from_dict(plain)
     inputs, weights = make_batch(workload, 12).by_name(), make_weights(workload, 11)
-    task = implementations.load("{NAME}").prepare(Request(workload, Options(), inputs, weights, mode=mode))
+    implementation = implementations.load_implementation("{NAME}")
+    task = implementation.prepare(Request(workload, Options(), inputs, weights, mode=mode))
     if mode == "forward":
         for seed in (12, 99):
             task.load_inputs(make_batch(workload, seed).by_name())

@@ -38,7 +38,7 @@ NAMES = tuple(name for name in implementations.IMPLEMENTATIONS if name.startswit
 TWO_BIASES = ("tensorflow-basic-eager", "tensorflow-basic-graph", "tensorflow-while-graph", "tensorflow-xla")
 KERAS = tuple(name for name in NAMES if name not in TWO_BIASES)
 
-_STATE = implementations.load(NAMES[0]).availability()
+_STATE = implementations.load_implementation(NAMES[0]).availability()
 if not _STATE.ready:
     pytest.skip(f"needs the extra frameworks: {_STATE.reason}", allow_module_level=True)
 
@@ -79,7 +79,7 @@ def test_updates_agree_with_pytorch_for_tiny_gradients_and_for_slices(name):
     """Gradients close to epsilon show where it is added; rows are read twice, once or not at all."""
     import torch
 
-    tf, keras = tensorflow_implementations.load(Options(device="cpu"))
+    tf, keras = tensorflow_implementations.load_tensorflow(Options(device="cpu"))
     start = np.ones((4, 2), np.float32)
     scale = np.float32([[1, 1e-2], [1e-6, 1e-7], [1e-8, 1e-9], [1, 1]])
     ours, theirs = keras.Variable(start), torch.nn.Parameter(torch.from_numpy(start.copy()))
@@ -167,7 +167,7 @@ def test_what_is_supported():
     unrolled = ("tensorflow-basic-graph", "tensorflow-static-graph")
     long = ("speech-bidirectional-ce-long", "speech-ctc-long")
     assert refused == {(name, workload, "training") for name in unrolled for workload in long}
-    basic, full = implementations.load(unrolled[0]), WORKLOADS[long[0]]
+    basic, full = implementations.load_implementation(unrolled[0]), WORKLOADS[long[0]]
     assert "8000 cells" in basic.supports(full, "training")
     assert "training" in basic.supports(full, "forward")
     small = full.scaled("1/100")
@@ -199,17 +199,17 @@ def test_gpus_are_hidden_on_the_cpu_only(monkeypatch):
     monkeypatch.setattr(tf.config, "set_visible_devices", lambda devices, kind: hidden.append((devices, kind)))
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: visible)
     monkeypatch.setattr(tf.config.experimental, "enable_tensor_float_32_execution", tf32.append)
-    tensorflow_implementations.load(Options(device="cuda"))
+    tensorflow_implementations.load_tensorflow(Options(device="cuda"))
     assert (hidden, tf32) == ([], [False])
-    tensorflow_implementations.load(Options(device="cpu"))
+    tensorflow_implementations.load_tensorflow(Options(device="cpu"))
     assert hidden == [([], "GPU")]
     visible.clear()
     with pytest.raises(RuntimeUnavailable, match="and-cuda"):
-        tensorflow_implementations.load(Options(device="cuda"))
+        tensorflow_implementations.load_tensorflow(Options(device="cuda"))
 
 
 def test_names_and_titles_are_unique():
-    found = [implementations.load(name) for name in NAMES]
+    found = [implementations.load_implementation(name) for name in NAMES]
     assert [implementation.NAME for implementation in found] == list(NAMES)
     assert len({implementation.TITLE for implementation in found}) == len(NAMES)
     assert all(item.EXTRA == "frameworks" and item.availability().version for item in found)
@@ -222,7 +222,7 @@ from lstm_literature.data import make_batch, make_weights
 from lstm_literature.workloads import WORKLOADS
 from lstm_trt.config.configuration import Options
 from lstm_trt.runtimes.base import Request
-implementation = implementations.load("tensorflow-xla")
+implementation = implementations.load_implementation("tensorflow-xla")
 assert implementation.availability().ready
 assert not {"tensorflow", "keras"} & set(sys.modules), "availability imports nothing"
 workload = WORKLOADS["layer"]

@@ -23,9 +23,9 @@ from lstm_trt.config.format import duration, milliseconds
 from lstm_trt.runtimes.base import PreparedStep, Request
 from lstm_trt.store import cache
 
-UNTUNED = implementations.load("tvm-untuned")
+UNTUNED = implementations.load_implementation("tvm-untuned")
 #: As `tvm-tuned`, but with the fewest trials that include every operator.
-TUNED = replace(implementations.load("tvm-tuned"), trials=8)
+TUNED = replace(implementations.load_implementation("tvm-tuned"), trials=8)
 BOTH = pytest.mark.parametrize("implementation", (UNTUNED, TUNED), ids=lambda found: found.NAME)
 BOUND = 1e-5
 
@@ -217,7 +217,7 @@ from lstm_trt.runtimes.base import Request
 workload = WORKLOADS["cell"].scaled("1/32")
 import os
 before = os.sched_getaffinity(0)
-step = implementations.load("tvm-untuned").prepare(
+step = implementations.load_implementation("tvm-untuned").prepare(
     Request(workload, Options(threads=2), make_batch(workload, 1).by_name(), make_weights(workload, 1)))
 step.step()
 assert os.sched_getaffinity(0) == before
@@ -276,7 +276,7 @@ def test_what_is_supported():
     """What is refused would take longer than the limit, by the implementation's own rates, and the reason says so."""
     variants = [found for name in ("cell", "layer", "stack") for found in VARIANTS[name]]
     limit_s, steps, refused = literature_implementations_tvm.LIMIT_S, literature_implementations_tvm.STEPS, {}
-    for implementation in (UNTUNED, implementations.load("tvm-tuned")):
+    for implementation in (UNTUNED, implementations.load_implementation("tvm-tuned")):
         rates = implementation.RATES["forward"]
         for workload in variants:
             reason, step_ms = implementation.supports(workload, "forward"), rates.step_ms(workload)
@@ -291,7 +291,7 @@ def test_what_is_supported():
                 assert "cell, layer and stack" in implementation.supports(workload, "forward")
     assert refused == {"tvm-untuned": ["layer-128x128x512", "layer-128x128x1024"]}
     assert (UNTUNED.NAME, TUNED.NAME) == ("tvm-untuned", "tvm-tuned")
-    tuned = implementations.load("tvm-tuned")
+    tuned = implementations.load_implementation("tvm-tuned")
     assert tuned.trials == 200 and "200 trials" in tuned.TITLE and "untuned" in UNTUNED.TITLE
 
 
@@ -319,5 +319,6 @@ def test_incompatible_versions_are_rejected(monkeypatch):
 @pytest.mark.heavy
 def test_importing_it_does_not_import_tvm():
     script = "import sys; from lstm_literature import implementations as i\n"
-    script += "for n in ('tvm-tuned', 'tvm-untuned'): i.load(n).availability()\nassert 'tvm' not in sys.modules"
+    script += "for n in ('tvm-tuned', 'tvm-untuned'): i.load_implementation(n).availability()\n"
+    script += "assert 'tvm' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=900)

@@ -23,7 +23,7 @@ def test_every_published_time_has_a_row():
     rows = coverage([])
     found = Counter((item.document, item.printed, item.published) for item in rows)
     for document in ("000", "001", "001-later", "002", "004", "004-times"):
-        cells = [cell for cell in published.load(document).itertuples() if cell.statistic in published.TYPICAL]
+        cells = [cell for cell in published.read_document(document).itertuples() if cell.statistic in published.TYPICAL]
         own = {key: count for key, count in found.items() if key[0] == document}
         assert sum(own.values()) >= len(cells) and {value for _, _, value in own} == {cell.value for cell in cells}
     assert found["003", "no times", None] == 1 and not any(key[0] == "further" for key in found)

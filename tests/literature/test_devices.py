@@ -36,7 +36,7 @@ def test_tensorflow_on_a_gpu(monkeypatch, installed, gpu, reason):
         monkeypatch.setattr(module, "installed_version", installed.get)
     monkeypatch.setattr(implementations, "is_installed", lambda package: True)
     monkeypatch.setattr(base, "gpu_name", lambda: gpu)
-    implementation = implementations.load("tensorflow-xla")
+    implementation = implementations.load_implementation("tensorflow-xla")
     assert implementation.availability("cpu").ready
     state = implementation.availability("cuda")
     assert state.ready == (reason is None) and state.version == "2.21"
@@ -56,7 +56,7 @@ def test_onnx_runtime_on_cuda_loads_its_libraries_before_the_session(monkeypatch
     monkeypatch.setattr(onnxruntime, "availability", lambda device: Availability(True))
     monkeypatch.setattr(onnxruntime, "load_libraries", lambda options: done.append(options.device))
     monkeypatch.setattr(onnxruntime, "bound_session", session)
-    implementation = implementations.load("onnxruntime")
+    implementation = implementations.load_implementation("onnxruntime")
     assert implementation.DEVICES == ("cpu", "cuda")
     step = implementation.prepare(request("cuda"))
     assert done == ["cuda", ("cuda", True)] and "export_s" in step.costs
@@ -70,12 +70,12 @@ def test_onnx_runtime_without_the_provider_or_without_a_gpu_says_so(monkeypatch)
     monkeypatch.setattr(ort, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     for name, ready in ((None, False), ("NVIDIA X", True)):
         monkeypatch.setattr(base, "gpu_name", lambda name=name: name)
-        state = implementations.load("onnxruntime").availability("cuda")
+        state = implementations.load_implementation("onnxruntime").availability("cuda")
         assert (state.ready, state.device_name) == (ready, name) and bool(state.remedy) != ready
 
 
 def test_on_a_gpu_tvm_is_limited_by_building_only():
-    untuned, slow = implementations.load("tvm-untuned"), VARIANTS["layer"][18]
+    untuned, slow = implementations.load_implementation("tvm-untuned"), VARIANTS["layer"][18]
     assert slow.hidden == 1024 and untuned.DEVICES == ("cpu", "cuda")
     assert untuned.supports(slow, "forward", "cpu") and untuned.supports(slow, "forward", "cuda") is None
 
@@ -86,7 +86,9 @@ def test_doctor_says_which_devices_an_implementation_can_use(monkeypatch):
         "cuda": Availability(False, "1.0", reason="planted: built without CUDA", remedy="pip install planted"),
     }
     for name in ("tensorflow-xla", "onnxruntime"):
-        monkeypatch.setattr(type(implementations.load(name)), "availability", lambda self, device="cpu": found[device])
+        monkeypatch.setattr(
+            type(implementations.load_implementation(name)), "availability", lambda self, device="cpu": found[device]
+        )
     rows = {name: states.row_of(name) for name in ("tensorflow-xla", "onnxruntime")}
     assert rows["onnxruntime"].ready and rows["onnxruntime"].devices == found
     versions, machine = {"lstm_trt": "0", "python": "3", "kernel": "6"}, doctor.facts.describe("cpu")

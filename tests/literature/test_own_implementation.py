@@ -53,7 +53,7 @@ def test_an_implementation_that_cannot_be_loaded_is_not_ready():
 def test_it_is_drawn(given):
     name, _ = given
     title = title_of(name, "")
-    assert title == implementations.load(name).TITLE
+    assert title == implementations.load_implementation(name).TITLE
     side = Side(
         "today", "a CPU", "batch 1", (SideEntry(name, title, 0.5, "ok"), SideEntry("onnxruntime", "ONNX", 1.0, "ok"))
     )

@@ -206,7 +206,7 @@ def test_wrong_arguments_are_rejected():
 
 
 def test_a_missing_framework_is_reported_with_its_extra():
-    if implementations.load("tensorflow-xla").availability().ready:
+    if implementations.load_implementation("tensorflow-xla").availability().ready:
         pytest.skip("TensorFlow is installed")
     with pytest.raises(RuntimeUnavailable, match="frameworks"):
         describe_benchmark("cell", "tensorflow-xla")
@@ -470,7 +470,9 @@ def test_every_implementation_starts_from_the_given_weights(folder):
     weights, batch = make_weights(TEXT, 0), make_batch(TEXT, 1)
     losses = []
     for name in ("pytorch-one-call-eager", "pytorch-basic-eager"):
-        step = implementations.load(name).prepare(Request(TEXT, Options(), batch.by_name(), weights, mode="training"))
+        step = implementations.load_implementation(name).prepare(
+            Request(TEXT, Options(), batch.by_name(), weights, mode="training")
+        )
         step.step()
         losses.append(step.loss())
         step.close()

@@ -104,7 +104,7 @@ KEYWORDS = {
     "corrected": (False, True),
 }
 
-COLUMNS = tuple(published.load("000").columns.drop("seconds"))
+COLUMNS = tuple(published.read_document("000").columns.drop("seconds"))
 
 #: SHA-256 of what each cell is and holds, taken when every cell was compared with its document.
 #: It finds two figures that changed places, which no sum does. After a wanted change, compare again.
@@ -176,7 +176,9 @@ SPOTS = [
 
 @pytest.fixture(scope="module")
 def rows() -> tuple:
-    return tuple(row for document in published.DOCUMENTS for row in published.load(document).itertuples(index=False))
+    return tuple(
+        row for document in published.DOCUMENTS for row in published.read_document(document).itertuples(index=False)
+    )
 
 
 def select(rows, **columns) -> list:
@@ -219,7 +221,7 @@ def test_every_table_has_all_its_cells(rows):
 
 @pytest.mark.parametrize("document", DIGESTS)
 def test_no_figure_changed(document):
-    assert digest(list(published.load(document).itertuples())) == DIGESTS[document]
+    assert digest(list(published.read_document(document).itertuples())) == DIGESTS[document]
 
 
 @pytest.mark.parametrize(("value", "columns"), SPOTS)
@@ -439,7 +441,7 @@ def test_every_row_belongs_to_one_workload_and_every_workload_has_rows(rows):
     variants = [variant for family in workloads.VARIANTS.values() for variant in family]
     documents = [row for row in rows if row.source.isdigit()]
     for document in published.DOCUMENTS:
-        for row in published.load(document).itertuples():
+        for row in published.read_document(document).itertuples():
             matching = [variant.document for variant in variants if published.matches(row, variant)]
             assert matching == ([] if document == "further" else [document[:3]])
             assert row.source == document or not document.isdigit()
@@ -461,22 +463,22 @@ def test_the_language_models_implementations_have_the_names_of_the_registry(rows
 
 def test_further_sources_follow_the_documents_own_rows():
     for document, further in (("001", "001-later"), ("004", "004-times")):
-        both = pd.concat([published.load(document), published.load(further)], ignore_index=True)
+        both = pd.concat([published.read_document(document), published.read_document(further)], ignore_index=True)
         assert published.of(document).equals(both)
-    assert published.of("000").equals(published.load("000"))
+    assert published.of("000").equals(published.read_document("000"))
 
 
 def test_a_document_is_found_from_anywhere(monkeypatch, tmp_path):
     for folder in (ROOT, ROOT / "notebooks", tmp_path):
         monkeypatch.chdir(folder)
-        assert len(published.load("000")) == 222
+        assert len(published.read_document("000")) == 222
     # If the package is installed elsewhere, the tables are found only in a checkout.
     monkeypatch.setattr(published, "__file__", str(tmp_path / "site-packages/lstm_trt/literature/published.py"))
     monkeypatch.chdir(ROOT / "notebooks")
-    assert len(published.load("000")) == 222
+    assert len(published.read_document("000")) == 222
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"data/published/tvm-cudnn\.csv"):
-        published.load("000")
+        published.read_document("000")
 
 
 def test_every_cell_has_a_valid_value(rows):
@@ -505,7 +507,7 @@ def test_importing_it_loads_no_heavy_package():
 def test_the_readme_has_the_tables_counts(rows):
     text = (ROOT / "data/published/README.md").read_text()
     for document, name in published.DOCUMENTS.items():
-        status = Counter(published.load(document)["status"])
+        status = Counter(published.read_document(document)["status"])
         counts = (status.total(), *(status[keyword] for keyword in KEYWORDS["status"]))
         (line,) = re.findall(rf"^\| `{name}\.csv` \|[^|]*\|(.*)\|$", text, re.MULTILINE)
         assert tuple(int(cell.strip() or 0) for cell in line.split("|")) == counts, name

@@ -71,7 +71,9 @@ def request_of(workload, mode, weights, batch, threads=1, device="cpu"):
 def prepare(name, workload, mode, seed=1, weights=None, batch=None, threads=1, device="cpu"):
     weights = make_weights(workload, seed) if weights is None else weights
     batch = make_batch(workload, seed) if batch is None else batch
-    return implementations.load(name).prepare(request_of(workload, mode, weights, batch, threads, device))
+    return implementations.load_implementation(name).prepare(
+        request_of(workload, mode, weights, batch, threads, device)
+    )
 
 
 def difference(found, expected):
@@ -418,7 +420,7 @@ def test_threads_are_those_of_the_options():
 
 
 def test_unsupported_workloads_are_rejected_with_a_reason():
-    load = implementations.load
+    load = implementations.load_implementation
     for name, workload, mode, reason in (
         ("pytorch-basic-eager", WORKLOADS["cell"], "training", "forward"),
         ("onnxruntime", WORKLOADS["ptb-lm"], "training", "training"),
@@ -521,7 +523,7 @@ def test_tensorrt_gets_the_workloads_sizes(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["tensorrt", "tensorrt-rtx"])
 def test_tensorrt_without_a_gpu_names_what_is_missing(name):
-    implementation = implementations.load(name)
+    implementation = implementations.load_implementation(name)
     state = implementation.availability()
     if state.ready:
         pytest.skip("there is a GPU")

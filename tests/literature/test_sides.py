@@ -117,7 +117,7 @@ def test_a_scaled_recording_belongs_to_its_variant():
 
 
 def test_the_document_has_one_side_per_device_with_its_empty_cells():
-    by_name = {found.name: found for found in sides.printed(published.load("001"), PTB, "training")}
+    by_name = {found.name: found for found in sides.printed(published.read_document("001"), PTB, "training")}
     assert set(by_name) == {"document 001, CPU", "document 001, GPU"}
     cpu = by_name["document 001, CPU"]
     assert cpu.ranked[0].implementation == "tensorflow-while-graph" and cpu.ranked[0].seconds == 0.92997
@@ -126,13 +126,13 @@ def test_the_document_has_one_side_per_device_with_its_empty_cells():
         f"pytorch-{style}-{execution}" for style in ("basic", "fused") for execution in ("eager", "scripted")
     }
     classifier = VARIANTS["text-classifier"][1]
-    (side,) = sides.printed(published.load("002"), classifier, "training")
+    (side,) = sides.printed(published.read_document("002"), classifier, "training")
     assert "MXNet" in side.note and 0.4902 in {entry.seconds for entry in side.entries}
 
 
 def test_further_sources_are_sides_of_their_own_after_the_documents():
     rows = published.of("001")
-    document, both = (sides.printed(found, PTB, "forward") for found in (published.load("001"), rows))
+    document, both = (sides.printed(found, PTB, "forward") for found in (published.read_document("001"), rows))
     assert both[: len(document)] == document
     later = {found.name: found for found in both[len(document) :]}
     source = "lcy-seso/Carrot e8aebd8 (later revision of 001)"
@@ -252,7 +252,7 @@ def test_forward_training_and_scaled_runs_have_their_own_markers():
 
 
 def test_document_001_names_its_own_kernels():
-    (gpu,) = [side for side in sides.printed(published.load("001"), PTB, "forward") if "GPU" in side.name]
+    (gpu,) = [side for side in sides.printed(published.read_document("001"), PTB, "forward") if "GPU" in side.name]
     titles = {entry.implementation: entry.title for entry in gpu.entries}
     assert titles["tensorflow-one-call-graph"] == "TensorFlow CuDNN LSTM, graph"
     assert titles["pytorch-one-call-eager"] == "PyTorch CuDNN LSTM, eager"

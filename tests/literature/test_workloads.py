@@ -220,7 +220,7 @@ import sys
 from lstm_trt import registry
 from lstm_literature import implementations, workloads
 for name in implementations.IMPLEMENTATIONS:
-    implementation = implementations.load(name)
+    implementation = implementations.load_implementation(name)
     assert implementation.NAME == name, (name, implementation.NAME)
     assert all(implementation.PRECISIONS[device] for device in implementation.DEVICES), name
     for part in ("TITLE", "FRAMEWORK", "STYLE", "EXECUTION", "DISTRIBUTION"):
@@ -241,7 +241,7 @@ assert not heavy, heavy
 
 
 def test_titles_are_unique():
-    titles = [implementations.load(name).TITLE for name in implementations.IMPLEMENTATIONS]
+    titles = [implementations.load_implementation(name).TITLE for name in implementations.IMPLEMENTATIONS]
     assert len(set(titles)) == len(titles)
 
 
@@ -256,7 +256,7 @@ def test_an_implementation_can_be_given_as_a_module(tmp_path, monkeypatch):
     (package / "__init__.py").write_text("")
     (tmp_path / "mine_for_literature.py").rename(package / "mine.py")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert implementations.load("my_package.mine:Mine").NAME == "mine"
+    assert implementations.load_implementation("my_package.mine:Mine").NAME == "mine"
     for name, match in (
         ("my_package.mine:Lacking", "TITLE"),
         ("my_package.mine:Absent", "Absent"),
@@ -264,7 +264,7 @@ def test_an_implementation_can_be_given_as_a_module(tmp_path, monkeypatch):
         ("pytorch", "'pytorch'"),
     ):
         with pytest.raises(UsageError, match=match):
-            implementations.load(name)
+            implementations.load_implementation(name)
 
 
 class Unsupporting(implementations.Implementation):

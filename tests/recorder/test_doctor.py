@@ -74,7 +74,7 @@ def test_the_registry_is_examined_on_every_device():
     assert {row.runtime for row in report.runtimes} == set(registry.table("RUNTIMES"))
     for name in registry.table("RUNTIMES"):
         devices = [row.device for row in report.runtimes if row.runtime == name]
-        assert devices == [None] or devices == list(runtimes.load(name).DEVICES)
+        assert devices == [None] or devices == list(runtimes.load_runtime(name).DEVICES)
     for row in report.runtimes:
         assert row.ready or row.reason
     plain = json.loads(json.dumps(report.as_dict(), allow_nan=False))

@@ -66,6 +66,7 @@ def test_a_recording_loads_only_what_it_needs(loaded, process, most):
 
 def test_runtimes_on_a_cpu_load_no_cuda():
     names = ["c", "onnxruntime", "openvino", "pytorch", "torch-compile", "torchscript"]
-    code = f"import sys; from lstm_trt import runtimes; [runtimes.load(name) for name in {names}]; print(*sys.modules)"
+    loaded = f"[runtimes.load_runtime(name) for name in {names}]"
+    code = f"import sys; from lstm_trt import runtimes; {loaded}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not {"lstm_trt.runtimes.cuda._cuda", "lstm_trt.machine.gpu"} & set(done.stdout.split())

@@ -20,7 +20,7 @@ from lstm_trt.recorder.inspect import NO_ONNX, NOT_READY, REFUSED, RUNS
 from lstm_trt.recorder.pool import record
 from tests.support.planted_graphs import lstm, recurrent, relu
 
-READERS = {name for name in registry.RUNTIMES if getattr(runtimes.load(name), "NEEDS_ONNX", False)}
+READERS = {name for name in registry.RUNTIMES if getattr(runtimes.load_runtime(name), "NEEDS_ONNX", False)}
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def ready(monkeypatch):
     """Every runtime is ready on its first device, and none is tried."""
 
     def rows(name):
-        device = runtimes.load(name).DEVICES[0]
+        device = runtimes.load_runtime(name).DEVICES[0]
         return [RuntimeRow(name, device, "1.0", "planted", True)]
 
     def attempt(pool, network, row, folder, listener):
@@ -90,7 +90,7 @@ def test_the_reason_names_the_operator_and_is_that_of_the_rules(model, refusing,
     answers = {answer.runtime: answer for answer in inspection.inspect(saved(model, tmp_path)).runtimes}
     assert {name for name, answer in answers.items() if answer.state == REFUSED} == refusing
     for name in refusing:
-        assert answers[name].reason == onnx_checks.refusal(model, runtimes.load(name).ONNX_RULES)
+        assert answers[name].reason == onnx_checks.refusal(model, runtimes.load_runtime(name).ONNX_RULES)
         assert "operator 'my_" in answers[name].reason
 
 

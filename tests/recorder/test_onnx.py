@@ -76,7 +76,7 @@ def test_own_networks_that_compute_in_less_fail(tmp_path, precision, mode):
             values = onnx.numpy_helper.to_array(tensor)
             if values.dtype == np.float32:
                 tensor.CopyFrom(onnx.numpy_helper.from_array(round_to(values), tensor.name))
-        sets = [{name: round_to(array) for name, array in inputs.items()} for inputs in gate.questions]
+        sets = [{name: round_to(array) for name, array in inputs.items()} for inputs in gate.inputs]
         step = Answers(run_onnxruntime(planted.SerializeToString(), sets, states))
         if passes:
             assert 1e-5 < check_parity(step, asked, gate)["error"] < 5e-3
@@ -118,13 +118,13 @@ def test_streams_equal_one_run_over_all_samples(tmp_path, runtime, io_binding, k
     network = OnnxNetwork(saved(stream(kind), tmp_path), sizes={"time": time, "batch": batch})
     configuration = describe(network, runtime, SHORT, lab.Options(io_binding=io_binding), "stream")
     reference = reference_of(configuration, tmp_path)
-    step = runtimes.load(runtime).prepare(own.PREPARER.request(configuration, reference))
+    step = runtimes.load_runtime(runtime).prepare(own.PREPARER.request(configuration, reference))
     gate = own.PREPARER.gate(configuration, reference)
     calls = -(-own.STREAM_SAMPLES // time)
-    assert len(gate.questions) == calls and gate.expected["Y"].shape == (calls, time, 1, batch, 4)
+    assert len(gate.inputs) == calls and gate.expected["Y"].shape == (calls, time, 1, batch, 4)
     assert check_parity(step, configuration, gate)["error"] <= 1e-5
     assert check_parity(step, configuration, gate)["error"] <= 1e-5  # which starts with a reset
-    step.load_inputs(gate.questions[0])
+    step.load_inputs(gate.inputs[0])
     step.step()  # without a reset: the first outputs are not those of a zero state
     assert not np.allclose(step.outputs()["Y"], gate.expected["Y"][0], atol=1e-4)
     assert set(step.outputs()) == {"Y"}
@@ -155,7 +155,7 @@ def test_a_stream_that_does_not_carry_or_reset_its_state_fails_the_gate(tmp_path
     network = OnnxNetwork(saved(stream(), tmp_path), sizes={"time": 2, "batch": 1})
     configuration = describe(network, "onnxruntime", SHORT, mode="stream")
     reference = reference_of(configuration, tmp_path)
-    step = _Faulty(runtimes.load("onnxruntime").prepare(own.PREPARER.request(configuration, reference)), fault)
+    step = _Faulty(runtimes.load_runtime("onnxruntime").prepare(own.PREPARER.request(configuration, reference)), fault)
     gate = own.PREPARER.gate(configuration, reference)
     step.step()
     step.step()
@@ -205,7 +205,7 @@ def test_the_reference_is_checked_or_said_not_to_be(tmp_path, monkeypatch):
     assert own.reference_outputs(network, model, sets)[2] is None
     found = gated(describe(network, "onnxruntime", SHORT), tmp_path)
     assert found["error"] is None and found["reference_checked_by"] is None  # nothing independent: not checked
-    if runtimes.load("openvino").availability("cpu").ready:
+    if runtimes.load_runtime("openvino").availability("cpu").ready:
         assert gated(describe(network, "openvino", SHORT), tmp_path)["error"] <= 1e-5  # against ONNX Runtime
     monkeypatch.setattr(own, "run_onnxruntime", refuses)
     assert own.reference_outputs(network, model, sets) == (None, [], None)

@@ -64,7 +64,7 @@ def gru_recordings(folder):
 
 
 def test_entry_points_add_to_the_tables(installed):
-    assert registry.load("WORKLOADS", "tests-gru") is GruWorkload
+    assert registry.load_entry("WORKLOADS", "tests-gru") is GruWorkload
     assert preparer_of(GRU) is other_kind.PREPARER
     assert NAME in registry.table("RUNTIMES") and "onnxruntime" in registry.table("RUNTIMES")
     assert describe(GRU, NAME).mode == "forward"
@@ -77,7 +77,7 @@ def test_what_ships_is_not_replaced_by_an_entry_point(tmp_path, monkeypatch):
     next(folder.glob("*.dist-info/entry_points.txt")).write_text(text)
     monkeypatch.syspath_prepend(str(folder))
     registry._offered.cache_clear()
-    assert registry.load("RUNTIMES", "onnxruntime").__name__ == "lstm_trt.runtimes.onnxruntime"
+    assert registry.load_entry("RUNTIMES", "onnxruntime").__name__ == "lstm_trt.runtimes.onnxruntime"
     registry._offered.cache_clear()
 
 

@@ -19,7 +19,7 @@ from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.parity import LEAST_VALUES, PARITY_BOUNDS, check_parity, nan_reaches_output, to_bfloat16
 from lstm_trt.recorder.preparers import onnx as own
 from lstm_trt.recorder.preparers.stacked import PREPARER
-from lstm_trt.runtimes import load
+from lstm_trt.runtimes import load_runtime
 from lstm_trt.runtimes.base import Gate, PreparedStep
 from tests.conftest import rest_is_heavy
 from tests.recorder.test_onnx import reference_of, saved
@@ -122,9 +122,9 @@ def test_over_many_networks_what_is_honest_passes_and_what_computes_in_less_fail
 def test_enough_outputs_are_compared(shape, tmp_path):
     """A single output can agree by chance: calls of few outputs are repeated with other inputs."""
     _, gate = gate_of(shape, "fp32", 0, tmp_path)
-    assert gate.expected[OUTPUT].size >= LEAST_VALUES and len(gate.questions) > 1 and gate.rounded is None
-    distinct = {inputs[INPUT].tobytes() for inputs in gate.questions}
-    assert len(distinct) == len(gate.questions)
+    assert gate.expected[OUTPUT].size >= LEAST_VALUES and len(gate.inputs) > 1 and gate.rounded is None
+    distinct = {inputs[INPUT].tobytes() for inputs in gate.inputs}
+    assert len(distinct) == len(gate.inputs)
 
 
 def test_the_bound_of_a_lower_precision_follows_from_the_network(tmp_path):
@@ -202,7 +202,7 @@ def test_planted_steps_that_pass_or_hide_a_nan(function, answer, rng):
     step.sum = NAN  # a state that was not reset before
     assert nan_reaches_output(step, gate) is answer
     assert step.resets == 3 and np.all(step.sum == 0)
-    assert np.isfinite(gate.questions[-1]["x"]).all()
+    assert np.isfinite(gate.inputs[-1]["x"]).all()
     if answer is not None:
         where = np.isnan(step.inputs["x"])
         assert where[0, 0] and where.sum() == 1 and np.isfinite(step.inputs["other"]).all()
@@ -216,7 +216,7 @@ def test_nothing_is_known_of_a_nan_without_an_input_for_it():
     assert step.resets == 1  # it was not called
 
 
-ON_CPU = [name for name in RUNTIMES if "cpu" in load(name).DEVICES]
+ON_CPU = [name for name in RUNTIMES if "cpu" in load_runtime(name).DEVICES]
 
 
 @pytest.mark.parametrize(
@@ -225,11 +225,11 @@ ON_CPU = [name for name in RUNTIMES if "cpu" in load(name).DEVICES]
 )
 def test_onnx_runtime_hides_a_nan_that_others_pass_and_none_remains(tmp_path, name, mode):
     """Outputs after the check are those before it; in a stream, a NaN stays until the reset."""
-    if not load(name).availability("cpu").ready:
+    if not load_runtime(name).availability("cpu").ready:
         pytest.skip(f"{name} is not ready here")
     shape = LstmShape(2, 16, 7, 1 if name == "c" else 2)
     _, request, gate = prepared(shape, name, tmp_path, mode=mode)
-    step = load(name).prepare(request)
+    step = load_runtime(name).prepare(request)
 
     def calls(inputs, count=3):
         found = []
@@ -270,7 +270,7 @@ def test_the_operators_that_hide_a_nan(tmp_path, name, hiding):
         for mode in network.modes:
             configuration = describe(network, name, Protocol(trials=1), mode=mode)
             reference = reference_of(configuration, tmp_path)
-            step = load(name).prepare(own.PREPARER.request(configuration, reference))
+            step = load_runtime(name).prepare(own.PREPARER.request(configuration, reference))
             gate = own.PREPARER.gate(configuration, reference)
             assert nan_reaches_output(step, gate) is (operator not in hiding), (operator, mode)
             step.close()

@@ -32,7 +32,7 @@ from lstm_trt.recorder.parity import PARITY_BOUNDS, check_parity
 from lstm_trt.recorder.pool import WorkerPool, resources
 from lstm_trt.recorder.preparers.stacked import PREPARER
 from lstm_trt.recorder.process import Process, WorkerLost
-from lstm_trt.runtimes import load
+from lstm_trt.runtimes import load_runtime
 from lstm_trt.runtimes.base import Gate, PreparedStep
 from lstm_trt.store import files, folders
 from lstm_trt.store.locks import timing_lock
@@ -53,7 +53,7 @@ def recorded(request, tmp_path_factory):
     for name in registry.RUNTIMES:
         if request.param != (name if name in ("onnxruntime", "torch-compile") else "the others"):
             continue
-        module = load(name)
+        module = load_runtime(name)
         if "cpu" in module.DEVICES and module.availability("cpu").ready:
             shape = replace(SHAPE, batch=1) if name == "c" else SHAPE
             made[name] = lstm_trt.record(shape, name, Protocol(trials=200, warmup=10), out=folder)

@@ -26,7 +26,7 @@ from lstm_trt.recorder.parity import PARITY_BOUNDS, check_parity
 from lstm_trt.recorder.prepare import PreparedRun
 from lstm_trt.recorder.preparers.stacked import PREPARER, STREAM_SAMPLES
 from lstm_trt.recorder.sweep import run_sweep
-from lstm_trt.runtimes import load, openvino
+from lstm_trt.runtimes import load_runtime, openvino
 from lstm_trt.runtimes.base import Request
 from lstm_trt.store.samples import groups_of
 from tests.conftest import rest_is_heavy
@@ -35,7 +35,7 @@ from tests.support.trials import run_trials
 from tests.test_confirmation import recording
 
 SHAPES = [LstmShape(*sizes) for sizes in itertools.product((1, 2, 3), (16,), (1, 7, 64), (1, 3))]
-RUNTIMES = [name for name in registry.RUNTIMES if "stream" in getattr(load(name), "MODES", ())]
+RUNTIMES = [name for name in registry.RUNTIMES if "stream" in getattr(load_runtime(name), "MODES", ())]
 QUICK = [LstmShape(2, 16, 7, 3)]
 QUICK_OF_C = LstmShape(2, 16, 7, 1)  # the runtime c is for batch size 1
 
@@ -52,10 +52,10 @@ def cases():
     return [
         (name, shape, precision)
         for name in RUNTIMES
-        if "cpu" in load(name).DEVICES and load(name).availability("cpu").ready
-        for precision in load(name).PRECISIONS["cpu"]
+        if "cpu" in load_runtime(name).DEVICES and load_runtime(name).availability("cpu").ready
+        for precision in load_runtime(name).PRECISIONS["cpu"]
         for shape in (SHAPES if precision == "fp32" else [*QUICK, LstmShape(3, 24, 64, 1)])
-        if name != "c" or load(name).supports(shape, "stream") is None
+        if name != "c" or load_runtime(name).supports(shape, "stream") is None
     ]
 
 
@@ -75,13 +75,13 @@ def test_calls_of_a_few_samples_equal_one_pass(tmp_path, name, shape, precision)
     if (name, precision) == ("openvino", "bf16") and not openvino.BFLOAT16_FLAGS & cpuinfo_flags():
         pytest.skip("this processor does not compute in bf16")
     configuration, request, gate = prepared(shape, name, tmp_path, Options(precision=precision))
-    assert gate.every and len(gate.questions) * shape.sequence >= STREAM_SAMPLES and len(gate.questions) > 1
-    step = load(name).prepare(request)
+    assert gate.every and len(gate.inputs) * shape.sequence >= STREAM_SAMPLES and len(gate.inputs) > 1
+    step = load_runtime(name).prepare(request)
     assert 0 <= check_parity(step, configuration, gate)["error"] <= PARITY_BOUNDS[precision]
     after = step.outputs()[OUTPUT]
     assert check_parity(step, configuration, gate)["error"] <= PARITY_BOUNDS[precision]  # it begins with a reset
     step.reset()
-    step.load_inputs(gate.questions[-1])
+    step.load_inputs(gate.inputs[-1])
     step.step()
     assert relative(step.outputs()[OUTPUT], after) > PARITY_BOUNDS["fp32"]  # the state is part of the outputs
     if name == "torch-compile":

@@ -21,8 +21,7 @@ from lstm_trt.machine import facts
 from lstm_trt.recorder import pool
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.process import Process
-from lstm_trt.recorder.sweep import order, run_sweep
-from lstm_trt.recorder.sweep import plan as plan_sweep
+from lstm_trt.recorder.sweep import order, plan_configurations, run_sweep
 from lstm_trt.store import files as store_files
 from lstm_trt.store import folders, schema
 from lstm_trt.store.locks import LOCK_FILE, folder_lock
@@ -310,16 +309,16 @@ def test_failures_and_recordings_survive_consolidation(tmp_path, lab):
 
 def test_a_runtime_is_skipped_for_the_precisions_that_it_lacks():
     options = Options.each(["fp32", "tf32", "bf16", "int8", "fp32"], threads=1)
-    wanted, skipped = plan_sweep(SMALL, ["onnxruntime", "pytorch"], options=options)
+    wanted, skipped = plan_configurations(SMALL, ["onnxruntime", "pytorch"], options=options)
     found = {(each.runtime, each.options.precision) for each in wanted}
     assert found == {("onnxruntime", "fp32"), ("onnxruntime", "int8"), ("pytorch", "fp32"), ("pytorch", "bf16")}
     assert len(wanted) == len(SMALL) * len(found)
     assert ["onnxruntime on cpu does not support tf32, bf16:" in line for line in skipped] == [True, False]
     assert "pytorch on cpu does not support tf32, int8:" in skipped[1]
-    assert plan_sweep(SMALL, ["pytorch"], options=Options(precision="bf16"))[1] == []
+    assert plan_configurations(SMALL, ["pytorch"], options=Options(precision="bf16"))[1] == []
     for runtimes in (["onnxruntime"], ["onnxruntime", "pytorch"]):
         with pytest.raises(UsageError) as raised:
-            plan_sweep(SMALL, runtimes, options=Options.each("tf32"))
+            plan_configurations(SMALL, runtimes, options=Options.each("tf32"))
         assert all(f"{name} on cpu does not support tf32: choose from fp32" in str(raised.value) for name in runtimes)
 
 

@@ -34,9 +34,9 @@ READERS = ("onnxruntime", "openvino", "tensorrt-rtx")
 
 
 def test_every_runtime_that_reads_onnx_has_rules():
-    readers = {name for name in registry.RUNTIMES if getattr(runtimes.load(name), "NEEDS_ONNX", False)}
+    readers = {name for name in registry.RUNTIMES if getattr(runtimes.load_runtime(name), "NEEDS_ONNX", False)}
     assert readers == {*READERS, "tensorrt", "c"}
-    assert all(isinstance(runtimes.load(name).ONNX_RULES, onnx_checks.Rules) for name in readers - {"c"})
+    assert all(isinstance(runtimes.load_runtime(name).ONNX_RULES, onnx_checks.Rules) for name in readers - {"c"})
 
 
 def run(runtime: str, model: onnx.ModelProto, inputs: dict) -> dict[str, np.ndarray]:
@@ -48,7 +48,7 @@ def run(runtime: str, model: onnx.ModelProto, inputs: dict) -> dict[str, np.ndar
         assert keep
         return network_in_numpy.evaluate(trt, network, inputs)
     network = OnnxNetwork.of_content(model.SerializeToString(), "one")
-    step = runtimes.load(runtime).prepare(Request(network, Options(), inputs, onnx_path=network.path))
+    step = runtimes.load_runtime(runtime).prepare(Request(network, Options(), inputs, onnx_path=network.path))
     step.load_inputs(inputs)
     step.step()
     outputs = step.outputs()
@@ -60,7 +60,7 @@ def run(runtime: str, model: onnx.ModelProto, inputs: dict) -> dict[str, np.ndar
 @pytest.mark.parametrize("case", PARAMETERS)
 def test_computed_as_defined_or_refused(case, runtime):
     model, inputs, expected = CASES[case]
-    reason = onnx_checks.refusal(model, runtimes.load(runtime).ONNX_RULES)
+    reason = onnx_checks.refusal(model, runtimes.load_runtime(runtime).ONNX_RULES)
     if reason:
         with pytest.raises(BuildFailed) as refusal:
             run(runtime, model, inputs)
@@ -73,7 +73,7 @@ def test_computed_as_defined_or_refused(case, runtime):
 
 
 @pytest.mark.heavy
-@pytest.mark.skipif(not runtimes.load("c").availability().ready, reason="needs a C compiler")
+@pytest.mark.skipif(not runtimes.load_runtime("c").availability().ready, reason="needs a C compiler")
 def test_c_code_computes_as_defined_or_is_refused():
     """At batch size 1 and from zero states; the generator refuses what it lacks, and names the operator."""
     computed = set()
@@ -95,7 +95,7 @@ def test_c_code_computes_as_defined_or_is_refused():
 @pytest.mark.heavy
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
 def test_nothing_is_refused_that_would_be_computed_as_defined(runtime, monkeypatch):
-    module, spared = runtimes.load(runtime), []
+    module, spared = runtimes.load_runtime(runtime), []
     refused = {case: CASES[case] for case in CASES if onnx_checks.refusal(CASES[case][0], module.ONNX_RULES)}
     monkeypatch.setattr(onnx_checks, "refusal", lambda model, rules: None)
     for case, (model, inputs, expected) in refused.items():

@@ -24,7 +24,7 @@ from lstm_trt.export.network import build_module, make_inputs, make_weights, ref
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.parity import PARITY_BOUNDS, relative_error
-from lstm_trt.runtimes import load, onnxruntime
+from lstm_trt.runtimes import load_runtime, onnxruntime
 from lstm_trt.runtimes.base import Request
 from lstm_trt.store import files
 from tests.conftest import ROOT
@@ -43,7 +43,7 @@ SHAPES = [
 def prepared(shape: LstmShape, runtime="onnxruntime", **options):
     inputs, _, _ = make_inputs(shape, 0)
     network = to_onnx.export_network(shape)
-    return load(runtime).prepare(Request(shape, Options(**options), {INPUT: inputs}, {}, network.path))
+    return load_runtime(runtime).prepare(Request(shape, Options(**options), {INPUT: inputs}, {}, network.path))
 
 
 def reference(shape: LstmShape, inputs: np.ndarray) -> np.ndarray:
@@ -136,7 +136,7 @@ def test_int8_that_quantizes_nothing_is_refused(monkeypatch):
 
 
 def test_without_cuda_there_are_a_reason_and_a_remedy():
-    state = load("onnxruntime").availability("cuda")
+    state = load_runtime("onnxruntime").availability("cuda")
     if state.ready:
         pytest.skip("this machine has ONNX Runtime with CUDA")
     assert state.reason and state.remedy
@@ -146,16 +146,16 @@ def test_without_cuda_there_are_a_reason_and_a_remedy():
 
 def test_unknown_and_incomplete_runtimes_are_rejected():
     with pytest.raises(UsageError, match="onnxruntime"):
-        load("onnxrumtime")
+        load_runtime("onnxrumtime")
     with pytest.raises(UsageError, match=r"no\.such\.module"):
-        load("no.such.module")
+        load_runtime("no.such.module")
     with pytest.raises(UsageError, match="NAME"):
-        load("os.path")
+        load_runtime("os.path")
 
 
 @pytest.mark.parametrize("name", registry.RUNTIMES)
 def test_every_registered_runtime_has_the_required_attributes(name):
-    module = load(name)
+    module = load_runtime(name)
     assert name == module.NAME
     assert set(module.PRECISIONS) == set(module.DEVICES)
     assert all("fp32" in precisions for precisions in module.PRECISIONS.values())
@@ -166,7 +166,8 @@ def test_every_registered_runtime_has_the_required_attributes(name):
 
 def test_loading_the_runtimes_does_not_import_their_libraries():
     code = (
-        "import sys; from lstm_trt import registry, runtimes; [runtimes.load(name) for name in registry.RUNTIMES];"
+        "import sys; from lstm_trt import registry, runtimes;"
+        "[runtimes.load_runtime(name) for name in registry.RUNTIMES];"
         "heavy = ('torch', 'onnxruntime', 'openvino', 'onnx', 'pandas', 'matplotlib');"
         "print([name for name in heavy if name in sys.modules])"
     )

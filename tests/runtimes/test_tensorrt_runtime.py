@@ -54,7 +54,7 @@ def on_a_gpu():
 def test_importing_them_loads_nothing_heavy():
     code = (
         "import sys; from lstm_trt import runtimes\n"
-        f"for name in {NAMES}: runtimes.load(name)\n"
+        f"for name in {NAMES}: runtimes.load_runtime(name)\n"
         "heavy = ('torch', 'pycuda', 'cuda.bindings', 'tensorrt', 'tensorrt_rtx', 'onnx', 'pynvml')\n"
         "print([name for name in heavy if name in sys.modules])"
     )
@@ -65,7 +65,7 @@ def test_importing_them_loads_nothing_heavy():
 @pytest.mark.skipif(on_a_gpu(), reason="there is a GPU")
 @pytest.mark.parametrize("name", NAMES)
 def test_availability_names_what_is_missing_in_one_line(name):
-    module = runtimes.load(name)
+    module = runtimes.load_runtime(name)
     state = module.availability("cuda")
     assert not state.ready and state.reason.startswith("no ") and "GPU" in state.reason
     assert "\n" not in state.reason + state.remedy and state.reason.isascii() and state.remedy
@@ -85,7 +85,7 @@ def test_every_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(gpu, "libcuda", raising(OSError("libcuda.so.1: cannot open shared object file")))
     assert [lack.what for lack in _cuda.missing()] == ["cuda-bindings", "GPU driver"]
     monkeypatch.setattr(_tensorrt, "find_spec", lambda module: None)
-    state = runtimes.load("tensorrt").availability("cuda")
+    state = runtimes.load_runtime("tensorrt").availability("cuda")
     assert state.reason == "no tensorrt, cuda-bindings, GPU driver"
     assert state.remedy.startswith("make gpu; ") and state.remedy.count("make gpu") == 1
     assert "nvidia-smi" in state.remedy
@@ -300,7 +300,7 @@ def planted(driver, monkeypatch):
             cache.remove(kept.path)
 
     def prepare(name="tensorrt", **options):
-        return runtimes.load(name).prepare(request_of(SMALL, **options))
+        return runtimes.load_runtime(name).prepare(request_of(SMALL, **options))
 
     prepare.messages = messages
     return prepare
@@ -543,7 +543,7 @@ GPU_SHAPE = LstmShape(2, 256, 32, 3, 12, 2)
 @pytest.fixture(params=NAMES)
 def ready(request):
     """The name of a flavour that can run here."""
-    state = runtimes.load(request.param).availability("cuda")
+    state = runtimes.load_runtime(request.param).availability("cuda")
     if not state.ready:
         pytest.skip(f"{request.param}: {state.reason}")
     return request.param
@@ -560,7 +560,7 @@ def session():
 
 
 def prepare(name, shape=GPU_SHAPE, **options):
-    return runtimes.load(name).prepare(request_of(shape, **options))
+    return runtimes.load_runtime(name).prepare(request_of(shape, **options))
 
 
 def real_outputs(step, shape=GPU_SHAPE, seed=7):
@@ -644,7 +644,9 @@ def test_gpu_a_plan_that_does_not_fit_is_refused_with_its_reason(ready, session,
     free_before, _ = session.memory_bytes()
     for plan in (built.plan[: len(built.plan) // 2], bytes(older), b"no plan at all" * 100, b""):
         with pytest.raises((BuildFailed, MemoryExhausted)) as caught:
-            _tensorrt.TensorRtStep(ready, request, with_plan(built, plan, tmp_path), runtimes.load(ready).open_context)
+            _tensorrt.TensorRtStep(
+                ready, request, with_plan(built, plan, tmp_path), runtimes.load_runtime(ready).open_context
+            )
         assert "gives no reason" not in str(caught.value) and "\n" not in str(caught.value)
         traceback.clear_frames(caught.tb)
         del caught

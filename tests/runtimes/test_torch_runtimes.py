@@ -37,7 +37,7 @@ def request_of(shape, **options):
 
 
 def prepare(name, shape, **options):
-    return runtimes.load(name).prepare(request_of(shape, **options))
+    return runtimes.load_runtime(name).prepare(request_of(shape, **options))
 
 
 def relative_error(outputs, shape, inputs):
@@ -68,7 +68,7 @@ def test_importing_a_runtime_imports_no_torch():
     code = (
         "import sys; from lstm_trt import runtimes\n"
         f"for name in {NAMES}:\n"
-        "    runtimes.load(name).availability('cpu')\n"
+        "    runtimes.load_runtime(name).availability('cpu')\n"
         "print('torch' in sys.modules)"
     )
     assert in_a_fresh_process(code).stdout.strip() == "False"
@@ -76,7 +76,7 @@ def test_importing_a_runtime_imports_no_torch():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_availability_names_what_is_missing(name, monkeypatch):
-    module = runtimes.load(name)
+    module = runtimes.load_runtime(name)
     assert name == module.NAME and module.DISTRIBUTION == "torch" and not getattr(module, "NEEDS_ONNX", False)
     assert set(module.PRECISIONS) == set(module.DEVICES)
     for device in ("cpu", "cuda"):
@@ -102,7 +102,7 @@ def test_a_too_large_batch_exhausts_memory():
     shape = LstmShape(1, 8, 1_000_000, 1_000_000)
     inputs = np.broadcast_to(np.float32(0), (shape.sequence, shape.batch, shape.features))
     with pytest.raises(MemoryExhausted, match="1x8"):
-        runtimes.load("pytorch").prepare(Request(shape, Options(), {INPUT: inputs}, make_weights(shape, 0)))
+        runtimes.load_runtime("pytorch").prepare(Request(shape, Options(), {INPUT: inputs}, make_weights(shape, 0)))
 
 
 @pytest.mark.parametrize("name", ("pytorch", "torchscript"))
@@ -190,7 +190,7 @@ def test_torch_compile_refuses_where_compilation_is_disabled():
         "from lstm_trt.export.network import make_weights; from lstm_trt.runtimes.base import Request\n"
         "from lstm_trt.config.shape import LstmShape; shape = LstmShape(1, 8, 4)\n"
         "inputs = {'inputs': np.zeros((4, 1, 12), np.float32)}\n"
-        "runtimes.load('torch-compile').prepare(Request(shape, Options(), inputs, make_weights(shape, 0)))"
+        "runtimes.load_runtime('torch-compile').prepare(Request(shape, Options(), inputs, make_weights(shape, 0)))"
     )
     done = in_a_fresh_process(code, TORCHDYNAMO_DISABLE="1")
     assert done.returncode != 0 and "BuildFailed: " in done.stderr
@@ -219,7 +219,7 @@ def test_torch_compile_refuses_to_unroll_long_sequences(monkeypatch):
 
 def test_torch_compile_needs_a_compiler(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    state = runtimes.load("torch-compile").availability("cpu")
+    state = runtimes.load_runtime("torch-compile").availability("cpu")
     assert not state.ready and "no-such-compiler" in state.reason and "apt install g++" in state.remedy
     with pytest.raises(RuntimeUnavailable, match="apt install"):
         prepare("torch-compile", SMALL)
@@ -327,7 +327,7 @@ def pretended_gpu(monkeypatch):
 def test_dry_run_of_the_cuda_step(name, device_clocks, pretended_gpu):
     request = request_of(SMALL, device="cuda", device_clocks=device_clocks)
     module = build_module(SMALL, request.weights)
-    step = _torch.CudaStep(request, module, runtimes.load(name).bind)
+    step = _torch.CudaStep(request, module, runtimes.load_runtime(name).bind)
     pretended_gpu.clear()
     if name == "pytorch":
         assert error_on_fresh_inputs(step, SMALL) < 1e-6
@@ -356,7 +356,7 @@ def test_dry_run_of_a_stream_on_cuda(name, pretended_gpu):
     inputs = make_inputs(shape, 7, calls=2)[0]
     expected = reference_outputs(build_module(shape, request.weights), inputs)
     if name == "pytorch":
-        step = _torch.CudaStep(request, module, runtimes.load(name).bind)
+        step = _torch.CudaStep(request, module, runtimes.load_runtime(name).bind)
         for _ in range(2):
             step.reset()
             for one_call, outputs in zip(np.split(inputs, 2), np.split(expected, 2), strict=True):
@@ -367,7 +367,7 @@ def test_dry_run_of_a_stream_on_cuda(name, pretended_gpu):
         return
     first, second = (torch.from_numpy(one_call.copy()) for one_call in np.split(inputs, 2))
     state = [torch.zeros(2, 3, 16) for _ in range(2)]
-    bound = runtimes.load(name).bind(module, first, *state)  # the mock capture computes once
+    bound = runtimes.load_runtime(name).bind(module, first, *state)  # the mock capture computes once
     _, *carried = module(first, torch.zeros(2, 3, 16), torch.zeros(2, 3, 16))
     np.testing.assert_allclose(*(torch.stack(tensors).numpy() for tensors in (state, carried)), rtol=0, atol=1e-6)
     np.testing.assert_allclose(module(second, *state)[0].numpy(), expected[5:], rtol=0, atol=1e-6)
@@ -391,7 +391,7 @@ def test_a_failed_capture_is_an_error(pretended_gpu, monkeypatch):
     monkeypatch.setattr(torch.cuda, "graph", Refusing)
     request = request_of(SMALL, device="cuda")
     with pytest.raises(BuildFailed, match="operation not permitted"):
-        _torch.CudaStep(request, build_module(SMALL, request.weights), runtimes.load("pytorch-cudagraph").bind)
+        _torch.CudaStep(request, build_module(SMALL, request.weights), runtimes.load_runtime("pytorch-cudagraph").bind)
 
 
 def test_the_facts_name_whose_lstm_ran():
@@ -444,7 +444,7 @@ def test_gpu_fp32_is_not_tf32():
 def test_gpu_streams_carry_their_state(name, precision):
     shape = LstmShape(2, 64, 7, 3)
     request = replace(request_of(shape, device="cuda", precision=precision), mode="stream")
-    step, inputs = runtimes.load(name).prepare(request), make_inputs(shape, 7, calls=20)[0]
+    step, inputs = runtimes.load_runtime(name).prepare(request), make_inputs(shape, 7, calls=20)[0]
     for _ in range(2):  # the second time after a reset
         step.reset()
         outputs = []
@@ -492,7 +492,7 @@ def test_gpu_event_times_lie_within_the_host_time(name):
 
 @pytest.mark.gpu
 def test_gpu_torch_compile():
-    state = runtimes.load("torch-compile").availability("cuda")
+    state = runtimes.load_runtime("torch-compile").availability("cuda")
     if not state.ready:
         pytest.skip(state.reason)
     shape = LstmShape(1, 32, 8)

@@ -22,6 +22,7 @@ from lstm_trt.machine import checks, gpu, linux
 from lstm_trt.machine.gpu import SHIM_NAME, SHIM_VARIABLE
 from lstm_trt.recorder.describe import availability, describe
 from lstm_trt.recorder.pool import WorkerPool, record
+from lstm_trt.recorder.process import Interpreter
 from lstm_trt.recorder.sweep import run_sweep
 from lstm_trt.runtimes.cuda import _cuda
 from lstm_trt.store import folders
@@ -269,23 +270,30 @@ def test_the_primary_context_has_its_address_on_both_layers():
 
 
 @pytest.mark.heavy
-def test_on_a_gpu_for_one_process_the_workers_take_turns(tmp_path, monkeypatch):
+@pytest.mark.parametrize("one_process_only", [False, True])
+def test_a_gpu_has_one_process_a_runtime_or_one_in_all(tmp_path, monkeypatch, one_process_only):
+    """Precisions, graphs and clocks of a runtime come one after another in its process."""
+    several = itertools.product(("fp32", "fp16"), (False, True), ("off", "all"))
     asked = [
-        describe(SHAPE, "tensorrt", Protocol(trials=10, seed=seed), Options(graph=graph))
-        for seed, graph in itertools.product((0, 1), (False, True))
+        describe(SHAPE, "tensorrt", Protocol(trials=10), Options(precision, graph=graph, device_clocks=clocks))
+        for precision, graph, clocks in several
     ]
-    alive = []
+    used, alive = set(), []
     original = WorkerPool._worker
 
     def worker(pool, configuration):
         process = original(pool, configuration)
+        used.add(process)
         alive.append(sum(process.alive for process in pool._workers.values()))
         return process
 
     monkeypatch.setattr(WorkerPool, "_worker", worker)
-    monkeypatch.setenv("SHIM_COMPUTE_MODE", "3")
-    assert run_sweep(asked, tmp_path, show_progress=False).recorded == 4
-    assert set(alive) == {1}
+    monkeypatch.setenv("SHIM_COMPUTE_MODE", "3" if one_process_only else "0")
+    assert run_sweep(asked, tmp_path / "a", show_progress=False, rounds=1).recorded == len(asked)
+    assert set(alive) == {1} and len(used) == 1
+    others = {configuration.id: Interpreter() for configuration in asked[::2]}
+    assert run_sweep(asked, tmp_path / "b", show_progress=False, rounds=1, interpreters=others).recorded == len(asked)
+    assert set(alive) == ({1} if one_process_only else {1, 2})
 
 
 def test_nobody_records_on_the_stand_in_by_accident(tmp_path, monkeypatch, refused):
@@ -350,13 +358,18 @@ def test_an_inspector_that_says_something_new_does_not_spoil_the_engine(tmp_path
 
 
 @pytest.mark.heavy
-def test_tensorrt_for_rtx_is_refused_on_a_gpu_that_it_does_not_support(monkeypatch, lab):
+def test_tensorrt_for_rtx_is_refused_on_a_gpu_that_it_does_not_support(monkeypatch, tmp_path, lab):
     def row() -> dict:
         availability.cache_clear()
         rows = json.loads(lab("doctor", "--format", "json").stdout)["runtimes"]
         return next(row for row in rows if row["runtime"] == "tensorrt-rtx")
 
     assert not row()["ready"] and "sm90" in row()["reason"]
+    sizes = ("--layers", "1", "--hidden", "8", "--sequence", "4", "--trials", "20", "--rounds", "1")
+    lab("sweep", *sizes, "--runtime", "tensorrt-rtx", "tensorrt", "--out", str(tmp_path))
+    failures = [json.loads(path.read_text()) for path in tmp_path.glob("*.failure.json")]
+    assert [failure["configuration"]["runtime"] for failure in failures] == ["tensorrt-rtx"]
+    assert "sm90" in failures[0]["reason"] and len(list(tmp_path.glob("*.parquet"))) == 1
     monkeypatch.setenv("SHIM_CAPABILITY", "75")
     assert row()["ready"]
-    assert runtimes.load("tensorrt-rtx")._engine_options(Options()).compute_capability == "sm75"
+    assert runtimes.load_runtime("tensorrt-rtx")._engine_options(Options()).compute_capability == "sm75"

@@ -138,7 +138,9 @@ def trained(workload: LiteratureWorkload, one_bias: bool) -> tuple[list[float], 
 
 def prepared(name: str, workload: LiteratureWorkload, mode: str, weights: dict | None = None):
     own, batch = given(workload)
-    return implementations.load(name).prepare(Request(workload, Options(), batch.by_name(), weights or own, mode=mode))
+    return implementations.load_implementation(name).prepare(
+        Request(workload, Options(), batch.by_name(), weights or own, mode=mode)
+    )
 
 
 def apart(found: np.ndarray, wanted: np.ndarray) -> float:
@@ -300,5 +302,5 @@ def refused_by(names: Iterable[str]) -> set[tuple[str, str, str]]:
         for name in names
         for workload in WORKLOADS.values()
         for mode in workload.modes
-        if implementations.load(name).supports(workload, mode)
+        if implementations.load_implementation(name).supports(workload, mode)
     }

@@ -43,7 +43,7 @@ class OwnPreparer(Preparer):
         """Raises `UsageError` also for a runtime that reads no ONNX files."""
         runtime = super().runtime(name)
         if not getattr(runtime, "NEEDS_ONNX", False):
-            every = {other: runtimes.load(other) for other in registry.table("RUNTIMES")}
+            every = {other: runtimes.load_runtime(other) for other in registry.table("RUNTIMES")}
             able = [other for other, module in every.items() if getattr(module, "NEEDS_ONNX", False)]
             raise UsageError(f"{name} does not read ONNX files: choose from {', '.join(able)}")
         return runtime

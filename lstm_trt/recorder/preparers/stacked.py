@@ -84,8 +84,10 @@ class ShapePreparer(Preparer):
             for array in (answers if reference.get("rounded") else [answers])
         ]
         sets = np.split(inputs, calls) if calls > 1 else [np.zeros_like(inputs), inputs]
-        questions = tuple({INPUT: one_set} for one_set in sets)
-        return Gate(questions, expected, reference["gate_seed"], every=calls > 1, rounded=next(iter(rounded), None))
+        inputs_of_calls = tuple({INPUT: one_set} for one_set in sets)
+        return Gate(
+            inputs_of_calls, expected, reference["gate_seed"], every=calls > 1, rounded=next(iter(rounded), None)
+        )
 
     def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
         return {"network_sha256": reference["onnx_sha256"], **bound_provenance(reference)}

@@ -109,8 +109,10 @@ class TensorRtRuntime:
             if not lacks:
                 trt = export_trt.load_module(self.NAME)
                 found = gpu.cuda_device()
-                self._check_device(found)
-                return Availability(True, version or trt.__version__, found.name)
+                unsupported = self._unsupported(found)
+                if not unsupported:
+                    return Availability(True, version or trt.__version__, found.name)
+                return Availability(False, version, found.name, unsupported, "use the runtime tensorrt")
             reason, remedies = "no " + ", ".join(lack.what for lack in lacks), [lack.remedy for lack in lacks]
         except RuntimeUnavailable as error:
             reason, remedies = error.reason, [error.remedy]
@@ -118,16 +120,16 @@ class TensorRtRuntime:
             reason = f"{flavour.distribution} cannot be loaded: {one_line(error)}"
         return Availability(False, version, reason=reason, remedy="; ".join(dict.fromkeys(filter(None, remedies))))
 
-    def _check_device(self, device: gpu.CudaDevice) -> None:
-        """Raise `RuntimeUnavailable` if this flavour cannot run on a device."""
+    def _unsupported(self, device: gpu.CudaDevice) -> str:
+        """Why this flavour has no engines for a GPU, or ""; raises `RuntimeUnavailable` if the driver is too old."""
         named, known = device.as_dict()["compute_capability"], export_engine.COMPUTE_CAPABILITIES
         if self.NAME == "tensorrt-rtx" and named not in known:
-            reason = f"TensorRT for RTX supports {', '.join(known)}, but {device.name} has {named}"
-            raise RuntimeUnavailable(self.NAME, reason, "use the runtime tensorrt")
+            return f"TensorRT for RTX supports {', '.join(known)}, but {device.name} has {named}"
         needed, offered = export_trt.cuda_major(self.NAME), device.cuda_version
         if needed and needed > offered[0]:
             reason = f"it needs CUDA {needed}, but the driver of {device.name} supports CUDA {offered[0]}.{offered[1]}"
             raise RuntimeUnavailable(self.NAME, reason, gpu.OLD_DRIVER_REMEDY)
+        return ""
 
     def _engine_options(self, options: Options) -> export_engine.EngineOptions:
         """Only what changes the engine, so that with and without a graph TensorRT times the same one.
