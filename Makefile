@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TEST_PROCESSES ?= 2
 PYTEST = -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 20
 
-.PHONY: help sweep gpu test test-elsewhere test-gpu test-frameworks types literature lint check-notebooks hook figures lab clean
+.PHONY: help sweep gpu test test-elsewhere test-gpu gpu-session test-frameworks types literature lint check-notebooks hook figures lab clean
 
 help:
 	@echo "make sweep            record a grid of LSTMs on this machine (ONNX Runtime), print the summary, draw its figures"
@@ -31,6 +31,7 @@ help:
 	@echo "make test-elsewhere   run the tests that can depend on it as on other processors and for other users, in 2 minutes"
 	@echo "make test-frameworks  run the slow tests and those that need other frameworks, in $(FRAMEWORKS), in 13 minutes"
 	@echo "make test-gpu         run the tests of a GPU; fails where there is none"
+	@echo "make gpu-session      record on a GPU that is lent for half an hour: CALL=1, then 2, then 3"
 	@echo "make types            check the types of both packages with basedpyright, in a minute"
 	@echo "make literature       record the published benchmarks in that environment, within 45 minutes on 2 cores"
 	@echo "make figures          redraw the figures of the recordings in data/, and the table in docs/literature.md"
@@ -97,6 +98,11 @@ test-elsewhere: $(VENV)/.dev
 GPU_TESTS = tests/machine/test_machine.py tests/runtimes/test_tensorrt_runtime.py tests/runtimes/test_torch_runtimes.py
 test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -m gpu --must-pass $(GPU_TESTS)
+
+# On a GPU that is lent for half an hour; needs no .venv. Call 1, then 2, then 3; SECONDS= for less than 560.
+CALL ?= 1
+gpu-session:
+	@$(PYTHON) benchmarks/gpu_session.py $(CALL) $(if $(SECONDS),--seconds $(SECONDS))
 
 lint: $(VENV)/.dev check-notebooks
 	$(BIN)/ruff check .

@@ -7,6 +7,7 @@ from lstm_trt.analysis.scaling import scaling as scaling
 from lstm_trt.analysis.summary import summarize as summarize
 from lstm_trt.campaign import confirm as confirm
 from lstm_trt.campaign import describe_runs as describe_runs
+from lstm_trt.campaign import gpu_runs as gpu_runs
 from lstm_trt.campaign import largest_that_meets as largest_that_meets
 from lstm_trt.campaign import load_or_record as load_or_record
 from lstm_trt.campaign import own_networks as own_networks

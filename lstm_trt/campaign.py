@@ -11,6 +11,7 @@ the result.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -33,6 +34,7 @@ from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.sweep import plan_configurations, run_sweep
 from lstm_trt.runtimes import load_runtime
 from lstm_trt.store import folders
+from lstm_trt.store.consolidated import CONFIGS_FILE, read_configs
 from lstm_trt.store.folders import find_folder, project_folder
 from lstm_trt.store.runs import Runs, as_runs, load
 from lstm_trt.store.samples import Group, groups_of
@@ -210,6 +212,25 @@ def load_or_record(
             " set record = True to record them here"
         )
     return replace(as_runs(items), source=listed(sources, 3), warnings=runs.warnings)
+
+
+def gpu_runs(topic: str, **where: Any) -> Runs:
+    """The recordings in `data/CARD/TOPIC` for each GPU that was recorded on (`make gpu-session`), selected by `where`.
+
+    If there are none, an empty `Runs`, and a line is printed that says how to record them. Raises what `load` raises.
+    """
+    with suppress(UsageError):
+        pairs = sorted(find_folder("data").glob(f"*/{topic}/{CONFIGS_FILE}"))
+        cards = [pair.parent for pair in pairs if _on_gpu(pair.parent)]
+        if cards:
+            return load(cards, **where)
+    print(f"No recordings of a GPU here yet (data/CARD/{topic}). On a machine with one: make gpu-session CALL=1")
+    return Runs((), f"data/CARD/{topic}")
+
+
+def _on_gpu(folder: Path) -> bool:
+    described = (json.loads(row["configuration"]) for row in read_configs(folder)[0])
+    return all(configuration["options"]["device"] == "cuda" for configuration in described)
 
 
 def own_networks(

@@ -112,6 +112,7 @@ API = {
     "cache_contents": "lstm_trt.recorder.cached:cache_contents",
     "clear_cache": "lstm_trt.recorder.cached:clear_cache",
     "load_or_record": "lstm_trt.campaign:load_or_record",
+    "gpu_runs": "lstm_trt.campaign:gpu_runs",
     "own_networks": "lstm_trt.campaign:own_networks",
     "describe_runs": "lstm_trt.campaign:describe_runs",
     "largest_that_meets": "lstm_trt.campaign:largest_that_meets",

@@ -349,6 +349,15 @@ def pytest_collection_modifyitems(items, config):
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+@pytest.fixture
+def torch_on_gpu():
+    """The module torch, where it sees the GPU; over the tests' stand-in for a driver it does not."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("PyTorch sees no GPU here")
+    return torch
+
+
 def gpu_missing() -> str | None:
     """Why tests of a GPU cannot run here; None where they can."""
     if not any(Path("/dev").glob("nvidia*")) and not Path("/dev/dxg").exists():  # PyTorch takes seconds to load

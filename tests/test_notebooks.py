@@ -8,12 +8,18 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
+import lstm_trt as lab_module
+from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import UsageError
+from lstm_trt.config.shape import Grid
+from lstm_trt.store import files
 from tests.conftest import ROOT, sampled
 from tests.store.test_samples import put
+from tests.store.test_store import planted
 from tests.support.planted_latencies import even
 
 pytest.importorskip("papermill")
@@ -208,3 +214,47 @@ def test_a_network_that_cannot_be_read(parameters, message, monkeypatch):
     with pytest.raises(UsageError) as caught:
         exec(read.source, names | parameters)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name < "05"])
+def test_recordings_of_a_gpu_are_laid_beside_the_others(name, tmp_path, monkeypatch, capsys):
+    """Planted ones of a card, as `make gpu-session` leaves them; and without them a line instead."""
+    cells = [
+        cell.source for cell in nbformat.read(ROOT / f"notebooks/{name}.ipynb", 4).cells if "gpu_runs" in cell.source
+    ]
+    parameters = next(
+        cell.source
+        for cell in nbformat.read(ROOT / f"notebooks/{name}.ipynb", 4).cells
+        if "parameters" in cell.metadata.get("tags", ())
+    )
+    shown = []
+    values = {"lab": lab_module, "display": shown.append}
+    exec(parameters, values)
+    sizes = {"layers": values["layers"][:2], "hidden": values["hidden"][:2], "sequence": values["sequence"][:2]}
+    shapes = Grid(**{axis: tuple(several) for axis, several in sizes.items()}, batch=tuple(values["batch"][:2]))
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def written(folder, **changed):
+        for shape in shapes:
+            item = planted(rows=120)
+            configuration = replace(item.configuration, workload=shape, **changed)
+            files.write(replace(item, configuration=configuration), files.make_folder(tmp_path / folder))
+
+    written("cpu")
+    values |= dict.fromkeys(("runs", "wide", "batches"), lab_module.load(tmp_path / "cpu"))
+    for cell in cells:
+        exec(cell, values)
+    assert not shown and capsys.readouterr().out.count("make gpu-session") == len(cells)
+    card = {"runtime": "pytorch-cudagraph", "device_name": "NVIDIA Card", "options": Options(device="cuda")}
+    for topic in ("grid", "edge", "batch"):
+        written(topic, **card)
+        lab_module.consolidate(tmp_path / topic, tmp_path / "data/card" / topic)
+    lab_module.consolidate(tmp_path / "cpu", tmp_path / "data/cpu/grid")  # not of a GPU
+    for cell in cells:
+        exec(cell, values)
+    text = capsys.readouterr().out
+    assert len(shown) == len(cells) and "make gpu-session" not in text
+    assert {group.configuration.device_name for group in values["gpu"]} == {"NVIDIA Card"}
+    pictured = [picture.alt for picture in shown]
+    assert all("NVIDIA Card" in alt or "pytorch-cudagraph" in alt for alt in pictured), pictured

@@ -15,6 +15,8 @@ from tests.support import shim
 
 #: Tests for a GPU that need neither its numbers nor PyTorch on it.
 GPU = (
+    "test_gpu_a_plan_that_does_not_fit_is_refused_with_its_reason",
+    "test_gpu_a_recording_carries_the_gpu_before_and_after",
     "test_gpu_outputs_with_and_without_graph_are_equal",
     "test_gpu_event_times_lie_within_the_host_time",
     "test_gpu_memory_is_freed_after_100_engines",

@@ -172,7 +172,7 @@ def system_labels(groups: Sequence[Group], without: Sequence[str] = ()) -> list[
     The version is included only if a runtime has several. Properties in `without` are left out.
     """
     fields = [{**_system(group), **dict.fromkeys(without)} for group in groups]
-    shown = [name for name in fields[0] if name != "runtime" and len({system[name] for system in fields} - {None}) > 1]
+    shown = [name for name in _differing(fields) if name != "runtime"]
     versions = {(system["runtime"], system["version"]) for system in fields}
     if "version" in shown and len(versions) == len({system["runtime"] for system in fields}):
         shown.remove("version")
@@ -208,6 +208,18 @@ def _system(group: Group) -> dict[str, Any]:
         "device_name": configuration.device_name,
         "machine": f"machine {machine[:12]}" if machine else None,
     }
+
+
+def _differing(fields: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The properties that differ among systems, without those of a machine that its device's name already tells."""
+    names = [name for name in fields[0] if len({each[name] for each in fields} - {None}) > 1]
+    devices = {each["device_name"] for each in fields}
+    told = [
+        name
+        for name in ("cores", "device", "machine")
+        if len(devices) > 1 and len({(each["device_name"], each[name]) for each in fields}) == len(devices)
+    ]
+    return [name for name in names if name not in told]
 
 
 def systems(points: Iterable[Point]) -> list[str]:
@@ -308,11 +320,10 @@ def describe_systems(points: Iterable[Point], without: Sequence[str] = ()) -> st
     The mode is one of the options unless it is "forward" for all.
     """
     fields = list({point.system: _system(point.group) for point in points}.values())
-    differing = [name for name in fields[0] if len({each[name] for each in fields} - {None}) > 1]
     always = ("precision", "threads", *("mode" for each in fields if each["mode"] != "forward"))
     options: dict[tuple[str, str], list[str]] = {}
     for each in fields:
-        names = dict.fromkeys((*always, *differing))
+        names = dict.fromkeys((*always, *_differing(fields)))
         shown = [each[name] for name in names if name not in ("runtime", "version", "device_name", *without)]
         system = each["device_name"], f"{each['runtime']} {each['version']}"
         options.setdefault(system, []).append(", ".join(filter(None, shown)))

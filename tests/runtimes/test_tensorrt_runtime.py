@@ -657,9 +657,8 @@ def test_gpu_a_plan_that_does_not_fit_is_refused_with_its_reason(ready, session,
 
 
 @pytest.mark.gpu
-def test_gpu_the_context_is_pytorchs(session):
-    import torch
-
+def test_gpu_the_context_is_pytorchs(session, torch_on_gpu):
+    torch = torch_on_gpu
     before = torch.arange(1000, device="cuda") * 2
     torch.cuda.synchronize()
     current = ctypes.c_void_p()
@@ -674,9 +673,8 @@ def test_gpu_the_context_is_pytorchs(session):
 
 
 @pytest.mark.gpu
-def test_gpu_runtimes_and_pytorch_take_turns(ready):
-    import torch
-
+def test_gpu_runtimes_and_pytorch_take_turns(ready, torch_on_gpu):
+    torch = torch_on_gpu
     weights = torch.randn(64, 64, device="cuda")
     product = (weights @ weights).cpu()
     step = prepare(ready, SMALL, graph=True)
@@ -738,11 +736,9 @@ def test_gpu_capture_and_its_refusal(session):
 def test_gpu_a_recording_carries_the_gpu_before_and_after(ready, tmp_path):
     import lstm_trt
 
-    recording = lstm_trt.record(
-        SMALL, runtime=ready, trials=50, warmup=5, device="cuda", graph=True, device_clocks="all", out=tmp_path
-    )
-    for name in ("gpu_before", "gpu_after"):
-        state = recording.provenance[name]
-        assert state is None or (state["name"] and state["driver"])
+    options = lstm_trt.Options(device="cuda", graph=True, device_clocks="all")
+    recording = lstm_trt.record(SMALL, ready, lstm_trt.Protocol(trials=50, warmup=5), options, out=tmp_path)
+    states = [recording.provenance[name] for name in ("gpu_before", "gpu_after")]
+    assert all(state is None or {"gpu_sm_mhz", "memory_used_bytes"} <= state.keys() for state in states)
     assert recording.provenance["runtime"]["device_clocks"] == "all"
     assert (recording.columns["compute_ns"] > 0).all()

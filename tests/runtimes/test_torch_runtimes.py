@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import os
 import subprocess
@@ -22,6 +23,7 @@ from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.runtimes import _torch, torch_compile
 from lstm_trt.runtimes.base import Request
 from lstm_trt.runtimes.cuda import _cuda
+from tests.conftest import ROOT
 
 NAMES = ("pytorch", "pytorch-cudagraph", "torch-compile", "torchscript")
 SMALL = LstmShape(2, 16, 12)
@@ -404,6 +406,81 @@ def test_the_facts_name_whose_lstm_ran():
     step.close()
 
 
+@pytest.mark.parametrize("kind", ("float32", "float16", "bfloat16"))
+def test_the_operators_that_are_chosen_on_cuda_by_tensors_without_data(kind):
+    """A build for the CPU, and one for CUDA that keeps bfloat16 from cuDNN, split an LSTM into cells and products."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    counted: dict[str, int] = {}
+    with FakeTensorMode():
+        of = {"device": "cuda", "dtype": getattr(torch, kind)}
+        weights = [
+            torch.empty(shape, **of) for shape in ((64, 12), (64, 16), (64,), (64,), (64, 16), (64, 16), (64,), (64,))
+        ]
+        inputs, state = torch.empty(8, 1, 12, **of), torch.empty(2, 1, 16, **of)
+        lstm = torch.ops.aten.lstm.input
+        try:
+            counted = _torch.operators(lambda: lstm(inputs, [state, state], weights, True, 2, 0.0, False, False, False))
+        except RuntimeError as error:  # cuDNN was chosen, which asks the driver
+            assert torch.version.cuda and "CUDA" in str(error)
+            assert kind != "bfloat16" or torch.__version__ >= "2.12"
+    if counted and _torch.lstm_kernel(counted) != "cuDNN":
+        assert _torch.lstm_kernel(counted) == "operators"
+        assert (counted["aten._thnn_fused_lstm_cell"], counted["aten.mm"]) == (16, 32)  # 2 layers, 8 steps
+        assert torch.version.cuda is None or kind == "bfloat16"
+
+
+#: What the packages use of PyTorch, without `torch.`; all of it is in 2.11, the oldest version on a lent machine so far
+#: (looked up there; a name that is new here must be looked up too).
+IN_TORCH_2_11 = """
+Tensor __config__.parallel_info __version__ _dynamo.config.allow_rnn _dynamo.reset _dynamo.utils.counters
+_inductor.config.compile_threads _inductor.metrics _inductor.utils.fresh_cache backends.cpu.get_cpu_capability
+backends.cuda.matmul.allow_tf32 backends.cuda.matmul.fp32_precision backends.cudnn.CUDNN_TENSOR_DTYPES.add
+backends.cudnn.allow_tf32 backends.cudnn.conv backends.cudnn.rnn.fp32_precision backends.cudnn.version
+backends.mkldnn.enabled backends.mkldnn.flags backends.mkldnn.is_available backends.mkldnn.matmul.fp32_precision
+backends.mkldnn.rnn.fp32_precision bfloat16 cat cuda.CUDAGraph cuda.Event cuda.Stream cuda.current_stream
+cuda.empty_cache cuda.get_device_capability cuda.get_device_name cuda.graph cuda.init cuda.set_stream
+cuda.synchronize empty float16 float32 from_numpy full get_num_interop_threads get_num_threads inference_mode
+int64 jit.ScriptModule jit.freeze jit.script mm nn.LSTM nn.Linear nn.Module nn.functional
+nn.utils.rnn.PackedSequence nn.utils.rnn.pack_padded_sequence nn.utils.rnn.pad_packed_sequence no_grad
+onnx.export optim.Adam optim.SGD randn_like set_num_interop_threads set_num_threads sigmoid stack tanh
+utils._python_dispatch.TorchDispatchMode utils._pytree version.cuda zeros zeros_like
+"""
+
+
+def test_nothing_is_used_that_pytorch_2_11_lacks():
+    used = {name.removeprefix("torch.") for name in torch_names()}
+    leaves = {name for name in used if not any(other.startswith(f"{name}.") for other in used)}
+    assert leaves == set(IN_TORCH_2_11.split())
+
+
+def torch_names() -> set[str]:
+    """The names of PyTorch that the two packages use, also by way of a variable for one of its modules."""
+    found = set()
+    for file in (path for name in ("lstm_trt", "lstm_literature") for path in (ROOT / name).rglob("*.py")):
+        tree, named = ast.parse(file.read_text()), {"torch": "torch"}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
+                found |= {f"{node.module}.{alias.name}" for alias in node.names}
+            if isinstance(node, ast.Assign | ast.AnnAssign) and dotted(node.value)[:1] == ["torch"]:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                named |= {target.id: ".".join(dotted(node.value)) for target in targets if isinstance(target, ast.Name)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and (names := dotted(node)) and names[0] in named:
+                found.add(".".join([named[names[0]], *names[1:]]))
+    return found
+
+
+def dotted(node: ast.AST | None) -> list[str]:
+    """The names of `a.b.c`; none for other expressions."""
+    names = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return [node.id, *reversed(names)] if isinstance(node, ast.Name) and names else []
+
+
 # A GPU
 
 
@@ -412,6 +489,7 @@ GPU_SHAPE = LstmShape(2, 256, 32, 3, 12, 2)
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("torch_on_gpu")
 @pytest.mark.parametrize("precision", BOUNDS)
 @pytest.mark.parametrize("name", ("pytorch", "pytorch-cudagraph", "torchscript"))
 def test_gpu_outputs_agree_with_the_reference(name, precision):
@@ -429,6 +507,7 @@ def test_gpu_outputs_agree_with_the_reference(name, precision):
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("torch_on_gpu")
 def test_gpu_fp32_is_not_tf32():
     errors = {}
     for precision in ("tf32", "fp32"):
@@ -439,6 +518,7 @@ def test_gpu_fp32_is_not_tf32():
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("torch_on_gpu")
 @pytest.mark.parametrize("precision", BOUNDS)
 @pytest.mark.parametrize("name", ("pytorch", "pytorch-cudagraph", "torchscript"))
 def test_gpu_streams_carry_their_state(name, precision):
@@ -457,6 +537,7 @@ def test_gpu_streams_carry_their_state(name, precision):
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("torch_on_gpu")
 def test_gpu_graph_and_eager_agree():
     found = []
     inputs, _, _ = make_inputs(GPU_SHAPE, 11)
@@ -471,6 +552,7 @@ def test_gpu_graph_and_eager_agree():
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("torch_on_gpu")
 @pytest.mark.parametrize("name", ("pytorch", "pytorch-cudagraph"))
 def test_gpu_event_times_lie_within_the_host_time(name):
     step = prepare(name, GPU_SHAPE, device="cuda", device_clocks="all")
@@ -491,6 +573,7 @@ def test_gpu_event_times_lie_within_the_host_time(name):
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("torch_on_gpu")
 def test_gpu_torch_compile():
     state = runtimes.load_runtime("torch-compile").availability("cuda")
     if not state.ready:

@@ -6,6 +6,8 @@ import itertools
 import json
 import os
 import shlex
+import subprocess
+import sys
 from functools import partial
 
 import numpy as np
@@ -20,10 +22,12 @@ from lstm_trt.config.step import Step
 from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.machine import checks, gpu, linux
 from lstm_trt.machine.gpu import SHIM_NAME, SHIM_VARIABLE
+from lstm_trt.recorder import prepare
 from lstm_trt.recorder.describe import availability, describe
 from lstm_trt.recorder.pool import WorkerPool, record
 from lstm_trt.recorder.process import Interpreter
 from lstm_trt.recorder.sweep import run_sweep
+from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.runtimes.cuda import _cuda
 from lstm_trt.store import folders
 from tests.conftest import ROOT, rest_is_heavy
@@ -373,3 +377,35 @@ def test_tensorrt_for_rtx_is_refused_on_a_gpu_that_it_does_not_support(monkeypat
     monkeypatch.setenv("SHIM_CAPABILITY", "75")
     assert row()["ready"]
     assert runtimes.load_runtime("tensorrt-rtx")._engine_options(Options()).compute_capability == "sm75"
+
+
+def test_the_gpu_is_warmed_up_after_all_other_preparing(monkeypatch, tmp_path):
+    """A GPU lowers its clocks when it has no work."""
+    done = []
+
+    def spy(name):
+        original = getattr(prepare.facts, name)
+        monkeypatch.setattr(prepare.facts, name, lambda *given: done.append(name) or original(*given))
+
+    configuration = describe(SHAPE, "tensorrt", Protocol(trials=10))
+    preparer, path = preparer_of(SHAPE), tmp_path / "reference.npy"
+    reference = preparer.reference(configuration, 1, path, lambda *event, **values: None)
+    monkeypatch.setattr(prepare, "pin", lambda options: None)
+    monkeypatch.setattr(prepare, "warm_up_device", lambda *given: done.append("warm-up") or {})
+    for name in ("describe", "versions", "commit", "clock_cost"):
+        spy(name)
+    with prepare.prepared(configuration, {**reference, "gate_seed": 1, "reference_path": str(path)}):
+        assert set(done) == {"describe", "versions", "commit", "clock_cost", "warm-up"} and done[-1] == "warm-up"
+
+
+@pytest.mark.heavy
+def test_the_session_on_a_gpu_is_rehearsed(tmp_path):
+    """With the tests of a GPU that run without a real one."""
+    command = [sys.executable, "benchmarks/gpu_session.py", "1", "--rehearse", "shim", "--work", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "out/report.json").read_text())
+    assert [row["status"] for row in report] == [0, 0, 0, 0], (tmp_path / "out/log.txt").read_text()
+    assert "1 recordings at the corners" in done.stdout
+    (recording,) = folders.read_many(tmp_path / "grid")
+    assert recording.provenance["runtime"]["device_clocks"] == "off" and recording.configuration.options.graph

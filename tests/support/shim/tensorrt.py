@@ -198,7 +198,13 @@ class Runtime:
         if bytes(plan[:4]) != HEAD:
             _log(_Severity.ERROR, "IRuntime::deserializeCudaEngine: Error Code 1: Serialization (magic tag mismatch)")
             return None
-        return ICudaEngine(bytes(plan[4:]))
+        try:
+            return ICudaEngine(bytes(plan[4:]))
+        except Exception:
+            _log(
+                _Severity.ERROR, "IRuntime::deserializeCudaEngine: Error Code 4: Internal Error (the plan is truncated)"
+            )
+            return None
 
 
 class _Inspector:

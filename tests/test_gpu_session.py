@@ -1,0 +1,275 @@
+"""The session on a lent GPU (`benchmarks/gpu_session.py`): its parts, limits and archives; rehearsals without a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import site
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import gpu_session
+from benchmarks.gpu_session import Command, Session
+from lstm_literature.commands import PROGRAM
+from lstm_trt.cli.main import parse
+from lstm_trt.config.configuration import Options
+from lstm_trt.machine.linux import choose_cores
+from lstm_trt.recorder.pool import resources
+from lstm_trt.store import files
+from lstm_trt.store.folders import read_many
+from lstm_trt.store.locks import timing_lock
+from lstm_trt.store.schema import Failure
+from tests.conftest import ROOT, wait_for
+from tests.store.test_store import planted
+
+#: Packages that are not on the machines lent so far; this one is not installed there either.
+ABSENT = re.compile(
+    "ipykernel|ipython|jupyter|jax|keras|lstm|mxnet|nb|notebook|openvino|papermill|pycuda|tensorflow|tensorrt|tvm|__editable"
+)
+
+
+def every_command() -> list[tuple[gpu_session.Place, int, str, Command]]:
+    return [
+        (place, call, part, command)
+        for place in gpu_session.PLACES.values()
+        for call, parts in gpu_session.calls(place).items()
+        for part, commands in parts.items()
+        for command in commands
+    ]
+
+
+@pytest.mark.parametrize("place", gpu_session.PLACES.values(), ids=gpu_session.PLACES)
+def test_the_limits_of_a_call_fit_into_its_time(place):
+    for parts in gpu_session.calls(place).values():
+        assert sum(command.limit_s for commands in parts.values() for command in commands) <= gpu_session.CALL_S <= 560
+
+
+def test_all_flags_parse_and_all_named_files_exist(tmp_path):
+    modules = set()
+    for _, _, _, command in every_command():
+        words = command.line(tmp_path)[1:]
+        if words[0] == "-m":
+            modules.add(words[1])
+        if words[:2] == ["-m", "lstm_trt"]:
+            parse(words[2:])
+        elif words[:2] == ["-m", "lstm_literature"]:
+            parse(words[2:], PROGRAM)
+        for word in words:
+            assert "WORK" not in word
+            if word.endswith(".py"):
+                assert (ROOT / word).is_file()
+    assert modules == {"lstm_trt", "lstm_literature", "pytest"}
+    (named,) = re.findall("^GPU_TESTS = (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert gpu_session.GPU_TESTS.split() == named.split()
+
+
+def test_the_grid_is_the_published_one():
+    cuda = gpu_session.calls(gpu_session.PLACES["cuda"])
+    (command,) = cuda[1]["grid"]
+    sizes = {axis: size.split() for axis, size in gpu_session.GRID.items()}
+    assert "pytorch-cudagraph" in command.words and "--trials 1000" in command.words
+    assert len(sizes["layers"]) * len(sizes["hidden"]) * len(sizes["sequence"]) == 200
+    assert "--trials 40000" in cuda[2]["certify"][0].words
+
+
+def session(tmp_path, parts: dict[str, list[str]], limit_s: float = 60, **more) -> Session:
+    """A session of programs given as text."""
+    made = Session({}, tmp_path / "work", tmp_path / "out", place=gpu_session.PLACES["cpu"], **more)
+    for part, codes in parts.items():
+        made.parts[part] = []
+        for number, code in enumerate(codes):
+            (made.work / f"{part}{number}.py").write_text(code)
+            made.parts[part].append(Command(f"WORK/{part}{number}.py", limit_s))
+    return made
+
+
+def test_a_part_that_hangs_is_killed_and_the_next_begins(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_session, "GRACE_S", 1.0)
+    monkeypatch.setattr(gpu_session, "LEAST_S", 0.0)
+    monkeypatch.setattr(gpu_session.run_limited, "__defaults__", (1.0,))
+    folder = tmp_path / "work"
+    stops = f"""
+import pathlib, time
+try:
+    time.sleep(600)
+except KeyboardInterrupt:
+    pathlib.Path({str(folder / "kept")!r}).touch()
+"""
+    hangs = (
+        "import signal, subprocess, sys, time; signal.signal(signal.SIGINT, signal.SIG_IGN);"
+        f"child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
+        f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid)); time.sleep(600)"
+    )
+    run = session(tmp_path, {"a": [stops, hangs], "b": ["print('reached')"]}, limit_s=4)
+    assert run.run()
+    assert [row["status"] for row in run.report] == [0, -9, 0]
+    assert (folder / "kept").exists() and "reached" in (tmp_path / "out/log.txt").read_text()
+    assert json.loads((tmp_path / "out/report.json").read_text()) == run.report
+    child = int((tmp_path / "child").read_text())
+    wait_for(lambda: not running(child))
+
+
+def running(process: int) -> bool:
+    """Whether a process runs; one that ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_what_does_not_fit_into_the_time_is_left_out_from_the_end(tmp_path):
+    run = session(tmp_path, {"a": ["pass"], "b": ["pass"], "c": ["pass"]}, seconds=gpu_session.LEAST_S + 1)
+    run.parts = {"a": run.parts["a"], **{part: [replace(run.parts[part][0], limit_s=400)] for part in ("b", "c")}}
+    run._began = time.monotonic()
+    run._run("a", run.parts["a"][0])
+    run._began -= 10  # the time that it took
+    run.run()
+    assert [row.get("skipped") for row in run.report[1:]] == ["no time left"] * 3
+
+
+def test_without_a_recording_or_a_passed_test_nothing_else_is_run(tmp_path):
+    look = tmp_path / "work/look"
+    run = session(tmp_path, {"look": ["pass"], "grid": ["pass"]})
+    assert not run.run() and [row["part"] for row in run.report] == ["look"]
+    files.make_folder(look)
+    whole = planted()
+    whole.provenance.update(parity={"error": 3e-7, "bound": 1e-5})
+    files.write(whole, look)
+    files.write_failure(Failure(planted(16).configuration, 0, "parity", "outputs differ by 2e-05"), look)
+    run = session(tmp_path, {"look": ["pass"], "grid": ["pass"]})
+    assert run.run() and [row["part"] for row in run.report] == ["look", "grid"]
+    log = (tmp_path / "out/log.txt").read_text()
+    assert "3.0e-07     1e-05" in log and "failed at parity: outputs differ by 2e-05" in log
+    run = session(tmp_path, {"look": ["pass"], "grid": ["pass"]})
+    run.place = gpu_session.PLACES["cuda"]  # where a test must have passed too
+    assert not run.run()
+    case = "<testcase name='{}'>{}</testcase>"
+    cases = case.format("a", "<skipped/>") + case.format("b", "<failure/>") + case.format("c", "")
+    (tmp_path / "work" / gpu_session.REPORT).write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    assert gpu_session.tests_passed(tmp_path / "work" / gpu_session.REPORT) == 1
+    assert run.run()
+
+
+def test_recordings_are_packed_between_two_networks_only(tmp_path):
+    run = session(tmp_path, {"a": ["import time; time.sleep(3)"]}, pack_every_s=0.1)
+    folder = files.make_folder(tmp_path / "work/grid")
+    files.write(planted(), folder)
+    timed = resources(Options(device="cpu", cores=choose_cores(1)))
+    with timing_lock(timed):  # a network is being timed
+        thread = threading.Thread(target=run.run)
+        thread.start()
+        time.sleep(1)
+        assert not list((tmp_path / "out").glob("recordings-*"))
+    wait_for((tmp_path / "out/recordings-1.tgz").exists)
+    assert thread.is_alive()  # not at the part's end
+    thread.join()
+    with tarfile.open(tmp_path / "out/recordings-1.tgz") as archive:
+        assert archive.getnames() == [f"grid/{planted().file_name}"]
+
+
+def test_what_comes_home_is_at_most_six_files_of_16_mib(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gpu_session, "ARCHIVE_BYTES", 100_000)
+    run = session(tmp_path, {})
+    for number in range(7):
+        (tmp_path / f"work/{number}.parquet").write_bytes(os.urandom(45_000 + number))
+    (tmp_path / "work/.half.parquet").write_bytes(b"half")
+    run.run()
+    (tmp_path / "out/log.txt").touch(), (tmp_path / "out/report.json").touch()
+    archives = sorted((tmp_path / "out").glob("*.tgz"))
+    assert len(archives) == 4 and len(list((tmp_path / "out").iterdir())) == 6
+    assert all(path.stat().st_size < 110_000 for path in archives) and not capsys.readouterr().err
+    home = tmp_path / "home"
+    gpu_session.unpack(archives, home)
+    assert {path.name for path in home.iterdir()} == {f"{number}.parquet" for number in range(7)}
+    (tmp_path / "work/more.parquet").write_bytes(os.urandom(200_000))
+    run.pack()
+    assert "1 files are too many bytes to come back" in capsys.readouterr().err
+
+
+def test_a_later_call_goes_on_from_what_came_home(tmp_path):
+    first = session(tmp_path / "first", {})
+    files.write(planted(), files.make_folder(first.work / "grid"))
+    first.run()
+    second = session(tmp_path / "second", {})
+    shutil.copy(first.out / "recordings-1.tgz", second.work)
+    second.run()
+    assert [item.configuration for item in read_many(second.work / "grid")] == [planted().configuration]
+
+
+def test_what_came_home_is_collected_by_card(tmp_path, capsys):
+    run = session(tmp_path, {})
+    for part, hidden in (("grid", 8), ("grid", 16), ("edge", 24)):
+        item = planted(hidden)
+        card = replace(item.configuration, device_name="NVIDIA H200")
+        files.write(replace(item, configuration=card), files.make_folder(run.work / part))
+    (run.work / "kernels.json").write_text("[]")
+    run.run()
+    assert gpu_session.collect(list(run.out.glob("*.tgz")), tmp_path / "data") == 0
+    assert {path.name for path in (tmp_path / "data/h200").iterdir()} == {"grid", "edge", "kernels.json"}
+    assert len(list(read_many(tmp_path / "data/h200/grid"))) == 2
+    assert "wrote trials.parquet and configs.parquet with 2 recordings" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="session")
+def lent(tmp_path_factory) -> dict:
+    """A copy of the tracked files without .git, and a Python without the packages that a lent machine lacks.
+
+    PyTorch is 2.11 where pip finds a build of it for the CPU, as on that machine.
+    """
+    folder = tmp_path_factory.mktemp("lent")
+    listed = subprocess.run(
+        ["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
+    ).stdout
+    for name in filter(None, listed.decode().split("\0")):
+        if not name.startswith(("data/", "figures/", "notebooks/")) and (ROOT / name).is_file():
+            (folder / "lab" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / "lab" / name)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    (packages,) = (folder / "venv/lib").glob("python*/site-packages")
+    (ours,) = (Path(path) for path in site.getsitepackages() if Path(path).is_relative_to(sys.prefix))
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", packages, "torch==2.11.0+cpu"]
+    older = subprocess.run(pip, capture_output=True).returncode == 0
+    for path in ours.iterdir():
+        known = older and path.name.startswith(("torch-", "torch."))
+        if not (ABSENT.match(path.name.lower()) or path.suffix == ".pth" or known or (packages / path.name).exists()):
+            (packages / path.name).symlink_to(path)
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    return {
+        "python": str(folder / "venv/bin/python"),
+        "cwd": folder / "lab",
+        "env": environment | {"LSTM_TRT_COMMIT": commit, "PYTHONDONTWRITEBYTECODE": "1"},
+        "commit": commit,
+    }
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_a_rehearsal_without_a_gpu_where_little_is_installed(lent, tmp_path, call):
+    """No IPython, OpenVINO or TensorRT, this package not installed, and no .git, as on the machines lent so far."""
+    command = [lent["python"], "benchmarks/gpu_session.py", str(call), "--rehearse", "cpu", "--work", str(tmp_path)]
+    done = subprocess.run(command, cwd=lent["cwd"], env=lent["env"], capture_output=True, text=True)
+    log = (tmp_path / "out/log.txt").read_text() if (tmp_path / "out/log.txt").exists() else ""
+    assert done.returncode == 0, done.stdout + done.stderr + log
+    assert not done.stderr
+    folders = [path for path in tmp_path.iterdir() if path.is_dir() and path.name != "out"]
+    found = [item for folder in folders for item in read_many(folder)]
+    assert found and not [item for item in found if isinstance(item, Failure)]
+    for item in found:
+        assert item.provenance["commit"] == lent["commit"] and item.provenance["versions"]["lstm_trt"]
+    home = tmp_path / "home"
+    gpu_session.unpack(list((tmp_path / "out").glob("*.tgz")), home)
+    assert {path.name for path in folders} <= {path.name for path in home.iterdir()}
+    if call == 2:
+        rows = json.loads((tmp_path / "kernels.json").read_text())
+        assert [row["network"] for row in rows] == [f"2x{size}-s128-b1" for size in gpu_session.KERNELS.split()]
+        assert all(row["kernels"] and row["busy_us"] is None for row in rows)
