@@ -37,6 +37,8 @@ NO_MEASUREMENT = (
     # Confidence and allowed misses.
     *("95 % interval", "95 % confidence", "probability of 50 %", "at most 0.1 %", "0.1 % or higher", "above 0.1 %"),
     "miss rate of 0.1 %",
+    # What delays calls: durations to look for.
+    *("3 to 4 ms", "1 to 50 ms", "5 to 100 us", "up to 100 ms"),
     # Rules of the recorder and the analyses.
     *("1.5 x IQR", "by less than 10 %", "a difference under 10 %", "to 0.1 %", "1000 trials or half second"),
     *("in the last half of the recording", "more than 2 % of the pinned", "more than half"),
@@ -56,7 +58,11 @@ class Statement:
 
 
 def statements() -> list[Statement]:
-    rows = [line.strip("| ").split(" | ") for line in EVIDENCE.read_text().splitlines() if line.startswith("| ")][2:]
+    rows = [
+        line.strip("| ").split(" | ")
+        for line in EVIDENCE.read_text().split("\n## ")[0].splitlines()
+        if line.startswith("| ")
+    ][2:]
     return [
         Statement(quote, tuple(ROOT / name for name in re.findall(r"`([^`]+)`", pages)), rests_on, check.strip("`"))
         for quote, pages, rests_on, check in rows

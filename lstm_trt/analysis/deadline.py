@@ -1,32 +1,34 @@
 """Test whether a percentile of the latency meets a deadline.
 
 There are three verdicts. MET: the exact binomial test rejects that the miss rate is the allowed
-rate or more. MISSED: the exact lower bound of the miss rate is above the allowed rate. Otherwise
-NOT ENOUGH EVIDENCE, with the length of the new recording that is needed. Only three findings turn
-MET into NOT ENOUGH EVIDENCE: dependence, which reduces the effective sample size
-(`dependence.py`); a round or a segment that by itself misses more than allowed; a drift that would
-carry the tail over the deadline. The last two matter because all trials together can meet a
-deadline that one process, or its end, misses.
+rate or more. MISSED: the exact lower bound of the miss rate is above the allowed rate, also if the
+misses of a burst are counted as one (`bursts.py`). Otherwise NOT ENOUGH EVIDENCE, with the length
+of the new recording that is needed. MET assumes that bursts of misses that were not seen are
+short; the length that is assumed can be given. Only these findings turn MET into NOT ENOUGH
+EVIDENCE: dependence, which reduces the effective sample size (`dependence.py`); bursts as long as
+was given; a round or a segment that by itself misses more than allowed; a drift that would carry
+the tail over the deadline. The last two matter because all trials together can meet a deadline
+that one process, or its end, misses.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.analysis import quantiles
+from lstm_trt.analysis import bursts, quantiles
 from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.dependence import LEVEL_TRIALS, Dependence, assess
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.segments import SAME_LEVEL, find_segments
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields
-from lstm_trt.config.format import count, signed_percent
+from lstm_trt.config.format import count, short_number, signed_percent
 from lstm_trt.store.foreign import ABSURD_ABOVE_NS, ABSURD_BELOW_NS
 from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Latencies
@@ -172,6 +174,12 @@ class Verdict(JsonFields):
     below the allowed rate, or the length is above 1e9. `verdict_if_independent` uses n trials,
     `verdict_if_effective` the effective sample size; both ignore drift. `reasons`: what
     prevents MET, as text; never empty if the verdict is NOT ENOUGH EVIDENCE.
+
+    `burst_length`: the mean length of bursts of misses, in calls, that MET was tested for. `assumed_burst_length`: the
+    longest for which these trials prove MET; None unless the verdict is MET. `tau`: the number of misses that count as
+    one, so that `independent_misses` = misses / tau in n / tau trials decide MISSED and `miss_rate_low`.
+    `slow_burst_length` and `slow_burst_length_low`: the same time of the calls above p99.5, whether they miss or not,
+    and its lower bound at 95 %; None unless the misses prove MET, or for fewer than 20 such calls.
     """
 
     verdict: Outcome = Outcome.NOT_ENOUGH_EVIDENCE
@@ -195,6 +203,12 @@ class Verdict(JsonFields):
     verdict_if_effective: Outcome = Outcome.NOT_ENOUGH_EVIDENCE
     effective_n: int = 0
     effective_misses: int = 0
+    burst_length: float = 1.0
+    assumed_burst_length: float | None = None
+    tau: float = 1.0
+    independent_misses: float = 0.0
+    slow_burst_length: float | None = None
+    slow_burst_length_low: float | None = None
     dependence: Dependence = field(default_factory=Dependence)
     firm_statistics: FirmStatistics | None = None
     rounds: tuple[VerdictRound, ...] = ()
@@ -245,21 +259,51 @@ class Verdicts(Answers):
 
 
 def verdict(
-    runs: Any, deadline_us: float, percentile: str | float = "99.9", confidence: float = quantiles.DEFAULT_CONFIDENCE
+    runs: Any,
+    deadline_us: float,
+    percentile: str | float = "99.9",
+    confidence: float = quantiles.DEFAULT_CONFIDENCE,
+    *,
+    burst_length: float = 1.0,
+    burst_ms: float | None = None,
 ) -> Verdicts:
     """Test whether a percentile of the latency of each configuration meets the deadline, at this confidence.
 
-    `runs`: the result of `load`, or a path, recordings or groups. A configuration that failed has the verdict NOT
-    ENOUGH EVIDENCE. Raises `UsageError` if an argument is out of range, or a configuration has fewer than 2 trials
-    after warm-up.
+    `runs`: the result of `load`, or a path, recordings or groups. MET must hold for bursts of misses of up to
+    `burst_length` calls on average, or of `burst_ms` by the time from call to call. A configuration that failed has the
+    verdict NOT ENOUGH EVIDENCE. Raises `UsageError` if an argument is out of range, or a configuration has fewer than 2
+    trials after warm-up.
     """
     question = check_question(deadline_us, percentile, confidence)[0], percentile, confidence  # before reading files
+    check_bursts(burst_length, burst_ms)
     runs = runs_to_judge(runs)
     verdicts = tuple(
-        judge(group.samples, *question) if group.failure is None else failed(str(group.failure), *question)
+        judge(group.samples, *question, burst_length=_in_calls(group.samples, burst_length, burst_ms))
+        if group.failure is None
+        else failed(str(group.failure), *question)
         for group in runs
     )
     return Verdicts(runs, verdicts, (*runs.warnings, *_unit_warning(runs, question[0])))
+
+
+def check_bursts(burst_length: float, burst_ms: float | None) -> None:
+    """Raises `UsageError` unless the length of bursts is a number of calls, at least 1, or a positive time."""
+    if not (math.isfinite(burst_length) and burst_length >= 1):
+        raise UsageError(f"the length of bursts must be at least 1 call, not {burst_length:g}")
+    if burst_ms is not None and not (math.isfinite(burst_ms) and burst_ms > 0):
+        raise UsageError(f"the length of bursts must be a positive time in ms, not {burst_ms:g}")
+    if burst_ms is not None and burst_length != 1:
+        raise UsageError("give the length of bursts in calls or in ms, not both")
+
+
+def _in_calls(samples: Sequence[Latencies], burst_length: float, burst_ms: float | None) -> float:
+    """The length of bursts in calls: a time is divided by the mean time from call to call."""
+    if burst_ms is None:
+        return burst_length
+    spacings = [
+        float(np.mean(sample.timed_ns if sample.start_ns is None else np.diff(sample.start_ns))) for sample in samples
+    ]
+    return max(1.0, 1e6 * burst_ms / float(np.mean(spacings)))
 
 
 def _unit_warning(runs: Runs, deadline_us: float) -> list[str]:
@@ -286,14 +330,17 @@ def judge(
     deadline_us: float,
     percentile: str | float = "99.9",
     confidence: float = quantiles.DEFAULT_CONFIDENCE,
+    *,
+    burst_length: float = 1.0,
 ) -> Verdict:
     """Test whether the percentile of the latency of all samples (one per process) meets the deadline.
 
     The number of trials must be fixed before they are recorded: appending trials and testing again
-    inflates false METs (9 % after 3 tests). If the miss rate is exactly the allowed one, MET
-    occurs in at most 1 - confidence of independent recordings. The same holds for dependent ones
-    if the dependence can be detected (`dependence.py` describes the limits). Raises `UsageError`
-    if an argument is out of range or there are no trials after warm-up.
+    inflates false METs (9 % after 3 tests). If the miss rate is exactly the allowed one, MET occurs
+    in at most 1 - confidence of recordings whose misses are independent, or come in bursts of
+    geometric lengths of at most `burst_length` calls on average, and MISSED in as many if bursts
+    are short (`bursts.py` says for which this was simulated). Raises `UsageError` if an argument
+    is out of range or there are no trials after warm-up.
     """
     deadline_us, share, confidence = check_question(deadline_us, percentile, confidence)
     allowed = 1 - share
@@ -315,12 +362,24 @@ def judge(
     stays = independent != Outcome.MET or quantiles.proves_below(effective_misses, effective_n, allowed, confidence)
     effective = independent if stays else Outcome.NOT_ENOUGH_EVIDENCE
     reasons = []
+    tau = bursts.autocorrelation_time(misses, sizes)
+    in_bursts = independent == Outcome.MISSED and not quantiles.proves_above(missed / tau, n / tau, allowed, confidence)
+    if in_bursts:
+        counted = f"{short_number(missed / tau)} in {n / tau:.0f} trials"
+        reasons.append(f"misses come in bursts: {missed} in {n} trials count as {counted}, too few to prove MISSED")
+    slow = bursts.time_of_slow_calls(timed) if independent == Outcome.MET else None
+    long = f"bursts of misses of {short_number(burst_length)} calls on average"
+    if independent == Outcome.MET and not bursts.proves_below(missed, n, allowed, confidence, burst_length):
+        reasons.append(f"{count(missed, 'miss')} in {n} trials do not exclude {long}")
+    if slow and 1 < burst_length < slow[1]:
+        length = short_number(slow[1])
+        reasons.append(f"slow calls come in bursts of at least {length} calls on average, longer than {long} allow")
     if not stays:
         clustered = f"slow calls come in bursts: {dependence.how}"
         reasons.append(f"{clustered}; {n} trials, effective sample size {effective_n}")
     rounds, doubts = rounds_of(samples, timed, misses, late_ns, allowed, confidence)
     reasons += doubts if independent == Outcome.MET else []
-    verdict = Outcome.NOT_ENOUGH_EVIDENCE if independent == Outcome.MET and reasons else independent
+    verdict = Outcome.NOT_ENOUGH_EVIDENCE if reasons else independent
 
     needed = quantiles.trials_for_share(missed, n, allowed, confidence)
     if dependence.at_deadline and needed is not None and effective == Outcome.NOT_ENOUGH_EVIDENCE:
@@ -330,9 +389,16 @@ def judge(
         drifting = independent == Outcome.NOT_ENOUGH_EVIDENCE and min(sizes) < LEVEL_TRIALS
         factor = 1.0 if drifting else dependence.factor
         effectively = _trials_if_dependent(needed, missed, n, factor, allowed, confidence)
+    if burst_length > 1 and effectively is not None:
+        effectively = _settled(
+            effectively,
+            lambda trials: bursts.trials_for(-(-trials * missed // n), allowed, confidence, burst_length),
+        )
     if verdict == Outcome.NOT_ENOUGH_EVIDENCE and (effectively is None or independent == verdict):
         reasons.append(_missing(missed, n, allowed, needed, effectively, dependence.how))
-    low, high = quantiles.rate_bounds(missed, n, confidence)
+    low = quantiles.rate_bounds(missed / tau, n / tau, confidence)[0]
+    high = quantiles.rate_bounds(missed, n, confidence)[1]
+    met = verdict == Outcome.MET
     ordered_us = np.sort(np.concatenate(timed)) / 1e3
     least_us, most_us = quantiles.interval(ordered_us, share, 2 * confidence - 1, effective_n / n)
     return Verdict(
@@ -357,6 +423,12 @@ def judge(
         verdict_if_effective=effective,
         effective_n=effective_n,
         effective_misses=effective_misses,
+        burst_length=burst_length,
+        assumed_burst_length=bursts.longest_assumed(missed, n, allowed, confidence) if met else None,
+        tau=tau,
+        independent_misses=missed / tau,
+        slow_burst_length=slow[0] if slow else None,
+        slow_burst_length_low=slow[1] if slow else None,
         dependence=dependence,
         firm_statistics=firm_statistics(misses, sizes),
         rounds=rounds,
@@ -423,13 +495,21 @@ def _trials_if_dependent(
     """Length of a new recording that proves MET with the effective sample size `factor` times its length."""
     if needed is None or factor == 1:
         return needed
-    trials = math.ceil(needed / factor)
-    while trials <= quantiles.LONGEST:
+
+    def least(trials: int) -> int:
         expected = math.ceil(factor * -(-trials * misses // n) - 1e-9)
-        least = math.ceil(quantiles.trials_for(expected, allowed, confidence) / factor)
-        if least <= trials:
+        return math.ceil(quantiles.trials_for(expected, allowed, confidence) / factor)
+
+    return _settled(math.ceil(needed / factor), least)
+
+
+def _settled(trials: int, least: Callable[[int], int]) -> int | None:
+    """The first number of trials, from `trials` on, that is enough for the misses expected in it; None above 1e9."""
+    while trials <= quantiles.LONGEST:
+        enough = least(trials)
+        if enough <= trials:
             return trials
-        trials = least
+        trials = enough
     return None
 
 

@@ -8,7 +8,8 @@ tests of independence in the bulk while their tail may be independent, so the bu
 
 Properties: if there is no significant dependence, the effective sample size is n. At a miss rate
 of exactly the allowed one, MET occurs in at most 5 % of simulated recordings of autoregressions
-with coefficients of 0.3 to 0.95, and of moving maxima of 2 to 10 trials. Limits: dependence too
+with coefficients of 0.3 to 0.95, and of moving maxima of 2 to 10 trials, in which other slow calls
+show the dependence. It does not hold where only misses come in bursts (`bursts.py`). Limits: dependence too
 weak to be detected adds up to 0.1 % to that in the shortest recordings that can prove MET. A burst
 that was not recorded, or with one miss only, cannot be detected. If a bad state occurs fewer than
 about three times per length of the recording, it may be absent from the recording by chance.

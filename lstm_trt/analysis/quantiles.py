@@ -142,7 +142,7 @@ def proves_below(count: int, n: int, allowed: Fraction, confidence: float = DEFA
     return n > 0 and at_most(count, n, float(allowed)) <= 1 - confidence
 
 
-def proves_above(count: int, n: int, allowed: Fraction, confidence: float = DEFAULT_CONFIDENCE) -> bool:
+def proves_above(count: float, n: float, allowed: Fraction, confidence: float = DEFAULT_CONFIDENCE) -> bool:
     """Whether the exact lower bound of the rate is above `allowed`."""
     from scipy.special import betainc
 

@@ -364,6 +364,13 @@ def confidence_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
     )
 
 
+def burst_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add --burst-length and --burst-ms."""
+    meaning = "mean length of bursts of misses for which MET must hold"
+    parser.add_argument("--burst-length", type=float, default=1.0, metavar="B", help=f"{meaning}, in calls (default 1)")
+    parser.add_argument("--burst-ms", type=float, metavar="T", help=f"{meaning}, in ms: divided by the time of a call")
+
+
 def print_json(value: Any) -> None:
     """Print a value as JSON to standard output."""
     print(json.dumps(value, indent=1, allow_nan=False))

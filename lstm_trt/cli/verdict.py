@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from lstm_trt import plots
-from lstm_trt.analysis.deadline import check_question, verdict
+from lstm_trt.analysis.deadline import check_bursts, check_question, verdict
 from lstm_trt.cli import common
 
 EXAMPLE = (
@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     percentile = "percentile that must meet the deadline (default %(default)s)"
     add("--percentile", default="99.9", metavar="P", help=percentile)
     common.confidence_argument(parser, "confidence of the verdict")
+    common.burst_arguments(parser)
     common.figure_arguments(parser, "draw a report page per configuration into this folder")
     common.table_arguments(parser)
 
@@ -31,7 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Run `verdict`; returns 0 MET, 1 MISSED, 3 NOT ENOUGH EVIDENCE; of several the worst, MISSED first."""
     question = (arguments.deadline_us, arguments.percentile, arguments.confidence)
     check_question(*question)  # before the recordings are loaded, which may take long
-    answers = verdict(common.load_runs(arguments, arguments.path), *question)
+    bursts = {name: getattr(arguments, name) for name in ("burst_length", "burst_ms")}
+    check_bursts(**bursts)
+    answers = verdict(common.load_runs(arguments, arguments.path), *question, **bursts)
     common.print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:
         common.print_files(

@@ -34,6 +34,7 @@ def verdict_text(verdict: Verdict, name: str = "") -> str:
     if verdict.n == 0:
         return "\n  ".join([*lines, *verdict.reasons])
     lines += [_maximum(verdict), _percentile(verdict), _misses(verdict), *_certificate(verdict)]
+    lines += _assumption(verdict)
     lines += [f"because {reason}" for reason in verdict.reasons]
     lines += [_dependence(verdict), *_drift(verdict), _firm(verdict.firm_statistics), *_to_record(verdict)]
     return "\n  ".join(lines)
@@ -45,7 +46,9 @@ def verdict_line(verdict: Verdict, name: str = "") -> str:
     if verdict.n == 0:
         return f"{verdict.verdict:19}  {'; '.join(verdict.reasons)}{end}"
     text = f"max {microseconds(verdict.max_us)} us, {count(verdict.misses, 'miss')} in {verdict.n} trials"
-    if verdict.verdict != Outcome.MET:
+    if verdict.verdict == Outcome.MET:
+        text += f", assuming that {_assumed(verdict)}"
+    else:
         text += f", proven for {percent_certified(verdict.certifies)} % of calls"
     if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE:
         text += f", {_recommendation(verdict)}" if verdict.trials_needed else ", too many misses to prove it"
@@ -60,7 +63,8 @@ def sentence(verdict: Verdict) -> str:
         return f"No verdict for the deadline of {deadline_us} us: {'; '.join(verdict.reasons)}."
     observed = f"{count(verdict.misses, 'miss')} in {verdict.n} trials, maximum {microseconds(verdict.max_us)} us"
     if verdict.verdict == Outcome.MET:
-        return f"{percentile} % of calls finish within {deadline_us} us, at {confidence}: {observed}."
+        met = f"{percentile} % of calls finish within {deadline_us} us, at {confidence}"
+        return f"{met}, assuming that {_assumed(verdict)}: {observed}."
     if verdict.verdict == Outcome.MISSED:
         return (
             f"The {percentile}th percentile exceeds {deadline_us} us, at {confidence}: {observed};"
@@ -76,7 +80,29 @@ def sentence(verdict: Verdict) -> str:
 def question(verdict: Verdict) -> str:
     """What was tested: percentile, deadline and confidence."""
     percentile, deadline_us = short_number(verdict.percentile), short_number(verdict.deadline_us)
-    return f"p{percentile} within {deadline_us} us at {_confidence(verdict)} confidence"
+    bursts = f", bursts of misses up to {_calls(verdict.burst_length)}" if verdict.burst_length > 1 else ""
+    return f"p{percentile} within {deadline_us} us at {_confidence(verdict)} confidence{bursts}"
+
+
+def _calls(length: float) -> str:
+    return f"{length:.3g} call{'' if length == 1 else 's'}"
+
+
+def _assumed(verdict: Verdict) -> str:
+    """What MET assumes about bursts of misses."""
+    return f"bursts of misses average at most {_calls(verdict.assumed_burst_length or 1)}"
+
+
+def _assumption(verdict: Verdict) -> list[str]:
+    if verdict.verdict != Outcome.MET:
+        return []
+    seen = "; no miss was seen" if verdict.misses == 0 else ""
+    lines = [f"assumes that {_assumed(verdict)}{seen}"]
+    if verdict.slow_burst_length is not None:
+        alone = verdict.slow_burst_length < 1.05
+        come = "come singly" if alone else f"come in bursts that count as {_calls(verdict.slow_burst_length)} each"
+        lines.append(f"for comparison: calls above p99.5, most of which meet the deadline, {come}")
+    return lines
 
 
 def _maximum(verdict: Verdict) -> str:

@@ -1,0 +1,145 @@
+"""Bursts of misses: how many independent ones they count as, and what MET assumes about those that were not seen.
+
+Misses that come in bursts say less about their rate than as many single ones. Two questions follow:
+
+- MISSED: `autocorrelation_time` is the number of misses, and of calls, that count as one. Simulated at the allowed
+  rate, in bursts of 4, 10 and 20 on average, mixed with single ones, or of log-normal lengths, at most 5 % of
+  recordings are called MISSED; in bad states of thousands of calls, of which few miss, up to 9 % (docs/evidence.md).
+- MET: misses cannot prove that bursts do not exist that were not seen. `proves_below` tests the rate against every
+  compound Poisson law of bursts with geometric lengths up to a mean that the user states, and `longest_assumed` is
+  the mean up to which the test still holds.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from lstm_trt.analysis import quantiles
+
+#: Largest distance, in calls, between two misses that count as related one by one.
+NEAR = 400
+
+#: Misses farther apart are counted in blocks of this number of calls, up to this share of a recording, if the counts of
+#: neighbouring blocks are correlated by more than this number of standard errors.
+BLOCK, FARTHEST, CORRELATED = 128, 1 / 20, 2.0
+
+#: Slow calls are those above this percentile. Their number of parts, for the standard error of their time.
+SLOW, PARTS = 0.995, 20
+
+
+def autocorrelation_time(places: Sequence[np.ndarray], sizes: Sequence[int]) -> float:
+    """The number of misses that count as one, at least 1; 1 for fewer than two.
+
+    `places`: ascending indices of the misses of each process, `sizes`: its trials. 1 + 2 times the sum of the
+    autocorrelations of the misses, up to the first pair of neighbouring distances whose sum is not positive (the
+    initial positive sequence: Geyer, Statistical Science 7, 1992). The larger of two: by call up to `NEAR`, and by
+    counts in blocks, which shows long bad states in which few calls miss.
+    """
+    n, k = sum(sizes), sum(map(len, places))
+    if k < 2 or k == n:
+        return 1.0
+    rate = k / n
+    by_call = _pairs(places, NEAR) / n - rate**2
+    by_call[0] = rate * (1 - rate)
+    times = [(2 * _positive(by_call) - by_call[0]) / by_call[0]]
+    counts = [
+        np.bincount(late[late < size // BLOCK * BLOCK] // BLOCK, minlength=size // BLOCK) - BLOCK * rate
+        for late, size in zip(places, sizes, strict=True)
+    ]
+    blocks = sum(map(len, counts))
+    lags = int(FARTHEST * blocks)
+    if lags >= 2:
+        by_block = np.array([sum(float(c[: len(c) - h] @ c[h:]) for c in counts) / blocks for h in range(lags + 1)])
+        if by_block[1] > CORRELATED * by_block[0] / math.sqrt(blocks):
+            times.append((2 * _positive(by_block) - by_block[0]) / (BLOCK * rate * (1 - rate)))
+    return float(max(1.0, *times))
+
+
+def _pairs(places: Sequence[np.ndarray], farthest: int) -> np.ndarray:
+    """Numbers of pairs of places of one process at each distance up to `farthest`."""
+    found = np.zeros(farthest + 1)
+    for late in places:
+        for step in range(1, len(late)):
+            distances = late[step:] - late[:-step]
+            distances = distances[distances <= farthest]
+            if not len(distances):
+                break
+            found += np.bincount(distances, minlength=farthest + 1)
+    return found
+
+
+def _positive(covariances: np.ndarray) -> float:
+    """The sum of the initial positive sequence of autocovariances."""
+    pairs = covariances[: len(covariances) // 2 * 2].reshape(-1, 2).sum(axis=1)
+    stop = np.flatnonzero(pairs <= 0)
+    return float(pairs[: stop[0] if len(stop) else None].sum())
+
+
+def time_of_slow_calls(timed: Sequence[np.ndarray]) -> tuple[float, float] | None:
+    """`autocorrelation_time` of the calls above `SLOW`, and its lower bound at 95 %; None for fewer than 20 of them.
+
+    The bound is that of Student's t over `PARTS` equal parts of the recording.
+    """
+    from scipy.special import stdtrit
+
+    pooled = np.concatenate(timed)
+    threshold = np.quantile(pooled, SLOW)
+    places = [np.flatnonzero(latency_ns > threshold) for latency_ns in timed]
+    if sum(map(len, places)) < PARTS:
+        return None
+    time = autocorrelation_time(places, [len(latency_ns) for latency_ns in timed])
+    parts = np.array_split(pooled > threshold, PARTS)
+    each = [autocorrelation_time([np.flatnonzero(part)], [len(part)]) for part in parts if part.any()]
+    error = float(np.std(each, ddof=1)) / math.sqrt(len(each)) if len(each) > 1 else 0.0
+    return time, max(1.0, time - float(stdtrit(len(each) - 1, 0.95)) * error if len(each) > 1 else 1.0)
+
+
+def at_most(count: int, expected: float, mean: float) -> float:
+    """P(at most `count` misses) if `expected` come in a Poisson number of bursts of geometric lengths, of mean >= 1.
+
+    The sum of K such lengths is at most `count` with the probability that a binomial of `count` and 1 / mean is at
+    least K (compound Poisson law of Polya and Aeppli).
+    """
+    from scipy.special import betainc, gammaincc, gammaln
+
+    if mean <= 1:
+        return float(gammaincc(count + 1, expected))
+    bursts = expected / mean
+    number = np.arange(1, count + 1)
+    chance = np.exp(number * math.log(bursts) - bursts - gammaln(number + 1))
+    return math.exp(-bursts) + float(chance @ betainc(number, count - number + 1.0, 1 / mean))
+
+
+def proves_below(count: int, n: int, allowed: Fraction, confidence: float, longest: float) -> bool:
+    """Whether `count` misses in n trials reject "the rate is `allowed` or more" for bursts of mean 1 to `longest`.
+
+    The exact binomial test for single misses, and `at_most` for every mean; its largest value was at `longest` for
+    every number of misses tried, and is looked for on nine means. A recording with fewer misses never proves less.
+    """
+    if not quantiles.proves_below(count, n, allowed, confidence):
+        return False
+    means = np.geomspace(1, longest, 9)[1:] if longest > 1 else ()
+    return all(at_most(count, n * float(allowed), mean) <= 1 - confidence for mean in means)
+
+
+def longest_assumed(count: int, n: int, allowed: Fraction, confidence: float) -> float:
+    """The mean length of bursts up to which `count` misses in n trials prove MET, to three digits; at least 1.
+
+    Without a miss n times the allowed rate over ln(1 / (1 - confidence)).
+    """
+    most = max(1.0, n * float(allowed) / -math.log(1 - confidence))
+    means = np.geomspace(1, most, 1 + math.ceil(1000 * math.log(most)))
+    expected = n * float(allowed)
+    place = bisect_left(means, True, key=lambda mean: at_most(count, expected, mean) > 1 - confidence)
+    return float(means[max(place - 1, 0)]) if count else most
+
+
+def trials_for(count: int, allowed: Fraction, confidence: float, longest: float) -> int:
+    """Minimum number of trials in which `count` misses prove MET for bursts up to `longest`; at most 1e9 + 1."""
+    lengths = range(quantiles.LONGEST + 1)
+    return bisect_left(lengths, True, key=lambda n: proves_below(count, n, allowed, confidence, longest))
