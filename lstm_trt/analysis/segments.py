@@ -19,6 +19,7 @@ import numpy as np
 
 from lstm_trt.analysis.outcomes import SteadyState
 from lstm_trt.analysis.quantiles import median
+from lstm_trt.machine import facts
 
 #: Levels that differ by at most this share count as equal: half of the smallest relevant difference of comparisons.
 SAME_LEVEL = 0.01
@@ -102,8 +103,8 @@ def find_segments(latency_ns: np.ndarray) -> Segments:
 def clock_step(values: np.ndarray) -> float:
     """The resolution of a coarse clock; 0 if fewer than half of the central 90 % of the values are ties.
 
-    It is the median difference of neighbouring distinct values. Two values more than 5 % apart are
-    two states, not clock steps.
+    It is the median difference of neighbouring distinct values, or `facts.quantum` if that is more. Two values more
+    than 5 % apart are two states, not clock steps.
     """
     low, median, high = np.percentile(values, [5, 50, 95])
     central = np.unique(values[(values >= low) & (values <= high)])
@@ -112,7 +113,7 @@ def clock_step(values: np.ndarray) -> float:
     steps = np.diff(central if len(central) > 1 else np.unique(values))
     steps = steps[steps > 1e-9 * median]
     step = float(np.median(steps)) if len(steps) else 0.0
-    return 0.0 if len(central) < 3 and step > 0.05 * median else step
+    return 0.0 if len(central) < 3 and step > 0.05 * median else max(step, facts.quantum(values))
 
 
 def spread_ties(values: np.ndarray) -> np.ndarray:

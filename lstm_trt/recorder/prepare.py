@@ -83,6 +83,7 @@ class PreparedRun:
             warnings.append(f"the CUDA graph was refused, the engine ran without it: {described['graph_fallback']}")
         clock = self.provenance["clock"]
         clock = {**clock, **against_clock(trials.median_ns, clock)}
+        clock["quantum_ns"] = facts.quantum(trials.columns["latency_ns"][~trials.columns["warmup"]])
         if trials.median_ns < 1e3 * clock["shortest_us"]:
             empty, shortest = latency(clock["call_ns"] / 1e3, 2), latency(clock["shortest_us"], 2)
             warnings.append(f"most calls take less than {shortest} and are not resolved: an empty step takes {empty}")

@@ -15,6 +15,7 @@ from lstm_trt.analysis.quantiles import count_outliers
 from lstm_trt.analysis.segments import find_segments
 from lstm_trt.analysis.text.outliers import outliers_text
 from lstm_trt.config.errors import UsageError
+from lstm_trt.machine import facts
 from lstm_trt.store.runs import load
 from lstm_trt.store.samples import Latencies
 from tests.conftest import ROOT, rest_is_heavy
@@ -556,3 +557,25 @@ def test_a_million_trials(fixed):
     assert recovered(found, ((1.25, 0.002), (2.0, 0.001)))
     assert [cluster.period_ms for cluster in found.clusters] == [None, None]
     assert np.mean(found.labels[0][planted >= 0] == planted[planted >= 0]) > 0.999
+
+
+@pytest.mark.parametrize("rounded", [True, False], ids=["rounded to ns", "exact"])
+def test_steps_of_the_clock_are_no_clusters(rounded, rng):
+    """Quantized normal bodies: a clock that counts in steps of 1 to 50 ns, also if it is read in ns."""
+    samples, found = 200, 0
+    for _ in range(samples):
+        step_ns, median_ns = rng.uniform(1, 50), rng.uniform(2e3, 5e4)
+        width_ns = median_ns * rng.uniform(0.002, 0.02)
+        latency_ns = np.round(rng.normal(median_ns, width_ns, 1000) / step_ns) * step_ns
+        found += bool(quick([Latencies.of(np.round(latency_ns) if rounded else latency_ns)]).clusters)
+    check_rate(found, samples, 0.05)
+
+
+def test_the_quantum_is_the_common_step_of_the_latencies(fixed):
+    for step_ns, width_ns in ((10.0, 46), (10.0, 130), (41.67, 60), (25, 400)):
+        values = np.round(np.round(fixed.normal(21_000, width_ns, 1000) / step_ns) * step_ns)
+        assert facts.quantum(values) == pytest.approx(step_ns, rel=0.02)
+    assert facts.quantum(np.round(fixed.normal(21_000, 200, 1000))) == 0
+    assert facts.quantum(fixed.normal(21_000, 46, 1000)) == 0
+    states = fixed.choice([20_000.0, 21_000, 22_000, 23_000], 1000) + fixed.normal(0, 50, 1000)
+    assert facts.quantum(states) == 0  # far apart: states of the machine
