@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from lstm_trt.analysis.bursts import autocorrelation_time
 from lstm_trt.analysis.outcomes import CountedBy
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.store.samples import Latencies
@@ -190,6 +191,9 @@ ODDS_CONFIDENCE = 0.95
 #: exceeded with 95 % confidence.
 EXPLAINS, SURELY = 0.5, 0.25
 
+#: Slow calls at most so many calls apart are one run.
+APART = 2
+
 #: Label of the trials of the bulk.
 BULK = -1
 
@@ -265,7 +269,7 @@ def find_causes(
         for name in sorted({name for sample in samples for name in sample.causes}):
             table = _by_trial(samples, labels, name, kind)
             if table is not None:
-                tested.append((place, _cause(name, table, table, CountedBy.TRIAL)))
+                tested.append((place, _cause(name, table, _by_run(samples, labels, name, kind), CountedBy.TRIAL)))
         for name in sorted({name for sample in samples for name in sample.block_causes}):
             table, blocks = _by_block(samples, labels, name, kind)
             if blocks is not None:
@@ -300,6 +304,34 @@ def _by_trial(samples, labels, name: str, kind: int) -> Table | None:
             tables.append(_table(_present(sample.timed(sample.causes[name])), label, kind))
     a, b, c, d = map(sum, zip(*tables, strict=True))
     return (a, b, c, d) if a + b and c + d and a + c else None
+
+
+def _by_run(samples, labels, name: str, kind: int) -> Table:
+    """As `_by_trial`, but of runs: of slow calls, and of as many neighbouring calls of the bulk.
+
+    A burst of slow calls, and one of events, so count once each: as many parts of the bulk count as one as their
+    autocorrelation time says (`bursts.py`).
+    """
+    counted = [
+        (_present(sample.timed(sample.causes[name])), label)
+        for sample, label in zip(samples, labels, strict=True)
+        if name in sample.causes and len(label)
+    ]
+    runs: list[np.ndarray] = []
+    for has, label in counted:
+        places = np.flatnonzero(label == kind)
+        apart = np.split(places, np.flatnonzero(np.diff(places) > APART) + 1)
+        runs += [has[run[0] : run[-1] + 1] for run in apart if len(run)]
+    length = int(np.median([len(run) for run in runs]))
+    parts, sizes = [], []
+    for has, label in counted:
+        whole = len(label) // length * length
+        bulk = (label[:whole] == BULK).reshape(-1, length)
+        kept = 2 * bulk.sum(axis=1) >= length
+        parts.append(np.flatnonzero((has[:whole].reshape(-1, length) & bulk).any(axis=1)[kept]))
+        sizes.append(int(np.count_nonzero(kept)))
+    tau, inside, outside = autocorrelation_time(parts, sizes), sum(run.any() for run in runs), sum(map(len, parts))
+    return int(inside), len(runs) - int(inside), round(outside / tau), round((sum(sizes) - outside) / tau)
 
 
 def _table(present: np.ndarray, label: np.ndarray, kind: int) -> Table:

@@ -579,3 +579,33 @@ def test_the_quantum_is_the_common_step_of_the_latencies(fixed):
     assert facts.quantum(fixed.normal(21_000, 46, 1000)) == 0
     states = fixed.choice([20_000.0, 21_000, 22_000, 23_000], 1000) + fixed.normal(0, 50, 1000)
     assert facts.quantum(states) == 0  # far apart: states of the machine
+
+
+def in_bursts(rng, n: int, length: int, count: int) -> np.ndarray:
+    """Marks of `count` bursts at random places."""
+    marked = np.zeros(n, bool)
+    for start in rng.choice(n - length, count, replace=False):
+        marked[start : start + length] = True
+    return marked
+
+
+@pytest.mark.parametrize("samples", [60, pytest.param(1000, marks=pytest.mark.heavy)])
+def test_bursts_of_an_unrelated_counter_are_no_cause_of_bursts_of_slow_calls(samples, rng):
+    """Call by call, 20 slow calls that a burst of events happens to meet would be 20 independent coincidences."""
+    named, n = 0, 5000
+    for _ in range(samples):
+        slow, events = in_bursts(rng, n, 20, 6), in_bursts(rng, n, 30, 8)
+        latency_ns = BODIES["normal 1 %"](rng, n) * np.where(slow, 1.25, 1)
+        found = explain([Latencies.of(latency_ns, causes={"minor_faults": events.astype(np.int64)})])
+        named += any(cause.name == "minor_faults" for cluster in found.clusters for cause in cluster.causes)
+    check_rate(named, samples, 0.005)
+
+
+def test_bursts_of_events_that_slow_calls_down_are_their_cause(rng):
+    samples, named, n = 30, 0, 5000
+    for _ in range(samples):
+        slow = in_bursts(rng, n, 20, 8)
+        latency_ns = BODIES["normal 1 %"](rng, n) * np.where(slow, 1.25, 1)
+        found = explain([Latencies.of(latency_ns, causes={"minor_faults": slow.astype(np.int64)})])
+        named += any(cause.name == "minor_faults" for cluster in found.clusters for cause in cluster.causes)
+    check_rate(samples - named, samples, 0.05)
