@@ -310,7 +310,8 @@ def _by_run(samples, labels, name: str, kind: int) -> Table:
     """As `_by_trial`, but of runs: of slow calls, and of as many neighbouring calls of the bulk.
 
     A burst of slow calls, and one of events, so count once each: as many parts of the bulk count as one as their
-    autocorrelation time says (`bursts.py`).
+    autocorrelation time says (`bursts.py`). The parts have the median length of the runs, of which no more is looked
+    at, so that a long run is not likelier to contain an event than a part.
     """
     counted = [
         (_present(sample.timed(sample.causes[name])), label)
@@ -330,7 +331,8 @@ def _by_run(samples, labels, name: str, kind: int) -> Table:
         kept = 2 * bulk.sum(axis=1) >= length
         parts.append(np.flatnonzero((has[:whole].reshape(-1, length) & bulk).any(axis=1)[kept]))
         sizes.append(int(np.count_nonzero(kept)))
-    tau, inside, outside = autocorrelation_time(parts, sizes), sum(run.any() for run in runs), sum(map(len, parts))
+    tau, inside = autocorrelation_time(parts, sizes), sum(run[:length].any() for run in runs)
+    outside = sum(map(len, parts))
     return int(inside), len(runs) - int(inside), round(outside / tau), round((sum(sizes) - outside) / tau)
 
 

@@ -23,6 +23,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from lstm_trt.analysis.scaling import Batching, Findings, Inversion, Line, fit, lines
+from lstm_trt.analysis.text.scaling import growth_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
@@ -171,10 +172,9 @@ def fits(findings: Findings, axis: str, system: str | None = None, fixed: dict[s
     held = data.hold([line.fixed for line in here], (axis, *data.ARRANGEMENT[axis]), fixed)
     here = [line for line in here if data.at(line.fixed, held)]
     layout = _layout(axis, [line.fixed for line in here])
-    linear = sum(line.r2 > 0.99 for line in here)
     broken = sum(line.breaks_at is not None for line in here)
-    reading = f"R² > 0.99 in {linear} of {len(here)} series. Break in {broken} of {len(here)}: a point lies more than"
-    reading += " 10 % off the line through the points before it."
+    reading = f"{growth_text(here)}. Break in {broken} of {len(here)}: a point lies more than 10 % off the line through"
+    reading = reading[0].upper() + reading[1:] + " the points before it."
     log = axis == "batch"
     title = f"Latency against {AXIS_NAMES[axis]}, with fitted straight lines"
     notes = _notes(findings, system, held, reading, layout.note)

@@ -581,11 +581,12 @@ def test_the_quantum_is_the_common_step_of_the_latencies(fixed):
     assert facts.quantum(states) == 0  # far apart: states of the machine
 
 
-def in_bursts(rng, n: int, length: int, count: int) -> np.ndarray:
-    """Marks of `count` bursts at random places."""
+def in_bursts(rng, n: int, length: int, count: int, single: int = 0) -> np.ndarray:
+    """Marks of `count` bursts, and of `single` calls, at random places."""
     marked = np.zeros(n, bool)
     for start in rng.choice(n - length, count, replace=False):
         marked[start : start + length] = True
+    marked[rng.choice(n, single, replace=False)] = True
     return marked
 
 
@@ -594,7 +595,7 @@ def test_bursts_of_an_unrelated_counter_are_no_cause_of_bursts_of_slow_calls(sam
     """Call by call, 20 slow calls that a burst of events happens to meet would be 20 independent coincidences."""
     named, n = 0, 5000
     for _ in range(samples):
-        slow, events = in_bursts(rng, n, 20, 6), in_bursts(rng, n, 30, 8)
+        slow, events = in_bursts(rng, n, 20, 6, single=rng.choice([0, 40])), in_bursts(rng, n, 30, 8)
         latency_ns = BODIES["normal 1 %"](rng, n) * np.where(slow, 1.25, 1)
         found = explain([Latencies.of(latency_ns, causes={"minor_faults": events.astype(np.int64)})])
         named += any(cause.name == "minor_faults" for cluster in found.clusters for cause in cluster.causes)

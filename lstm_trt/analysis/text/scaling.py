@@ -6,16 +6,13 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 
-from lstm_trt.analysis.scaling import Findings, Inversion, ScalingAnswers
+from lstm_trt.analysis.scaling import Findings, Inversion, Line, ScalingAnswers
 from lstm_trt.analysis.times import Times
-from lstm_trt.config.format import count, multiple
+from lstm_trt.config.format import count, multiple, percent
 from lstm_trt.config.shape import FIELDS
 
 #: Maximum number of inversions that are printed; the others are counted.
 MOST_INVERSIONS = 10
-
-#: A series counts as linear if its R2 is above this.
-LINEAR_R2 = 0.99
 
 
 def text(answers: ScalingAnswers) -> str:
@@ -68,11 +65,9 @@ def _axis(findings: Findings, system: str, axis: str) -> str:
     inversions = [pair for pair in findings.inversions if (pair.system, pair.axis) == (system, axis)]
     if series:
         slopes = sorted(line.slope_us for line in series)
-        linear = sum(line.r2 > LINEAR_R2 for line in series)
         between = f" ({_slope(slopes[0])} to {_slope(slopes[-1])})" if len(slopes) > 1 else ""
-        text = f"R2 > {LINEAR_R2} in {linear} of {len(series)} series,"
-        text += f" {'median slope' if between else 'slope'} {_slope(statistics.median(slopes))} us per"
-        text += f" {FIELDS[axis].unit}{between}; "
+        text = f"{growth_text(series)}; {'median slope' if between else 'slope'}"
+        text += f" {_slope(statistics.median(slopes))} us per {FIELDS[axis].unit}{between}; "
         breaks = Counter(line.breaks_at for line in series if line.breaks_at is not None)
         places = ", ".join(f"{times} at {axis} {size}" for size, times in sorted(breaks.items()))
         leave = "leaves" if breaks.total() == 1 else "leave"
@@ -82,9 +77,20 @@ def _axis(findings: Findings, system: str, axis: str) -> str:
             else "no series leaves the line through the smaller sizes by more than 10 %"
         )
     else:
-        text = f"linearity not tested: needs at least 3 sizes, has {findings.longest_line(system, axis)}"
+        text = f"growth not fitted: needs at least 3 sizes, has {findings.longest_line(system, axis)}"
     text += f"; larger is faster in {count(len(inversions), 'pair')}{_significant(inversions)}" if inversions else ""
     return f"{FIELDS[axis].heading.capitalize()}: {text}{_places(findings.times, system, axis, inversions)}"
+
+
+def growth_text(series: Sequence[Line]) -> str:
+    """The powers of the size with which the times of several series grow, and how far they leave straight lines."""
+    powers = sorted(line.exponent for line in series)
+    proportional = sum(line.exponent_low <= 1 <= line.exponent_high for line in series)
+    between = f" ({powers[0]:.2f} to {powers[-1]:.2f})" if len(powers) > 1 else ""
+    off = percent(max(line.departure for line in series))
+    text = f"time grows as the size to the power {statistics.median(powers):.2f}{between}"
+    text += f", 1 is in its 95 % interval in {proportional} of {len(series)} series"
+    return f"{text}; at most {off} off a straight line"
 
 
 def _places(times: Times, system: str, axis: str, inversions: Sequence[Inversion]) -> str:
