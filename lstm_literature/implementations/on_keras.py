@@ -84,8 +84,7 @@ class KerasStep(FrameworkStep):
             _torch.set_precision(self._options)
         with timed(self.costs, "build_s"):
             chosen = optimizer(self._keras, workload.optimizer, workload.learning_rate) if workload.optimizer else None
-            self._model: Any
-        self._model, self._held = self._built(chosen)
+            self._model, self._held = self._built(chosen)
         self._initial = [(variable, _copy(variable)) for variable in (chosen.variables if chosen else ())]
         self._place(batch)
         self._rewind()

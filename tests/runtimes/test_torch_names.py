@@ -1,0 +1,57 @@
+"""Every name of PyTorch that the code uses exists in 2.11.0, the version of the GPU machines that are lent.
+
+That version needs gigabytes of CUDA libraries, so the names are compared with `data/torch_names.json`, in which each
+was found by importing torch 2.11.0. A name that is not there: look whether 2.11.0 has it, then add it.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import ROOT
+
+NAMES = set(json.loads((ROOT / "tests/data/torch_names.json").read_text())["2.11.0"])
+FILES = sorted(
+    path
+    for folder in ("lstm_trt", "lstm_literature", "benchmarks")
+    for path in (ROOT / folder).rglob("*.py")
+    if "torch" in path.read_text()
+)
+
+
+def used(source: str) -> Iterator[str]:
+    """Dotted names of torch in a file, of imports and of attributes."""
+    tree, bound = ast.parse(source), {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                if name.name.split(".")[0] == "torch":
+                    bound[name.asname or "torch"] = name.name if name.asname else "torch"
+                    yield name.name
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
+            for name in node.names:
+                bound[name.asname or name.name] = f"{node.module}.{name.name}"
+                yield f"{node.module}.{name.name}"
+
+    def dotted(node: ast.expr) -> str | None:
+        if isinstance(node, ast.Attribute):
+            return (before := dotted(node.value)) and f"{before}.{node.attr}"
+        return bound.get(node.id) if isinstance(node, ast.Name) else None
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and (name := dotted(node)):
+            yield name
+
+
+def test_names_are_found_in_imports_and_attributes():
+    source = "import torch\nfrom torch import nn as layers\ntorch.cuda.Stream()\nlayers.LSTM\nother.torch.x\n"
+    assert set(used(source)) == {"torch", "torch.nn", "torch.cuda", "torch.cuda.Stream", "torch.nn.LSTM"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_name_is_newer_than_the_version_of_the_lent_machines(path):
+    assert set(used(path.read_text())) <= NAMES
