@@ -3,12 +3,17 @@
 Recordings of each kind of misses (`tests/support/planted_misses.py`) at the allowed rate of 0.1 %, and at twice that,
 are judged at 95 % confidence. The table has the percentage that is called MISSED by the plain count of misses and by
 the verdict, which counts a burst as one; and at 100 000 trials the percentage called MET for bursts of up to 20 calls.
+
+With `--until-decided` each recording looks after every 1000 trials and stops when it is decided for bursts of up to 20
+calls, at the latest after 200 000. The table has, for multiples of the allowed rate, the percentage that is called MET
+and MISSED, and the mean number of trials. `--figure FILE.png` draws the evidence of some recordings over their trials.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,41 +22,122 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
 
 from lstm_trt.analysis import bursts, quantiles
+from lstm_trt.analysis.outcomes import Outcome
+from lstm_trt.analysis.sequential import Evidence
 from tests.support.planted_misses import KINDS
 
 ALLOWED = Fraction(1, 1000)
+BURSTS, CONFIDENCE, LOOK, MOST = 20.0, 0.95, 1000, 200_000
+RATES = (0.0, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--recordings", type=int, default=2000, help="per cell (default 2000)")
-    parser.add_argument("--trials", type=int, nargs="+", default=[5000, 20_000, 50_000])
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    rng = np.random.default_rng(arguments.seed)
-    heads = [f"{n}: plain / verdict / at twice the rate" for n in arguments.trials]
-    print("| misses | " + " | ".join(heads) + " | MET for bursts of 20, 100000 |")
-    print("| --- |" + " --- |" * (len(heads) + 1))
+def fixed_rates(rng: np.random.Generator, recordings: int, trials: list[int]) -> Iterator[str]:
+    """Lines of the table for numbers of trials that are fixed beforehand."""
+    heads = [f"{n}: plain / verdict / at twice the rate" for n in trials]
+    yield "| misses | " + " | ".join(heads) + " | MET for bursts of 20, 100000 |"
+    yield "| --- |" + " --- |" * (len(heads) + 1)
     for kind, places in KINDS.items():
         cells = []
-        for n in arguments.trials:
+        for n in trials:
             found = []
             for times in (1, 2):
                 plain = verdict = 0
-                for _ in range(arguments.recordings):
+                for _ in range(recordings):
                     late = places(rng, n, times * float(ALLOWED))
                     if quantiles.proves_above(len(late), n, ALLOWED):
                         plain += 1
                         tau = bursts.autocorrelation_time([late], [n])
                         verdict += quantiles.proves_above(len(late) / tau, n / tau, ALLOWED)
                 found += [plain, verdict]
-            shares = [f"{100 * each / arguments.recordings:.1f}" for each in (found[0], found[1], found[3])]
+            shares = [f"{100 * each / recordings:.1f}" for each in (found[0], found[1], found[3])]
             cells.append(" / ".join(shares))
         met = sum(
             bursts.proves_below(len(places(rng, 100_000, float(ALLOWED))), 100_000, ALLOWED, 0.95, 20)
-            for _ in range(arguments.recordings)
+            for _ in range(recordings)
         )
-        print(f"| {kind} | " + " | ".join([*cells, f"{100 * met / arguments.recordings:.1f}"]) + " |", flush=True)
+        yield f"| {kind} | " + " | ".join([*cells, f"{100 * met / recordings:.1f}"]) + " |"
+
+
+def looks(rng: np.random.Generator, kind: str, times: float) -> Iterator[Evidence]:
+    """The evidence of one recording after each block."""
+    missed = np.zeros(MOST, bool)
+    if times:
+        missed[KINDS[kind](rng, MOST, times * float(ALLOWED))] = True
+    evidence = Evidence(float(ALLOWED), BURSTS, CONFIDENCE)
+    for block in missed.reshape(-1, LOOK):
+        evidence.add(block)
+        yield evidence
+
+
+def decided(rng: np.random.Generator, kind: str, times: float) -> tuple[Outcome, int]:
+    """The verdict of one recording, and after how many trials."""
+    for evidence in looks(rng, kind, times):
+        if (outcome := evidence.outcome) != Outcome.NOT_ENOUGH_EVIDENCE:
+            break
+    return outcome, evidence.n
+
+
+def decided_rates(rng: np.random.Generator, recordings: int) -> Iterator[str]:
+    """Lines of the table for recordings that stop when they are decided."""
+    yield "| misses | " + " | ".join(f"{times:g} times the allowed rate" for times in RATES[1:]) + " |"
+    yield "| --- |" + " --- |" * len(RATES[1:])
+    for kind in KINDS:
+        cells = []
+        for times in RATES[1:]:
+            found = [decided(rng, kind, times) for _ in range(recordings)]
+            shares = [100 * sum(outcome == each for outcome, _ in found) / recordings for each in Outcome]
+            named = dict(zip(Outcome, shares, strict=True))
+            mean = np.mean([trials for _, trials in found]) / 1000
+            cells.append(f"{named[Outcome.MET]:.1f} / {named[Outcome.MISSED]:.1f} / {mean:.0f} 000")
+        yield f"| {kind} | " + " | ".join(cells) + " |"
+
+
+def draw(rng: np.random.Generator, path: Path) -> None:
+    """Evidence for both verdicts over the number of trials, of three recordings of each kind."""
+    from matplotlib.figure import Figure
+
+    shown = (
+        ("no miss", "independent", 0.0, "#1b6ca8"),
+        ("a tenth of the allowed rate", "independent", 0.1, "#3f9b6b"),
+        ("the allowed rate, in bursts of 20", "bursts of 20", 1.0, "#8a8a8a"),
+        ("twice the allowed rate", "independent", 2.0, "#c0392b"),
+    )
+    figure = Figure((10, 4.2), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    for label, kind, times, color in shown:
+        for repeat in range(1 if times == 0 else 3):
+            points = [(seen.n / 1000, seen.log_met, seen.log_missed) for seen in looks(rng, kind, times)]
+            trials, *both = np.array(points).T
+            for ax, logs in zip(axes, both, strict=True):
+                name = label if repeat == 0 else None
+                ax.plot(trials, np.exp(np.clip(logs, -7, 8)), color=color, linewidth=1.2, label=name)
+    for ax, outcome, place, side in zip(axes, ("MET", "MISSED"), (-3, 203), ("left", "right"), strict=True):
+        ax.axhline(1 / (1 - CONFIDENCE), color="black", linestyle="--", linewidth=1)
+        ax.annotate(f"{outcome} from 20 on", (place, 24), size=9, ha=side)
+        ax.set_yscale("log")
+        ax.set_ylim(3e-3, 1500)
+        ax.set_title(f"evidence for {outcome}", loc="left")
+        ax.set_xlabel("trials [1000]")
+    axes[0].set_ylabel("e-value (log)")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(shown), frameon=False)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--recordings", type=int, default=2000, help="per cell (default 2000)")
+    parser.add_argument("--trials", type=int, nargs="+", default=[5000, 20_000, 50_000])
+    parser.add_argument("--until-decided", action="store_true", help="recordings that stop when they are decided")
+    parser.add_argument("--figure", type=Path, metavar="FILE.png", help="only draw the evidence of some recordings")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    rng = np.random.default_rng(arguments.seed)
+    if arguments.figure:
+        draw(rng, arguments.figure)
+        return 0
+    decides, count = arguments.until_decided, arguments.recordings
+    for line in decided_rates(rng, count) if decides else fixed_rates(rng, count, arguments.trials):
+        print(line, flush=True)
     return 0
 
 

@@ -26,6 +26,7 @@ from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.dependence import LEVEL_TRIALS, Dependence, assess
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.segments import SAME_LEVEL, find_segments
+from lstm_trt.analysis.sequential import limit_ns
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count, short_number, signed_percent
@@ -45,9 +46,6 @@ FAR_ABOVE, FAR_BELOW = 100, 2e-3
 #: Window lengths k of the (m,k)-firm statistics, in trials.
 FIRM_WINDOWS = (10, 100, 1000)
 
-#: Relative tolerance above the deadline, for the rounding of unit conversions.
-ROUNDING = 4 * np.finfo(np.float64).eps
-
 
 @dataclass(frozen=True)
 class FirmStatistics(JsonFields):
@@ -62,11 +60,6 @@ class FirmStatistics(JsonFields):
     longest_run: int
     p_miss: float
     p_miss_after_miss: float | None
-
-
-def limit_ns(deadline_us: float) -> float:
-    """The deadline in ns, above which a call is a miss: exact in decimals, plus the tolerance `ROUNDING`."""
-    return float(Fraction(repr(deadline_us)) * 1000) * (1 + ROUNDING)
 
 
 def longest_run(places: np.ndarray) -> int:

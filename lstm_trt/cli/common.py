@@ -43,11 +43,18 @@ CONTROL_HELP = (
 )
 
 
+#: Most trials of `--until decided`.
+UNDECIDED_TRIALS = 1_000_000
+
+
 def field_arguments(parser: argparse._ActionsContainer, kind: type, several: Collection[str] = ()) -> None:
-    """Add the flags of a dataclass's fields, which are None if not given (`given`); those in `several` take a list."""
+    """Add the flags of a dataclass's fields, which are None if not given (`given`); those in `several` take a list.
+
+    A flag that the parser has already stays as it is.
+    """
     hints = get_type_hints(kind)
     for name, field in about(kind).items():
-        if field.flag is None:
+        if field.flag is None or field.flag in parser._option_string_actions:
             continue
         hint, default = hints[name], field.default
         help = field.help + ("" if default is None or hint is bool else f" (default {default})")
@@ -206,7 +213,10 @@ def runtime_arguments(
     """Add the fields of `Options` and `Protocol`; with `several` a list of precisions."""
     field_arguments(parser.add_argument_group("runtime options"), options, several=["precision"] if several else ())
     protocol = parser.add_argument_group("protocol")
+    deadline_argument(protocol, "deadline of --until decided" + ", also shown in the figures" * several)
     field_arguments(protocol, Protocol)
+    most = f"the same as --trials, for --until decided (default {UNDECIDED_TRIALS})"
+    protocol.add_argument("--at-most", type=int, dest="trials", metavar="N", help=most)
     tiers = ", ".join(f"{name} {trials}" for name, trials in TIERS.items())
     protocol.add_argument("--tier", choices=TIERS, help=f"predefined number of trials: {tiers}")
     parser.add_argument("--time-limit", type=float, metavar="S", help="time limit per configuration in seconds")
@@ -238,7 +248,7 @@ def sweep_options(arguments: argparse.Namespace) -> dict:
 
 def protocol_of(arguments: argparse.Namespace, **defaults: Any) -> Protocol:
     """The given protocol, else `defaults`; raises `UsageError` if options contradict each other."""
-    trials = trials_of(arguments)
+    trials = trials_of(arguments) or (UNDECIDED_TRIALS if arguments.until else None)
     chosen: dict[str, Any] = {} if trials is None else {"trials": trials}
     return Protocol(**defaults | given(arguments, Protocol) | chosen)
 
@@ -330,7 +340,7 @@ def renames(given: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def deadline_argument(parser: argparse.ArgumentParser, meaning: str, *, required: bool = False) -> None:
+def deadline_argument(parser: argparse._ActionsContainer, meaning: str, *, required: bool = False) -> None:
     """Add --deadline-us and --deadline-ms; both set `deadline_us`."""
     group = parser.add_mutually_exclusive_group(required=required)
     group.add_argument("--deadline-us", type=float, metavar="US", help=meaning)
@@ -420,6 +430,15 @@ def stopped(given: Sequence[str], before: str = "") -> int:
     """Print the command that resumes to standard error; returns the exit status after Ctrl-C."""
     show(f"stopped; {before}resume with:\n  {shlex.join(given)}", sys.stderr)
     return EXIT_STOPPED
+
+
+def verdict_status(runs: Any, protocol: Protocol) -> int:
+    """Print the verdicts on what was recorded until they are decided to standard error; returns their exit status."""
+    from lstm_trt.analysis.deadline import verdict
+
+    answers = verdict(runs, protocol.deadline_us or 0, protocol.percentile or 0)
+    print_progress(str(answers))
+    return answers.exit_status
 
 
 def exit_status(report: SweepReport) -> int:

@@ -79,6 +79,7 @@ def _record(arguments: argparse.Namespace, recording: Recording) -> int:
     """Print the main numbers of one recording, its control run, what a NaN does, and its path."""
     common.warn(recording.provenance["warnings"])
     path = files.make_folder(arguments.out) / recording.file_name
+    protocol = recording.configuration.protocol
     control, clock = recording.provenance["control"], recording.provenance["clock"]
     nan = recording.provenance["parity"]["nan_reaches_output"]
     if arguments.format == "json":
@@ -87,13 +88,13 @@ def _record(arguments: argparse.Namespace, recording: Recording) -> int:
         (row,), warnings = summarize([recording]), recording.provenance["warnings"]
         described = {"control": control, "clock": clock, "nan_reaches_output": nan, "warnings": warnings}
         common.print_json({"path": str(path), "summary": row.as_dict(), **described})
-        return 0
+        return common.verdict_status(recording, protocol) if protocol.until else 0
     show(latencies_text(recording))
     for text in (control_text(control) if control else "", clock_text(clock), nan_text(nan) * (nan is False)):
         if text:
             show(text)
     print(path)
-    return 0
+    return common.verdict_status(recording, protocol) if protocol.until else 0
 
 
 def latencies_text(recording: Recording) -> str:

@@ -33,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.sweep_arguments(parser)
     add("--memory-limit-gb", type=float, metavar="GB", help="memory limit of a worker process in GB")
     common.figure_arguments(parser, "draw the figures of the sweep into this folder")
-    common.deadline_argument(parser, "deadline to show in the figures")
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the recordings")
 
 
@@ -42,6 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
     limit = arguments.memory_limit_gb
     if limit is not None and not limit > 0:
         raise UsageError(f"--memory-limit-gb must be above 0, not {limit:g}")
+    deadline_us = arguments.deadline_us
+    if arguments.until is None:
+        arguments.deadline_us = None  # only for the figures
     protocol = common.protocol_of(arguments)
     report = sweep(
         common.own_workloads(arguments) or _grid(arguments),
@@ -60,8 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
         return common.stopped(arguments.given)
     if arguments.figures:
         common.print_files(
-            plots.draw_sweep(load(arguments.out), arguments.figures, arguments.deadline_us, formats=arguments.formats)
+            plots.draw_sweep(load(arguments.out), arguments.figures, deadline_us, formats=arguments.formats)
         )
+    if protocol.until:
+        return common.verdict_status(load(arguments.out, until=protocol.until, deadline_us=deadline_us), protocol)
     return common.exit_status(report)
 
 

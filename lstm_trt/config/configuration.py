@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -103,7 +104,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Protocol:
-    """How the trials are run; the number of trials is fixed beforehand.
+    """How the trials are run; the number of trials is fixed beforehand, unless `until` is "decided".
 
     The `warmup` trials are recorded too, and marked. The machine's state is read between
     blocks of trials. A block ends after `block_trials` trials, or with the first trial that
@@ -113,7 +114,9 @@ class Protocol:
     Arrivals: "closed" starts a call when the previous call returns. "periodic" starts a call
     every `period_us` and waits by `wait`: "spin", "sleep" (sleep, then spin for the last
     200 us) or "os" (sleep only). "paused" sleeps `pause_ms` before each call. With `for_s`
-    the recording ends after that time, and `trials` is the maximum for one part of it.
+    the recording ends after that time, and `trials` is the maximum for one part of it. With `until` "decided" it ends
+    when the verdict on `deadline_us`, at `percentile` and for bursts of misses of at most `burst_length` calls on
+    average, is MET or MISSED (`analysis/sequential.py`), and `trials` is the maximum.
     """
 
     trials: int = described(1000, help="timed trials", tells=Tells.MINOR)
@@ -133,6 +136,26 @@ class Protocol:
     period_us: float | None = described(None, help="period of periodic arrivals", unit="us")
     pause_ms: float | None = described(None, help="idle time before each call of paused arrivals", unit="ms")
     for_s: float | None = described(None, unit="s", tells=Tells.MINOR)
+    until: str | None = described(
+        None,
+        help="stop as soon as the verdict on the deadline is MET or MISSED; --trials is the most",
+        choices=("decided",),
+        tells=Tells.MINOR,
+        added=True,
+    )
+    deadline_us: float | None = described(
+        None, help="deadline of that verdict", unit="us", tells=Tells.MINOR, added=True
+    )
+    percentile: float | None = described(
+        None, help="percentile that must meet it (default 99.9)", unit="p", tells=Tells.MINOR, added=True
+    )
+    burst_length: float | None = described(
+        None,
+        help="mean length of bursts of misses for which MET must hold, in calls",
+        unit="b",
+        tells=Tells.MINOR,
+        added=True,
+    )
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -146,6 +169,27 @@ class Protocol:
             check_whole(name, getattr(self, name), least, most)
         one_of("arrival", self.arrival, ARRIVALS)
         self._check_arrival()
+        self._check_until()
+
+    def _check_until(self) -> None:
+        values = {"deadline_us": self.deadline_us, "burst_length": self.burst_length, "percentile": self.percentile}
+        if self.until is None:
+            for name, value in values.items():
+                if value is not None:
+                    raise UsageError(f"{name} is for recordings that end when they are decided: add --until decided")
+            return
+        one_of("until", self.until, ("decided",))
+        if self.for_s is not None:
+            raise UsageError("until and for_s exclude each other: give one of them")
+        values["percentile"] = 99.9 if self.percentile is None else self.percentile
+        for (name, value), least, most in zip(values.items(), (0, 1, 0), (math.inf, math.inf, 100), strict=True):
+            if value is None:
+                raise UsageError(f"--until decided needs {name}: give --{name.replace('_', '-')}")
+            if not (least < value < most or value == 1 == least):
+                raise UsageError(
+                    f"{name} must be {'at least 1' if least else f'between 0 and {most:g}'}, not {value:g}"
+                )
+            object.__setattr__(self, name, float(value))
 
     def _check_arrival(self) -> None:
         waits = WAITS[self.arrival]

@@ -354,16 +354,17 @@ class Loop:
         self._machine = machine
         return timed
 
-    def part(self, marked: int, end_ns: int = UNLIMITED, after: Callable[[int], None] = lambda timed: None) -> int:
+    def part(self, marked: int, end_ns: int = UNLIMITED, after: Callable[[int], object] = lambda timed: None) -> int:
         """Run blocks until the protocol's trials are timed or the clock is past `end_ns`; returns how many were timed.
 
-        The first block has `marked` warm-up trials, the others `settle`. `after(timed)` follows each block.
+        The first block has `marked` warm-up trials, the others `settle`. `after(timed)` follows each block, and ends
+        the part if it returns true.
         """
-        timed, clock = 0, time.perf_counter_ns
-        while not timed or (timed < self._protocol.trials and clock() < end_ns):
+        timed, clock, ended = 0, time.perf_counter_ns, False
+        while not timed or not (ended or timed >= self._protocol.trials or clock() >= end_ns):
             timed += self.run(marked, self._protocol.trials - timed, max(0, end_ns - clock()))
             marked = self._protocol.settle
-            after(timed)
+            ended = bool(after(timed))
         return timed
 
     def trials(self, origin_ns: int | None = None) -> Trials:

@@ -252,16 +252,19 @@ def recordings(
         origin = loop.first_pair.monotonic_ns
         end = origin + int(1e9 * whole_s) if soaks else UNLIMITED
         part, done, last = 0, 0, False
+        evidence = _evidence(protocol)
 
         def elapsed_s() -> float:
             return (clock() - end) / 1e9 + whole_s
 
-        def after(timed: int) -> None:
+        def after(timed: int) -> bool:
             observer.block(timed)
             if soaks:
                 send("soak", elapsed_s=elapsed_s(), asked_s=asked_s, trials=done + timed, parts=part)
             else:
                 send("progress", done=timed, total=protocol.trials)
+            chunk = loop.chunks[-1]
+            return evidence is not None and evidence.look(chunk["latency_ns"][~chunk["warmup"]])
 
         while not last:
             began = clock()
@@ -280,6 +283,8 @@ def recordings(
                 control_s = (clock() - now) / 1e9
                 end += int(1e9 * control_s)
             last = not soaks or clock() >= end
+            if evidence:
+                more["until"] = evidence.as_dict()
             if soaks:
                 more["soak"] = {"part": part, "last": last, "asked_s": asked_s, "elapsed_s": elapsed}
             if last:
@@ -292,6 +297,15 @@ def recordings(
                 gc.collect()  # automatic collection is disabled, possibly for hours
                 loop.restart()
         del loop  # it holds the step, which must be freed before the runtime leaves the device
+
+
+def _evidence(protocol: Protocol) -> Any:
+    """What a recording until a verdict is decided looks at after each block; the others do not load it."""
+    if protocol.until is None:
+        return None
+    from lstm_trt.analysis.sequential import Evidence
+
+    return Evidence.of(protocol)
 
 
 def record_into(

@@ -261,7 +261,7 @@ PROVENANCE = dict.fromkeys(
             "pilot",
         ),
         *("floor_ns", "floor_limited_by", "floor_missing", "gpu_before", "costs_s", "started_unix_ns", "threads"),
-        *("runtime", "warnings", "control"),
+        *("runtime", "warnings", "control", "until"),
     ),
     _first,
 ) | {
