@@ -41,12 +41,8 @@ def record_arguments(parser: argparse.ArgumentParser) -> None:
     ready = "names of implementations, or the word all: those that are ready here; lstm-literature list shows them"
     add("--implementation", nargs="+", required=True, metavar="NAME", help=ready)
     add("--mode", choices=MODES, help="mode (default: the first mode of the document)")
-    scale = "fraction of the document's batch size and sequence length, such as 1/8 (default %(default)s)"
-    add("--scale", default=LiteratureWorkload.scale, metavar="FRACTION", help=scale)
+    _size_arguments(parser)
     add("--variants", action="store_true", help="all sizes for which the document has results")
-    for name in SIZES:
-        meaning = f"{FIELDS[name].help}, before scaling (default: the document's)"
-        add(f"--{name}", type=int, metavar="N", help=meaning)
     add("--batches", type=int, metavar="N", help="timed batches (default: the document's number)")
     add("--warmup", type=int, metavar="N", help="warm-up batches (default: as many per timed batch as in the document)")
     threads = "threads, one core each (default %(default)s)"
@@ -55,6 +51,15 @@ def record_arguments(parser: argparse.ArgumentParser) -> None:
     seed = "seed of weights, batches and recording order (default %(default)s)"
     add("--seed", type=int, default=Protocol.seed, metavar="N", help=seed)
     _recording_arguments(parser, required=True)
+
+
+def _size_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `record` and `versions` share."""
+    scale = "fraction of the document's batch size and sequence length, such as 1/8 (default %(default)s)"
+    parser.add_argument("--scale", default=LiteratureWorkload.scale, metavar="FRACTION", help=scale)
+    for name in SIZES:
+        meaning = f"{FIELDS[name].help}, before scaling (default: the document's)"
+        parser.add_argument(f"--{name}", type=int, metavar="N", help=meaning)
 
 
 def _workload_argument(parser: argparse.ArgumentParser, number: str) -> None:
@@ -146,17 +151,10 @@ def plan(arguments: argparse.Namespace) -> int:
 def versions_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `versions`."""
     versions.library_arguments(parser)
-    add = parser.add_argument
     document = "workload, with the warm-up and batches of its document"
-    add("--workload", required=True, metavar="NAME", help=f"{document}: {', '.join(WORKLOADS)}")
-    add(
-        "--scale",
-        default=LiteratureWorkload.scale,
-        metavar="FRACTION",
-        help="fraction of its batch size and sequence length, such as 1/8 (default 1)",
-    )
-    for name in SIZES:
-        add(f"--{name}", type=int, metavar="N", help=f"{FIELDS[name].help}, before scaling")
+    names = f"{document}: {', '.join(WORKLOADS)}"
+    parser.add_argument("--workload", required=True, metavar="NAME", help=names)
+    _size_arguments(parser)
     versions.recording_arguments(parser)
 
 

@@ -202,6 +202,7 @@ class FrameworkStep(PreparedStep):
         self._implementation: Any = implementation
         self._workload = request.workload
         self._weights, self._options, self._mode = request.weights, request.options, request.mode
+        self._trains = request.mode == "training"
         self.costs: dict[str, float] = {}
         self._facts: dict = {}
         #: Outputs of the last step, or in training its loss.
@@ -215,6 +216,10 @@ class FrameworkStep(PreparedStep):
     @abstractmethod
     def _place(self, batch: Batch) -> None:
         """Copy a batch to where `_run` reads it."""
+
+    def _read_by_step(self, batch: Batch) -> list[np.ndarray]:
+        """The inputs, and in training the targets."""
+        return [batch.inputs, batch.targets] if self._trains and batch.targets is not None else [batch.inputs]
 
     def _rewind(self) -> None:
         """Restore the given weights and the initial state of the optimizer."""
@@ -245,7 +250,7 @@ class FrameworkStep(PreparedStep):
 
     def loss(self) -> float:
         """The last training step's loss, computed before its weight update."""
-        if self._mode != "training":
+        if not self._trains:
             raise UsageError(f"{type(self).__name__} is not prepared for training")
         return self._last("loss")
 

@@ -121,8 +121,8 @@ class KerasStep(FrameworkStep):
         return float(self._model.train_on_batch(*self._arrays))
 
     def _place(self, batch: Batch) -> None:
-        arrays = [batch.inputs] if self._mode == "forward" else [batch.inputs, batch.targets]
-        self._arrays = [np.array(array, order="C") for array in batch_major(self._workload, arrays)]
+        arrays = batch_major(self._workload, self._read_by_step(batch))
+        self._arrays = [np.array(array, order="C") for array in arrays]
 
     def _rewind(self) -> None:
         super()._rewind()

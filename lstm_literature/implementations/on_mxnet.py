@@ -92,8 +92,6 @@ def packed_names(workload: LiteratureWorkload) -> list[str]:
 class _MxNetStep(FrameworkStep):
     """Parameters, batch and network, common to both modes."""
 
-    _needs_targets = False
-
     def __init__(self, implementation: MxNet, request: Request, batch: Batch) -> None:
         super().__init__(implementation, request)
         self._mx = implementation.load_module()
@@ -119,7 +117,7 @@ class _MxNetStep(FrameworkStep):
     def _place(self, batch: Batch) -> None:
         kind = "int32" if self._workload.vocabulary else "float32"
         self._inputs = self._nd.array(batch.inputs, dtype=kind)
-        self._targets = self._nd.array(batch.targets, dtype="int32") if self._needs_targets else None
+        self._targets = self._nd.array(batch.targets, dtype="int32") if self._trains else None
 
     def _outputs(self) -> NDArray:
         nd, workload, held = self._nd, self._workload, self._held
@@ -163,8 +161,6 @@ class ForwardStep(_MxNetStep):
 
 class TrainingStep(_MxNetStep):
     """Forward, loss, gradients, update; waits for all of it and reads the loss as a number."""
-
-    _needs_targets = True
 
     def _prepare_mode(self) -> None:
         for parameter in self._held.values():

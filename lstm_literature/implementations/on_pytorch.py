@@ -93,9 +93,6 @@ class PyTorch(Implementation):
 class _TorchStep(FrameworkStep):
     """Weights, batch and execution, common to both modes; `_call` is the module as it is executed."""
 
-    #: Whether the compiled graph includes a backward pass.
-    _trains = False
-
     def __init__(self, implementation: PyTorch, request: Request, batch: Batch) -> None:
         from lstm_literature.implementations import on_pytorch_networks
 
@@ -127,8 +124,7 @@ class _TorchStep(FrameworkStep):
         import torch
 
         packed, on_gpu = self._networks.packing(self._workload, batch), self._options.device == "cuda"
-        arrays = [batch.inputs, batch.targets] if self._trains else [batch.inputs]
-        self._host = [torch.from_numpy(np.array(array)) for array in arrays]
+        self._host = [torch.from_numpy(np.array(array)) for array in self._read_by_step(batch)]
         if on_gpu:
             self._host = [tensor.pin_memory() for tensor in self._host]
         self._placed = [tensor.to("cuda") for tensor in self._host] if on_gpu else self._host
@@ -239,8 +235,6 @@ class ForwardStep(_TorchStep):
 
 class TrainingStep(_TorchStep):
     """Zero gradients, forward, loss, backward, update; reads the loss as a number."""
-
-    _trains = True
 
     def _module(self) -> torch.nn.Module:
         return self._networks.Objective(self._network, self._workload).train()

@@ -238,8 +238,6 @@ def batch_major(workload: LiteratureWorkload, arrays: list[np.ndarray]) -> list[
 class _TensorFlowStep(FrameworkStep):
     """Variables, batch and execution, common to both modes."""
 
-    _needs_targets = False
-
     def __init__(self, implementation: TensorFlow, request: Request, batch: Batch) -> None:
         super().__init__(implementation, request)
         self._tf, self._keras = load_tensorflow(self._options)
@@ -297,7 +295,7 @@ class _TensorFlowStep(FrameworkStep):
         return self._call(*self._arguments).numpy()
 
     def _place(self, batch: Batch) -> None:
-        arrays = [batch.inputs, batch.targets] if self._needs_targets else [batch.inputs]
+        arrays = self._read_by_step(batch)
         if self._batch_major:
             arrays = batch_major(self._workload, arrays)
         if self._workload.loss == "ctc":
@@ -345,8 +343,6 @@ class ForwardStep(_TensorFlowStep):
 
 class TrainingStep(_TensorFlowStep):
     """Forward, loss, gradients, update; reads the loss as a number."""
-
-    _needs_targets = True
 
     def _prepare_mode(self) -> None:
         workload = self._workload
