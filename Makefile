@@ -169,6 +169,8 @@ figures: $(VENV)/.core
 	  case $$? in 0|1|3) ;; *) exit 1 ;; esac; \
 	done
 
+	@$(BIN)/python benchmarks/verdict_rates.py --figure figures/until-decided.png
+
 lab: $(VENV)/.lab
 	$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks/00_overview.ipynb
 
