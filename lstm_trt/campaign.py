@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lstm_trt.analysis.deadline import Verdicts, judge, verdict
+from lstm_trt.analysis.deadline import Question, Verdicts, judge, verdict
 from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError, one_of
@@ -62,13 +62,14 @@ def largest_that_meets(
 
     Of networks of equal size it is the one with the smallest maximum.
     """
+    question = Question(deadline_us, percentile, confidence)
     sizes: dict[int, list[Group]] = {}
     for group in as_runs(runs):
         size = size_of(group.configuration.workload, by) if group.configuration and group.n else None
         if size is not None:
             sizes.setdefault(size, []).append(group)
     for size in sorted(sizes, reverse=True):
-        verdicts = [(group, judge(group.samples, deadline_us, percentile, confidence)) for group in sizes[size]]
+        verdicts = [(group, judge(group.samples, question)) for group in sizes[size]]
         met = [(group, verdict) for group, verdict in verdicts if verdict.verdict == Outcome.MET]
         if met:
             return min(met, key=lambda pair: pair[1].max_us or math.inf)[0]

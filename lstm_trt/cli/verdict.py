@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from lstm_trt import plots
-from lstm_trt.analysis.deadline import check_bursts, check_question, verdict
+from lstm_trt.analysis.deadline import Question, verdict
 from lstm_trt.cli import common
 
 EXAMPLE = (
@@ -31,9 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run `verdict`; returns 0 MET, 1 MISSED, 3 NOT ENOUGH EVIDENCE; of several the worst, MISSED first."""
     question = (arguments.deadline_us, arguments.percentile, arguments.confidence)
-    check_question(*question)  # before the recordings are loaded, which may take long
     bursts = {name: getattr(arguments, name) for name in ("burst_length", "burst_ms")}
-    check_bursts(**bursts)
+    Question(*question, **bursts)  # refused before the recordings are loaded, which may take long
     answers = verdict(common.load_runs(arguments, arguments.path), *question, **bursts)
     common.print_answer(answers, arguments.format, answers.warnings)
     if arguments.figures:
