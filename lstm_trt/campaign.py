@@ -69,7 +69,7 @@ def largest_that_meets(
         if size is not None:
             sizes.setdefault(size, []).append(group)
     for size in sorted(sizes, reverse=True):
-        verdicts = [(group, judge(group.samples, question)) for group in sizes[size]]
+        verdicts = [(group, judge(group.samples, question, group.until)) for group in sizes[size]]
         met = [(group, verdict) for group, verdict in verdicts if verdict.verdict == Outcome.MET]
         if met:
             return min(met, key=lambda pair: pair[1].max_us or math.inf)[0]

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.analysis import bursts, quantiles
+from lstm_trt.analysis import bursts, quantiles, sequential
 from lstm_trt.analysis.answers import Answers, runs_to_judge
 from lstm_trt.analysis.dependence import LEVEL_TRIALS, Dependence, Places, assess
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.segments import SAME_LEVEL, find_segments
-from lstm_trt.analysis.sequential import limit_ns
+from lstm_trt.analysis.sequential import Evidence, limit_ns
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count, short_number, signed_percent
@@ -200,6 +200,9 @@ class Verdict(JsonFields):
     one, so that `independent_misses` = misses / tau in n / tau trials decide MISSED and `miss_rate_low`.
     `slow_burst_length` and `slow_burst_length_low`: the same time of the calls above p99.5, whether they miss or not,
     and its lower bound at 95 %; None unless the misses prove MET, or for fewer than 20 such calls.
+
+    `until_decided`: whether the recording ended when it was decided (`sequential.py`). `log_e_met` and `log_e_missed`:
+    natural logarithms of the e-values of the round with the least, or the most; None otherwise.
     """
 
     verdict: Outcome = Outcome.NOT_ENOUGH_EVIDENCE
@@ -229,6 +232,9 @@ class Verdict(JsonFields):
     independent_misses: float = 0.0
     slow_burst_length: float | None = None
     slow_burst_length_low: float | None = None
+    until_decided: bool = False
+    log_e_met: float | None = None
+    log_e_missed: float | None = None
     dependence: Dependence = field(default_factory=Dependence)
     firm_statistics: FirmStatistics | None = None
     rounds: tuple[VerdictRound, ...] = ()
@@ -297,7 +303,8 @@ def verdict(
     question = Question(deadline_us, percentile, confidence, burst_length, burst_ms)  # refused before reading files
     runs = runs_to_judge(runs)
     verdicts = tuple(
-        judge(group.samples, question) if group.failure is None else failed(group.failure, question) for group in runs
+        judge(group.samples, question, group.until) if group.failure is None else failed(group.failure, question)
+        for group in runs
     )
     return Verdicts(runs, verdicts, (*runs.warnings, *_unit_warning(runs, question.deadline_us)))
 
@@ -321,15 +328,17 @@ def _unit_warning(runs: Runs, deadline_us: float) -> list[str]:
     return []
 
 
-def judge(samples: Sequence[Latencies], question: Question) -> Verdict:
+def judge(samples: Sequence[Latencies], question: Question, until: float | None = None) -> Verdict:
     """Test whether the percentile of the latency of all samples (one per process) meets the deadline.
 
     The number of trials must be fixed before they are recorded: appending trials and testing again
     inflates false METs (9 % after 3 tests). If the miss rate is exactly the allowed one, MET occurs
     in at most 1 - confidence of recordings whose misses are independent, or come in bursts of
     geometric lengths of at most `burst_length` calls on average, and MISSED in as many if bursts
-    are short (`bursts.py` says for which this was simulated). Raises `UsageError` if there are no
-    trials after warm-up, or a latency is not finite and positive.
+    are short (`bursts.py` says for which this was simulated).
+
+    `until`: the length of bursts for which a recording was to be decided; then `sequential.py` decides. Raises
+    `UsageError` if there are no trials after warm-up, or a latency is not finite and positive.
     """
     samples = [sample for sample in samples if not sample.warmup.all()]
     timed = [sample.timed_ns for sample in samples]
@@ -345,6 +354,12 @@ def judge(samples: Sequence[Latencies], question: Question) -> Verdict:
     misses = [np.flatnonzero(latency_ns > late_ns) for latency_ns in timed]
     sizes = [len(latency_ns) for latency_ns in timed]
     n, missed = sum(sizes), sum(map(len, misses))
+    evidence: list[Evidence] = []
+    if until is not None:
+        burst_length = burst_length if burst_length > 1 else until
+        evidence = [Evidence(float(1 - question.share), burst_length, question.confidence) for _ in timed]
+        for seen, latency_ns in zip(evidence, timed, strict=True):
+            seen.add(latency_ns > late_ns)
     rounds, slow_parts = rounds_of(question, samples, timed, misses)
 
     independent = effective = question.decide(missed, n)
@@ -355,22 +370,27 @@ def judge(samples: Sequence[Latencies], question: Question) -> Verdict:
     tau = bursts.autocorrelation_time(misses, sizes)
     reasons: list[str] = []
     slow_length = slow_length_low = None
-    if independent == Outcome.MISSED and not quantiles.proves_above(missed / tau, n / tau, *question.test):
+    decided = sequential.outcome_of(evidence) if evidence else independent
+    if (
+        not evidence
+        and independent == Outcome.MISSED
+        and not quantiles.proves_above(missed / tau, n / tau, *question.test)
+    ):
         counted = f"{short_number(missed / tau)} in {n / tau:.0f} trials"
         reasons.append(f"misses come in bursts: {missed} in {n} trials count as {counted}, too few to prove MISSED")
-    if independent == Outcome.MET:
+    if decided == Outcome.MET:
         slow_length, slow_length_low = bursts.time_of_slow_calls(timed)
         long = f"bursts of misses of {short_number(burst_length)} calls on average"
-        if not bursts.proves_below(missed, n, *question.test, burst_length):
+        if not evidence and not bursts.proves_below(missed, n, *question.test, burst_length):
             reasons.append(f"{count(missed, 'miss')} in {n} trials do not exclude {long}")
         if slow_length_low and 1 < burst_length < slow_length_low:
             length = short_number(slow_length_low)
             reasons.append(f"slow calls come in bursts of at least {length} calls on average, longer than {long} allow")
-        if effective != Outcome.MET:
+        if not evidence and effective != Outcome.MET:
             clustered = f"slow calls come in bursts: {dependence.how}"
             reasons.append(f"{clustered}; {n} trials, effective sample size {effective_n}")
         reasons += slow_parts
-    verdict = Outcome.NOT_ENOUGH_EVIDENCE if reasons else independent
+    verdict = Outcome.NOT_ENOUGH_EVIDENCE if reasons else decided
 
     needed = quantiles.trials_for_share(missed, n, *question.test)
     trials_needed = needed
@@ -389,9 +409,14 @@ def judge(samples: Sequence[Latencies], question: Question) -> Verdict:
         trials_needed = _settled(
             trials_needed, missed, n, lambda expected: bursts.trials_for(expected, *question.test, burst_length)
         )
-    if verdict == Outcome.NOT_ENOUGH_EVIDENCE and (trials_needed is None or independent == verdict):
+    if evidence:
+        trials_needed = sequential.trials_for(missed, n, float(1 - question.share), burst_length, question.confidence)
+        if decided == Outcome.NOT_ENOUGH_EVIDENCE:
+            reasons.append(f"{count(n, 'trial')} did not decide it")
+    elif verdict == Outcome.NOT_ENOUGH_EVIDENCE and (trials_needed is None or independent == verdict):
         reasons.append(_missing(question, missed, n, needed, trials_needed, dependence.how))
     met = verdict == Outcome.MET
+    assumed = burst_length if evidence else bursts.longest_assumed(missed, n, *question.test)
     ordered_us = np.sort(np.concatenate(timed)) / 1e3
     least_us, most_us = quantiles.interval(ordered_us, question.share, 2 * question.confidence - 1, effective_n / n)
     return Verdict(
@@ -417,7 +442,10 @@ def judge(samples: Sequence[Latencies], question: Question) -> Verdict:
         effective_n=effective_n,
         effective_misses=effective_misses,
         burst_length=burst_length,
-        assumed_burst_length=bursts.longest_assumed(missed, n, *question.test) if met else None,
+        assumed_burst_length=assumed if met else None,
+        until_decided=bool(evidence),
+        log_e_met=min((seen.log_met for seen in evidence), default=None),
+        log_e_missed=max((seen.log_missed for seen in evidence), default=None),
         tau=tau,
         independent_misses=missed / tau,
         slow_burst_length=slow_length,

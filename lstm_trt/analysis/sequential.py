@@ -24,6 +24,8 @@ It needs no scipy, since the process that records looks with it.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -36,8 +38,8 @@ from lstm_trt.config.configuration import Protocol
 #: The rates, relative to the allowed one, for which the values of z are the best: z = 0 for the first.
 RATES = (0.0, 0.02, 0.1, 0.4)
 
-#: First parameter of the beta law of a call being followed by a miss; its mean is about the allowed rate. That of a miss
-#: being followed by an ok call is uniform.
+#: First parameter of the beta law of a burst beginning after an ok call; its mean is about the allowed rate. That of a
+#: burst ending after a miss is uniform.
 BEGIN = 0.5
 
 #: MISSED needs this number of misses, each burst counted as one.
@@ -163,7 +165,7 @@ class Evidence:
         return begin, end
 
 
-def log_met(n: int, misses: int, allowed: float, burst_length: float) -> float:
+def log_met(n: int, misses: float, allowed: float, burst_length: float) -> float:
     """Natural logarithm of the e-value for MET of a number of misses in n calls, the last of which is ok."""
     with np.errstate(divide="ignore"):
         rarity = np.array(RATES) ** -0.5
@@ -193,3 +195,20 @@ def _log_mixed(counts: tuple[float, float], prior: tuple[float, float]) -> float
 def _log_likelihood(counts: tuple[float, float], chance: float) -> float:
     """Logarithm of the likelihood of two counts at a chance of the first; 0 times minus infinity is 0."""
     return sum(count * math.log(each) for count, each in zip(counts, (chance, 1 - chance), strict=True) if count)
+
+
+def outcome_of(rounds: Sequence[Evidence]) -> Outcome:
+    """The verdict of several processes, each of which decides for itself: MISSED if one is, MET if all are."""
+    outcomes = {evidence.outcome for evidence in rounds}
+    if Outcome.MISSED in outcomes:
+        return Outcome.MISSED
+    return Outcome.MET if outcomes == {Outcome.MET} else Outcome.NOT_ENOUGH_EVIDENCE
+
+
+def trials_for(misses: int, n: int, allowed: float, burst_length: float, confidence: float) -> int | None:
+    """Trials after which MET is decided at this rate of misses; None above 1e9."""
+
+    def decides(trials: int) -> bool:
+        return log_met(trials, trials * misses / n, allowed, burst_length) >= -math.log(1 - confidence)
+
+    return bisect_left(range(quantiles.LONGEST), True, key=decides) if decides(quantiles.LONGEST) else None

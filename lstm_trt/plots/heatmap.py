@@ -169,7 +169,7 @@ def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence:
         ordered_us = np.sort(np.concatenate([each.latency_us for each in point.rounds]))
         n = len(ordered_us)
         chosen = percentile if percentile is not None else evidence_percentile(n, confidence) or "99"
-        verdict = judge(point.group.samples, Question(deadline_us, chosen, confidence))
+        verdict = judge(point.group.samples, Question(deadline_us, chosen, confidence), point.group.until)
         rank = _bound_rank(n, chosen, confidence, verdict.effective_n / n)
         bound_us = float(ordered_us[-1 if rank is None else rank - 1])
         hatch = HATCH_EVIDENCE if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE else None

@@ -108,6 +108,11 @@ class Group:
         return self.key[1] if self.key else next((sample.machine for sample in self.samples), None)
 
     @property
+    def until(self) -> float | None:
+        """The length of bursts for which the recording was to be decided; None if its number of trials was fixed."""
+        return None if self.configuration is None else self.configuration.protocol.burst_length
+
+    @property
     def n(self) -> int:
         """Trials after warm-up, over all rounds."""
         return sum(int(np.count_nonzero(~sample.warmup)) for sample in self.samples)

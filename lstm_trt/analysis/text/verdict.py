@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from lstm_trt.analysis.deadline import FirmStatistics, Verdict, Verdicts
@@ -34,7 +35,7 @@ def verdict_text(verdict: Verdict, name: str = "") -> str:
     if verdict.n == 0:
         return "\n  ".join([*lines, *verdict.reasons])
     lines += [_maximum(verdict), _percentile(verdict), _misses(verdict), *_certificate(verdict)]
-    lines += _assumption(verdict)
+    lines += [*_evidence(verdict), *_assumption(verdict)]
     lines += [f"because {reason}" for reason in verdict.reasons]
     lines += [_dependence(verdict), *_drift(verdict), _firm(verdict.firm_statistics), *_to_record(verdict)]
     return "\n  ".join(lines)
@@ -103,6 +104,16 @@ def _assumption(verdict: Verdict) -> list[str]:
         come = "come singly" if alone else f"come in bursts that count as {_calls(verdict.slow_burst_length)} each"
         lines.append(f"for comparison: calls above p99.5, most of which meet the deadline, {come}")
     return lines
+
+
+def _evidence(verdict: Verdict) -> list[str]:
+    """What decides a recording that ended when it was decided."""
+    if verdict.log_e_met is None or verdict.log_e_missed is None:
+        return []
+    logs = (verdict.log_e_met, verdict.log_e_missed)
+    met, missed = ("below 1e-6" if log < math.log(1e-6) else f"{math.exp(min(log, 700)):.2g}" for log in logs)
+    text = f"evidence (e-value) for MET {met}, for MISSED {missed}; {1 / (1 - verdict.confidence):.3g} decides"
+    return [f"{text}. The number of trials depended on it, so the bounds here are approximate"]
 
 
 def _maximum(verdict: Verdict) -> str:
@@ -181,6 +192,8 @@ def _firm(firm: FirmStatistics | None) -> str:
 def _to_record(verdict: Verdict) -> list[str]:
     if verdict.verdict != Outcome.NOT_ENOUGH_EVIDENCE or verdict.trials_needed is None:
         return []
+    if verdict.until_decided:
+        return [f"at this rate of misses MET would be decided after {verdict.trials_needed} trials"]
     return [f"{_recommendation(verdict)}; do not append to this recording"]
 
 
