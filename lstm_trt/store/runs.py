@@ -276,6 +276,13 @@ def _recorded(paths: Sequence[Path], options: TableOptions) -> Runs:
         pooled = f"{count(shared, 'configuration')} recorded in several of the paths: all recordings are rounds of one"
         warnings.append(f"{pooled}; lstm-trt compare compares two folders")
     groups = groups_of(items)
+    decided = [group for group in groups if group.until is not None]
+    if decided:
+        counted = count(len(decided), "configuration")
+        warnings.append(
+            f"{counted} recorded until decided: the number of trials depended on the data,"
+            " which intervals and comparisons do not allow for"
+        )
     grouped = len(paths) > 1 or paths[0].name in (consolidated.TRIALS_FILE, consolidated.CONFIGS_FILE)
     if not grouped and paths[0].is_dir():
         found = folders.contents(paths[0])
