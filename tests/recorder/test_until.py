@@ -76,7 +76,7 @@ def test_a_sweep_decides_each_configuration_and_says_so(tmp_path, capsys):
 def test_the_intervals_of_such_a_recording_have_a_warning(tmp_path, capsys):
     lab.record(STEP, protocol=until(NEVER_US, 1000), out=tmp_path)
     for command in (["summarize"], ["compare", str(tmp_path)], ["outliers"]):
-        assert main([*command, str(tmp_path)]) == 0
+        assert main([*command, str(tmp_path)]) in (0, 3)
         assert "the number of trials depended on the data" in capsys.readouterr().err
 
 
