@@ -145,7 +145,6 @@ def plan(arguments: argparse.Namespace) -> int:
 
 def versions_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `versions`."""
-    versions.library_arguments(parser)
     add = parser.add_argument
     document = "workload, with the warm-up and batches of its document"
     add("--workload", required=True, metavar="NAME", help=f"{document}: {', '.join(WORKLOADS)}")
