@@ -98,19 +98,16 @@ def inspect(
     network = path if isinstance(path, OnnxNetwork) else OnnxNetwork(path, sizes=sizes)
     content = static_model(network.path, network)
     with tempfile.TemporaryDirectory(prefix="lstm_trt-") as folder, WorkerPool() as pool:
-
-        def attempt(row: RuntimeRow) -> RuntimeAnswer:
-            return _attempt(pool, network, row, Path(folder), listener)
-
         answers = [
-            _answer(network, content, row, attempt) for name in registry.table("RUNTIMES") for row in rows_of(name)
+            _untried(network, content, row) or _attempt(pool, network, row, Path(folder), listener)
+            for name in registry.table("RUNTIMES")
+            for row in rows_of(name)
         ]
     return Inspection(network, roofline_of(network, 1), tuple(answers))
 
 
-def _answer(
-    network: OnnxNetwork, content: bytes, row: RuntimeRow, attempt: Callable[[RuntimeRow], RuntimeAnswer]
-) -> RuntimeAnswer:
+def _untried(network: OnnxNetwork, content: bytes, row: RuntimeRow) -> RuntimeAnswer | None:
+    """The answer if it is known without an attempt."""
     who = (row.runtime, row.device, row.version)
     if row.device is None:  # the module cannot be imported
         return RuntimeAnswer(*who, NOT_READY, row.reason)
@@ -120,12 +117,10 @@ def _answer(
     rules = getattr(module, "ONNX_RULES", None)
     refusal = onnx_checks.refusal(onnx_checks.read(content, network.name), rules) if rules else None
     if refusal is None and row.ready:
-        return attempt(row)
+        return None
     if refusal is None and hasattr(module, "parser_refusal"):
         refusal = module.parser_refusal(content, network.name)
-    if refusal:
-        return RuntimeAnswer(*who, REFUSED, refusal)
-    return RuntimeAnswer(*who, NOT_READY, row.reason)
+    return RuntimeAnswer(*who, REFUSED, refusal) if refusal else RuntimeAnswer(*who, NOT_READY, row.reason)
 
 
 def _attempt(
