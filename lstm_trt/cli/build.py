@@ -36,18 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     target = f"target compute capability of tensorrt-rtx: {', '.join(COMPUTE_CAPABILITIES)} (default: all)"
     add("--compute-capability", type=str.lower, metavar="SM", help=target)
     add("--optimization-level", type=int, metavar="N", help="level 0 to 5 (default: the builder's choice)")
-    streams = "maximum number of auxiliary streams (default: the builder's choice)"
-    add("--aux-streams", type=int, metavar="N", help=streams)
+    add(
+        "--aux-streams",
+        type=int,
+        metavar="N",
+        help="maximum number of auxiliary streams (default: the builder's choice)",
+    )
     add("--workspace-mb", type=int, metavar="MB", help="limit of the workspace memory in MB (10**6 bytes)")
     for axis in _RANGES:
-        sizes = ("MIN", "OPT", "MAX")
-        add(
-            f"--{axis}-range",
-            type=int,
-            nargs=3,
-            metavar=sizes,
-            help=f"keep the {FIELDS[axis].heading} symbolic, within this range",
-        )
+        symbolic = f"keep the {FIELDS[axis].heading} symbolic, within this range"
+        add(f"--{axis}-range", type=int, nargs=3, metavar=("MIN", "OPT", "MAX"), help=symbolic)
     add("--layers-table", action="store_true", help="print loops, kernels per time step and kernel launches")
     add("--seed", type=int, default=0, metavar="N", help="seed of the weights (default %(default)s)")
     add("--out", type=Path, metavar="DIR", help="folder for the .engine and .json files")
