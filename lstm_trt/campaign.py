@@ -16,6 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -62,16 +63,15 @@ def largest_that_meets(
 
     Of networks of equal size it is the one with the smallest maximum.
     """
-    sizes: dict[int, list[Group]] = {}
+    sizes: dict[int | None, list[Group]] = {}
     for group in as_runs(runs):
-        size = size_of(group.configuration.workload, by) if group.configuration and group.n else None
-        if size is not None:
-            sizes.setdefault(size, []).append(group)
-    for size in sorted(sizes, reverse=True):
-        verdicts = [(group, judge(group.samples, deadline_us, percentile, confidence)) for group in sizes[size]]
-        met = [(group, verdict) for group, verdict in verdicts if verdict.verdict == Outcome.MET]
+        if group.configuration and group.n:
+            sizes.setdefault(size_of(group.configuration.workload, by), []).append(group)
+    for size in sorted(sizes.keys() - {None}, reverse=True):
+        answers = [(judge(group.samples, deadline_us, percentile, confidence), group) for group in sizes[size]]
+        met = [(answer.max_us or math.inf, group) for answer, group in answers if answer.verdict == Outcome.MET]
         if met:
-            return min(met, key=lambda pair: pair[1].max_us or math.inf)[0]
+            return min(met, key=itemgetter(0))[1]
     return None
 
 
@@ -129,8 +129,8 @@ def _first_fresh(group: Group, folder: Path | None) -> Group | None:
         and item.provenance.get("machine_fingerprint") == machine
         and item.provenance.get("started_unix_ns", 0) > last
     ]
-    found.sort(key=lambda item: item.provenance["started_unix_ns"])
-    return groups_of(found[:1])[0] if found else None
+    first = min(found, key=lambda item: item.provenance["started_unix_ns"], default=None)
+    return groups_of([first])[0] if first else None
 
 
 def _record(configuration: Configuration, folder: Path) -> None:
@@ -181,11 +181,9 @@ def load_or_record(
     shapes = list(dict.fromkeys([*shapes, *workloads]))
     wanted = [options] if isinstance(options, Options) else list(options or ())
     if record:
-        configurations, skipped = plan_configurations(
-            shapes, runtimes, protocols or [Protocol()], wanted or [Options()], mode
-        )
+        found, skipped = plan_configurations(shapes, runtimes, protocols or None, wanted or None, mode)
         how = {"rounds": rounds, "control": control, "show_progress": show_progress}
-        return record_missing(configurations, out, **how, warnings=skipped)
+        return record_missing(found, out, **how, warnings=skipped)
     runs = load([find_folder(path) for path in sources], **{name: value for name, value in table.items() if value})
     if not runs.own:
         return runs
@@ -201,16 +199,12 @@ def load_or_record(
     for runtime in set(runtimes) - {item.configuration.runtime for item in items}:
         load_runtime(runtime)  # raises UsageError for an unknown name
     if not items:
-        asked = " or ".join(
-            f"{count(protocol.trials, 'trial')}, arrival {protocol.arrival_text}" for protocol in protocols
-        )
+        lacking = f"none of these networks on {listed(runtimes) if runtimes else 'any runtime'}"
+        asked = (f"{count(each.trials, 'trial')}, arrival {each.arrival_text}" for each in protocols)
+        lacking += f" with {' or '.join(asked)}" if protocols else ""
         precisions = dict.fromkeys(each.precision for each in wanted)
-        systems = listed(runtimes) if runtimes else "any runtime"
-        raise UsageError(
-            f"{runs.source} has none of these networks on {systems}{f' with {asked}' if asked else ''}"
-            f"{f' in {listed(precisions)}' + ' with a graph' * wanted[0].graph if wanted else ''}:"
-            " set record = True to record them here"
-        )
+        lacking += f" in {listed(precisions)}{' with a graph' * wanted[0].graph}" if wanted else ""
+        raise UsageError(f"{runs.source} has {lacking}: set record = True to record them here")
     return replace(as_runs(items), source=listed(sources, 3), warnings=runs.warnings)
 
 

@@ -36,12 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     target = f"target compute capability of tensorrt-rtx: {', '.join(COMPUTE_CAPABILITIES)} (default: all)"
     add("--compute-capability", type=str.lower, metavar="SM", help=target)
     add("--optimization-level", type=int, metavar="N", help="level 0 to 5 (default: the builder's choice)")
-    add(
-        "--aux-streams",
-        type=int,
-        metavar="N",
-        help="maximum number of auxiliary streams (default: the builder's choice)",
-    )
+    streams = "maximum number of auxiliary streams (default: the builder's choice)"
+    add("--aux-streams", type=int, metavar="N", help=streams)
     add("--workspace-mb", type=int, metavar="MB", help="limit of the workspace memory in MB (10**6 bytes)")
     for axis in _RANGES:
         symbolic = f"keep the {FIELDS[axis].heading} symbolic, within this range"
@@ -88,9 +84,7 @@ def _profile(arguments: argparse.Namespace) -> Profile | None:
     if not any(ranges.values()):
         return None
     if arguments.onnx is None:
-        for axis, given in ranges.items():
-            if given:
-                setattr(arguments, axis, given[1])
+        vars(arguments).update({axis: given[1] for axis, given in ranges.items() if given})
         shape = common.shape_of(arguments, "--onnx FILE")
         ranges = {axis: given or [getattr(shape, axis)] * 3 for axis, given in ranges.items()}
     return Profile(**ranges)

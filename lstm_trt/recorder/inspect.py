@@ -67,15 +67,12 @@ class Inspection:
         """JSON values."""
         network = self.network
         return {
-            "name": network.name,
-            "sha256": network.sha256,
+            **{name: getattr(network, name) for name in ("name", "sha256", "parameters", "flops")},
             "sizes": dict(network.sizes),
             "inputs": [tensor.as_dict() for tensor in network.facts.inputs],
             "outputs": [tensor.as_dict() for tensor in network.facts.outputs],
             "states": dict(network.carried),
             "recurrent_layers": [_layer_dict(layer) for layer in network.recurrent_layers],
-            "parameters": network.parameters,
-            "flops": network.flops,
             "roofline": self.roofline,
             "runtimes": [asdict(answer) for answer in self.runtimes],
         }
@@ -157,14 +154,11 @@ def _parameters(layer: RecurrentLayer) -> int:
 def _lines(found: Inspection) -> Iterator[str]:
     network = found.network
     yield f"{network.name}.onnx, SHA-256 {network.sha256[:16]}"
-    sides = (("input", network.facts.inputs), ("output", network.facts.outputs))
+    tensors = [("input", each) for each in network.facts.inputs]
+    tensors += [("output", each) for each in network.facts.outputs]
     carried = {name: f"state, carried in the mode stream ({a} = {b})" for a, b in network.carried for name in (a, b)}
     carried = carried if "stream" in network.modes else {}
-    rows = [
-        (side, tensor.name, tensor.type, _shape(tensor.shape), carried.get(tensor.name, ""))
-        for side, tensors in sides
-        for tensor in tensors
-    ]
+    rows = [(side, each.name, each.type, _shape(each.shape), carried.get(each.name, "")) for side, each in tensors]
     yield from ("", table(("", "name", "type", "shape", ""), rows, left=("shape",)), "")
     if network.recurrent_layers:
         header = ("operator", "name", "direction", "hidden", "steps", "batch", "W", "R", "B", "parameters")

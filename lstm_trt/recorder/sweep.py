@@ -64,8 +64,8 @@ class Progress:
     """Progress line with the current configuration, the number done and the remaining time; updates the report."""
 
     def __init__(self, plan: Sequence[Configuration], report: SweepReport, show: bool) -> None:
-        self._plan, self._report = plan, report
-        self._work = [_work(configuration) for configuration in plan]
+        self._report = report
+        self._costs = [(each.runtime, each.protocol.scheduled_s, _work(each)) for each in plan]
         self._outcomes: list[Recorded] = []
         self._left_s: float | None = None
         self._running = ""
@@ -126,18 +126,17 @@ class Progress:
     def seconds_left(self) -> float:
         """Estimated from the remaining gaps between calls and each runtime's rate of operations so far."""
         overhead_s, spent_s, work_done = 0.0, defaultdict(float), defaultdict(float)
-        for configuration, work, outcome in zip(self._plan, self._work, self._outcomes, strict=False):
+        for (runtime, scheduled_s, work), outcome in zip(self._costs, self._outcomes, strict=False):
             seconds = outcome.seconds
             overhead_s += seconds.preparing + seconds.control + seconds.storing
-            for runtime in (configuration.runtime, None) if not outcome.failure else ():  # None: of all runtimes
-                spent_s[runtime] += max(0.0, seconds.timing - configuration.protocol.scheduled_s)
-                work_done[runtime] += work
-        done = len(self._outcomes)
-        left_s = overhead_s / done * (len(self._plan) - done)
-        for configuration, work in zip(self._plan[done:], self._work[done:], strict=True):
-            known = configuration.runtime if work_done[configuration.runtime] else None
+            for known in (runtime, None) if not outcome.failure else ():  # None: over all runtimes
+                spent_s[known] += max(0.0, seconds.timing - scheduled_s)
+                work_done[known] += work
+        done, left_s = len(self._outcomes), 0.0
+        for runtime, scheduled_s, work in self._costs[done:]:
+            known = runtime if work_done[runtime] else None
             # The work is 0 with periodic arrivals, where the schedule sets the duration.
-            left_s += configuration.protocol.scheduled_s + work * spent_s[known] / (work_done[known] or 1)
+            left_s += overhead_s / done + scheduled_s + work * spent_s[known] / (work_done[known] or 1)
         return left_s
 
     def _show_line(self, running: str, soon: bool = False) -> None:
@@ -185,10 +184,6 @@ class SweepReport:
         return self.total - self.done_before - self.failed_before - self.recorded - len(self.failures)
 
     @property
-    def attempted(self) -> int:
-        return self.recorded + len(self.failures)
-
-    @property
     def efficiency(self) -> float | None:
         """Time inside trials divided by the wall time of timing."""
         return self.seconds.inside_trials / self.seconds.timing if self.seconds.timing else None
@@ -196,7 +191,8 @@ class SweepReport:
     @property
     def preparing_s_each(self) -> float | None:
         """Preparation time per configuration, including the start of workers."""
-        return self.seconds.preparing / self.attempted if self.attempted else None
+        attempted = self.recorded + len(self.failures)
+        return self.seconds.preparing / attempted if attempted else None
 
     def as_dict(self) -> dict:
         counted = ("total", "done_before", "failed_before", "recorded", "left", "stopped", "wall_s", "preparing_s_each")
@@ -229,8 +225,8 @@ class SweepReport:
                 + (f"control runs {self.seconds.control:.1f} s, " if self.seconds.control else "")
                 + f"storing {self.seconds.storing:.1f} s"
             )
-        for failure in self.failures[:FAILURES_LISTED]:
-            lines.append(f"failed: {failure.configuration.title} at {failure.stage}: {failure.reason}")
+        shown = self.failures[:FAILURES_LISTED]
+        lines += [f"failed: {each.configuration.title} at {each.stage}: {each.reason}" for each in shown]
         more = len(self.failures) - FAILURES_LISTED
         if more > 0:
             lines.append(f"and {count(more, 'more failure')}; lstm-trt summarize lists all of them")
