@@ -63,7 +63,7 @@ def largest_that_meets(
 
     Of networks of equal size it is the one with the smallest maximum.
     """
-    sizes: dict[int | None, list[Group]] = {}
+    sizes: dict[Any, list[Group]] = {}
     for group in as_runs(runs):
         if group.configuration and group.n:
             sizes.setdefault(size_of(group.configuration.workload, by), []).append(group)

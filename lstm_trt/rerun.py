@@ -39,9 +39,6 @@ except ImportError:
 #: Tags of the cell with the defaults, and of the one that papermill adds after it.
 TAG, INJECTED = "parameters", "injected-parameters"
 
-#: Suffix of the output of a notebook that failed.
-FAILED = ".failed.ipynb"
-
 
 @dataclass(frozen=True)
 class Run(JsonFields):
@@ -72,7 +69,6 @@ def rerun(
     notebooks: Sequence[str | Path],
     parameters: Mapping[str, object] | None = None,
     *,
-    raw: Mapping[str, str] | None = None,
     out: str | Path = "runs",
     kernel: str | None = None,
     cell_limit_s: int | None = None,
@@ -82,18 +78,17 @@ def rerun(
     """Run notebooks one after the other; the next one runs even if one fails.
 
     The outputs are `<name>-<date>-<time>.ipynb` in `out`, and `.failed.ipynb` after a failure; existing files are never
-    overwritten. `raw` are further parameters. Raises `UsageError`, before anything runs, for the errors of
+    overwritten. Raises `UsageError`, before anything runs, for the errors of
     `check_notebooks` and for a folder that cannot be written. Ctrl-C ends the kernel and raises KeyboardInterrupt.
     """
-    values = {**(parameters or {}), **(raw or {})}
-    checked = check_notebooks(notebooks, values, kernel)
+    checked = check_notebooks(notebooks, parameters or {}, kernel)
     if cell_limit_s is not None and cell_limit_s < 1:
         raise UsageError(f"--cell-limit must be at least 1 s, not {cell_limit_s}")
     folder, runs, hidden = make_folder(Path(out)), [], not (show_progress and sys.stderr.isatty())
     for number, (path, cells) in enumerate(checked.items(), 1):
         bar = {"desc": f"[{number}/{len(checked)}] {path.name}", "leave": False, "disable": hidden}
         how = {"kernel_name": kernel, "execution_timeout": cell_limit_s, "progress_bar": bar}
-        runs.append(_run(path, cells, folder, parameters=values, **how))
+        runs.append(_run(path, cells, folder, parameters=dict(parameters or {}), **how))
         listener(runs[-1])
     return runs
 
@@ -158,13 +153,14 @@ def _run(path: Path, cells: int, folder: Path, **how: Any) -> Run:
     hooks = {"kernel_manager_class": _Quiet, "on_cell_start": start, "on_cell_executed": end}
     output = folder / f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S-%f}.ipynb"
     output.touch(exist_ok=False)
-    escaped = (str(each).replace("{", "{{").replace("}", "}}") for each in (path, output))  # braces are placeholders
+    # Papermill replaces names in braces.
+    source, target = (str(each).replace("{", "{{").replace("}", "}}") for each in (path, output))
     logging.disable()  # what papermill and its dependencies log is in the failure
     try:
         with warnings.catch_warnings(action="ignore"):
-            papermill.execute_notebook(*escaped, cwd=path.parent, start_timeout=120, **hooks, **how)
+            papermill.execute_notebook(source, target, cwd=path.parent, start_timeout=120, **hooks, **how)
     except BaseException as error:
-        output = output.rename(output.with_suffix(FAILED))  # it contains the cells executed so far
+        output = output.rename(output.with_suffix(".failed.ipynb"))  # it contains the cells executed so far
         if not isinstance(error, Exception):
             gc.collect()  # otherwise asyncio prints a warning about a stopped task at exit
             raise

@@ -163,9 +163,7 @@ def folder() -> Path:
     return cache.folder().absolute() / "versions"
 
 
-def environment(
-    library: str, version: str, tell: Tell = lambda line: None, rebuild: bool = False, pins: Sequence[str] = ()
-) -> Environment:
+def environment(library: str, version: str, tell: Tell, rebuild: bool = False, pins: Sequence[str] = ()) -> Environment:
     """The environment with this version of a library; made if it does not exist or `rebuild` is True.
 
     `pins`: requirements on further packages, such as "numpy==1.23.5", in place of this package's own. `tell` gets a
@@ -196,12 +194,11 @@ def describe_there(place: Environment, asked: dict) -> Configuration:
     `EnvironmentBroken` if the library cannot be imported there, or if another version or a module
     outside the environment is imported, and `UsageError` if the configuration is invalid.
     """
-    job = {"kind": "describe", "library": place.library, **asked}
     limits = {"time_limit_s": EXAMINE_LIMIT_S, "memory_limit": None, "listener": lambda message: None}
     with tempfile.TemporaryDirectory(prefix="lstm_trt-") as logs:
         try:
             with closing(Process(None, Path(logs), "describe", place.interpreter)) as child:
-                loaded = child.call(job, **limits)
+                loaded = child.call({"kind": "describe", "library": place.library, **asked}, **limits)
         except OSError as error:
             raise EnvironmentBroken(f"cannot start Python in the environment of {place}: {plain(str(error))}") from None
         except ConfigurationFailed as error:

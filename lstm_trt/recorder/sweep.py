@@ -67,7 +67,7 @@ class Progress:
         self._report = report
         self._costs = [(each.runtime, each.protocol.scheduled_s, _work(each)) for each in plan]
         self._outcomes: list[Recorded] = []
-        self._left_s: float | None = None
+        self._left_s = 0.0
         self._running = ""
         names = [(each.runtime, each.runtime_version, each.options.precision) for each in plan]
         self._versions = Counter(runtime for runtime, _ in {name[:2] for name in names})
@@ -297,12 +297,13 @@ def run_sweep(
                     report.failed_before += 1
                 else:
                     plan.append((number, configuration))
+        ends: list[tuple[int, Any]] = [*plan, (rounds, None)]
         with (
             Progress([configuration for _, configuration in plan], report, show_progress) as progress,
             WorkerPool(time_limit_s, memory_limit, interpreters, wait) as pool,
         ):
             try:
-                for (number, configuration), (next_number, following) in itertools.pairwise([*plan, (rounds, None)]):
+                for (number, configuration), (next_number, following) in itertools.pairwise(ends):
                     progress.begin(configuration, number)
                     how = {"control": control, "following": following}
                     outcome = pool.record_configuration(configuration, number, folder, progress.listen, **how)

@@ -45,7 +45,7 @@ _VERSION = re.compile(r"\d[\w.+!-]*")
 
 def _row(place: Environment, identity: str, group: Group | None) -> dict:
     """JSON values of one version; in us the median over rounds of each round's percentiles, and the largest maximum."""
-    row = {"version": place.asked, "config_id": identity}
+    row: dict[str, Any] = {"version": place.asked, "config_id": identity}
     row |= {"environment": {"packages": place.packages, "reused": place.reused}}
     rounds = [Series(sample.timed_ns) for sample in (group.samples if group else ()) if len(sample.timed_ns)]
     row |= {"rounds": len(rounds), "n": sum(series.n for series in rounds)}
@@ -141,13 +141,12 @@ def runtime_of(library: str, workload: Workload, runtime: str | None = None) -> 
 
     Raises `UsageError` if none uses it.
     """
-    preparer = preparer_of(workload)
+    preparer, known = preparer_of(workload), {}
     if runtime is not None:
         found = preparer.runtime(runtime)
         if library not in _libraries(found):
             raise UsageError(f"{runtime} uses {found.DISTRIBUTION}, not {library}: omit --runtime")
         return found
-    known: dict[str, Any] = {}
     for name in preparer.entries():
         with suppress(UsageError):  # one that cannot run this kind
             found = preparer.runtime(name)
@@ -212,28 +211,20 @@ def record_versions(
             same = f"{place.asked} and {places[configuration.id].asked}"
             raise UsageError(f"{same} are the same version: give different versions")
     sweep |= {"interpreters": {identity: place.interpreter for identity, place in places.items()}}
-    configurations = [configuration for _, configuration in sides]
-    report = run_sweep(configurations, folder, rounds=rounds, seed=protocol.seed, **sweep)
+    report = run_sweep([each for _, each in sides], folder, rounds=rounds, seed=protocol.seed, **sweep)
     recorded = groups_of(item for item in folders.read_many(folder) if item.configuration.id in places)
     by_id = {group.configuration.id: group for group in recorded}
     if len(by_id) < len(recorded):
         raise UsageError(f"{folder} holds recordings of several machines: choose another --out")
     rows = [_row(place, identity, by_id.get(identity)) for identity, place in places.items()]
     groups = {place.asked: by_id[identity] for identity, place in places.items() if identity in by_id}
-    comparisons = {each: _compared(library, groups, (versions[0], each), effect, confidence) for each in versions[1:]}
-    return Answer(library, versions[0], configurations[0], rows, groups, comparisons, report)
-
-
-def _compared(
-    library: str, groups: dict[str, Group], versions: tuple[str, str], effect: float, confidence: float
-) -> Comparison | None:
-    """The second of two versions compared with the first, None if one has no trials."""
-    a, b = map(groups.get, versions)
-    if not (a and b and a.n and b.n):
-        return None
-    found = compare_groups(a, b, effect, confidence)
-    if found.command is None:
-        return found
-    # The `sweep` command cannot select the version, which is all that differs.
-    command = versions_command(library, versions, b.configuration, "rounds", found.rounds_needed)
-    return replace(found, command=command)
+    comparisons: dict[str, Comparison | None] = dict.fromkeys(versions[1:])
+    for version in comparisons:
+        a, b = groups.get(versions[0]), groups.get(version)
+        if a and b and a.n and b.n:
+            found = compare_groups(a, b, effect, confidence)
+            if found.command:  # that of `sweep` cannot select the version, which is all that differs
+                how = ((versions[0], version), b.configuration, "rounds", found.rounds_needed)
+                found = replace(found, command=versions_command(library, *how))
+            comparisons[version] = found
+    return Answer(library, versions[0], sides[0][1], rows, groups, comparisons, report)

@@ -137,9 +137,11 @@ def snapshot_of(
 ) -> Snapshot:
     """A snapshot of one configuration's latencies, with what is `known` besides (the last fields of `Snapshot`)."""
     name, identity = (configuration.title, configuration.id) if configuration else (None, None)
-    percentiles = map(histogram.percentile_us, (Fraction(1, 2), Fraction(999, 1000), Fraction(1)))
+    shares = (Fraction(1, 2), Fraction(999, 1000), Fraction(1))
+    median_us, p999_us, max_us = map(histogram.percentile_us, shares)
     misses = None if histogram.deadline_us is None else histogram.misses
-    return Snapshot(state, name, identity, files, histogram.n, *percentiles, misses, histogram.deadline_us, **known)
+    latencies = (histogram.n, median_us, p999_us, max_us, misses, histogram.deadline_us)
+    return Snapshot(state, name, identity, files, *latencies, **known)
 
 
 class Follower:

@@ -170,7 +170,7 @@ def test_a_workload_of_the_literature_has_the_batches_of_its_document(recorded, 
 
 @pytest.mark.heavy
 def test_an_environment_that_loads_another_version_is_found_out_and_made_anew(recorded, here):
-    place = environments.environment(LIBRARY, OLD)
+    place = environments.environment(LIBRARY, OLD, print)
     assert place.reused and environments.describe_there(place, ASKED).runtime_version == OLD
     package = Path(place.interpreter.first[0]) / LIBRARY
     start = package / "__init__.py"
