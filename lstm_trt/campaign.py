@@ -93,9 +93,7 @@ def confirm(
     """
     if group.configuration is None or not group.n:
         raise UsageError(f"{group.name or 'this'} was not recorded by this package: it cannot be recorded again")
-    configuration = replace(
-        group.configuration, protocol=replace(group.configuration.protocol, trials=group.n, for_s=None)
-    )
+    configuration = _of_length(group.configuration, group.n)
     folder = project_folder(out) if record else None
     if data is not None and not record:
         with suppress(UsageError):  # nothing was recorded there yet
@@ -110,9 +108,9 @@ def confirm(
     return verdict([fresh], deadline_us, percentile, confidence)
 
 
-def _question(configuration: Configuration) -> dict:
-    """The properties that two recordings must share; their lengths may differ."""
-    return replace(configuration, protocol=replace(configuration.protocol, trials=1, for_s=None)).as_dict()
+def _of_length(configuration: Configuration, trials: int = 1) -> Configuration:
+    """With this number of trials: two recordings must share everything else, but their lengths may differ."""
+    return replace(configuration, protocol=replace(configuration.protocol, trials=trials, for_s=None))
 
 
 def _first_fresh(group: Group, folder: Path | None) -> Group | None:
@@ -120,12 +118,12 @@ def _first_fresh(group: Group, folder: Path | None) -> Group | None:
     if folder is None or not folder.exists():
         return None
     last = max((sample.started_unix_ns or 0 for sample in group.samples), default=0)
-    machine, asked = group.samples[0].machine, _question(group.configuration)
+    machine, asked = group.samples[0].machine, _of_length(group.configuration).id
     found = [
         item
         for item in folders.read_many(folder)
         if isinstance(item, Recording)
-        and _question(item.configuration) == asked
+        and _of_length(item.configuration).id == asked
         and item.provenance.get("machine_fingerprint") == machine
         and item.provenance.get("started_unix_ns", 0) > last
     ]
@@ -140,7 +138,7 @@ def _record(configuration: Configuration, folder: Path) -> None:
     workload, runtime, protocol = configuration.workload, configuration.runtime, configuration.protocol
     options = replace(configuration.options, cores=())
     here = describe(workload, runtime, protocol, options, configuration.mode)
-    if _question(here) != _question(configuration):
+    if _of_length(here).id != _of_length(configuration).id:
         raise UsageError(
             f"{configuration.name} was recorded on {configuration.device_name} with {configuration.runtime}"
             f" {configuration.runtime_version}, but this machine has {here.device_name} with {here.runtime_version}"

@@ -54,16 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
     sizes = common.given(arguments, LstmShape)
     if arguments.onnx is not None and sizes:
         raise UsageError(f"--onnx and --{next(iter(sizes))} exclude each other: give an ONNX file or sizes")
-    options = EngineOptions(
-        arguments.runtime,
-        precision=arguments.precision,
-        compute_capability=arguments.compute_capability,
-        optimization_level=arguments.optimization_level,
-        max_aux_streams=arguments.aux_streams,
-        workspace_bytes=None if arguments.workspace_mb is None else arguments.workspace_mb * 10**6,
-        profile=_profile(arguments),
-        detailed=True,
-    )
+    settings = {name: getattr(arguments, name) for name in ("precision", "compute_capability", "optimization_level")}
+    settings |= {"max_aux_streams": arguments.aux_streams, "profile": _profile(arguments), "detailed": True}
+    workspace_bytes = None if arguments.workspace_mb is None else arguments.workspace_mb * 10**6
+    options = EngineOptions(arguments.runtime, workspace_bytes=workspace_bytes, **settings)
     engine = build_engine(arguments.onnx or common.shape_of(arguments, "--onnx FILE"), options, seed=arguments.seed)
     files = [] if arguments.out is None else engine.write(arguments.out)
     if arguments.format == "json":

@@ -69,9 +69,7 @@ class Progress:
         self._outcomes: list[Recorded] = []
         self._left_s = 0.0
         self._running = ""
-        names = [(each.runtime, each.runtime_version, each.options.precision) for each in plan]
-        self._versions = Counter(runtime for runtime, _ in {name[:2] for name in names})
-        self._precisions = Counter(runtime for runtime, _ in {name[::2] for name in names})
+        self._versions = Counter(runtime for runtime, _ in {(each.runtime, each.runtime_version) for each in plan})
         self._show = show and report.left > 0
         self._bar = None
         self._shown_at = -math.inf
@@ -96,10 +94,9 @@ class Progress:
             self._bar.close()
 
     def begin(self, configuration: Configuration, number: int) -> None:
-        runtime = configuration.runtime
-        system = [runtime, configuration.runtime_version] if self._versions[runtime] > 1 else [runtime]
-        system += [configuration.options.precision] if self._precisions[runtime] > 1 else []
-        self._running = " ".join([configuration.name, *system, *([f"r{number}"] if number else [])])
+        several = self._versions[configuration.runtime] > 1
+        self._running = configuration.title + f", version {configuration.runtime_version}" * several
+        self._running += f", r{number}" if number else ""
         self._show_line(self._running)
 
     def listen(self, message: dict) -> None:
