@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,9 @@ from lstm_trt.store.folders import find_folder, project_folder
 from lstm_trt.store.runs import Runs, as_runs, load
 from lstm_trt.store.samples import Group, groups_of
 from lstm_trt.store.schema import Failure, Recording
+
+#: What the protocol of recordings must share with one that is asked for: trials and arrivals.
+_TIMING = attrgetter("trials", *telling(Tells.SYSTEM, of=about(Protocol)))
 
 #: Measures of size for "largest", and their names in texts.
 SIZES = {"flops": "multiply-adds", "parameters": "parameters", "sequence": "time steps"}
@@ -191,7 +194,7 @@ def load_or_record(
         if item.configuration.workload in shapes
         and item.configuration.mode == (mode or item.configuration.workload.modes[0])
         and (not runtimes or item.configuration.runtime in runtimes)
-        and (not protocols or any(_matches(item.configuration.protocol, protocol) for protocol in protocols))
+        and (not protocols or _TIMING(item.configuration.protocol) in map(_TIMING, protocols))
         and (not wanted or any(_chosen(item.configuration.options, each) for each in wanted))
     ]
     for runtime in set(runtimes) - {item.configuration.runtime for item in items}:
@@ -242,11 +245,6 @@ def own_networks(
     symbol = network.facts.time_symbol
     every = [{**sizes, symbol: length} for length in lengths if symbol]
     return [network, *(OnnxNetwork(path, sizes=each, states=states or None) for each in every)]
-
-
-def _matches(protocol: Protocol, wanted: Protocol) -> bool:
-    names = ("trials", *telling(Tells.SYSTEM, of=about(Protocol)))
-    return all(getattr(protocol, name) == getattr(wanted, name) for name in names)
 
 
 def _chosen(options: Options, wanted: Options) -> bool:

@@ -156,9 +156,7 @@ class Follower:
         self._seen: set[str] = set()
         self._histograms: defaultdict[str, LatencyHistogram] = defaultdict(lambda: LatencyHistogram(deadline_us))
         self._last: schema.Recording | None = None
-        self._written = 0.0
-        self._unreadable = 0
-        self._heard = time.monotonic()
+        self._written, self._unreadable, self._heard = 0.0, 0, time.monotonic()
 
     def look(self) -> Snapshot:
         """Read new recordings; returns the snapshot after that."""
