@@ -150,7 +150,6 @@ def plan(arguments: argparse.Namespace) -> int:
 
 def versions_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `versions`."""
-    versions.library_arguments(parser)
     document = "workload, with the warm-up and batches of its document"
     names = f"{document}: {', '.join(WORKLOADS)}"
     parser.add_argument("--workload", required=True, metavar="NAME", help=names)

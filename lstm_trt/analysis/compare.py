@@ -283,6 +283,11 @@ def _effective_share(sides: list[list[np.ndarray]], values: list[np.ndarray], sh
 TAIL_PERCENTILES = (99.99, 99.9, 99.0, 90.0)
 
 
+#: Columns of tables of comparisons.
+RESULTS = ("median", "median_ratio", "median_ratio_low", "median_ratio_high")
+RESULTS += ("tail", "tail_percentile", "tail_ratio", "tail_ratio_low", "tail_ratio_high")
+
+
 @dataclass(frozen=True)
 class Comparison(JsonFields):
     """Comparison of B with A; every ratio is B / A, below 1 if B is faster.
@@ -481,10 +486,8 @@ class Comparisons(Answers):
         import pandas as pd
 
         # Configurations on one side only are the last answers and have no row.
-        names = ("median", "median_ratio", "median_ratio_low", "median_ratio_high")
-        names += ("tail", "tail_percentile", "tail_ratio", "tail_ratio_low", "tail_ratio_high", "rounds_a", "rounds_b")
         return pd.DataFrame(
-            {**group, **{name: getattr(answer, name, None) for name in names}}
+            {**group, **{name: getattr(answer, name, None) for name in (*RESULTS, "rounds_a", "rounds_b")}}
             for (group, _, _), answer in zip(self.pairs.pairs, self.answers, strict=False)
         )
 

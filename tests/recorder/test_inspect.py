@@ -29,7 +29,7 @@ def ready(monkeypatch):
 
     def rows(name):
         device = runtimes.load_runtime(name).DEVICES[0]
-        return [RuntimeRow(name, device, "1.0", "planted", True)]
+        return [RuntimeRow(True, "1.0", "planted", runtime=name, device=device)]
 
     def attempt(pool, network, row, folder, listener):
         compared = {"error": 0.0, "reference": "planted", "nan_reaches_output": row.runtime == "openvino"}
@@ -104,7 +104,9 @@ def test_a_runtime_that_is_not_ready_is_asked_for_what_its_parser_says(tmp_path,
     """The parser of TensorRT for RTX needs no GPU, and names operators that it lacks."""
     pytest.importorskip("tensorrt_rtx")
     monkeypatch.setattr(
-        inspection, "rows_of", lambda name: [RuntimeRow(name, "cuda", "1.0", None, False, "no GPU driver")]
+        inspection,
+        "rows_of",
+        lambda name: [RuntimeRow(False, "1.0", None, "no GPU driver", runtime=name, device="cuda")],
     )
     monkeypatch.setitem(registry.__dict__, "RUNTIMES", {"tensorrt-rtx": registry.RUNTIMES["tensorrt-rtx"]})
     (answer,) = inspection.inspect(saved(lstm(), tmp_path)).runtimes
