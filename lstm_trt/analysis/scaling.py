@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +23,6 @@ from lstm_trt.analysis.segments import SAME_LEVEL
 from lstm_trt.analysis.times import AXES, PAIR_CONFIDENCE, ShapeTime, Times, read_times
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store.runs import Runs, as_runs, is_path
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def doubts(faster: ShapeTime, slower: ShapeTime) -> tuple[Doubt, ...] | None:
@@ -192,7 +189,10 @@ class Findings:
 
 
 class ScalingAnswers(Answers):
-    """The `Findings` of all configurations together, as the only answer."""
+    """The `Findings` of all configurations together, as the only answer.
+
+    `frame` has a row per series: its fitted line, and the first size that leaves it.
+    """
 
     @property
     def findings(self) -> Findings:
@@ -202,16 +202,10 @@ class ScalingAnswers(Answers):
         """JSON values of the findings, the column and unit of a table, and the warnings."""
         return {**self.findings.as_dict(), **self.findings.times.how, "warnings": list(self.warnings)}
 
-    @property
-    def frame(self) -> pd.DataFrame:
-        """A row per series: its fitted line, and the first size that leaves it."""
-        import pandas as pd
-
-        fit = ("slope_us", "intercept_us", *FITTED[1:])
-        return pd.DataFrame(
-            {"system": line.system, "axis": line.axis, **line.fixed, **{name: getattr(line, name) for name in fit}}
-            for line in self.findings.linearity
-        )
+    def _rows(self) -> Iterator[dict]:
+        for line in self.findings.linearity:
+            fitted = {name: getattr(line, name) for name in ("slope_us", "intercept_us", *FITTED[1:])}
+            yield {"system": line.system, "axis": line.axis, **line.fixed, **fitted}
 
 
 def scaling(

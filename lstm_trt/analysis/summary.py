@@ -29,8 +29,6 @@ from lstm_trt.store.samples import Group, Latencies, NoTrials, largest_error
 from lstm_trt.store.schema import Failure
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from lstm_trt.config.configuration import Configuration
 
 
@@ -127,7 +125,9 @@ FIELDS = tuple(column.name for column in fields(SummaryRow))
 
 
 class Summary(Answers):
-    """Rows of configurations, or of their rounds; `str` gives the text table."""
+    """Rows of configurations, or of their rounds; `str` gives the text table, `frame` all fields of `SummaryRow`."""
+
+    _COLUMNS = FIELDS
 
     def as_dict(self) -> list[dict]:
         """JSON values: an object per row, with the warnings."""
@@ -144,12 +144,8 @@ class Summary(Answers):
             writer.writerow({**row, **others, **lists})
         return file.getvalue()
 
-    @property
-    def frame(self) -> pd.DataFrame:
-        """A row per configuration or round, with all fields of `SummaryRow`."""
-        import pandas as pd
-
-        return pd.DataFrame(self.as_dict(), columns=list(FIELDS))
+    def _rows(self) -> list[dict]:
+        return self.as_dict()
 
 
 def summarize(runs: Any, by_round: bool = False, clusters: bool = True) -> Summary:

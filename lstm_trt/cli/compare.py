@@ -29,6 +29,4 @@ def run(arguments: argparse.Namespace) -> int:
     check_confidence(arguments.confidence)
     check_effect(arguments.effect)
     a, b = common.load_sides(arguments, arguments.a, arguments.b)
-    answers = compare(a, b, arguments.effect, arguments.confidence)
-    common.print_answer(answers, arguments.format, answers.warnings)
-    return answers.exit_status
+    return common.print_answers(arguments, compare(a, b, arguments.effect, arguments.confidence))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from lstm_trt import plots
 from lstm_trt.analysis.scaling import scaling
 from lstm_trt.cli import common
 
@@ -29,7 +28,4 @@ def run(arguments: argparse.Namespace) -> int:
     """Run `scaling`; returns the exit status."""
     names = common.renames(arguments.rename)
     answers = scaling(arguments.path, arguments.min_ratio, names, arguments.column, arguments.unit)
-    common.print_answer(answers, arguments.format, answers.warnings)
-    if arguments.figures:
-        common.print_files(plots.draw_scaling(answers.findings, arguments.figures, formats=arguments.formats))
-    return 0
+    return common.print_answers(arguments, answers, "draw_scaling", answers.findings)

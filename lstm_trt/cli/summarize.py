@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from lstm_trt import plots
 from lstm_trt.analysis.summary import summarize
 from lstm_trt.cli import common
 from lstm_trt.config.errors import UsageError
@@ -33,7 +32,4 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.figures and not runs.own:
         raise UsageError(f"--figures needs recordings made by lstm-trt, but {runs.source} is a table: remove it")
     answers = summarize(runs, arguments.by_round)
-    common.print_answer(answers, arguments.format, answers.warnings)
-    if arguments.figures:
-        common.print_files(plots.draw_sweep(runs, arguments.figures, arguments.deadline_us, formats=arguments.formats))
-    return 0
+    return common.print_answers(arguments, answers, "draw_sweep", runs, deadline_us=arguments.deadline_us)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from lstm_trt import plots
 from lstm_trt.analysis.deadline import check_bursts, check_question, verdict
 from lstm_trt.cli import common
 
@@ -35,9 +34,4 @@ def run(arguments: argparse.Namespace) -> int:
     bursts = {name: getattr(arguments, name) for name in ("burst_length", "burst_ms")}
     check_bursts(**bursts)
     answers = verdict(common.load_runs(arguments, arguments.path), *question, **bursts)
-    common.print_answer(answers, arguments.format, answers.warnings)
-    if arguments.figures:
-        common.print_files(
-            plots.draw_verdicts(answers.runs, answers.answers, arguments.figures, formats=arguments.formats)
-        )
-    return answers.exit_status
+    return common.print_answers(arguments, answers, "draw_verdicts", answers.runs, answers.answers)
