@@ -35,7 +35,7 @@ class Answers(Sequence):
     _NOTHING_FOUND: ClassVar[dict] = {}
 
     #: Columns of `frame`; None: those of its rows.
-    _COLUMNS: ClassVar[Sequence[str] | None] = None
+    _COLUMNS: ClassVar[tuple[str, ...] | None] = None
 
     def __len__(self) -> int:
         return len(self.answers)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lstm_trt.analysis.compare import Comparison, check_effect, compare_groups
+from lstm_trt.analysis.compare import COMPARED, Comparison, check_effect, compare_groups
 from lstm_trt.analysis.pairing import recorded_first
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT, ROUNDS, check_confidence
 from lstm_trt.analysis.series import Series
@@ -40,12 +40,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _VERSION = re.compile(r"\d[\w.+!-]*")
-
-#: Columns of a comparison of medians and tails.
-_COMPARED = (
-    *("median", "median_ratio", "median_ratio_low", "median_ratio_high"),
-    *("tail", "tail_percentile", "tail_ratio", "tail_ratio_low", "tail_ratio_high"),
-)
 
 #: Columns of one version's latencies.
 _NUMBERS = ("rounds", "n", "median_us", "p99_us", "max_us", "failure")
@@ -103,7 +97,7 @@ class Answer:
             row |= {"mode": plain["mode"]}
             row |= {name: plain["options"][name] for name in ("precision", "threads", "device")}
             row |= {**_numbers(group), "against": self.versions[0] if comparison else None}
-            rows.append(row | {name: getattr(comparison, name, None) for name in _COMPARED})
+            rows.append(row | {name: getattr(comparison, name, None) for name in COMPARED})
         return pd.DataFrame(rows, dtype=object).drop(columns="kind")
 
     @property
