@@ -23,7 +23,7 @@ from lstm_trt.analysis.dependence import effective_n
 from lstm_trt.analysis.outcomes import Change, ClusterChange
 from lstm_trt.analysis.outliers import Cluster, quick
 from lstm_trt.analysis.pairing import Pairs, control_ratio, differences, pair, shared
-from lstm_trt.analysis.series import Series
+from lstm_trt.analysis.series import Series, rounds_of
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.labels import record_both_command
@@ -394,10 +394,10 @@ def check_effect(effect: float) -> None:
         raise UsageError(f"the effect must be a share such as 0.02, at least 0 and below 1, not {effect:g}")
 
 
-def _timed(side: Group) -> list[Series]:
+def _timed(side: Group) -> tuple[Series, ...]:
     if side.failure is not None:
         raise UsageError(f"{side.name} has no trials to compare: {side.failure}")
-    timed = [Series(sample.timed_ns) for sample in side.samples if len(sample.timed_ns)]
+    timed = rounds_of(side)
     if not timed:
         raise UsageError(f"{side.name} has no trials after warm-up to compare")
     if not all(process.ordered_ns[0] > 0 for process in timed):

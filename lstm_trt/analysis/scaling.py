@@ -20,9 +20,12 @@ from lstm_trt.analysis.answers import Answers
 from lstm_trt.analysis.outcomes import Doubt
 from lstm_trt.analysis.quantiles import EFFECT, ROUNDS, ratio_rank
 from lstm_trt.analysis.segments import SAME_LEVEL
-from lstm_trt.analysis.times import AXES, PAIR_CONFIDENCE, ShapeTime, Times, read_times
+from lstm_trt.analysis.times import AXES, ShapeTime, Times, read_times
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store.runs import Runs, as_runs, is_path
+
+#: Confidence of the intervals of medians for comparing pairs of recordings.
+PAIR_CONFIDENCE = 0.99
 
 
 def doubts(faster: ShapeTime, slower: ShapeTime) -> tuple[Doubt, ...] | None:
@@ -36,12 +39,14 @@ def doubts(faster: ShapeTime, slower: ShapeTime) -> tuple[Doubt, ...] | None:
     """
     if not (faster.rounds and slower.rounds):
         return None
-    both = (*faster.rounds, *slower.rounds)
     few = min(len(faster.rounds), len(slower.rounds)) < ROUNDS
-    overlap = max(part.high_us for part in faster.rounds) >= min(part.low_us for part in slower.rounds)
+    # A bound that does not exist at this number of trials may lie anywhere.
+    highs_us = [part.interval_us("median_us", PAIR_CONFIDENCE)[1] or math.inf for part in faster.rounds]
+    lows_us = [part.interval_us("median_us", PAIR_CONFIDENCE)[0] or 0.0 for part in slower.rounds]
+    overlap = max(highs_us) >= min(lows_us)
     found = {
         Doubt.FEW_ROUNDS: few,
-        Doubt.LEVEL_CHANGES: any(part.level_range > SAME_LEVEL for part in both),
+        Doubt.LEVEL_CHANGES: any(part.level_range > SAME_LEVEL for part in (*faster.rounds, *slower.rounds)),
         Doubt.NOT_SEPARATED: overlap or (not few and _least_ratio(faster, slower) <= 1 + EFFECT),
     }
     return tuple(doubt for doubt, applies in found.items() if applies)
