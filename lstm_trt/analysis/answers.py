@@ -97,12 +97,11 @@ class Answers(Sequence):
 def runs_to_judge(source: Any) -> Runs:
     """As `as_runs`; raises `UsageError` if there is no configuration, or one has fewer than 2 trials after warm-up."""
     runs = as_runs(source)
+    where = runs.source or "the runs"
     if not len(runs):
-        raise UsageError(f"{runs.source or 'the runs'}: there are no configurations to analyze")
+        raise UsageError(f"{where}: there are no configurations to analyze")
     for group in runs:
         if group.failure is None and group.n < 2:
             trials = count(group.n, "trial")
-            raise UsageError(
-                f"{runs.source or 'the runs'}: {group.name} has {trials} after warm-up: at least 2 are needed"
-            )
+            raise UsageError(f"{where}: {group.name} has {trials} after warm-up: at least 2 are needed")
     return runs

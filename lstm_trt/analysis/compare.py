@@ -33,6 +33,9 @@ from lstm_trt.store.samples import Group, Latencies
 #: The timed trials of each process of A, and of B.
 Sides = Sequence[Sequence[Series]]
 
+#: For A and B a bool array per round: whether a trial is in a band of multiples.
+Inside = Sequence[Sequence[np.ndarray]]
+
 
 # New clusters and clusters that are gone
 
@@ -69,19 +72,22 @@ def changes(sides: Sides, confidence: float) -> dict[ClusterChange, tuple[Cluste
         [process.latency_ns / level for process, level in zip(side, outliers.levels_ns, strict=True)]
         for side, outliers in zip(sides, found, strict=True)
     ]
-    bands: list[_Band] = []
+    tested: list[tuple[ClusterChange, float, Inside]] = []
     for mine, kind in enumerate((ClusterChange.GONE, ClusterChange.NEW)):
         for cluster in found[mine].clusters:
-            counterparts = [other for other in found[1 - mine].clusters if _near(cluster, other)]
-            if counterparts and mine == 0:
+            same = [other for other in found[1 - mine].clusters if _near(cluster, other)]
+            if same and mine == 0:
                 continue  # counted once, from B's side
-            bands.append(_Band.around(ClusterChange.KEPT if counterparts else kind, ratios, cluster, counterparts))
-    p_values = holm([band.p_value() for band in bands])
+            inside = _inside(ratios, cluster, same)
+            tested.append((ClusterChange.KEPT if same else kind, cluster.multiplier, inside))
+    p_values = holm([_p_value(inside) for _, _, inside in tested])
     pairs: dict[ClusterChange, tuple[ClusterPair, ...]] = dict.fromkeys(ClusterChange, ())
-    for band, p in sorted(zip(bands, p_values, strict=True), key=lambda tested: tested[0].multiplier):
-        certain = band.kind == ClusterChange.KEPT or (p <= 1 - confidence and band.rounds_agree(confidence))
-        pair = ClusterPair(band.multiplier, band.shares[band.more], *band.shares, p)
-        pairs[band.kind if certain else ClusterChange.UNCLEAR] += (pair,)
+    for (kind, multiplier, inside), p in sorted(zip(tested, p_values, strict=True), key=lambda row: row[0][1]):
+        more = 0 if kind == ClusterChange.GONE else 1
+        significant = p <= 1 - confidence and _rounds_agree(inside[more], inside[1 - more], confidence)
+        share_a, share_b = map(_share, inside)
+        pair = ClusterPair(multiplier, (share_a, share_b)[more], share_a, share_b, p)
+        pairs[kind if significant or kind == ClusterChange.KEPT else ClusterChange.UNCLEAR] += (pair,)
     return pairs
 
 
@@ -91,54 +97,37 @@ def _near(a: Cluster, b: Cluster) -> bool:
     return apart <= NEAR or b.low <= a.multiplier <= b.high or a.low <= b.multiplier <= a.high
 
 
-@dataclass(frozen=True)
-class _Band:
-    """Trials in the band of multiples of a cluster: for A and B a bool array per round, whether a trial is inside."""
+def _inside(ratios: Sequence[Sequence[np.ndarray]], cluster: Cluster, same: Sequence[Cluster]) -> Inside:
+    """The trials in the band of a cluster, and of those of the other side that are the same."""
+    low = min(cluster.multiplier - NEAR, *(each.low for each in (cluster, *same)))
+    high = max(cluster.multiplier + NEAR, *(each.high for each in (cluster, *same)))
+    halfway = (1 + cluster.multiplier) / 2  # the band ends halfway to the bulk
+    low, high = (max(low, halfway), high) if cluster.multiplier > 1 else (low, min(high, halfway))
+    return [[(ratio >= low) & (ratio <= high) for ratio in side] for side in ratios]
 
-    kind: ClusterChange
-    multiplier: float
-    inside: list[list[np.ndarray]]
 
-    @classmethod
-    def around(
-        cls, kind: ClusterChange, ratios: Sequence[Sequence[np.ndarray]], cluster: Cluster, same: Sequence[Cluster]
-    ) -> _Band:
-        """The band of a cluster and those of the other side that are the same."""
-        low = min(cluster.multiplier - NEAR, *(each.low for each in (cluster, *same)))
-        high = max(cluster.multiplier + NEAR, *(each.high for each in (cluster, *same)))
-        halfway = (1 + cluster.multiplier) / 2  # the band ends halfway to the bulk
-        low, high = (max(low, halfway), high) if cluster.multiplier > 1 else (low, min(high, halfway))
-        return cls(kind, cluster.multiplier, [[(ratio >= low) & (ratio <= high) for ratio in side] for side in ratios])
+def _share(rounds: Sequence[np.ndarray]) -> float:
+    return float(np.concatenate(rounds).mean())
 
-    @property
-    def more(self) -> int:
-        """The side that has the cluster; B if both do."""
-        return 0 if self.kind == ClusterChange.GONE else 1
 
-    @property
-    def shares(self) -> tuple[float, float]:
-        """Share of the trials of A, and of B, that are inside."""
-        of_a, of_b = (float(np.concatenate(side).mean()) for side in self.inside)
-        return of_a, of_b
+def _p_value(inside: Inside) -> float:
+    """Two-sided p-value of equal shares."""
+    from scipy.stats import fisher_exact
 
-    def p_value(self) -> float:
-        """Two-sided p-value of equal shares."""
-        from scipy.stats import fisher_exact
+    table = []
+    for rounds in inside:
+        trials = sum(map(effective_n, rounds))
+        count = round(_share(rounds) * trials)
+        table.append([count, max(0, round(trials) - count)])
+    tested: Any = fisher_exact(table)
+    return float(tested.pvalue)
 
-        table = []
-        for side, share in zip(self.inside, self.shares, strict=True):
-            trials = sum(map(effective_n, side))
-            count = round(share * trials)
-            table.append([count, max(0, round(trials) - count)])
-        tested: Any = fisher_exact(table)
-        return float(tested.pvalue)
 
-    def rounds_agree(self, confidence: float) -> bool:
-        """Whether the rounds of the side that has the cluster have significantly larger shares."""
-        above, below = ([float(each.mean()) for each in self.inside[side]] for side in (self.more, 1 - self.more))
-        against = sum(higher <= lower for higher in above for lower in below)
-        enough = min(len(above), len(below)) >= quantiles.ROUNDS
-        return against < (quantiles.ratio_rank(len(above), len(below), confidence) if enough else 1)
+def _rounds_agree(more: Sequence[np.ndarray], less: Sequence[np.ndarray], confidence: float) -> bool:
+    """Whether the rounds of one side have significantly larger shares than those of the other."""
+    against = sum(float(above.mean()) <= float(below.mean()) for above in more for below in less)
+    enough = min(len(more), len(less)) >= quantiles.ROUNDS
+    return against < (quantiles.ratio_rank(len(more), len(less), confidence) if enough else 1)
 
 
 # Comparison of one percentile

@@ -21,20 +21,12 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import Tells
 from lstm_trt.config.format import count, listed
 from lstm_trt.config.labels import flat, labels, telling
+from lstm_trt.store import tables
 from lstm_trt.store.foreign import SYSTEM_COLUMNS
 from lstm_trt.store.runs import FILE, Runs, as_runs, is_path, load, paths_of
 from lstm_trt.store.samples import Group
 from lstm_trt.store.schema import Failure
-from lstm_trt.store.tables import (
-    UNIT_NS,
-    Table,
-    file_names,
-    listed_names,
-    normal_name,
-    read_tables,
-    time_column,
-    times,
-)
+from lstm_trt.store.tables import UNIT_NS, Table, normal_name
 
 AXES = ("layers", "hidden", "sequence", "batch")
 
@@ -118,14 +110,14 @@ def read_times(
     if not is_path(source):
         return from_runs(as_runs(source))
     warnings: list[str] = []
-    tables = read_tables(paths_of(source), warnings)
-    if tables is None:
+    found = tables.read_tables(paths_of(source), warnings)
+    if found is None:
         return from_runs(load(source, rename=rename, column=column, unit=unit))
     known = (*AXES, *(f"{kind}_{unit}" for kind in KINDS for unit in UNIT_NS), *SYSTEM_COLUMNS)
     for new in (rename or {}).values():
         if new and normal_name(new) not in known:
             raise UsageError(f"--rename: unknown column name {new!r}: choose from {', '.join(known)}")
-    return from_tables([table.renamed(rename) for table in tables], column, unit, warnings)
+    return from_tables([table.renamed(rename) for table in found], column, unit, warnings)
 
 
 def from_runs(runs: Runs) -> Times:
@@ -172,7 +164,7 @@ def _fields(group: Group) -> dict:
 
 
 def from_tables(
-    tables: Sequence[Table], column: str | None = None, unit: str | None = None, warnings: Iterable[str] = ()
+    several: Sequence[Table], column: str | None = None, unit: str | None = None, warnings: Iterable[str] = ()
 ) -> Times:
     """Times of tables with a column per axis and a column of times (`tables.time_column`, `KINDS`).
 
@@ -183,16 +175,15 @@ def from_tables(
     counts, several_us = Counts(), defaultdict[Any, list[float]](list)
     how: dict[str, list[str]] = {"column": [], "unit": []}
     warned, unused, axes = [*warnings], [], ()
-    for table, file in zip(tables, file_names(tables), strict=True):
-        time_name, stated, more = time_column(table, column, unit, KINDS)
+    for table, file in zip(several, tables.file_names(several), strict=True):
+        time_name, stated, more = tables.time_column(table, column, unit, KINDS)
         columns = _columns(table, AXES)
         if not columns:
-            raise UsageError(
-                f"{table.where} has none of the columns {', '.join(AXES)}; its columns are {listed_names(table.names)};"
-                ' rename them, for example with --rename "Num LSTM layers=layers"'
-            )
+            lacks = f"none of the columns {', '.join(AXES)}; its columns are {tables.listed_names(table.names)}"
+            example = '--rename "Num LSTM layers=layers"'
+            raise UsageError(f"{table.where} has {lacks}; rename them, for example with {example}")
         described = _columns(table, SYSTEM_COLUMNS + (telling(Tells.MINOR) if table.find("config_id") else ()))
-        times_us = times(table, time_name, blanks=True) * (UNIT_NS[stated] / UNIT_NS["us"])
+        times_us = tables.times(table, time_name, blanks=True) * (UNIT_NS[stated] / UNIT_NS["us"])
         sizes = np.array([_whole_sizes(table, name) for name in columns.values()])
         used = np.flatnonzero(~np.isnan([times_us, *sizes]).any(axis=0))
         if not len(used):
@@ -202,7 +193,7 @@ def from_tables(
             name: ["" if cell is None else str(cell) for cell in table.cells(found)]
             for name, found in described.items()
         }
-        alone = ((FILE, file),) * (len(tables) > 1)
+        alone = ((FILE, file),) * (len(several) > 1)
         rows_us = defaultdict[Any, list[float]](list)
         for row in used:
             system = tuple((name, texts[row]) for name, texts in cells.items()) or alone
@@ -218,13 +209,13 @@ def from_tables(
         how["unit"].append(stated)
         axes = axes or tuple(columns)
         if tuple(columns) != axes:
-            differ = f"{tables[0].where} has the sizes {', '.join(axes)}, {table.where} has {', '.join(columns)}"
+            differ = f"{several[0].where} has the sizes {', '.join(axes)}, {table.where} has {', '.join(columns)}"
             raise UsageError(f"{differ}: analyze them separately")
     counts.blank, counts.duplicates = counts.rows - counts.used, counts.used - len(several_us)
     return _times(
         [(dict(system), shape, ShapeTime(statistics.median(us))) for (system, shape), us in several_us.items()],
         counts,
-        where=listed((table.where for table in tables), 3),
+        where=listed((table.where for table in several), 3),
         axes=axes,
         unused=tuple(dict.fromkeys(unused)),
         how={name: ", ".join(dict.fromkeys(values)) for name, values in how.items()},
