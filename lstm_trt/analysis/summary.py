@@ -25,7 +25,7 @@ from lstm_trt.config.configuration import PRECISIONS
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.labels import flat
 from lstm_trt.store.runs import as_runs
-from lstm_trt.store.samples import Group, Latencies, NoTrials, largest_error
+from lstm_trt.store.samples import Group, Latencies, NoTrials, group_key, largest_error
 from lstm_trt.store.schema import Failure
 
 if TYPE_CHECKING:
@@ -160,14 +160,10 @@ def summarize(runs: Any, by_round: bool = False, clusters: bool = True) -> Summa
     if by_round and runs.recordings:  # groups have a failure only if all rounds failed, and without the round
         rows = [row for row in rows if row.status == "ok"]
         failures = [item for item in runs.recordings if isinstance(item, Failure)]
-        last = {
-            (item.configuration.id, item.provenance.get("machine_fingerprint"), item.round): item for item in failures
-        }
+        last = {(*group_key(item)[:2], item.round): item for item in failures}
         for (_, machine, number), item in last.items():
-            configuration = item.configuration
-            group = configuration.workload.group_fields(configuration.mode)
-            failure = NoTrials(item.stage, item.reason)
-            rows.append(_failed(configuration, group, failure, machine, number))
+            group = item.configuration.workload.group_fields(item.configuration.mode)
+            rows.append(_failed(item.configuration, group, NoTrials(item.stage, item.reason), machine, number))
     missing = dict.fromkeys(f"no roofline bound: {group.floor_missing}" for group in runs if group.floor_missing)
     return Summary(runs, tuple(sorted(rows, key=_place) if runs.own else rows), (*runs.warnings, *missing))
 
@@ -241,12 +237,5 @@ def _recorded(group: Group, samples: Sequence[Latencies], number: int | None, cl
 def _failed(
     configuration: Configuration | None, group: dict, failure: NoTrials, machine: str | None, number: int | None = None
 ) -> SummaryRow:
-    return SummaryRow(
-        **_configured(configuration),
-        status="failed",
-        round=number,
-        stage=failure.stage,
-        reason=failure.reason,
-        machine=machine,
-        group=group,
-    )
+    known = _configured(configuration) | vars(failure)
+    return SummaryRow(**known, status="failed", round=number, machine=machine, group=group)
