@@ -20,7 +20,7 @@ from lstm_trt.analysis.answers import Answers
 from lstm_trt.analysis.outcomes import Doubt
 from lstm_trt.analysis.quantiles import EFFECT, ROUNDS, ratio_rank
 from lstm_trt.analysis.segments import SAME_LEVEL
-from lstm_trt.analysis.times import AXES, ShapeTime, Times, read_times
+from lstm_trt.analysis.times import ShapeTime, Times, read_times
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store.runs import Runs, as_runs, is_path
 
@@ -181,16 +181,9 @@ class Findings:
             "systems": self.times.systems,
         }
 
-    def longest_line(self, system: str, axis: str) -> int:
-        """Largest number of sizes along an axis of one system, with the other sizes fixed."""
-        found = (line for name, along, _, line in lines(self.times) if (name, along) == (system, axis))
-        return max(map(len, found), default=0)
-
-    def with_batches_1_and_2(self, system: str) -> int:
-        """Number of networks of a system with both batch 1 and batch 2."""
-        return sum(
-            {1, 2} <= line.keys() for name, axis, _, line in lines(self.times) if (name, axis) == (system, "batch")
-        )
+    def lines(self, system: str, axis: str) -> list[dict[int, ShapeTime]]:
+        """Times along an axis of one system by size, with the other sizes fixed."""
+        return [line for name, along, _, line in lines(self.times) if (name, along) == (system, axis)]
 
 
 class ScalingAnswers(Answers):
@@ -251,7 +244,7 @@ def find_scaling(times: Times, min_ratio: float = 1.0) -> Findings:
             if more.latency_us >= less.latency_us or less.latency_us / more.latency_us < min_ratio:
                 continue
             why = doubts(faster=more, slower=less)
-            smaller, larger = (_shape(times, fixed, axis, size) for size in (small, large))
+            smaller, larger = ({name: (fixed | {axis: size})[name] for name in times.axes} for size in (small, large))
             ratio = more.latency_us / less.latency_us
             found.inversions.append(Inversion(ratio, why, system, axis=axis, smaller=smaller, larger=larger))
             if penalty:
@@ -328,29 +321,17 @@ def _fitted(system: str, axis: str, fixed: dict[str, int], line: dict[int, Shape
     return Line(axis, fixed, slope, intercept, r2, breaks_at, sizes, times_us, system, *grown, departure)
 
 
-def _shape(times: Times, fixed: dict[str, int], axis: str, size: int) -> dict[str, int]:
-    whole = {**fixed, axis: size}
-    return {name: whole[name] for name in AXES if name in times.axes}
-
-
 def _batching(system: str, fixed: dict[str, int], line: dict[int, ShapeTime]) -> Batching:
     sizes, times_us = list(line), [cell.latency_us for cell in line.values()]
-    effective = list(np.minimum.accumulate(times_us[::-1])[::-1])
-    stops = next(
-        (
-            place
-            for place in range(1, len(sizes))
-            if effective[place] / effective[place - 1]
-            > FREE_DOUBLING ** math.log2(sizes[place] / sizes[place - 1]) * (1 + 1e-9)
-        ),
-        None,
-    )
+    effective = np.minimum.accumulate(times_us[::-1])[::-1]
+    increases = effective[1:] / effective[:-1]
+    stops = np.flatnonzero(increases > FREE_DOUBLING ** np.diff(np.log2(sizes)) * (1 + 1e-9))
     per_sample = [time_us / size for size, time_us in zip(sizes, times_us, strict=True)]
     best = int(np.argmin(per_sample))
     return Batching(
         fixed=fixed,
-        free_up_to=sizes[-1 if stops is None else stops - 1],
-        stops_at=None if stops is None else sizes[stops],
+        free_up_to=sizes[stops[0] if len(stops) else -1],
+        stops_at=sizes[stops[0] + 1] if len(stops) else None,
         cheapest=sizes[best],
         cheapest_us_per_sample=per_sample[best],
         smallest=sizes[0],

@@ -12,14 +12,13 @@ EXAMPLE = 'lstm-trt scaling table.csv --rename "Num LSTM layers=layers" "Average
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `scaling`."""
-    add = parser.add_argument
     path = (
         "recordings (file or folder), or a CSV or Parquet table with columns layers, hidden, sequence, batch and"
         " latency_us (or _ns, _ms, _s); columns such as runtime and device_name distinguish systems"
     )
     common.path_argument(parser, path)
     ratio = "list larger networks that are faster from this ratio slower / faster on (default %(default)g: all)"
-    add("--min-ratio", type=float, default=1.0, metavar="R", help=ratio)
+    parser.add_argument("--min-ratio", type=float, default=1.0, metavar="R", help=ratio)
     common.figure_arguments(parser, "draw the figures into this folder")
     common.table_arguments(parser, grouped=False)
 

@@ -18,9 +18,8 @@ FORMATS = ("table", "csv", "json")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `summarize`."""
-    add = parser.add_argument
     common.path_argument(parser)
-    add("--by-round", action="store_true", help="one row per round (one recording in its own process)")
+    parser.add_argument("--by-round", action="store_true", help="one row per round (one recording in its own process)")
     common.figure_arguments(parser, "draw the figures into this folder")
     common.deadline_argument(parser, "deadline to show in the figures")
     common.table_arguments(parser)

@@ -16,11 +16,10 @@ EXAMPLE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `verdict`."""
-    add = parser.add_argument
     common.path_argument(parser)
     common.deadline_argument(parser, "deadline in microseconds; a longer latency is a miss", required=True)
     percentile = "percentile that must meet the deadline (default %(default)s)"
-    add("--percentile", default="99.9", metavar="P", help=percentile)
+    parser.add_argument("--percentile", default="99.9", metavar="P", help=percentile)
     common.confidence_argument(parser, "confidence of the verdict")
     common.burst_arguments(parser)
     common.figure_arguments(parser, "draw a report page per configuration into this folder")

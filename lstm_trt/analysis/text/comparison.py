@@ -46,13 +46,11 @@ def comparison_text(comparison: Comparison, a_name: str = "A", b_name: str = "B"
 
 
 def _ratios(comparison: Comparison) -> str:
-    rows = [
-        ("median", comparison.median_us_rounds_a, comparison.median_us_rounds_b, comparison.median_ratio),
-        ("max", (comparison.max_us_a,), (comparison.max_us_b,), None),
-    ]
+    rows = [("median", comparison.median_us_rounds_a, comparison.median_us_rounds_b, comparison.median_ratio)]
     if comparison.tail_percentile is not None:
-        tail = (comparison.tail_us_rounds_a, comparison.tail_us_rounds_b, comparison.tail_ratio)
-        rows.insert(1, (f"p{comparison.tail_percentile:g}", *tail))
+        tail = f"p{comparison.tail_percentile:g}"
+        rows.append((tail, comparison.tail_us_rounds_a, comparison.tail_us_rounds_b, comparison.tail_ratio))
+    rows.append(("max", (comparison.max_us_a,), (comparison.max_us_b,), None))
     cells = [(name, _middle(a), _middle(b), "" if ratio is None else f"{ratio:.3f}") for name, a, b, ratio in rows]
     return table(("us", "A", "B", "B / A"), cells, right=("A", "B"), indent=2)
 
@@ -65,16 +63,13 @@ def _middle(rounds_us: Sequence[float]) -> str:
 
 
 def _changed_clusters(comparison: Comparison) -> list[str]:
-    lines = [
-        f"  {label}: {', '.join(map(_pair, pairs))}"
-        for label, pairs in (
-            ("gone", comparison.clusters_gone),
-            ("new", comparison.clusters_new),
-            ("on both sides", comparison.clusters_kept),
-            ("a cluster on one side only, possibly by chance", comparison.clusters_unclear),
-        )
-        if pairs
-    ]
+    kinds = {
+        "gone": comparison.clusters_gone,
+        "new": comparison.clusters_new,
+        "on both sides": comparison.clusters_kept,
+        "a cluster on one side only, possibly by chance": comparison.clusters_unclear,
+    }
+    lines = [f"  {label}: {', '.join(map(_pair, pairs))}" for label, pairs in kinds.items() if pairs]
     few = min(comparison.rounds_a, comparison.rounds_b) < ROUNDS
     caveat = f" (with fewer than {ROUNDS} processes per side, a cluster can be new or gone by chance)"
     caveat *= bool(few and (comparison.clusters_gone or comparison.clusters_new))

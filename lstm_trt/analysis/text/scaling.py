@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import Counter
 from collections.abc import Sequence
 
-from lstm_trt.analysis.scaling import Findings, Inversion, Line, ScalingAnswers
+from lstm_trt.analysis.scaling import POINTS, Findings, Inversion, Line, ScalingAnswers
 from lstm_trt.analysis.times import Times
 from lstm_trt.config.format import count, multiple, percent
 from lstm_trt.config.shape import FIELDS
@@ -36,12 +37,9 @@ def scaling_text(findings: Findings) -> str:
 
 def _source(times: Times) -> str:
     counts = times.counts
-    sizes: dict[str, set] = {axis: set() for axis in times.axes}
-    for cells in times.cells.values():
-        for shape in cells:
-            for axis, size in zip(times.axes, shape, strict=True):
-                sizes[axis].add(size)
-    grid = "; ".join(f"{axis} {' '.join(map(str, sorted(values)))}" for axis, values in sizes.items())
+    sizes = zip(*itertools.chain(*times.cells.values()), strict=True)
+    columns = zip(times.axes, sizes, strict=True)
+    grid = "; ".join(f"{axis} {' '.join(map(str, sorted(set(column))))}" for axis, column in columns)
     text = f"{times.where}: times of {count(counts.shapes, 'shape')} ({grid}){times.mode_text}"
     for number_left, noun, more in (
         (counts.holes, "shape", " of the grid missing"),
@@ -77,7 +75,8 @@ def _axis(findings: Findings, system: str, axis: str) -> str:
             else "no series leaves the line through the smaller sizes by more than 10 %"
         )
     else:
-        text = f"growth not fitted: needs at least 3 sizes, has {findings.longest_line(system, axis)}"
+        longest = max(map(len, findings.lines(system, axis)), default=0)
+        text = f"growth not fitted: needs at least {POINTS} sizes, has {longest}"
     text += f"; larger is faster in {count(len(inversions), 'pair')}{_significant(inversions)}" if inversions else ""
     return f"{FIELDS[axis].heading.capitalize()}: {text}{_places(findings.times, system, axis, inversions)}"
 
@@ -109,7 +108,7 @@ def _places(times: Times, system: str, axis: str, inversions: Sequence[Inversion
 
 def _penalties(findings: Findings, system: str) -> str:
     found = sorted((pair for pair in findings.batch1_penalties if pair.system == system), key=lambda pair: -pair.ratio)
-    measured = findings.with_batches_1_and_2(system)
+    measured = sum({1, 2} <= line.keys() for line in findings.lines(system, "batch"))
     if not measured:
         return "Batch 1 slower than batch 2: not tested, no network was measured at both"
     text = f"Batch 1 slower than batch 2: in {len(found) or 'none'}{_significant(found)}"
