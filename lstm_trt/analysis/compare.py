@@ -174,17 +174,14 @@ class _Question:
     def compare(self, name: str, share: Fraction) -> PercentileChange:
         """Compare the percentile `share` of A's and B's processes."""
         each = 1 - (1 - self.confidence) / 2
-        values = [
-            np.array([quantiles.percentile(process.ordered_ns, share) for process in side]) for side in self.sides
-        ]
+        values = [np.array([quantiles.percentile(part.ordered_ns, share) for part in side]) for side in self.sides]
         ratios = np.sort(np.divide.outer(values[1], values[0]).ravel())
         ratio = math.sqrt(ratios[(len(ratios) - 1) // 2] * ratios[len(ratios) // 2])
         m, n = map(len, values)
         rank = quantiles.ratio_rank(m, n, each)
         bounds = (float(ratios[rank - 1]), float(ratios[-rank])) if rank else ()
-        needed = next(
-            (rounds for rounds in range(quantiles.ROUNDS, 101) if quantiles.ratio_rank(rounds, rounds, each)), 100
-        )
+        enough = (rounds for rounds in range(quantiles.ROUNDS, 101) if quantiles.ratio_rank(rounds, rounds, each))
+        needed = next(enough, 100)
         if min(m, n) < quantiles.ROUNDS:
             change, reason = self._by_processes(share, values, ratio)
         elif bounds:
@@ -267,7 +264,7 @@ class _Question:
 
 
 #: The tail is compared at the highest of these percentiles that has an exact upper bound in every process.
-TAIL_PERCENTILES = (99.99, 99.9, 99.0, 90.0)
+TAILS = {percentile: quantiles.share_of(percentile) for percentile in (99.99, 99.9, 99.0, 90.0)}
 
 
 @dataclass(frozen=True)
@@ -342,19 +339,17 @@ def compare_groups(
     Raises `UsageError` if a side has no trials, a latency is not positive, or the effect or the
     confidence is out of range.
     """
-    quantiles.check_confidence(confidence)
-    check_effect(effect)
+    check_question(effect, confidence)
     sides = [_timed(side) for side in (a, b)]
     question = _Question(sides, effect, confidence, control_ratio(a, b))
     by_median = question.compare("median", Fraction(1, 2))
     least = min(process.n for side in sides for process in side)
-    bounded = (p for p in TAIL_PERCENTILES if quantiles.interval_ranks(least, quantiles.share_of(p), confidence)[1])
-    tail = next(bounded, None)
+    tail = next((name for name, share in TAILS.items() if quantiles.interval_ranks(least, share, confidence)[1]), None)
     if tail is None:
-        reason = f"tail: n = {least} is too small for an upper bound of p{min(TAIL_PERCENTILES):g}"
+        reason = f"tail: n = {least} is too small for an upper bound of p{min(TAILS):g}"
         by_tail = PercentileChange(Change.AMBIGUOUS, reason)
     else:
-        by_tail = question.compare(f"p{tail:g}", quantiles.share_of(tail))
+        by_tail = question.compare(f"p{tail:g}", TAILS[tail])
     rounds = max(by_median.rounds_needed, by_tail.rounds_needed)
     command = None
     if rounds and a.configuration is not None and b.configuration is not None:
@@ -377,8 +372,9 @@ def compare_groups(
     )
 
 
-def check_effect(effect: float) -> None:
-    """Raise `UsageError` if the effect is not at least 0 and below 1."""
+def check_question(effect: float, confidence: float) -> None:
+    """Raise `UsageError` if the effect is not at least 0 and below 1, or the confidence is out of range."""
+    quantiles.check_confidence(confidence)
     if not 0 <= effect < 1:  # also for NaN
         raise UsageError(f"the effect must be a share such as 0.02, at least 0 and below 1, not {effect:g}")
 
@@ -402,10 +398,9 @@ def _on_both_sides(count: int, sides: Sides) -> list[str]:
 
 @dataclass(frozen=True)
 class NotCompared:
-    """A configuration that is on one side only, or failed on one side; `group` identifies it."""
+    """A configuration that is on one side only, or failed on one side."""
 
     name: str
-    group: dict
     reason: str
 
     def as_dict(self) -> dict:
@@ -429,24 +424,26 @@ class Comparisons(Answers):
 
         Configurations that are on one side only do not count.
         """
-        compared = self.answers[: len(self.pairs.pairs)]
-        found = {getattr(answer, name, Change.AMBIGUOUS) for answer in compared for name in ("median", "tail")}
+        names = ("median", "tail")
+        found = {getattr(answer, name, Change.AMBIGUOUS) for _, answer in self._compared() for name in names}
         return 1 if Change.SLOWER in found else 3 if Change.AMBIGUOUS in found else 0
 
     def as_dict(self) -> dict | list:
         sides = {name: {"source": runs.source, **runs.how} for name, runs in (("a", self.runs), ("b", self.other))}
-        groups = [group for group, _, _ in self.pairs.pairs]
-        groups += [answer.group for answer in self.answers[len(groups) :]]
         shared = {**sides, "warnings": list(self.warnings)}
-        plain = [
-            {**shared, "group": group, **answer.as_dict()} for group, answer in zip(groups, self.answers, strict=True)
-        ]
+        found = zip(self.pairs.pairs, self.answers, strict=True)
+        plain = [{**shared, "group": fields, **answer.as_dict()} for (fields, _, _), answer in found]
         return plain if self.pairs.several else {**plain[0], "group": {}}
 
     def _rows(self) -> Iterator[dict]:
-        # Configurations on one side only are the last answers and have no row.
-        for (group, _, _), answer in zip(self.pairs.pairs, self.answers, strict=False):
-            yield group | {name: getattr(answer, name, None) for name in (*COMPARED, "rounds_a", "rounds_b")}
+        for fields, answer in self._compared():
+            yield fields | {name: getattr(answer, name, None) for name in (*COMPARED, "rounds_a", "rounds_b")}
+
+    def _compared(self) -> Iterator[tuple[dict, Comparison | NotCompared]]:
+        """Fields and answer of each configuration that is on both sides."""
+        for (fields, *groups), answer in zip(self.pairs.pairs, self.answers, strict=True):
+            if None not in groups:
+                yield fields, answer
 
 
 def compare(
@@ -459,18 +456,18 @@ def compare(
     Raises `UsageError` if an argument is out of range, a configuration has fewer than 2 trials after warm-up, or no
     configurations match.
     """
-    quantiles.check_confidence(confidence)
-    check_effect(effect)
+    check_question(effect, confidence)
     a, b = runs_to_judge(a), runs_to_judge(b)
     pairs = pair(a, b)
     answers: list[Comparison | NotCompared] = []
-    for shared_fields, *groups in pairs.pairs:
-        sides = zip((a, b), groups, strict=True)
-        failed = [f"{runs.source}: {group.failure}" for runs, group in sides if group.failure is not None]
-        if failed:
-            answers.append(NotCompared(f"{groups[0].name}: not compared", shared_fields, failed[0]))
+    for _, *both in pairs.pairs:
+        sides = [(runs.source, group) for runs, group in zip((a, b), both, strict=True) if group is not None]
+        failed = [f"{source}: {group.failure}" for source, group in sides if group.failure is not None]
+        source, group = sides[0]
+        if len(sides) < 2:
+            answers.append(NotCompared(group.name, f"only in {source}"))
+        elif failed:
+            answers.append(NotCompared(f"{group.name}: not compared", failed[0]))
         else:
-            answers.append(compare_groups(groups[0], groups[1], effect, confidence))
-    for runs, groups in ((a, pairs.only_a), (b, pairs.only_b)):
-        answers += [NotCompared(group.name, group.group, f"only in {runs.source}") for group in groups]
+            answers.append(compare_groups(group, sides[1][1], effect, confidence))
     return Comparisons(a, tuple(answers), (*a.warnings, *b.warnings), other=b, pairs=pairs)

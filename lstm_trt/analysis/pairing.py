@@ -28,15 +28,14 @@ _MINOR = (*telling(Tells.MINOR), "machine", "config_id")
 
 @dataclass(frozen=True)
 class Pairs:
-    """`pairs`: (shared fields, group of A, group of B). `only_a` and `only_b` have no match.
+    """`pairs`: (shared fields, group of A, group of B), then (its fields, group, None) or (its fields, None, group) for
+    each group without a match.
 
     `several`: the sources have several configurations. `differ`: name -> (value in A, value in B) of fields with a
     single value in each source.
     """
 
-    pairs: tuple[tuple[dict, Group, Group], ...]
-    only_a: tuple[Group, ...] = ()
-    only_b: tuple[Group, ...] = ()
+    pairs: tuple[tuple[dict, Group | None, Group | None], ...]
     several: bool = False
     differ: dict[str, tuple] = field(default_factory=dict)
 
@@ -65,17 +64,15 @@ def pair(a: Runs, b: Runs) -> Pairs:
                 " give one configuration per side, or the same --group-by columns"
             )
     of_a, of_b = keyed
-    matched = tuple(_paired(of_a[key], of_b[key]) for key in of_a if key in of_b)
+    matched = [_paired(of_a[key], of_b[key]) for key in of_a if key in of_b]
     if not matched:
         have = [f"{runs.source} has {', '.join(group.name for group in runs[:3])}" for runs in (a, b)]
         raise UsageError(f"nothing to compare: {have[0]}, {have[1]}")
-    only_a, only_b = (
-        tuple(group for key, (_, group) in mine.items() if key not in others)
-        for mine, others in ((of_a, of_b), (of_b, of_a))
-    )
+    only_a = [(group.group, group, None) for key, (_, group) in of_a.items() if key not in of_b]
+    only_b = [(group.group, None, group) for key, (_, group) in of_b.items() if key not in of_a]
     differ = [name for name in fixed if values[0][name] != values[1][name] and name not in _MINOR]
     first_a, first_b = (side[0][0] for side in sides)
-    return Pairs(matched, only_a, only_b, True, {name: (first_a[name], first_b[name]) for name in differ})
+    return Pairs((*matched, *only_a, *only_b), True, {name: (first_a[name], first_b[name]) for name in differ})
 
 
 def _identity(group: Group) -> dict:
@@ -109,9 +106,8 @@ def differences(a: Group, b: Group) -> list[str]:
     found = []
     for name in dict.fromkeys([*values_a, *values_b]):
         in_a, in_b = values_a.get(name), values_b.get(name)
-        if in_a == in_b or (name.startswith(VERSION) and None in (in_a, in_b)):
-            continue
-        found.append(f"{name.replace('_', ' ')}: {_text(in_a)} -> {_text(in_b)}")
+        if in_a != in_b and not (name.startswith(VERSION) and None in (in_a, in_b)):
+            found.append(f"{name.replace('_', ' ')}: {_text(in_a)} -> {_text(in_b)}")
     for side, all_values in (("A", values_a), ("B", values_b)):
         found += [f"{name} differs between rounds of {side}" for name, values in all_values.items() if len(values) > 1]
     ratio = control_ratio(a, b)

@@ -165,18 +165,18 @@ class Findings:
     def as_dict(self) -> dict:
         """JSON values; `certain` and `uncertain_because` only with trials, `system` only if there are several."""
 
-        def plain(found: Line | Inversion | Penalty | Batching, *names: str) -> dict:
-            system = ["system"] if len(self.times.systems) > 1 else []
-            certain = ["certain", "uncertain_because"] if getattr(found, "certain", None) is not None else []
-            return {name: getattr(found, name) for name in (*names, *system, *certain)}
-
-        fitted = ("axis", "fixed", *FITTED)
+        system = ["system"] if len(self.times.systems) > 1 else []
+        certain = [*system, "certain", "uncertain_because"] if self.times.raw else system
         batching = [name for name in Batching.__dataclass_fields__ if name != "system"]
+
+        def plain(found: Sequence, *names: str) -> list[dict]:
+            return [{name: getattr(each, name) for name in names} for each in found]
+
         return {
-            "linearity": [plain(line, *fitted) for line in self.linearity],
-            "inversions": [plain(pair, "axis", "smaller", "larger", "ratio") for pair in self.inversions],
-            "batch1_penalties": [plain(pair, "shape", "ratio") for pair in self.batch1_penalties],
-            "batching": [plain(found, *batching) for found in self.batching],
+            "linearity": plain(self.linearity, "axis", "fixed", *FITTED, *system),
+            "inversions": plain(self.inversions, "axis", "smaller", "larger", "ratio", *certain),
+            "batch1_penalties": plain(self.batch1_penalties, "shape", "ratio", *certain),
+            "batching": plain(self.batching, *batching, *system),
             "counts": {**vars(self.times.counts), "pairs": self.pairs, "unused_columns": list(self.times.unused)},
             "systems": self.times.systems,
         }
@@ -314,11 +314,9 @@ def break_of(sizes: Sequence[int], times_us: Sequence[float]) -> int | None:
 def _fitted(system: str, axis: str, fixed: dict[str, int], line: dict[int, ShapeTime]) -> Line:
     sizes, times_us = tuple(line), tuple(cell.latency_us for cell in line.values())
     slope, intercept, r2 = fit(sizes, times_us)
-    expected = intercept + slope * np.array(sizes)
-    departure = float(np.max(np.abs(1 - expected / np.array(times_us))))
-    breaks_at = break_of(sizes, times_us)
-    grown = power(sizes, times_us)
-    return Line(axis, fixed, slope, intercept, r2, breaks_at, sizes, times_us, system, *grown, departure)
+    departure = float(np.max(np.abs(1 - (intercept + slope * np.array(sizes)) / np.array(times_us))))
+    found = (slope, intercept, r2, break_of(sizes, times_us), sizes, times_us)
+    return Line(axis, fixed, *found, system, *power(sizes, times_us), departure)
 
 
 def _batching(system: str, fixed: dict[str, int], line: dict[int, ShapeTime]) -> Batching:

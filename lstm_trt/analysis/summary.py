@@ -211,7 +211,6 @@ def _configured(configuration: Configuration | None) -> dict:
 
 def _recorded(group: Group, samples: Sequence[Latencies], number: int | None, clusters: bool) -> SummaryRow:
     timed = [sample.timed_ns for sample in samples]
-    floors = [sample.floor_us for sample in samples if sample.floor_us is not None]
     outliers = quick(samples) if clusters else None
     alone = [sample.alone for sample in samples if sample.alone is not None]
     found = _configured(group.configuration) | statistics(np.concatenate(timed))
@@ -221,7 +220,7 @@ def _recorded(group: Group, samples: Sequence[Latencies], number: int | None, cl
         clusters=outliers and outliers.clusters,
         steady_state=outliers and outliers.steady_state,
         max_with_warmup_us=max(float(sample.latency_ns.max()) for sample in samples) / 1e3,
-        floor_us=min(floors) if floors else None,
+        floor_us=min((sample.floor_us for sample in samples if sample.floor_us is not None), default=None),
         parity_error=largest_error(samples),
         not_alone=alone.count(False) if alone else None,
         graph_captured=samples[0].graph_captured,

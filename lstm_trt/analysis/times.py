@@ -157,9 +157,8 @@ def _fields(group: Group) -> dict:
         return {normal_name(name): value for name, value in group.group.items()}
     workload = group.configuration.workload
     plain, sizes = workload.as_dict(), {axis: workload.axes[axis] for axis in AXES}
-    others = {
-        name: value for name, value in flat(group.configuration).items() if name not in plain and value is not None
-    }
+    fields = flat(group.configuration).items()
+    others = {name: value for name, value in fields if name not in plain and value is not None}
     return {**others, **plain, **sizes, "machine": group.samples[0].machine}
 
 
@@ -168,13 +167,12 @@ def from_tables(
 ) -> Times:
     """Times of tables with a column per axis and a column of times (`tables.time_column`, `KINDS`).
 
-    Several rows of one shape are replaced by their median. These rows, and rows with a blank cell, are counted. One of
-    several tables without columns of the system is a system of its own, with the name of the file. Raises `UsageError`,
-    with row and column, if a value is invalid.
+    Several rows of one shape are replaced by their median, in each table and then of all tables. These rows, and rows
+    with a blank cell, are counted. One of several tables without columns of the system is a system of its own, with the
+    name of the file. Raises `UsageError`, with row and column, if a value is invalid.
     """
-    counts, several_us = Counts(), defaultdict[Any, list[float]](list)
-    how: dict[str, list[str]] = {"column": [], "unit": []}
-    warned, unused, axes = [*warnings], [], ()
+    counts, several_us = Counts(), defaultdict[Any, dict[str, list[float]]](dict)
+    read, warned, unused, axes = [], [*warnings], [], ()
     for table, file in zip(several, tables.file_names(several), strict=True):
         time_name, stated, more = tables.time_column(table, column, unit, KINDS)
         columns = _columns(table, AXES)
@@ -189,36 +187,31 @@ def from_tables(
         if not len(used):
             rows = count(table.data.num_rows, "row")
             raise UsageError(f"{table.where}: no row has a time and {', '.join(columns)} ({rows} with blanks)")
-        cells = {
-            name: ["" if cell is None else str(cell) for cell in table.cells(found)]
-            for name, found in described.items()
-        }
+        texts = [["" if cell is None else str(cell) for cell in table.cells(name)] for name in described.values()]
         alone = ((FILE, file),) * (len(several) > 1)
-        rows_us = defaultdict[Any, list[float]](list)
         for row in used:
-            system = tuple((name, texts[row]) for name, texts in cells.items()) or alone
-            rows_us[system, tuple(map(int, sizes[:, row]))].append(float(times_us[row]))
-        for key, each_us in rows_us.items():
-            several_us[key].append(statistics.median(each_us))
+            system = tuple(zip(described, (cells[row] for cells in texts), strict=True)) or alone
+            of_shape = several_us[system, tuple(map(int, sizes[:, row]))]
+            of_shape.setdefault(file, []).append(float(times_us[row]))
         counts.rows += table.data.num_rows
         counts.used += len(used)
         taken = {time_name, *columns.values(), *described.values()}
         unused += [name for name in table.names if name not in taken]
         warned += more
-        how["column"].append(time_name)
-        how["unit"].append(stated)
+        read.append({"column": time_name, "unit": stated})
         axes = axes or tuple(columns)
         if tuple(columns) != axes:
             differ = f"{several[0].where} has the sizes {', '.join(axes)}, {table.where} has {', '.join(columns)}"
             raise UsageError(f"{differ}: analyze them separately")
     counts.blank, counts.duplicates = counts.rows - counts.used, counts.used - len(several_us)
+    medians_us = {key: statistics.median(map(statistics.median, us.values())) for key, us in several_us.items()}
     return _times(
-        [(dict(system), shape, ShapeTime(statistics.median(us))) for (system, shape), us in several_us.items()],
+        [(dict(system), shape, ShapeTime(median_us)) for (system, shape), median_us in medians_us.items()],
         counts,
         where=listed((table.where for table in several), 3),
         axes=axes,
         unused=tuple(dict.fromkeys(unused)),
-        how={name: ", ".join(dict.fromkeys(values)) for name, values in how.items()},
+        how={name: ", ".join(dict.fromkeys(each[name] for each in read)) for name in ("column", "unit")},
         warnings=tuple(dict.fromkeys(warned)),
     )
 
@@ -233,10 +226,8 @@ def _whole_sizes(table: Table, name: str) -> np.ndarray:
     sizes = table.numbers(name).astype(np.float64)
     wrong = ~np.isnan(sizes) & ~((sizes >= 1) & np.isfinite(sizes) & (sizes == np.floor(sizes)))
     if wrong.any():
-        row = int(np.argmax(wrong))
-        raise UsageError(
-            f"{table.where}, {table.place(row)}: {name} is {sizes[row]:g}, but must be a whole number of at least 1"
-        )
+        row, allowed = int(np.argmax(wrong)), "a whole number of at least 1"
+        raise UsageError(f"{table.where}, {table.place(row)}: {name} is {sizes[row]:g}, but must be {allowed}")
     return sizes
 
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lstm_trt.analysis.compare import COMPARED, Comparison, check_effect, compare_groups
+from lstm_trt.analysis.compare import COMPARED, Comparison, check_question, compare_groups
 from lstm_trt.analysis.pairing import recorded_first
-from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT, ROUNDS, check_confidence
+from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT, ROUNDS
 from lstm_trt.analysis.series import Series
 from lstm_trt.analysis.text.comparison import comparison_text
 from lstm_trt.config.configuration import Configuration, Options, Protocol
@@ -243,8 +243,7 @@ def record_versions(
     """
     library, versions = normal(library), check_versions(versions)
     preparer, module = preparer_of(workload), runtime_of(library, workload, runtime)
-    check_confidence(confidence)  # before anything is installed
-    check_effect(effect)
+    check_question(effect, confidence)  # before anything is installed
     check_limits(time_limit_s, rounds)
     protocol, options, name = protocol or preparer.protocol(workload), options or Options(), runtime or module.NAME
     try:

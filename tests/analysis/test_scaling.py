@@ -16,9 +16,18 @@ import pytest
 
 from lstm_trt.analysis.outcomes import Doubt
 from lstm_trt.analysis.quantiles import interval, ratio_rank
-from lstm_trt.analysis.scaling import FITTED, PAIR_CONFIDENCE, break_of, doubts, find_scaling, fit, power, scaling
+from lstm_trt.analysis.scaling import (
+    FITTED,
+    PAIR_CONFIDENCE,
+    ScalingAnswers,
+    break_of,
+    doubts,
+    find_scaling,
+    fit,
+    power,
+    scaling,
+)
 from lstm_trt.analysis.series import Series
-from lstm_trt.analysis.text.scaling import scaling_text
 from lstm_trt.analysis.times import AXES, ShapeTime, from_tables, read_times
 from lstm_trt.cli import scaling as command
 from lstm_trt.config.configuration import Configuration, Options, Protocol
@@ -26,6 +35,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.plots.style import image_bytes
 from lstm_trt.store import consolidated, files, folders, schema
+from lstm_trt.store.runs import Runs
 from lstm_trt.store.tables import Table
 from tests.conftest import ROOT
 from tests.support.pictures import lines
@@ -60,6 +70,11 @@ def from_columns(columns: dict, rename: dict | None = None):
 
     data = pa.table({name: array(list(cells)) for name, cells in columns.items()})
     return from_tables([Table("the table", data).renamed(rename)])
+
+
+def scaling_text(findings) -> str:
+    """What the command prints."""
+    return str(ScalingAnswers(Runs(()), (findings,)))
 
 
 def write_csv(path, columns: dict, separator: str = ","):

@@ -13,9 +13,8 @@ from lstm_trt.config.format import count, microseconds, multiple, percent, table
 
 def text(comparisons: Comparisons) -> str:
     """What differs between all of both sides, then the comparisons."""
-    blocks = [f"{name}: {of_a} in A, {of_b} in B" for name, (of_a, of_b) in comparisons.pairs.differ.items()]
-    head = "\n".join([*blocks, ""]) if blocks else ""
-    return head + "\n\n".join(_at(comparisons, place) for place in range(len(comparisons)))
+    differ = [f"{name}: {of_a} in A, {of_b} in B\n" for name, (of_a, of_b) in comparisons.pairs.differ.items()]
+    return "".join(differ) + "\n\n".join(_at(comparisons, place) for place in range(len(comparisons)))
 
 
 def _at(comparisons: Comparisons, place: int) -> str:
@@ -26,6 +25,7 @@ def _at(comparisons: Comparisons, place: int) -> str:
     names = [
         f"{group.name} in {runs.source}" if pairs.several else runs.source
         for runs, group in zip((comparisons.runs, comparisons.other), groups, strict=True)
+        if group is not None
     ]
     return comparison_text(answer, *(("A", "B") if names[0] == names[1] else names))
 
@@ -34,9 +34,8 @@ def comparison_text(comparison: Comparison, a_name: str = "A", b_name: str = "B"
     """Several lines: the two results, ratios, reasons, clusters, other differences, and what to record."""
     sides = [letter if name == letter else f"{letter} ({name})" for letter, name in (("B", b_name), ("A", a_name))]
     lines = [f"median {comparison.median}, tail {comparison.tail}: {sides[0]} compared with {sides[1]}"]
-    lines.append(_ratios(comparison))
-    processes = [count(rounds, "process") for rounds in (comparison.rounds_a, comparison.rounds_b)]
-    lines.append(f"  {processes[0]} of A, n = {comparison.n_a}; {processes[1]} of B, n = {comparison.n_b}")
+    of_a, of_b = (count(rounds, "process") for rounds in (comparison.rounds_a, comparison.rounds_b))
+    lines += [_ratios(comparison), f"  {of_a} of A, n = {comparison.n_a}; {of_b} of B, n = {comparison.n_b}"]
     lines += [f"  {reason}" for reason in comparison.reasons]
     lines += _changed_clusters(comparison)
     if comparison.differences:
@@ -56,10 +55,8 @@ def _ratios(comparison: Comparison) -> str:
 
 
 def _middle(rounds_us: Sequence[float]) -> str:
-    middle = microseconds(statistics.median_low(rounds_us))
-    if len(rounds_us) == 1:
-        return middle
-    return f"{middle} ({microseconds(min(rounds_us))} to {microseconds(max(rounds_us))})"
+    middle, least, most = map(microseconds, (statistics.median_low(rounds_us), min(rounds_us), max(rounds_us)))
+    return middle if len(rounds_us) == 1 else f"{middle} ({least} to {most})"
 
 
 def _changed_clusters(comparison: Comparison) -> list[str]:

@@ -17,12 +17,8 @@ MOST_INVERSIONS = 10
 
 
 def text(answers: ScalingAnswers) -> str:
-    """All findings."""
-    return scaling_text(answers.findings)
-
-
-def scaling_text(findings: Findings) -> str:
     """The source, then for each system: each axis, batching, and larger networks that are faster."""
+    findings = answers.findings
     lines = [_source(findings.times)]
     for system in findings.times.cells:
         lines.append("")
@@ -68,12 +64,9 @@ def _axis(findings: Findings, system: str, axis: str) -> str:
         text += f" {_slope(statistics.median(slopes))} us per {FIELDS[axis].unit}{between}; "
         breaks = Counter(line.breaks_at for line in series if line.breaks_at is not None)
         places = ", ".join(f"{times} at {axis} {size}" for size, times in sorted(breaks.items()))
-        leave = "leaves" if breaks.total() == 1 else "leave"
-        text += (
-            f"{breaks.total()} series {leave} the line through the smaller sizes by more than 10 % ({places})"
-            if breaks
-            else "no series leaves the line through the smaller sizes by more than 10 %"
-        )
+        leave = "leave" if breaks.total() > 1 else "leaves"
+        text += f"{breaks.total() or 'no'} series {leave} the line through the smaller sizes by more than 10 %"
+        text += f" ({places})" if breaks else ""
     else:
         longest = max(map(len, findings.lines(system, axis)), default=0)
         text = f"growth not fitted: needs at least {POINTS} sizes, has {longest}"
@@ -131,12 +124,9 @@ def _batching(findings: Findings, system: str) -> str:
     cheapest = (f"batch {size} ({count(times, 'network')})" for size, times in sorted(best.items()))
     text = f"Batching: doubling the batch costs less than 10 % {', '.join(places)}"
     text += f"; least time per sample at {', '.join(cheapest)}"
-    largest = sum(batching.cheapest_is_largest for batching in here)
-    if largest:
-        text += (
-            f"; in {largest} of {len(here)} networks this is the largest batch measured, and a larger one may be better"
-        )
-    return text
+    largest = f"{sum(batching.cheapest_is_largest for batching in here)} of {len(here)} networks"
+    better = f"; in {largest} this is the largest batch measured, and a larger one may be better"
+    return text + (better if any(batching.cheapest_is_largest for batching in here) else "")
 
 
 def _inversions(findings: Findings, system: str) -> list[str]:

@@ -46,12 +46,10 @@ def text(rows: Rows) -> str:
         cells = [column.cell(row) for column in (columns if row.status == "ok" else names)]
         lines.append(["-" if cell is None else str(cell) for cell in cells] + [reason] * (row.status != "ok"))
     headings = [column.heading for column in columns]
-    counts = headings.index("outliers")
     star = any("*" in cell for cells in lines for cell in cells)
-    legend = (
-        ("latencies in us after warm-up", *(column.legend for column in columns[:counts])),
-        (*(column.legend for column in columns[counts:]), "*: n too small for an upper bound" * star),
-    )
+    legends = [column.legend for column in columns] + ["*: n too small for an upper bound"] * star
+    counts = headings.index("outliers")
+    legend = (["latencies in us after warm-up", *legends[:counts]], legends[counts:])
     dropped = sorted((column for column in columns if column.drop), key=lambda column: column.drop)
     body = table(headings, lines, left=("clusters",), drop=[column.heading for column in dropped])
     return "\n".join([*("; ".join(filter(None, texts)) for texts in legend), body])
