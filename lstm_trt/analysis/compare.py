@@ -185,8 +185,8 @@ class _Question:
         if min(m, n) < quantiles.ROUNDS:
             change, reason = self._by_processes(share, values, ratio)
         elif bounds:
-            change, reason = self._by_rounds(*bounds)
             needed = 2 * max(m, n)
+            change, reason = self._by_rounds(*bounds)
         else:
             change = Change.AMBIGUOUS
             reason = f"{m} and {n} rounds give no interval at {100 * self.confidence:g} % confidence"
@@ -221,8 +221,8 @@ class _Question:
         slow = int(ratio > 1)
         state = max(1.0, self.machine if slow else 1 / self.machine)
         if apart <= smallest * state:
-            differ = f"the control runs (an empty step) also differ by a ratio of {state:.2f}"
-            return Change.AMBIGUOUS, f"{rounds}, and {differ}"
+            also = f"and the control runs (an empty step) also differ by a ratio of {state:.2f}"
+            return Change.AMBIGUOUS, f"{rounds}, {also}"
         part = self._effective_share(share, values)
         lows, highs = (
             [quantiles.interval(process.ordered_ns, share, self.confidence, part)[end] for process in self.sides[side]]
@@ -240,10 +240,9 @@ class _Question:
         if apart <= needed:
             uncertain = f"and the uncertainty within each process, a ratio below {needed:.2f} is inconclusive"
             return Change.AMBIGUOUS, f"with {rounds} {uncertain}"
-        assumed = f"{100 * (quantiles.ONE_PROCESS_RATIO - 1):.0f} %"
-        assumed = f"assumes that processes of one configuration differ by less than {assumed}"
+        assumed = f"processes of one configuration differ by less than {100 * (quantiles.ONE_PROCESS_RATIO - 1):.0f} %"
         change = Change.SLOWER if slow else Change.FASTER
-        return change, f"{rounds}, with disjoint intervals and a ratio above {needed:.2f}; {assumed}"
+        return change, f"{rounds}, with disjoint intervals and a ratio above {needed:.2f}; assumes that {assumed}"
 
     def _effective_share(self, share: Fraction, values: list[np.ndarray]) -> float:
         """Effective sample size over the number of trials, the minimum of all processes.
@@ -385,7 +384,7 @@ def _timed(side: Group) -> tuple[Series, ...]:
     timed = rounds_of(side)
     if not timed:
         raise UsageError(f"{side.name} has no trials after warm-up to compare")
-    if not all(process.ordered_ns[0] > 0 for process in timed):
+    if not all(process.latency_ns.min() > 0 for process in timed):
         raise UsageError(f"{side.name} has latencies that are not positive")
     return timed
 

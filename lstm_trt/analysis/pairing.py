@@ -28,9 +28,9 @@ _MINOR = (*telling(Tells.MINOR), "machine", "config_id")
 
 @dataclass(frozen=True)
 class Pairs:
-    """`pairs`: (shared fields, group of A, group of B), then (its fields, group, None) or (its fields, None, group) for
-    each group without a match.
+    """Groups of both sides that match, then those without a match.
 
+    `pairs`: (shared fields, group of A, group of B); without a match (fields, group, None) or (fields, None, group).
     `several`: the sources have several configurations. `differ`: name -> (value in A, value in B) of fields with a
     single value in each source.
     """
