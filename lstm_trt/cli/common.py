@@ -26,6 +26,7 @@ from lstm_trt.config.shape import AXES, LstmShape
 from lstm_trt.config.step import Step
 
 if TYPE_CHECKING:
+    from lstm_trt.analysis.answers import Answers
     from lstm_trt.config.workload import Workload
     from lstm_trt.recorder.sweep import SweepReport
     from lstm_trt.store.runs import Runs
@@ -387,6 +388,19 @@ def print_answer(answer: Any, form: str, warnings: Iterable[str] = ()) -> None:
         print(answer.markdown_text(), end="")
     else:
         show(answer)
+
+
+def print_answers(arguments: argparse.Namespace, answers: Answers, figures: str = "", *shown: Any, **how: Any) -> int:
+    """Print answers with their warnings; with --figures also draw `shown` with the function `figures` of `plots`.
+
+    Returns the exit status of the answers.
+    """
+    print_answer(answers, arguments.format, answers.warnings)
+    if figures and arguments.figures:
+        from lstm_trt import plots
+
+        print_files(getattr(plots, figures)(*shown, arguments.figures, formats=arguments.formats, **how))
+    return answers.exit_status
 
 
 def print_progress(line: str) -> None:

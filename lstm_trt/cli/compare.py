@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lstm_trt.analysis.compare import check_effect, compare
-from lstm_trt.analysis.quantiles import check_confidence
+from lstm_trt.analysis.compare import check_question, compare
 from lstm_trt.cli import common
 
 EXAMPLE = (
@@ -26,9 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run `compare`; returns 0 SAME or FASTER, 1 SLOWER, 3 AMBIGUOUS; of several the worst, SLOWER first."""
-    check_confidence(arguments.confidence)
-    check_effect(arguments.effect)
+    check_question(arguments.effect, arguments.confidence)  # before the recordings are loaded, which may take long
     a, b = common.load_sides(arguments, arguments.a, arguments.b)
-    answers = compare(a, b, arguments.effect, arguments.confidence)
-    common.print_answer(answers, arguments.format, answers.warnings)
-    return answers.exit_status
+    return common.print_answers(arguments, compare(a, b, arguments.effect, arguments.confidence))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from lstm_trt import plots
 from lstm_trt.analysis.deadline import check_bursts, check_question, verdict
 from lstm_trt.cli import common
 
@@ -17,11 +16,10 @@ EXAMPLE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `verdict`."""
-    add = parser.add_argument
     common.path_argument(parser)
     common.deadline_argument(parser, "deadline in microseconds; a longer latency is a miss", required=True)
     percentile = "percentile that must meet the deadline (default %(default)s)"
-    add("--percentile", default="99.9", metavar="P", help=percentile)
+    parser.add_argument("--percentile", default="99.9", metavar="P", help=percentile)
     common.confidence_argument(parser, "confidence of the verdict")
     common.burst_arguments(parser)
     common.figure_arguments(parser, "draw a report page per configuration into this folder")
@@ -35,9 +33,4 @@ def run(arguments: argparse.Namespace) -> int:
     bursts = {name: getattr(arguments, name) for name in ("burst_length", "burst_ms")}
     check_bursts(**bursts)
     answers = verdict(common.load_runs(arguments, arguments.path), *question, **bursts)
-    common.print_answer(answers, arguments.format, answers.warnings)
-    if arguments.figures:
-        common.print_files(
-            plots.draw_verdicts(answers.runs, answers.answers, arguments.figures, formats=arguments.formats)
-        )
-    return answers.exit_status
+    return common.print_answers(arguments, answers, "draw_verdicts", answers.runs, answers.answers)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lstm_trt.analysis.series import Series
+from lstm_trt.analysis.series import Series, rounds_of
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.format import listed
 from lstm_trt.config.workload import AXES
@@ -114,11 +114,6 @@ class Point:
         if not values:
             return math.nan
         return max(values) if name == "max_us" else middle(values)
-
-
-def rounds_of(group: Group) -> tuple[Series, ...]:
-    """The rounds of a group that have trials after warm-up."""
-    return tuple(Series(sample.timed_ns) for sample in group.samples if len(sample.timed_ns))
 
 
 def points_of(runs: Any) -> list[Point]:

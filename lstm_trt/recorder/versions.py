@@ -17,13 +17,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lstm_trt.analysis.compare import RESULTS, Comparison, check_effect, compare_groups
+from lstm_trt.analysis.compare import COMPARED, Comparison, check_question, compare_groups
 from lstm_trt.analysis.pairing import recorded_first
-from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT, ROUNDS, check_confidence
+from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, EFFECT, ROUNDS
 from lstm_trt.analysis.series import Series
 from lstm_trt.analysis.summary import summarize_groups
+from lstm_trt.analysis.text import summary
 from lstm_trt.analysis.text.comparison import comparison_text
-from lstm_trt.analysis.text.summary import summary_table
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import RuntimeUnavailable, UsageError
 from lstm_trt.config.labels import versions_command
@@ -90,7 +90,7 @@ class Answer:
         rows = []
         for row in self.versions:
             comparison = self.comparisons.get(row["version"])
-            compared = {name: getattr(comparison, name, None) for name in RESULTS}
+            compared = {name: getattr(comparison, name, None) for name in COMPARED}
             rows.append({**shared, **row, "against": self.first if comparison else None, **compared})
         return pd.DataFrame(rows, dtype=object).drop(columns=["kind", "config_id", "environment"])
 
@@ -121,7 +121,7 @@ class Answer:
         protocol, device = self.configuration.protocol, self.configuration.options.device
         caption = f"{self.configuration.title} on {device}, {protocol.trials} trials {protocol.arrival_text}"
         rows = summarize_groups(self.groups.values())
-        shown = summary_table([replace(row, runtime=f"{self.library} {row.runtime_version}") for row in rows])
+        shown = summary.text([replace(row, runtime=f"{self.library} {row.runtime_version}") for row in rows])
         blocks = [f"{caption}\n{shown}"]
         missing = {row["version"]: row["failure"] or "not recorded" for row in self.versions if not row["n"]}
         for version, found in self.comparisons.items():
@@ -193,8 +193,7 @@ def record_versions(
     if len(versions) < 2:
         raise UsageError(f"give at least two different versions to compare, not {len(versions)}")
     preparer, module = preparer_of(workload), runtime_of(library, workload, runtime)
-    check_confidence(confidence)  # before anything is installed
-    check_effect(effect)
+    check_question(effect, confidence)  # before anything is installed
     check_limits(sweep.get("time_limit_s"), rounds)
     protocol, options, name = protocol or preparer.protocol(workload), options or Options(), runtime or module.NAME
     missing = installed_version(library) is None  # otherwise another version would not run here either
