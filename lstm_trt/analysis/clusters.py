@@ -160,11 +160,10 @@ class Mixture:
                 break
             before = self.place, self.weight
             self.weight = self.trials / float(self.counts.sum())
-            self.place = min(max(float(belongs @ self.values) / self.trials, within[0]), within[1])
+            self.place = float(np.clip(belongs @ self.values / self.trials, *within))
             # A prior of two trials with the expected width, so that a few close trials do not make a narrow cluster.
             squares = float(belongs @ (self.values - self.place) ** 2) + 2 * expected**2
-            width = math.sqrt(squares / (self.trials + (2 if expected else 0)))
-            self.width = min(max(width, wide[0]), wide[1])
+            self.width = float(np.clip(math.sqrt(squares / (self.trials + (2 if expected else 0))), *wide))
             others = self.counts - belongs
             self.decay = _decay(float(others @ self.coordinates) / max(float(others.sum()), 1e-9), self.length)
             moved, gained = abs(self.place - before[0]), abs(self.weight - before[1])
@@ -227,7 +226,6 @@ def around(ordered: np.ndarray, first: int, last: int, reference: Reference) -> 
     # The densest part is narrower than the whole cluster, which is seldom narrower than the bulk.
     width = max(float(np.subtract(*np.percentile(core, [75, 25]))), 0.5 * reference.spread * (1 + place))
     finest = max(1e-9 * (1 + place), 0.02 * reference.spread)
-    width = max(width, finest)
     expected, reach = width, float(core[-1] - core[0])
     within = (float(core[0]) - reach, float(core[-1]) + reach)
     for _ in range(4):

@@ -108,7 +108,7 @@ class OutlierRound(JsonFields):
     segments: tuple[Segment, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Outliers:
     """Outliers of one configuration.
 
@@ -125,8 +125,8 @@ class Outliers:
     clusters: tuple[Cluster, ...]
     tail: Tail | None
     rounds: tuple[OutlierRound, ...]
-    period_by: TimesBy | None
-    causes_counted: tuple[str, ...]
+    period_by: TimesBy | None = None
+    causes_counted: tuple[str, ...] = ()
     labels: tuple[np.ndarray, ...] = field(repr=False)
     levels_ns: tuple[np.ndarray, ...] = field(repr=False)
 
@@ -193,8 +193,8 @@ class OutlierAnswers(Answers):
         for group, found in self.items():
             for cluster in found.clusters if isinstance(found, Outliers) else ():
                 percents = (100 * share for share in (cluster.share, cluster.share_low, cluster.share_high))
-                which, why = (group.name, cluster.multiplier, cluster.count), causes_text(cluster, found)
-                rows.append((*which, *percents, cluster.period_ms, why))
+                why = causes_text(cluster, found)
+                rows.append((group.name, cluster.multiplier, cluster.count, *percents, cluster.period_ms, why))
         return pd.DataFrame(rows, columns=columns)
 
 
@@ -241,16 +241,11 @@ def outliers(runs: Any, causes: bool = True) -> OutlierAnswers:
     return OutlierAnswers(runs, found, runs.warnings)
 
 
-def _with_trials(samples: Sequence[Latencies]) -> list[Latencies]:
-    samples = [sample for sample in samples if not np.all(sample.warmup)]
-    if not samples:
-        raise UsageError("there are no trials after warm-up: record more trials")
-    return samples
-
-
 def quick(samples: Sequence[Latencies]) -> Outliers:
     """As `explain`, without causes and periods."""
-    samples = _with_trials(samples)
+    samples = [sample for sample in samples if not sample.warmup.all()]
+    if not samples:
+        raise UsageError("there are no trials after warm-up: record more trials")
     timed = [np.asarray(sample.timed_ns, dtype=np.float64) for sample in samples]
     courses = [find_segments(latency) for latency in timed]
     levels = [course.level_ns for course in courses]
@@ -288,17 +283,10 @@ def quick(samples: Sequence[Latencies]) -> Outliers:
                 counts=tuple(int(np.count_nonzero(part == place)) for part in parts),
             )
         )
+    course_of = [(course.steady_state, course.drift, course.segments) for course in courses]
     rounds = tuple(
-        OutlierRound(
-            round=sample.round,
-            n=len(latency),
-            outliers=count_outliers(latency),
-            median_us=median(latency) / 1e3,
-            steady_state=course.steady_state,
-            drift=course.drift,
-            segments=course.segments,
-        )
-        for sample, latency, course in zip(samples, timed, courses, strict=True)
+        OutlierRound(sample.round, len(latency), count_outliers(latency), median(latency) / 1e3, *level)
+        for sample, latency, level in zip(samples, timed, course_of, strict=True)
     )
     return Outliers(
         n=n,
@@ -307,8 +295,6 @@ def quick(samples: Sequence[Latencies]) -> Outliers:
         clusters=tuple(clusters),
         tail=tail,
         rounds=rounds,
-        period_by=None,
-        causes_counted=(),
         labels=tuple(parts),
         levels_ns=tuple(levels),
     )
@@ -363,8 +349,8 @@ def _shape(ordered: np.ndarray, fence: float) -> str:
 
 def explain(samples: Sequence[Latencies]) -> Outliers:
     """Outliers of the rounds of one configuration; raises `UsageError` if there are no trials after warm-up."""
-    found, samples = quick(samples), _with_trials(samples)
-    starts, by = _starts(samples)
+    found, samples = quick(samples), [sample for sample in samples if not sample.warmup.all()]
+    starts = [_starts(sample) for sample in samples]
     scale_ns = found.median_us * 1e3
     ranges = {kind: (cluster.multiplier, cluster.multiplier) for kind, cluster in enumerate(found.clusters)}
     ranges |= {TAIL: (found.tail.start, found.tail.stop)} if found.tail else {}
@@ -380,15 +366,13 @@ def explain(samples: Sequence[Latencies]) -> Outliers:
     counted += [CONTROL] if any(sample.control_ns is not None for sample in samples) else []
     clusters = tuple(explained(cluster, kind) for kind, cluster in enumerate(found.clusters))
     tail = found.tail and explained(found.tail, TAIL)
+    by = TimesBy.TIMESTAMPS if all(sample.start_ns is not None for sample in samples) else TimesBy.SUMMED_LATENCIES
     return replace(found, clusters=clusters, tail=tail, period_by=by, causes_counted=tuple(counted))
 
 
-def _starts(samples: list[Latencies]) -> tuple[list[np.ndarray], TimesBy]:
+def _starts(sample: Latencies) -> np.ndarray:
     """Start times of the timed trials; if not recorded, the sums of the preceding latencies, as in a closed loop."""
-    starts, by = [], TimesBy.TIMESTAMPS
-    for sample in samples:
-        start_ns = sample.start_ns
-        if start_ns is None:
-            by, start_ns = TimesBy.SUMMED_LATENCIES, np.cumsum(sample.latency_ns) - sample.latency_ns
-        starts.append(np.asarray(sample.timed(start_ns), dtype=np.float64))
-    return starts, by
+    start_ns = sample.start_ns
+    if start_ns is None:
+        start_ns = np.cumsum(sample.latency_ns) - sample.latency_ns
+    return np.asarray(sample.timed(start_ns), dtype=np.float64)
