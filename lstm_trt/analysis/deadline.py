@@ -14,7 +14,7 @@ that one process, or its end, misses.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -261,7 +261,7 @@ class Verdicts(Answers):
 
     @property
     def exit_status(self) -> int:
-        return exit_status(verdict.verdict for verdict in self.answers)
+        return min({EXIT_STATUS[answer.verdict] for answer in self.answers} - {0}, default=0)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -274,10 +274,9 @@ class Verdicts(Answers):
         return frame.sort_values("max_us", ascending=False, na_position="last", ignore_index=True)
 
     def _row(self, answer: Verdict) -> dict:
-        names = ("verdict", "max_us", "n", "misses")
         lacking = answer.verdict == Outcome.NOT_ENOUGH_EVIDENCE
         return {
-            **{name: getattr(answer, name) for name in names},
+            **{name: getattr(answer, name) for name in ("verdict", "max_us", "n", "misses")},
             "miss_rate_upper_percent": None if answer.miss_rate_high is None else 100 * answer.miss_rate_high,
             "effective_n": answer.effective_n,
             "trials_needed": answer.trials_needed if lacking else None,
@@ -361,12 +360,11 @@ def judge(samples: Sequence[Latencies], question: Question) -> Verdict:
         effective = Outcome.NOT_ENOUGH_EVIDENCE
     tau = bursts.autocorrelation_time(misses, sizes)
     reasons: list[str] = []
-    slow_length = slow_length_low = None
+    slow_length, slow_length_low = (None, None) if independent != Outcome.MET else bursts.time_of_slow_calls(timed)
     if independent == Outcome.MISSED and not quantiles.proves_above(missed / tau, n / tau, *question.test):
         counted = f"{short_number(missed / tau)} in {n / tau:.0f} trials"
         reasons.append(f"misses come in bursts: {missed} in {n} trials count as {counted}, too few to prove MISSED")
     if independent == Outcome.MET:
-        slow_length, slow_length_low = bursts.time_of_slow_calls(timed)
         long = f"bursts of misses of {short_number(burst_length)} calls on average"
         if not bursts.proves_below(missed, n, *question.test, burst_length):
             reasons.append(f"{count(missed, 'miss')} in {n} trials do not exclude {long}")
@@ -398,7 +396,6 @@ def judge(samples: Sequence[Latencies], question: Question) -> Verdict:
         )
     if verdict == Outcome.NOT_ENOUGH_EVIDENCE and (trials_needed is None or independent == verdict):
         reasons.append(_missing(question, missed, n, needed, trials_needed, dependence.how))
-    met = verdict == Outcome.MET
     ordered_us = np.sort(np.concatenate(timed)) / 1e3
     least_us, most_us = quantiles.interval(ordered_us, question.share, 2 * question.confidence - 1, effective_n / n)
     return Verdict(
@@ -424,7 +421,7 @@ def judge(samples: Sequence[Latencies], question: Question) -> Verdict:
         effective_n=effective_n,
         effective_misses=effective_misses,
         burst_length=burst_length,
-        assumed_burst_length=bursts.longest_assumed(missed, n, *question.test) if met else None,
+        assumed_burst_length=bursts.longest_assumed(missed, n, *question.test) if verdict == Outcome.MET else None,
         tau=tau,
         independent_misses=missed / tau,
         slow_burst_length=slow_length,
@@ -447,11 +444,6 @@ def failed(reason: object, question: Question) -> Verdict:
         trials_needed_if_independent=clean,
         reasons=(str(reason),),
     )
-
-
-def exit_status(verdicts: Iterable[str]) -> int:
-    """Exit status of the command: 1 if any is MISSED, else 3 if any is NOT ENOUGH EVIDENCE, else 0."""
-    return min({EXIT_STATUS[Outcome(verdict)] for verdict in verdicts} - {0}, default=0)
 
 
 def evidence_percentile(n: int, confidence: float = quantiles.DEFAULT_CONFIDENCE) -> str | None:
@@ -497,9 +489,7 @@ def _missing(question: Question, misses: int, n: int, needed: int | None, trials
         return f"the observed miss rate, {misses} of {n}, is not below the allowed rate"
     if trials_needed is None:
         return "more than 1e9 new trials would be needed at the observed miss rate"
-    if misses:
-        reason = f"the observed miss rate, {misses} of {n}, is too close to the allowed rate for {count(n, 'trial')}"
-    else:
-        reason = f"{count(n, 'trial')} without a miss are too few"
-    reason += f": {trials_needed} are needed"
+    close = f"the observed miss rate, {misses} of {n}, is too close to the allowed rate for {count(n, 'trial')}"
+    few = f"{count(n, 'trial')} without a miss are too few"
+    reason = f"{close if misses else few}: {trials_needed} are needed"
     return reason if trials_needed == needed else f"{reason}, because slow calls come in bursts: {how}"
