@@ -88,7 +88,8 @@ def scan(spacings: np.ndarray) -> tuple[float, int, int]:
         log_likelihood = np.where(counts > 0, counts * np.log(density), -np.inf)
         dense = np.where(counts >= LEAST - 1, log_likelihood, -np.inf)
         gains = log_likelihood.T[:, :, None] - log_likelihood + dense[:, None, :]  # of b, a and c
-    gains[~((counts.T > 0)[:, :, None] & (density.T[:, :, None] < density[:, None, :]))] = 0.0
+    denser = (counts.T > 0)[:, :, None] & (density.T[:, :, None] < density[:, None, :])
+    gains = np.where(denser, gains, 0.0)
     first, _, last = np.unravel_index(gains.argmax(), gains.shape)
     return float(gains.max()), int(chosen[first]), int(chosen[last])
 
