@@ -20,7 +20,7 @@ from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
-from lstm_trt.analysis.deadline import Verdicts, judge, verdict
+from lstm_trt.analysis.deadline import Question, Verdicts, judge, verdict
 from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import UsageError, one_of
@@ -66,12 +66,13 @@ def largest_that_meets(
 
     Of networks of equal size it is the one with the smallest maximum.
     """
+    question = Question(deadline_us, percentile, confidence)
     sizes: dict[Any, list[Group]] = {}
     for group in as_runs(runs):
         if group.configuration and group.n:
             sizes.setdefault(size_of(group.configuration.workload, by), []).append(group)
     for size in sorted(sizes.keys() - {None}, reverse=True):
-        answers = [(judge(group.samples, deadline_us, percentile, confidence), group) for group in sizes[size]]
+        answers = [(judge(group.samples, question), group) for group in sizes[size]]
         met = [(answer.max_us or math.inf, group) for answer, group in answers if answer.verdict == Outcome.MET]
         if met:
             return min(met, key=itemgetter(0))[1]

@@ -80,7 +80,7 @@ def _positive(covariances: np.ndarray) -> float:
     return float(pairs[: stop[0] if len(stop) else None].sum())
 
 
-def time_of_slow_calls(timed: Sequence[np.ndarray]) -> tuple[float, float] | None:
+def time_of_slow_calls(timed: Sequence[np.ndarray]) -> tuple[float, float] | tuple[None, None]:
     """`autocorrelation_time` of the calls above `SLOW`, and its lower bound at 95 %; None for fewer than 20 of them.
 
     The bound is that of Student's t over `PARTS` equal parts of the recording.
@@ -91,7 +91,7 @@ def time_of_slow_calls(timed: Sequence[np.ndarray]) -> tuple[float, float] | Non
     threshold = np.quantile(pooled, SLOW)
     places = [np.flatnonzero(latency_ns > threshold) for latency_ns in timed]
     if sum(map(len, places)) < PARTS:
-        return None
+        return None, None
     time = autocorrelation_time(places, [len(latency_ns) for latency_ns in timed])
     parts = np.array_split(pooled > threshold, PARTS)
     each = [autocorrelation_time([np.flatnonzero(part)], [len(part)]) for part in parts if part.any()]

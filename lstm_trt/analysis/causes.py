@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,20 +92,16 @@ def find_period(starts_ns: Sequence[np.ndarray], members: Sequence[np.ndarray], 
     trials. `latency_ns`: typical duration of a trial. A start may precede the timer's event by
     this duration, or by the typical spacing of the trials if that is more.
     """
-    intervals, random, spacings = [], [], []
-    generator = np.random.default_rng(5)
-    for starts, member in zip(starts_ns, members, strict=True):
-        if np.count_nonzero(member) < 2:
-            continue
-        intervals.append(_period_intervals(starts, np.flatnonzero(member)))
-        random += _random_intervals(starts, int(np.count_nonzero(member)), generator)
-        spacings.append(np.diff(starts))
-    if not intervals:
+    marked = [(starts, np.flatnonzero(member)) for starts, member in zip(starts_ns, members, strict=True)]
+    marked = [(starts, places) for starts, places in marked if len(places) > 1]
+    intervals = [_period_intervals(starts, places) for starts, places in marked]
+    if sum(map(len, intervals)) < LEAST:
         return None
-    intervals, random = np.sort(np.concatenate(intervals)), np.sort(np.concatenate(random))
-    if len(intervals) < LEAST:
-        return None
-    return _best(intervals, random, max(latency_ns, float(np.median(np.concatenate(spacings)))))
+    generator, random = np.random.default_rng(5), []
+    for starts, places in marked:
+        random += _random_intervals(starts, len(places), generator)
+    spacing_ns = float(np.median(np.concatenate([np.diff(starts) for starts, _ in marked])))
+    return _best(np.sort(np.concatenate(intervals)), np.sort(np.concatenate(random)), max(latency_ns, spacing_ns))
 
 
 def _period_intervals(starts: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -144,10 +140,8 @@ def _best(intervals: np.ndarray, random: np.ndarray, spacing_ns: float) -> Perio
     if p_values[best] * len(candidates) > PERIOD_ALPHA or count < LEAST:
         return None
     # The best candidate can be a harmonic: take the longest period that explains nearly as many intervals.
-    for times in (2, 3):
-        if _near(intervals, np.array([times * period]), spacing_ns)[0] >= HARMONIC * count:
-            period = times * period
-            break
+    longer = (times for times in (2, 3) if _near(intervals, times * period, spacing_ns) >= HARMONIC * count)
+    period *= next(longer, 1)
     for _ in range(5):
         beats = np.maximum(np.round(intervals / period), 1)
         inside = (np.abs(intervals - beats * period) <= _reach(period, spacing_ns)) & (beats <= MULTIPLES)
@@ -155,8 +149,8 @@ def _best(intervals: np.ndarray, random: np.ndarray, spacing_ns: float) -> Perio
             return None
         period = float(intervals[inside].sum() / beats[inside].sum())
         error = float(np.linalg.norm((intervals - beats * period)[inside]) / beats[inside].sum())
-    at, beside = (int(_near(intervals, np.array([period]), spacing_ns, aside)[0]) for aside in ((0,), (-1, 1)))
-    random_at, random_beside = (_near(random, np.array([period]), spacing_ns, aside)[0] for aside in ((0,), (-1, 1)))
+    at, beside = (_near(intervals, period, spacing_ns, aside) for aside in ((0,), (-1, 1)))
+    random_at, random_beside = (_near(random, period, spacing_ns, aside) for aside in ((0,), (-1, 1)))
     share = float(random_at + PRIOR / 3) / float(random_at + random_beside + PRIOR)
     # Intervals without a period are distributed over the three windows like random ones.
     if not at or bdtrc(at - 1, at + beside, share) > ALPHA_BESIDE:
@@ -169,16 +163,17 @@ def _reach(periods, spacing_ns: float):
     return np.minimum(spacing_ns + OFF * periods, periods / (2 * BESIDE + 2))
 
 
-def _near(ordered: np.ndarray, periods: np.ndarray, spacing_ns: float, asides: tuple[int, ...] = (0,)) -> np.ndarray:
-    """Numbers of ascending intervals in windows at the first multiples of each period (aside 0), or next to them."""
+def _near(ordered: np.ndarray, periods: Any, spacing_ns: float, asides: tuple[int, ...] = (0,)) -> Any:
+    """Number of ascending intervals in windows at the first multiples of a period (aside 0), or next to them.
+
+    For an array of periods an array.
+    """
     reach = _reach(periods, spacing_ns)
-    counts = np.zeros(len(periods), dtype=np.int64)
-    for multiple in range(1, MULTIPLES + 1):
-        for aside in asides:
-            middle = multiple * periods + aside * BESIDE * reach
-            counts += np.searchsorted(ordered, middle + reach, "right")
-            counts -= np.searchsorted(ordered, middle - reach, "left")
-    return counts
+    middles = [multiple * periods + aside * BESIDE * reach for multiple in range(1, MULTIPLES + 1) for aside in asides]
+    return sum(
+        np.searchsorted(ordered, middle + reach, "right") - np.searchsorted(ordered, middle - reach)
+        for middle in middles
+    )
 
 
 #: Significance level of a cause after Holm's correction.
@@ -225,13 +220,8 @@ class Cause(JsonFields):
 #: Numbers of trials: in the cluster with and without the cause, in the bulk with and without the cause.
 Table = tuple[int, ...]
 
-
-def fisher_greater(a: int, b: int, c: int, d: int) -> float:
-    """P(A >= a) with the margins of the table [[a, b], [c, d]] fixed: Fisher's exact test, one-sided."""
-    from scipy.stats import fisher_exact
-
-    tested: Any = fisher_exact([[a, b], [c, d]], alternative="greater")
-    return float(tested.pvalue)
+#: Samples with a counter, whether it is above its median at each timed trial, and their labels.
+Counted = Sequence[tuple[Latencies, np.ndarray, np.ndarray]]
 
 
 def odds(a: float, b: float, c: float, d: float) -> tuple[float, float, float]:
@@ -254,42 +244,50 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def find_causes(
-    samples: Sequence[Latencies],
-    labels: Sequence[np.ndarray],
-    kinds: Sequence[int],
-    excess_ns: Sequence[tuple[float, float]],
-) -> list[tuple[Cause, ...]]:
+    samples: Sequence[Latencies], labels: Sequence[np.ndarray], excess_ns: Mapping[int, tuple[float, float]]
+) -> dict[int, tuple[Cause, ...]]:
     """For each kind (label), the causes associated with its trials, the most significant first.
 
     `labels`: labels of the timed trials of each sample; those labelled `BULK` are the reference.
     `excess_ns`: range of the excess of each kind's trials over the level; negative for fast trials.
     """
     tested: list[tuple[int, Cause]] = []
-    for place, kind in enumerate(kinds):
-        for name in sorted({name for sample in samples for name in sample.causes}):
-            table = _by_trial(samples, labels, name, kind)
-            if table is not None:
-                tested.append((place, _cause(name, table, _by_run(samples, labels, name, kind), CountedBy.TRIAL)))
-        for name in sorted({name for sample in samples for name in sample.block_causes}):
-            table, blocks = _by_block(samples, labels, name, kind)
-            if blocks is not None:
-                tested.append((place, _cause(name, table, blocks, CountedBy.BLOCK)))
-    found: list[list[Cause]] = [[] for _ in kinds]
-    for (place, cause), p in zip(tested, holm([cause.p for _, cause in tested]), strict=True):
+    for kind in excess_ns:
+        for by, counters, test in (
+            (CountedBy.TRIAL, [sample.causes for sample in samples], _by_run),
+            (CountedBy.BLOCK, [sample.block_causes for sample in samples], _by_block),
+        ):
+            for name in sorted(set().union(*counters)):
+                counted = [
+                    (sample, _present(sample.timed(counts[name])), label)
+                    for sample, counts, label in zip(samples, counters, labels, strict=True)
+                    if name in counts
+                ]
+                label = np.concatenate([label for _, _, label in counted])
+                table = _table(np.concatenate([has for _, has, _ in counted]), label == kind, label == BULK)
+                parts = test(counted, kind) if any(table[:2]) and any(table[2:]) else None
+                if parts is not None:
+                    tested.append((kind, _cause(name, table, parts, by)))
+    found: dict[int, list[Cause]] = {kind: [] for kind in excess_ns}
+    for (kind, cause), p in zip(tested, holm([cause.p for _, cause in tested]), strict=True):
         if p <= CAUSE_ALPHA and cause.odds_ratio > 1:
-            found[place].append(replace(cause, p=p))
-    for place, causes in enumerate(found):
+            found[kind].append(replace(cause, p=p))
+    for kind, causes in found.items():
         causes.sort(key=lambda cause: (cause.p, -cause.odds_ratio))
-        control = _control(samples, labels, kinds[place], excess_ns[place])
-        if control is not None:
-            causes.append(control)
-    return [tuple(causes) for causes in found]
+        causes.extend(_control(samples, labels, kind, excess_ns[kind]))
+    return {kind: tuple(causes) for kind, causes in found.items()}
 
 
-def _cause(name: str, table: Table, tested: Table, by: CountedBy) -> Cause:
-    """A cause with its uncorrected p-value; `table` counts trials, `tested` trials or blocks."""
+def _cause(name: str, table: Table, parts: Table, by: CountedBy) -> Cause:
+    """A cause with its uncorrected p-value; `table` counts trials, `parts` runs of trials or blocks.
+
+    p is P(A >= a) with the margins of the table [[a, b], [c, d]] fixed: Fisher's exact test, one-sided.
+    """
+    from scipy.stats import fisher_exact
+
     a, b, c, d = table
-    return Cause(name, *odds(*table), fisher_greater(*tested), a / (a + b), c / max(c + d, 1), by)
+    test: Any = fisher_exact([parts[:2], parts[2:]], alternative="greater")
+    return Cause(name, *odds(*table), float(test.pvalue), a / (a + b), c / (c + d), by)
 
 
 def _present(counts: np.ndarray) -> np.ndarray:
@@ -297,73 +295,46 @@ def _present(counts: np.ndarray) -> np.ndarray:
     return counts > max(float(np.median(counts)), 0)
 
 
-def _by_trial(samples, labels, name: str, kind: int) -> Table | None:
-    tables: list[Table] = [(0, 0, 0, 0)]
-    for sample, label in zip(samples, labels, strict=True):
-        if name in sample.causes and len(label):
-            tables.append(_table(_present(sample.timed(sample.causes[name])), label, kind))
-    a, b, c, d = map(sum, zip(*tables, strict=True))
-    return (a, b, c, d) if a + b and c + d and a + c else None
+def _table(has: np.ndarray, inside: np.ndarray, outside: np.ndarray) -> Table:
+    """Numbers of trials or blocks inside, with and without the cause, and the same outside."""
+    return tuple(
+        int(np.count_nonzero(part & present)) for part, present in itertools.product((inside, outside), (has, ~has))
+    )
 
 
-def _by_run(samples, labels, name: str, kind: int) -> Table:
-    """As `_by_trial`, but of runs: of slow calls, and of as many neighbouring calls of the bulk.
+def _by_run(counted: Counted, kind: int) -> Table | None:
+    """The table of runs of slow calls, and of as many neighbouring calls of the bulk; None without an event in both.
 
     A burst of slow calls, and one of events, so count once each: as many parts of the bulk count as one as their
     autocorrelation time says (`bursts.py`). The parts have the median length of the runs, of which no more is looked
     at, so that a long run is not likelier to contain an event than a part.
     """
-    counted = [
-        (_present(sample.timed(sample.causes[name])), label)
-        for sample, label in zip(samples, labels, strict=True)
-        if name in sample.causes and len(label)
-    ]
+    if not any(np.isin(label[has], (kind, BULK)).any() for _, has, label in counted):
+        return None
     runs: list[np.ndarray] = []
-    for has, label in counted:
+    for _, has, label in counted:
         places = np.flatnonzero(label == kind)
         apart = np.split(places, np.flatnonzero(np.diff(places) > APART) + 1)
         runs += [has[run[0] : run[-1] + 1] for run in apart if len(run)]
     length = int(np.median([len(run) for run in runs]))
     parts, sizes = [], []
-    for has, label in counted:
+    for _, has, label in counted:
         whole = len(label) // length * length
         bulk = (label[:whole] == BULK).reshape(-1, length)
         kept = 2 * bulk.sum(axis=1) >= length
         parts.append(np.flatnonzero((has[:whole].reshape(-1, length) & bulk).any(axis=1)[kept]))
         sizes.append(int(np.count_nonzero(kept)))
-    tau, inside = autocorrelation_time(parts, sizes), sum(run[:length].any() for run in runs)
+    tau, inside = autocorrelation_time(parts, sizes), sum(int(run[:length].any()) for run in runs)
     outside = sum(map(len, parts))
-    return int(inside), len(runs) - int(inside), round(outside / tau), round((sum(sizes) - outside) / tau)
+    return inside, len(runs) - inside, round(outside / tau), round((sum(sizes) - outside) / tau)
 
 
-def _table(present: np.ndarray, label: np.ndarray, kind: int) -> Table:
-    """Numbers of trials of the kind with and without the cause, and the same for the bulk."""
-    inside, outside = label == kind, label == BULK
-    return tuple(
-        int(np.count_nonzero(has & part)) for part, has in itertools.product((inside, outside), (present, ~present))
-    )
-
-
-def _by_block(samples, labels, name: str, kind: int):
-    """The table of trials, and the table of blocks: with or without the cause, and with many or few of the kind."""
-    shares, present, tables = [], [], list[Table]([(0, 0, 0, 0)])
-    for sample, label in zip(samples, labels, strict=True):
-        if name not in sample.block_causes or not len(label):
-            continue
-        values = sample.timed(sample.block_causes[name])
-        inside, marked = label == kind, _present(values)
-        tables.append(_table(marked, label, kind))
-        for start, stop in _blocks(sample):
-            shares.append(int(np.count_nonzero(inside[start:stop])) / (stop - start))
-            present.append(bool(marked[start]))
-    a, b, c, d = map(sum, zip(*tables, strict=True))
-    if not a + b or not c + d or not any(present) or all(present):
-        return (a, b, c, d), None
-    many, marked = np.array(shares) > np.median(shares), np.array(present)
-    table = tuple(
-        int(np.count_nonzero(often & has)) for often, has in itertools.product((many, ~many), (marked, ~marked))
-    )
-    return (a, b, c, d), table
+def _by_block(counted: Counted, kind: int) -> Table | None:
+    """The table of blocks, with many or few of the kind; None if all are, or none is, with the cause."""
+    blocks = [(has[start], label[start:stop]) for sample, has, label in counted for start, stop in _blocks(sample)]
+    marked, shares = np.array([has for has, _ in blocks]), [np.mean(label == kind) for _, label in blocks]
+    many = np.array(shares) > np.median(shares)
+    return _table(marked, many, ~many) if marked.any() and not marked.all() else None
 
 
 def _blocks(sample: Latencies) -> list[tuple[int, int]]:
@@ -388,8 +359,8 @@ def _blocks(sample: Latencies) -> list[tuple[int, int]]:
     return blocks
 
 
-def _control(samples, labels, kind: int, excess_ns: tuple[float, float]) -> Cause | None:
-    """The control run as a cause, if its stalls are frequent enough to explain the slow trials; else None.
+def _control(samples, labels, kind: int, excess_ns: tuple[float, float]) -> list[Cause]:
+    """The control run as a cause, if its stalls are frequent enough to explain the slow trials; else none.
 
     Stalls count from half to twice the excess of the slow trials. The exact interval of the rate
     ratio is that of a binomial share (Clopper and Pearson), given the total number of events.
@@ -398,17 +369,15 @@ def _control(samples, labels, kind: int, excess_ns: tuple[float, float]) -> Caus
 
     stalls = calls = count = trials = 0
     for sample, label in zip(samples, labels, strict=True):
-        if sample.control_ns is None or not len(sample.control_ns) or not len(label):
+        if sample.control_ns is None or not len(sample.control_ns):
             continue
-        control = np.asarray(sample.control_ns, dtype=np.float64)
-        stall = control - np.median(control)
+        stall = sample.control_ns - np.median(sample.control_ns)
         stalls += int(np.count_nonzero((stall >= excess_ns[0] / 2) & (stall <= 2 * excess_ns[1])))
-        calls += len(control)
+        calls += len(stall)
         count += int(np.count_nonzero(label == kind))
         trials += len(label)
     if not count or not stalls or excess_ns[0] <= 0:
-        return None
-    both = stalls + count
+        return []
 
     def ratio(share: float) -> float:
         return share / (1 - share) * trials / calls if share < 1 else math.inf
@@ -416,7 +385,7 @@ def _control(samples, labels, kind: int, excess_ns: tuple[float, float]) -> Caus
     low = ratio(float(betaincinv(stalls, count + 1, 0.025)))
     high = ratio(float(betaincinv(stalls + 1, count, 0.975)))
     rate_ratio = stalls / calls / (count / trials)
-    p = float(bdtrc(stalls - 1, both, SURELY * calls / (SURELY * calls + trials)))
+    p = float(bdtrc(stalls - 1, stalls + count, SURELY * calls / (SURELY * calls + trials)))
     if rate_ratio < EXPLAINS or p > 1 - ODDS_CONFIDENCE:
-        return None
-    return Cause(CONTROL, rate_ratio, low, high, p, min(1.0, rate_ratio), stalls / calls, CountedBy.CONTROL)
+        return []
+    return [Cause(CONTROL, rate_ratio, low, high, p, min(1.0, rate_ratio), stalls / calls, CountedBy.CONTROL)]

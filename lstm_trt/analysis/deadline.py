@@ -14,7 +14,7 @@ that one process, or its end, misses.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ import numpy as np
 
 from lstm_trt.analysis import bursts, quantiles
 from lstm_trt.analysis.answers import Answers, runs_to_judge
-from lstm_trt.analysis.dependence import LEVEL_TRIALS, Dependence, assess
+from lstm_trt.analysis.dependence import LEVEL_TRIALS, Dependence, Places, assess
 from lstm_trt.analysis.outcomes import Outcome, SteadyState
 from lstm_trt.analysis.segments import SAME_LEVEL, find_segments
 from lstm_trt.config.errors import UsageError
@@ -71,10 +71,8 @@ def limit_ns(deadline_us: float) -> float:
 
 def longest_run(places: np.ndarray) -> int:
     """Length of the longest run of consecutive numbers in an ascending array."""
-    if not len(places):
-        return 0
-    ends = np.flatnonzero(np.diff(places, append=places[-1] + 2) > 1)
-    return int(np.diff(ends, prepend=-1).max())
+    ends = np.flatnonzero(np.diff(places, append=np.inf) > 1)
+    return int(np.diff(ends, prepend=-1).max(initial=0))
 
 
 def firm_statistics(misses: Sequence[np.ndarray], sizes: Sequence[int]) -> FirmStatistics:
@@ -84,17 +82,54 @@ def firm_statistics(misses: Sequence[np.ndarray], sizes: Sequence[int]) -> FirmS
     """
     worst_in = {}
     for window in FIRM_WINDOWS:
-        counts = [np.searchsorted(late, late + window, "left") - np.arange(len(late)) for late in misses]
-        worst = max((int(count.max()) for count in counts if len(count)), default=0)
-        worst_in[window] = worst if max(sizes, default=0) >= window else None
-    longest = followed = after = 0
-    for late, size in zip(misses, sizes, strict=True):
-        if not len(late):
-            continue
-        longest = max(longest, longest_run(late))
-        after += len(late) - int(late[-1] == size - 1)
-        followed += int(np.count_nonzero(np.diff(late) == 1))
-    return FirmStatistics(worst_in, longest, sum(map(len, misses)) / sum(sizes), followed / after if after else None)
+        counts = [np.searchsorted(late, late + window) - np.arange(len(late)) for late in misses]
+        worst_in[window] = int(np.concatenate(counts).max(initial=0)) if max(sizes) >= window else None
+    after = sum(int(np.count_nonzero(late < size - 1)) for late, size in zip(misses, sizes, strict=True))
+    followed = sum(int(np.count_nonzero(np.diff(late) == 1)) for late in misses)
+    p_miss = sum(map(len, misses)) / sum(sizes)
+    return FirmStatistics(worst_in, max(map(longest_run, misses)), p_miss, followed / after if after else None)
+
+
+@dataclass
+class Question:
+    """What is tested; raises `UsageError` if a field is out of range.
+
+    `burst_length`: the mean length of bursts of misses, in calls, for which MET must hold; or `burst_ms`, their
+    duration, which is divided by the mean time from call to call.
+    """
+
+    deadline_us: float
+    percentile: str | float = "99.9"
+    confidence: float = quantiles.DEFAULT_CONFIDENCE
+    burst_length: float = 1.0
+    burst_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            self.deadline_us = float(self.deadline_us)
+        except (TypeError, ValueError):
+            raise UsageError(f"the deadline must be a positive time in us, not {self.deadline_us!r}") from None
+        if not (math.isfinite(self.deadline_us) and self.deadline_us > 0):
+            raise UsageError(f"the deadline must be a positive time in us, not {self.deadline_us:g}")
+        self.share = quantiles.share_of(self.percentile)
+        quantiles.check_confidence(self.confidence)
+        if not (math.isfinite(self.burst_length) and self.burst_length >= 1):
+            raise UsageError(f"the length of bursts must be at least 1 call, not {self.burst_length:g}")
+        if self.burst_ms is not None and not (math.isfinite(self.burst_ms) and self.burst_ms > 0):
+            raise UsageError(f"the length of bursts must be a positive time in ms, not {self.burst_ms:g}")
+        if self.burst_ms is not None and self.burst_length != 1:
+            raise UsageError("give the length of bursts in calls or in ms, not both")
+
+    @property
+    def test(self) -> tuple[Fraction, float]:
+        """Allowed miss rate and confidence, as the tests in `quantiles` and `bursts` take them."""
+        return 1 - self.share, self.confidence
+
+    def decide(self, misses: int, n: int) -> Outcome:
+        """The verdict on independent trials."""
+        if quantiles.proves_below(misses, n, *self.test):
+            return Outcome.MET
+        return Outcome.MISSED if quantiles.proves_above(misses, n, *self.test) else Outcome.NOT_ENOUGH_EVIDENCE
 
 
 @dataclass(frozen=True)
@@ -111,12 +146,7 @@ class VerdictRound(JsonFields):
 
 
 def rounds_of(
-    samples: Sequence[Latencies],
-    timed: Sequence[np.ndarray],
-    misses: Sequence[np.ndarray],
-    late_ns: float,
-    allowed: Fraction,
-    confidence: float,
+    question: Question, samples: Sequence[Latencies], timed: Sequence[np.ndarray], misses: Places
 ) -> tuple[tuple[VerdictRound, ...], list[str]]:
     """Statistics of each process, and the reasons against MET: one process, or the end of one, is too slow.
 
@@ -124,37 +154,34 @@ def rounds_of(
     allowed by itself (Bonferroni correction). Another is drift: a process becomes slower without reaching a
     steady state, and the latencies of its last segment would miss more than allowed if they were scaled to
     the final level and slowed down once more by the same drift. `timed`: latencies in ns, in order, an array
-    per process; `misses`: ascending indices of those above `late_ns`.
+    per process; `misses`: ascending indices of those above the deadline.
     """
-    found = [find_segments(latency_ns) for latency_ns in timed]
-    later = sum(len(part.segments) - 1 for part in found)
-    each = 1 - (1 - confidence) / max(1, later)
-    each_round = 1 - (1 - confidence) / len(samples)
-    rounds = []
-    reasons = [
-        f"round {sample.round} alone misses more than allowed: {len(late)} of {len(latency_ns)}"
-        for sample, latency_ns, late in zip(samples, timed, misses, strict=True)
-        if len(samples) > 1 and quantiles.proves_above(len(late), len(latency_ns), allowed, each_round)
-    ]
-    for sample, latency_ns, late, course in zip(samples, timed, misses, found, strict=True):
-        of_round = f" of round {sample.round}" if len(timed) > 1 else ""
+    allowed, confidence = question.test
+    courses = [find_segments(latency_ns) for latency_ns in timed]
+    later = sum(len(course.segments) - 1 for course in courses)
+
+    def alone(part: str, missed: int, n: int, parts: int) -> list[str]:
+        proven = quantiles.proves_above(missed, n, allowed, 1 - (1 - confidence) / parts)
+        return [f"{part} more than allowed: {missed} of {n}"] if proven else []
+
+    rounds, reasons = [], []
+    for sample, latency_ns, late in zip(samples, timed, misses, strict=True):
+        reasons += alone(f"round {sample.round} alone misses", len(late), len(latency_ns), len(samples))
+    for sample, latency_ns, late, course in zip(samples, timed, misses, courses, strict=True):
+        of_round = f" of round {sample.round}" * (len(samples) > 1)
         for segment in course.segments[1:]:
             inside = int(np.searchsorted(late, segment.stop) - np.searchsorted(late, segment.start))
-            length = segment.stop - segment.start
-            if quantiles.proves_above(inside, length, allowed, each):
-                trials = f"trials {segment.start + 1} to {segment.stop}{of_round}"
-                reasons.append(f"{trials} alone miss more than allowed: {inside} of {length}")
+            trials = f"trials {segment.start + 1} to {segment.stop}{of_round}"
+            reasons += alone(f"{trials} alone miss", inside, segment.stop - segment.start, later)
         if course.steady_state in (SteadyState.SLOWDOWN, SteadyState.NONE) and course.drift > SAME_LEVEL:
             start = course.segments[-1].start
             last = latency_ns[start:] / course.level_ns[start:] * course.level_ns[-1] * (1 + course.drift)
-            missed = int(np.count_nonzero(last > late_ns))
+            missed = int(np.count_nonzero(last > limit_ns(question.deadline_us)))
             if missed > allowed * len(last):
-                reasons.append(
-                    f"drift{of_round} {signed_percent(course.drift)}: if it continues,"
-                    f" {missed} of the last {len(last)} trials would miss the deadline"
-                )
-        drifts = (course.steady_state, float(course.drift), len(course.segments))
-        rounds.append(VerdictRound(sample.round, len(latency_ns), len(late), float(latency_ns.max()) / 1e3, *drifts))
+                drift = f"drift{of_round} {signed_percent(course.drift)}: if it continues"
+                reasons.append(f"{drift}, {missed} of the last {len(last)} trials would miss the deadline")
+        level = (course.steady_state, course.drift, len(course.segments))
+        rounds.append(VerdictRound(sample.round, len(latency_ns), len(late), float(latency_ns.max()) / 1e3, *level))
     return tuple(rounds), reasons
 
 
@@ -234,7 +261,7 @@ class Verdicts(Answers):
 
     @property
     def exit_status(self) -> int:
-        return exit_status(verdict.verdict for verdict in self.answers)
+        return min({EXIT_STATUS[answer.verdict] for answer in self.answers} - {0}, default=0)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -247,10 +274,9 @@ class Verdicts(Answers):
         return frame.sort_values("max_us", ascending=False, na_position="last", ignore_index=True)
 
     def _row(self, answer: Verdict) -> dict:
-        names = ("verdict", "max_us", "n", "misses")
         lacking = answer.verdict == Outcome.NOT_ENOUGH_EVIDENCE
         return {
-            **{name: getattr(answer, name) for name in names},
+            **{name: getattr(answer, name) for name in ("verdict", "max_us", "n", "misses")},
             "miss_rate_upper_percent": None if answer.miss_rate_high is None else 100 * answer.miss_rate_high,
             "effective_n": answer.effective_n,
             "trials_needed": answer.trials_needed if lacking else None,
@@ -274,36 +300,12 @@ def verdict(
     verdict NOT ENOUGH EVIDENCE. Raises `UsageError` if an argument is out of range, or a configuration has fewer than 2
     trials after warm-up.
     """
-    question = check_question(deadline_us, percentile, confidence)[0], percentile, confidence  # before reading files
-    check_bursts(burst_length, burst_ms)
+    question = Question(deadline_us, percentile, confidence, burst_length, burst_ms)  # refused before reading files
     runs = runs_to_judge(runs)
     verdicts = tuple(
-        judge(group.samples, *question, burst_length=_in_calls(group.samples, burst_length, burst_ms))
-        if group.failure is None
-        else failed(str(group.failure), *question)
-        for group in runs
+        judge(group.samples, question) if group.failure is None else failed(group.failure, question) for group in runs
     )
-    return Verdicts(runs, verdicts, (*runs.warnings, *_unit_warning(runs, question[0])))
-
-
-def check_bursts(burst_length: float, burst_ms: float | None) -> None:
-    """Raises `UsageError` unless the length of bursts is a number of calls, at least 1, or a positive time."""
-    if not (math.isfinite(burst_length) and burst_length >= 1):
-        raise UsageError(f"the length of bursts must be at least 1 call, not {burst_length:g}")
-    if burst_ms is not None and not (math.isfinite(burst_ms) and burst_ms > 0):
-        raise UsageError(f"the length of bursts must be a positive time in ms, not {burst_ms:g}")
-    if burst_ms is not None and burst_length != 1:
-        raise UsageError("give the length of bursts in calls or in ms, not both")
-
-
-def _in_calls(samples: Sequence[Latencies], burst_length: float, burst_ms: float | None) -> float:
-    """The length of bursts in calls: a time is divided by the mean time from call to call."""
-    if burst_ms is None:
-        return burst_length
-    spacings = [
-        float(np.mean(sample.timed_ns if sample.start_ns is None else np.diff(sample.start_ns))) for sample in samples
-    ]
-    return max(1.0, 1e6 * burst_ms / float(np.mean(spacings)))
+    return Verdicts(runs, verdicts, (*runs.warnings, *_unit_warning(runs, question.deadline_us)))
 
 
 def _unit_warning(runs: Runs, deadline_us: float) -> list[str]:
@@ -325,110 +327,105 @@ def _unit_warning(runs: Runs, deadline_us: float) -> list[str]:
     return []
 
 
-def judge(
-    samples: Sequence[Latencies],
-    deadline_us: float,
-    percentile: str | float = "99.9",
-    confidence: float = quantiles.DEFAULT_CONFIDENCE,
-    *,
-    burst_length: float = 1.0,
-) -> Verdict:
+def judge(samples: Sequence[Latencies], question: Question) -> Verdict:
     """Test whether the percentile of the latency of all samples (one per process) meets the deadline.
 
     The number of trials must be fixed before they are recorded: appending trials and testing again
     inflates false METs (9 % after 3 tests). If the miss rate is exactly the allowed one, MET occurs
     in at most 1 - confidence of recordings whose misses are independent, or come in bursts of
     geometric lengths of at most `burst_length` calls on average, and MISSED in as many if bursts
-    are short (`bursts.py` says for which this was simulated). Raises `UsageError` if an argument
-    is out of range or there are no trials after warm-up.
+    are short (`bursts.py` says for which this was simulated). Raises `UsageError` if there are no
+    trials after warm-up, or a latency is not finite and positive.
     """
-    deadline_us, share, confidence = check_question(deadline_us, percentile, confidence)
-    allowed = 1 - share
     samples = [sample for sample in samples if not sample.warmup.all()]
     timed = [sample.timed_ns for sample in samples]
     if not timed:
         raise UsageError("there are no trials after warm-up")
     if not all(np.isfinite(latency_ns).all() and latency_ns.min() > 0 for latency_ns in timed):
         raise UsageError("latencies must be finite and positive")
-    late_ns = limit_ns(deadline_us)
+    burst_length = question.burst_length
+    if question.burst_ms is not None:
+        spacings = [sample.timed_ns if sample.start_ns is None else np.diff(sample.start_ns) for sample in samples]
+        burst_length = max(1.0, 1e6 * question.burst_ms / float(np.mean(list(map(np.mean, spacings)))))
+    late_ns = limit_ns(question.deadline_us)
     misses = [np.flatnonzero(latency_ns > late_ns) for latency_ns in timed]
     sizes = [len(latency_ns) for latency_ns in timed]
     n, missed = sum(sizes), sum(map(len, misses))
+    rounds, slow_parts = rounds_of(question, samples, timed, misses)
 
-    independent = _decide(missed, n, allowed, confidence)
-    dependence = assess(timed, misses, float(allowed))
-    effective_n = max(1, math.floor(n * dependence.factor + 1e-9))
-    effective_misses = min(effective_n, math.ceil(missed * dependence.factor - 1e-9))
-    stays = independent != Outcome.MET or quantiles.proves_below(effective_misses, effective_n, allowed, confidence)
-    effective = independent if stays else Outcome.NOT_ENOUGH_EVIDENCE
-    reasons = []
+    independent = effective = question.decide(missed, n)
+    dependence = assess(timed, misses, float(1 - question.share))
+    effective_misses, effective_n = dependence.effective(missed, n)
+    if independent == Outcome.MET and question.decide(effective_misses, effective_n) != Outcome.MET:
+        effective = Outcome.NOT_ENOUGH_EVIDENCE
     tau = bursts.autocorrelation_time(misses, sizes)
-    in_bursts = independent == Outcome.MISSED and not quantiles.proves_above(missed / tau, n / tau, allowed, confidence)
-    if in_bursts:
+    reasons: list[str] = []
+    slow_length, slow_length_low = (None, None) if independent != Outcome.MET else bursts.time_of_slow_calls(timed)
+    if independent == Outcome.MISSED and not quantiles.proves_above(missed / tau, n / tau, *question.test):
         counted = f"{short_number(missed / tau)} in {n / tau:.0f} trials"
         reasons.append(f"misses come in bursts: {missed} in {n} trials count as {counted}, too few to prove MISSED")
-    slow = bursts.time_of_slow_calls(timed) if independent == Outcome.MET else None
-    long = f"bursts of misses of {short_number(burst_length)} calls on average"
-    if independent == Outcome.MET and not bursts.proves_below(missed, n, allowed, confidence, burst_length):
-        reasons.append(f"{count(missed, 'miss')} in {n} trials do not exclude {long}")
-    if slow and 1 < burst_length < slow[1]:
-        length = short_number(slow[1])
-        reasons.append(f"slow calls come in bursts of at least {length} calls on average, longer than {long} allow")
-    if not stays:
-        clustered = f"slow calls come in bursts: {dependence.how}"
-        reasons.append(f"{clustered}; {n} trials, effective sample size {effective_n}")
-    rounds, doubts = rounds_of(samples, timed, misses, late_ns, allowed, confidence)
-    reasons += doubts if independent == Outcome.MET else []
+    if independent == Outcome.MET:
+        long = f"bursts of misses of {short_number(burst_length)} calls on average"
+        if not bursts.proves_below(missed, n, *question.test, burst_length):
+            reasons.append(f"{count(missed, 'miss')} in {n} trials do not exclude {long}")
+        if slow_length_low and 1 < burst_length < slow_length_low:
+            length = short_number(slow_length_low)
+            reasons.append(f"slow calls come in bursts of at least {length} calls on average, longer than {long} allow")
+        if effective != Outcome.MET:
+            clustered = f"slow calls come in bursts: {dependence.how}"
+            reasons.append(f"{clustered}; {n} trials, effective sample size {effective_n}")
+        reasons += slow_parts
     verdict = Outcome.NOT_ENOUGH_EVIDENCE if reasons else independent
 
-    needed = quantiles.trials_for_share(missed, n, allowed, confidence)
-    if dependence.at_deadline and needed is not None and effective == Outcome.NOT_ENOUGH_EVIDENCE:
-        effectively = _repeated(timed, misses, needed, allowed, confidence)
-    else:
+    needed = quantiles.trials_for_share(missed, n, *question.test)
+    trials_needed = needed
+    if needed is not None and dependence.at_deadline and effective == Outcome.NOT_ENOUGH_EVIDENCE:
+        trials_needed = _repeated(question, needed, timed, misses)
+    elif needed is not None:
         # If this recording is too short anyway, what may be a drift of the bulk says nothing about a longer one.
         drifting = independent == Outcome.NOT_ENOUGH_EVIDENCE and min(sizes) < LEVEL_TRIALS
         factor = 1.0 if drifting else dependence.factor
-        effectively = _trials_if_dependent(needed, missed, n, factor, allowed, confidence)
-    if burst_length > 1 and effectively is not None:
-        effectively = _settled(
-            effectively,
-            lambda trials: bursts.trials_for(-(-trials * missed // n), allowed, confidence, burst_length),
+
+        def dependent(expected: int) -> int:
+            return math.ceil(quantiles.trials_for(math.ceil(factor * expected - 1e-9), *question.test) / factor)
+
+        trials_needed = _settled(math.ceil(needed / factor), missed, n, dependent)
+    if trials_needed is not None and burst_length > 1:
+        trials_needed = _settled(
+            trials_needed, missed, n, lambda expected: bursts.trials_for(expected, *question.test, burst_length)
         )
-    if verdict == Outcome.NOT_ENOUGH_EVIDENCE and (effectively is None or independent == verdict):
-        reasons.append(_missing(missed, n, allowed, needed, effectively, dependence.how))
-    low = quantiles.rate_bounds(missed / tau, n / tau, confidence)[0]
-    high = quantiles.rate_bounds(missed, n, confidence)[1]
-    met = verdict == Outcome.MET
+    if verdict == Outcome.NOT_ENOUGH_EVIDENCE and (trials_needed is None or independent == verdict):
+        reasons.append(_missing(question, missed, n, needed, trials_needed, dependence.how))
     ordered_us = np.sort(np.concatenate(timed)) / 1e3
-    least_us, most_us = quantiles.interval(ordered_us, share, 2 * confidence - 1, effective_n / n)
+    least_us, most_us = quantiles.interval(ordered_us, question.share, 2 * question.confidence - 1, effective_n / n)
     return Verdict(
         verdict=verdict,
         n=n,
         misses=missed,
-        deadline_us=deadline_us,
-        percentile=float(100 * share),
-        confidence=confidence,
+        deadline_us=question.deadline_us,
+        percentile=float(100 * question.share),
+        confidence=question.confidence,
         max_us=max(part.max_us for part in rounds),
         max_with_warmup_us=max(float(np.nanmax(sample.latency_ns)) for sample in samples) / 1e3,
-        percentile_us=quantiles.percentile(ordered_us, share),
+        percentile_us=quantiles.percentile(ordered_us, question.share),
         percentile_low_us=least_us,
         percentile_high_us=most_us,
-        certifies=100 * (1 - quantiles.rate_bounds(effective_misses, effective_n, confidence)[1]),
-        max_certifies=100 * (1 - quantiles.rate_bounds(0, effective_n, confidence)[1]),
-        miss_rate_low=low,
-        miss_rate_high=high,
-        trials_needed=effectively,
+        certifies=100 * (1 - quantiles.rate_bounds(effective_misses, effective_n, question.confidence)[1]),
+        max_certifies=100 * (1 - quantiles.rate_bounds(0, effective_n, question.confidence)[1]),
+        miss_rate_low=quantiles.rate_bounds(missed / tau, n / tau, question.confidence)[0],
+        miss_rate_high=quantiles.rate_bounds(missed, n, question.confidence)[1],
+        trials_needed=trials_needed,
         trials_needed_if_independent=needed,
         verdict_if_independent=independent,
         verdict_if_effective=effective,
         effective_n=effective_n,
         effective_misses=effective_misses,
         burst_length=burst_length,
-        assumed_burst_length=bursts.longest_assumed(missed, n, allowed, confidence) if met else None,
+        assumed_burst_length=bursts.longest_assumed(missed, n, *question.test) if verdict == Outcome.MET else None,
         tau=tau,
         independent_misses=missed / tau,
-        slow_burst_length=slow[0] if slow else None,
-        slow_burst_length_low=slow[1] if slow else None,
+        slow_burst_length=slow_length,
+        slow_burst_length_low=slow_length_low,
         dependence=dependence,
         firm_statistics=firm_statistics(misses, sizes),
         rounds=rounds,
@@ -436,86 +433,41 @@ def judge(
     )
 
 
-def failed(
-    reason: object,
-    deadline_us: float,
-    percentile: str | float = "99.9",
-    confidence: float = quantiles.DEFAULT_CONFIDENCE,
-) -> Verdict:
+def failed(reason: object, question: Question) -> Verdict:
     """The verdict for a configuration without trials: NOT ENOUGH EVIDENCE, with the reason."""
-    deadline_us, share, confidence = check_question(deadline_us, percentile, confidence)
-    clean = quantiles.trials_for_share(0, 1, 1 - share, confidence)
+    clean = quantiles.trials_for_share(0, 1, *question.test)
     return Verdict(
-        deadline_us=deadline_us,
-        percentile=float(100 * share),
-        confidence=confidence,
+        deadline_us=question.deadline_us,
+        percentile=float(100 * question.share),
+        confidence=question.confidence,
         trials_needed=clean,
         trials_needed_if_independent=clean,
         reasons=(str(reason),),
     )
 
 
-def exit_status(verdicts: Iterable[str]) -> int:
-    """Exit status of the command: 1 if any is MISSED, else 3 if any is NOT ENOUGH EVIDENCE, else 0."""
-    found = set(verdicts)
-    worst_first = (Outcome.MISSED, Outcome.NOT_ENOUGH_EVIDENCE)
-    return EXIT_STATUS[next((outcome for outcome in worst_first if outcome in found), Outcome.MET)]
-
-
 def evidence_percentile(n: int, confidence: float = quantiles.DEFAULT_CONFIDENCE) -> str | None:
     """The highest of 99, 99.9, 99.99, 99.999 that n trials without a miss prove; None below 299 trials at 95 %."""
-    proven = [
-        percentile
-        for percentile in ("99", "99.9", "99.99", "99.999")
-        if quantiles.proves_below(0, n, 1 - quantiles.share_of(percentile), confidence)
-    ]
-    return proven[-1] if proven else None
+    for percentile in ("99.999", "99.99", "99.9", "99"):
+        if quantiles.proves_below(0, n, 1 - quantiles.share_of(percentile), confidence):
+            return percentile
+    return None
 
 
-def check_question(deadline_us: float, percentile: str | float, confidence: float) -> tuple[float, Fraction, float]:
-    """Deadline in us, percentile as a share, and confidence; raises `UsageError` if one is out of range."""
-    try:
-        deadline = float(deadline_us)
-    except (TypeError, ValueError):
-        raise UsageError(f"the deadline must be a positive time in us, not {deadline_us!r}") from None
-    if not (math.isfinite(deadline) and deadline > 0):
-        raise UsageError(f"the deadline must be a positive time in us, not {deadline:g}")
-    return deadline, quantiles.share_of(percentile), quantiles.check_confidence(confidence)
+def _settled(trials: int, misses: int, n: int, least: Callable[[int], int]) -> int | None:
+    """The first number of trials, from `trials` on, that is enough for the misses expected in it; None above 1e9.
 
-
-def _decide(misses: int, n: int, allowed: Fraction, confidence: float) -> Outcome:
-    if quantiles.proves_below(misses, n, allowed, confidence):
-        return Outcome.MET
-    return Outcome.MISSED if quantiles.proves_above(misses, n, allowed, confidence) else Outcome.NOT_ENOUGH_EVIDENCE
-
-
-def _trials_if_dependent(
-    needed: int | None, misses: int, n: int, factor: float, allowed: Fraction, confidence: float
-) -> int | None:
-    """Length of a new recording that proves MET with the effective sample size `factor` times its length."""
-    if needed is None or factor == 1:
-        return needed
-
-    def least(trials: int) -> int:
-        expected = math.ceil(factor * -(-trials * misses // n) - 1e-9)
-        return math.ceil(quantiles.trials_for(expected, allowed, confidence) / factor)
-
-    return _settled(math.ceil(needed / factor), least)
-
-
-def _settled(trials: int, least: Callable[[int], int]) -> int | None:
-    """The first number of trials, from `trials` on, that is enough for the misses expected in it; None above 1e9."""
+    `least`: number of misses -> trials. `misses` in n trials were observed.
+    """
     while trials <= quantiles.LONGEST:
-        enough = least(trials)
+        enough = least(-(-trials * misses // n))
         if enough <= trials:
             return trials
         trials = enough
     return None
 
 
-def _repeated(
-    timed: Sequence[np.ndarray], misses: Sequence[np.ndarray], least: int, allowed: Fraction, confidence: float
-) -> int | None:
+def _repeated(question: Question, least: int, timed: Sequence[np.ndarray], misses: Places) -> int | None:
     """Length at which this recording, repeated with its bursts of misses, proves MET; at least `least`.
 
     From few misses, only a bound of the length of bursts is known, which decreases as they are repeated. The search
@@ -524,23 +476,20 @@ def _repeated(
     n, missed = sum(map(len, timed)), sum(map(len, misses))
     times = -(-least // n)
     while times * n <= quantiles.LONGEST:
-        factor = assess(timed, misses, float(allowed), times).factor
-        events, trials = math.ceil(times * missed * factor - 1e-9), math.floor(times * n * factor + 1e-9)
-        if quantiles.proves_below(events, trials, allowed, confidence):
+        dependence = assess(timed, misses, float(1 - question.share), times)
+        if quantiles.proves_below(*dependence.effective(times * missed, times * n), *question.test):
             return times * n
         times += max(1, times // 10)
     return None
 
 
-def _missing(misses: int, n: int, allowed: Fraction, needed: int | None, effectively: int | None, how: str) -> str:
+def _missing(question: Question, misses: int, n: int, needed: int | None, trials_needed: int | None, how: str) -> str:
     """Why n trials do not prove MET, and how many would; `how` describes the dependence."""
-    if Fraction(misses, n) >= allowed:
+    if Fraction(misses, n) >= 1 - question.share:
         return f"the observed miss rate, {misses} of {n}, is not below the allowed rate"
-    if effectively is None:
+    if trials_needed is None:
         return "more than 1e9 new trials would be needed at the observed miss rate"
-    if misses:
-        reason = f"the observed miss rate, {misses} of {n}, is too close to the allowed rate for {count(n, 'trial')}"
-    else:
-        reason = f"{count(n, 'trial')} without a miss are too few"
-    reason += f": {effectively} are needed"
-    return reason if effectively == needed else f"{reason}, because slow calls come in bursts: {how}"
+    close = f"the observed miss rate, {misses} of {n}, is too close to the allowed rate for {count(n, 'trial')}"
+    few = f"{count(n, 'trial')} without a miss are too few"
+    reason = f"{close if misses else few}: {trials_needed} are needed"
+    return reason if trials_needed == needed else f"{reason}, because slow calls come in bursts: {how}"

@@ -101,6 +101,11 @@ class Dependence(JsonFields):
     at_deadline: bool = False
     how: str = ""
 
+    def effective(self, misses: int, n: int) -> tuple[int, int]:
+        """Effective numbers of misses and of trials."""
+        trials = max(1, math.floor(n * self.factor + 1e-9))
+        return min(trials, math.ceil(misses * self.factor - 1e-9)), trials
+
 
 def assess(timed: Sequence[np.ndarray], misses: Sequence[np.ndarray], allowed: float, times: float = 1.0) -> Dependence:
     """The dependence with the smallest effective sample size of several tests.
@@ -123,15 +128,10 @@ def assess(timed: Sequence[np.ndarray], misses: Sequence[np.ndarray], allowed: f
         found.append(_clustering(misses, sizes, FALSE_ALARM_MISSES, misses=total, at_deadline=True, times=times))
         found += _counts(misses, sizes, FALSE_ALARM_COUNTS)
     wanted = sorted({min(size, n // 3) for size in (*LARGEST, max(LARGEST[0], math.ceil(2 * n * allowed)))})
-    alpha = FALSE_ALARM / max(1, len(wanted))
-    ratios: list[np.ndarray] | None = None
-    for size in wanted:
-        plain = _clustering(_largest(timed, size), sizes, alpha, misses=total)
-        if not plain.how:
-            continue
-        if ratios is None:
-            ratios = [latency_ns / local_level(latency_ns) for latency_ns in timed]
-        found.append(_clustering(_largest(ratios, size), sizes, alpha, misses=total))
+    alpha = FALSE_ALARM / len(wanted)
+    clustered = [size for size in wanted if _clustering(_largest(timed, size), sizes, alpha, misses=total).how]
+    ratios = [latency_ns / local_level(latency_ns) for latency_ns in timed] if clustered else []
+    found += [_clustering(_largest(ratios, size), sizes, alpha, misses=total) for size in clustered]
     return min(found, key=lambda dependence: dependence.factor)
 
 
@@ -155,7 +155,7 @@ def local_level(latency_ns: np.ndarray) -> np.ndarray:
 
 def _largest(values: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
     """Ascending indices, an array per process, of values above the (count + 1)th largest of all."""
-    pooled = values[0] if len(values) == 1 else np.concatenate(values)
+    pooled = np.concatenate(values)
     threshold = np.partition(pooled, len(pooled) - count - 1)[len(pooled) - count - 1]
     return [np.flatnonzero(series > threshold) for series in values]
 
@@ -174,24 +174,19 @@ def _clustering(
     gaps = np.concatenate([np.diff(place) for place in places])
     if not len(gaps):
         return Dependence()
-    tests = []
-    for window in WINDOWS:
-        short = int(np.count_nonzero(gaps <= window))
-        by_chance = _share_by_chance(places, sizes, window)
-        if window == 1 or by_chance <= CROWDED:
-            tests.append((window, short, by_chance))
+    shares = {window: _share_by_chance(places, sizes, window) for window in WINDOWS}
+    tested = [window for window in WINDOWS if window == 1 or shares[window] <= CROWDED]
     alarms = []
-    for window, short, by_chance in tests:
-        if _chance(places, sizes, window, short, by_chance) > alpha / len(tests):
-            continue
-        joined = rate_bounds(times * short, times * m, BURSTS)[1] if at_deadline else short / len(gaps)
-        index = 1 - (joined - by_chance) / (1 - by_chance)
-        floor = (0.1 if at_deadline else 1) / m
-        alarms.append((min(1.0, max(index, floor)), window, short, _dispersion(places, sizes, window)))
+    for window in tested:
+        short, by_chance = int(np.count_nonzero(gaps <= window)), shares[window]
+        if _chance(places, sizes, window, short, by_chance) <= alpha / len(tested):
+            joined = rate_bounds(times * short, times * m, BURSTS)[1] if at_deadline else short / len(gaps)
+            index = max(1 - (joined - by_chance) / (1 - by_chance), (0.1 if at_deadline else 1) / m)
+            alarms.append((min(1.0, index), window, short, _dispersion(places, sizes, window)))
     if not alarms:
         return Dependence()
-    least, window, short, _ = min(alarms)
-    index = min(least, _intervals(gaps))
+    index, window, short, _ = min(alarms)
+    index = min(index, _intervals(gaps))
     dispersion = max(alarm[-1] for alarm in alarms)
     what = "misses" if at_deadline else "largest latencies"
     comes = "comes" if short == 1 else "come"
@@ -202,11 +197,8 @@ def _clustering(
 
 def _share_by_chance(places: Places, sizes: Sequence[int], window: int) -> float:
     """P(gap <= window) for places drawn at random; with m places of n, P(gap > w) = C(n - w, m) / C(n, m)."""
-    over = np.arange(window)
-    shares = [
-        float(1 - np.prod(np.clip(1 - len(p) / np.maximum(n - over, 1), 0, 1)))
-        for p, n in zip(places, sizes, strict=True)
-    ]
+    left = [np.maximum(n - np.arange(window), 1) for n in sizes]
+    shares = [1 - np.prod(np.clip(1 - len(p) / trials, 0, 1)) for p, trials in zip(places, left, strict=True)]
     return float(np.average(shares, weights=[max(len(p) - 1, 0) for p in places]))
 
 
@@ -229,8 +221,7 @@ def _chance(places: Places, sizes: Sequence[int], window: int, short: int, by_ch
         return gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
 
     law = np.ones(1)
-    for place, n in zip(places, sizes, strict=True):
-        m = len(place)
+    for m, n in zip(map(len, places), sizes, strict=True):
         if m < 2:
             continue
         joined = np.arange(max(0, 2 * m - n - 1), m)
@@ -247,9 +238,8 @@ def _dispersion(places: Sequence[np.ndarray], sizes: Sequence[int], window: int)
     """
     pairs = by_chance = 0.0
     for place, n in zip(places, sizes, strict=True):
-        m = len(place)
+        m, lags = len(place), min(window, n - 1)
         pairs += float((np.searchsorted(place, place + window, "right") - np.arange(m) - 1).sum())
-        lags = min(window, n - 1)
         by_chance += m * (m - 1) / (n * max(n - 1, 1)) * (lags * n - lags * (lags + 1) / 2)
     return max(1.0, 1 + 2 * (pairs - by_chance) / sum(map(len, places)))
 
@@ -257,30 +247,23 @@ def _dispersion(places: Sequence[np.ndarray], sizes: Sequence[int], window: int)
 def _intervals(gaps: np.ndarray) -> float:
     """The intervals estimator of the extremal index (Ferro and Segers, J. R. Statist. Soc. B 65, 2003, eq. 5)."""
     gaps = gaps.astype(float)
-    if gaps.max() <= 2:
-        index = 2 * gaps.sum() ** 2 / (len(gaps) * (gaps**2).sum())
-    else:
-        index = 2 * (gaps - 1).sum() ** 2 / (len(gaps) * ((gaps - 1) * (gaps - 2)).sum())
+    one, two = (0, 0) if gaps.max() <= 2 else (1, 2)
+    index = 2 * (gaps - one).sum() ** 2 / (len(gaps) * ((gaps - one) * (gaps - two)).sum())
     return float(min(1.0, max(index, 1 / (len(gaps) + 1))))
 
 
 def _counts(misses: Sequence[np.ndarray], sizes: Sequence[int], alpha: float) -> list[Dependence]:
     """Dispersion of the counts of misses per round, and per block of trials, if it is significant."""
-    total, n = sum(map(len, misses)), sum(sizes)
-    found = []
-    if len(sizes) > 1:
-        counts = np.array([len(late) for late in misses])
-        found.append(_counted(counts, np.array(sizes) / n, alpha, "round"))
-    if total >= COUNTED:
-        starts = np.cumsum([0, *sizes[:-1]])
-        pooled = np.concatenate([start + late for start, late in zip(starts, misses, strict=True)])
-        blocks = total // 5
+    bounds = np.cumsum([0, *sizes])
+    n, pooled = bounds[-1], np.concatenate([start + late for start, late in zip(bounds, misses, strict=False)])
+    cuts = [(bounds, alpha, f"{len(sizes)} rounds")] if len(sizes) > 1 else []
+    if len(pooled) >= COUNTED:
+        blocks = len(pooled) // 5
         most = [blocks >> halved for halved in range(blocks.bit_length()) if blocks >> halved >= 2][:8]
         for number in most:
             edges = np.linspace(0, n, number + 1).round()
-            counts, _ = np.histogram(pooled, edges)
-            found.append(_counted(counts, np.diff(edges) / n, alpha / len(most), f"{number} equal parts"))
-    return found
+            cuts.append((edges, alpha / len(most), f"{number} equal parts of the recording"))
+    return [_counted(np.histogram(pooled, cut)[0], np.diff(cut) / n, each, parts) for cut, each, parts in cuts]
 
 
 def _counted(counts: np.ndarray, shares: np.ndarray, alpha: float, parts: str) -> Dependence:
@@ -296,7 +279,5 @@ def _counted(counts: np.ndarray, shares: np.ndarray, alpha: float, parts: str) -
     dispersion = statistic / (cells - 1)
     if min(alone * cells, together) > alpha / 2 or dispersion <= 1:
         return Dependence()
-    most = int(counts.max())
-    where = f"one of {cells} rounds" if parts == "round" else f"one of {parts} of the recording"
-    how = f"{most} of the {total} misses are in {where}"
+    how = f"{counts.max()} of the {total} misses are in one of {parts}"
     return Dependence(1 / dispersion, 1.0, dispersion, total, True, how)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from lstm_trt.analysis.deadline import check_bursts, check_question, verdict
+from lstm_trt.analysis.deadline import Question, verdict
 from lstm_trt.cli import common
 
 EXAMPLE = (
@@ -29,8 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run `verdict`; returns 0 MET, 1 MISSED, 3 NOT ENOUGH EVIDENCE; of several the worst, MISSED first."""
     question = (arguments.deadline_us, arguments.percentile, arguments.confidence)
-    check_question(*question)  # before the recordings are loaded, which may take long
     bursts = {name: getattr(arguments, name) for name in ("burst_length", "burst_ms")}
-    check_bursts(**bursts)
+    Question(*question, **bursts)  # refused before the recordings are loaded, which may take long
     answers = verdict(common.load_runs(arguments, arguments.path), *question, **bursts)
     return common.print_answers(arguments, answers, "draw_verdicts", answers.runs, answers.answers)

@@ -19,7 +19,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import SubFigure
 from matplotlib.patches import Patch, Rectangle
 
-from lstm_trt.analysis.deadline import evidence_percentile, judge
+from lstm_trt.analysis.deadline import Question, evidence_percentile, judge
 from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, interval_ranks, share_of
 from lstm_trt.config.errors import UsageError
@@ -169,7 +169,7 @@ def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence:
         ordered_us = np.sort(np.concatenate([each.latency_us for each in point.rounds]))
         n = len(ordered_us)
         chosen = percentile if percentile is not None else evidence_percentile(n, confidence) or "99"
-        verdict = judge(point.group.samples, deadline_us, chosen, confidence)
+        verdict = judge(point.group.samples, Question(deadline_us, chosen, confidence))
         rank = _bound_rank(n, chosen, confidence, verdict.effective_n / n)
         bound_us = float(ordered_us[-1 if rank is None else rank - 1])
         hatch = HATCH_EVIDENCE if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE else None

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from lstm_trt.analysis import bursts, quantiles
-from lstm_trt.analysis.deadline import Outcome, judge, verdict
+from lstm_trt.analysis.deadline import Outcome, verdict
 from lstm_trt.config.errors import UsageError
 from lstm_trt.store.samples import Latencies
 from tests.store.test_samples import put
+from tests.support.planted_latencies import judge
 from tests.support.planted_misses import KINDS, geometric
 
 ALLOWED = Fraction(1, 1000)

@@ -9,6 +9,7 @@ import functools
 import itertools
 import json
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -19,21 +20,22 @@ import lstm_trt as lab
 from lstm_trt.analysis import dependence
 from lstm_trt.analysis.deadline import (
     EXIT_STATUS,
+    Question,
     Verdict,
+    Verdicts,
     evidence_percentile,
-    exit_status,
     failed,
     firm_statistics,
-    judge,
 )
 from lstm_trt.analysis.quantiles import interval_ranks, proves_below, rate_bounds, share_of, trials_for_share
 from lstm_trt.analysis.text.verdict import sentence, verdict_line, verdict_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import percent_certified
+from lstm_trt.store.runs import Runs
 from lstm_trt.store.samples import Latencies
 from tests.conftest import ROOT, rest_is_heavy
 from tests.support import planted_latencies
-from tests.support.planted_latencies import check_rate, even
+from tests.support.planted_latencies import check_rate, even, judge
 
 MET, MISSED, NOT_ENOUGH = EXIT_STATUS
 
@@ -462,11 +464,14 @@ def test_a_drift_that_would_carry_the_tail_over_the_deadline_is_a_reason():
 
 
 def test_failures_statuses_and_json(rng):
-    verdict = failed("failed at build: no such layer", 1000)
+    verdict = failed("failed at build: no such layer", Question(1000))
     assert (verdict.verdict, verdict.n, verdict.max_us, verdict.trials_needed) == (NOT_ENOUGH, 0, None, 2995)
     for text in (verdict_text(verdict, "2x128"), verdict_line(verdict, "2x128"), sentence(verdict)):
         assert "failed at build: no such layer" in text
-    assert [exit_status(names) for names in ([MET], [MET, NOT_ENOUGH], [NOT_ENOUGH, MISSED, MET])] == [0, 3, 1]
+    statuses = {(MET,): 0, (MET, NOT_ENOUGH): 3, (NOT_ENOUGH, MISSED, MET): 1}
+    for names, status in statuses.items():
+        answers = tuple(replace(verdict, verdict=name) for name in names)
+        assert Verdicts(Runs(()), answers).exit_status == status
     for answer in (verdict, judge(of(lognormal(rng, 500), lognormal(rng, 500)), 105)):
         again = json.loads(json.dumps(answer.as_dict(), allow_nan=False))
         names = {"verdict", "n", "misses", "deadline_us", "percentile", "confidence", "max_us", "trials_needed"}
@@ -515,7 +520,7 @@ def test_verdict_text():
     ],
 )
 def test_invalid_questions_are_refused_in_one_line(deadline_us, percentile, confidence, name):
-    for ask in (functools.partial(judge, of([1.0])), functools.partial(failed, "why")):
+    for ask in (functools.partial(lab.verdict, "no folder"), Question):
         with pytest.raises(UsageError, match=name) as refusal:
             ask(deadline_us, percentile, confidence)
         assert "\n" not in str(refusal.value)

@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgba
 
 from lstm_trt import plots
 from lstm_trt.analysis.causes import Cause
-from lstm_trt.analysis.deadline import Verdicts, failed, judge
+from lstm_trt.analysis.deadline import Question, Verdicts, failed
 from lstm_trt.analysis.outliers import OutlierAnswers, causes_text, clusters_line, explain
 from lstm_trt.analysis.quantiles import count_outliers
 from lstm_trt.analysis.series import Series
@@ -41,6 +41,7 @@ from tests.support.pictures import (
     table_texts,
     text_of,
 )
+from tests.support.planted_latencies import judge
 
 MEDIAN_NS = 100_000.0
 
@@ -189,7 +190,7 @@ def test_the_control_run_is_drawn_by_its_excess_in_us():
 
 def test_a_configuration_that_failed_has_a_page_with_its_reason():
     recorded = replace(group(), samples=(), failure=NoTrials("memory", "no memory left"))
-    figure = plots.verdict_page(recorded, failed(recorded.failure, 1000.0))
+    figure = plots.verdict_page(recorded, failed(recorded.failure, Question(1000)))
     assert "no memory left" in text_of(figure) and "NOT ENOUGH EVIDENCE" in text_of(figure)
     assert_nothing_is_cut_off(figure)
 
@@ -244,7 +245,9 @@ def sweep(n: int = 1000) -> Runs:
 
 def verdicts_of(runs: Runs, percentile: str) -> list:
     """Verdicts at a deadline of 150 us."""
-    return [judge(group.samples, 150, percentile) if group.n else failed(group.failure, 150.0) for group in runs]
+    return [
+        judge(group.samples, 150, percentile) if group.n else failed(group.failure, Question(150)) for group in runs
+    ]
 
 
 def bounds(runs, deadline_us: float, percentile: str | None = None, **options):

@@ -8,6 +8,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from lstm_trt.analysis import deadline
 from lstm_trt.store.samples import Latencies
 
 MEDIAN_NS = 100_000.0
@@ -120,6 +121,11 @@ def autoregressive(generator: np.random.Generator, n: int, rho: float) -> np.nda
     noise = generator.standard_normal(n)
     noise[1:] *= math.sqrt(1 - rho * rho)
     return lfilter([1], [1, -rho], noise)
+
+
+def judge(samples, *question, **lengths) -> deadline.Verdict:
+    """The verdict on a `Question` with these fields."""
+    return deadline.judge(samples, deadline.Question(*question, **lengths))
 
 
 def even(n: int, sigma: float = 0.01) -> np.ndarray:
