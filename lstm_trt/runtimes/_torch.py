@@ -19,14 +19,12 @@ one prepared last apply to both.
 
 from __future__ import annotations
 
-import os
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -70,35 +68,38 @@ class Bound:
 def availability(device: str, devices: tuple[str, ...] = ("cpu", "cuda")) -> Availability:
     """Whether PyTorch can run on `device`; imports torch for "cuda" only, never raises."""
     version = installed_version(DISTRIBUTION)
+    refused = partial(Availability, False, version)
     if version is None:
-        return Availability(False, reason="PyTorch is not installed", remedy="pip install torch")
+        return refused(reason="PyTorch is not installed", remedy="pip install torch")
     if device not in devices:
-        return Availability(False, version, reason=f"it runs on {' and '.join(devices)} only, not on {device}")
+        return refused(reason=f"it runs on {' and '.join(devices)} only, not on {device}")
     if device == "cpu":
         return Availability(True, version, cpu_name())
     try:
         import torch
 
         if torch.version.cuda is None:
-            return Availability(False, version, reason=f"PyTorch {version} is built without CUDA", remedy=CUDA_WHEEL)
+            return refused(reason=f"PyTorch {version} is built without CUDA", remedy=CUDA_WHEEL)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an old driver is reported as the reason below
             torch.cuda.init()
             return Availability(True, version, torch.cuda.get_device_name(0))
     except Exception as error:  # no driver, an old driver, no GPU or a broken installation
-        return Availability(
-            False, version, reason=first_line(error), remedy="`nvidia-smi` must show a GPU and a driver for CUDA 13"
-        )
+        return refused(reason=first_line(error), remedy="`nvidia-smi` must show a GPU and a driver for CUDA 13")
 
 
 @dataclass(frozen=True)
 class TorchRuntime:
-    """A runtime of this family; `bind(module, inputs, *state)` binds the network to its arguments."""
+    """A runtime of this family; `bind(module, inputs, *state)` binds the network to its arguments.
+
+    `available(device, devices)` is asked whether it is ready.
+    """
 
     NAME: str
     DEVICES: tuple[str, ...]
     PRECISIONS: Mapping[str, tuple[str, ...]]
     bind: Callable[..., Bound]
+    available: Callable[..., Availability] = availability
 
     DISTRIBUTION: ClassVar[str] = DISTRIBUTION
     MODES: ClassVar[tuple[str, ...]] = ("forward", "stream")
@@ -111,7 +112,7 @@ class TorchRuntime:
 
     def availability(self, device: str) -> Availability:
         """Ready if PyTorch is installed and, for "cuda", finds a GPU."""
-        return availability(device, self.DEVICES)
+        return self.available(device, self.DEVICES)
 
     def prepare(self, request: Request) -> PreparedStep:
         """The prepared step, after a first call.
@@ -244,10 +245,10 @@ def set_precision(options: Options) -> None:
     if options.device != "cuda":
         return
     allow = options.precision == "tf32"
-    if allow and torch.cuda.get_device_capability()[0] < 8:
-        raise BuildFailed(f"tf32 needs compute capability 8.0 or higher: {torch.cuda.get_device_name()} is older")
-    if allow and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
-        raise BuildFailed("tf32 is disabled by the environment variable NVIDIA_TF32_OVERRIDE=0: unset it")
+    if allow:
+        from lstm_trt.runtimes.cuda import _cuda
+
+        _cuda.check_tf32()
     switch_tf32(allow)
     wanted = "tf32" if allow else "ieee"
     wrong = {name: value for name, value in precision_switches("cuda").items() if value != wanted}
@@ -274,14 +275,10 @@ def precision_switches(device: str) -> dict[str, str]:
 
     backends: Any = torch.backends  # its stub lacks what newer versions have
     if device == "cuda":
-        return {
-            "cublas_matmul": backends.cuda.matmul.fp32_precision,
-            "cudnn_rnn": backends.cudnn.rnn.fp32_precision,
-        }
-    return {
-        "mkldnn_matmul": backends.mkldnn.matmul.fp32_precision,
-        "mkldnn_rnn": backends.mkldnn.rnn.fp32_precision,
-    }
+        cublas, cudnn = backends.cuda.matmul.fp32_precision, backends.cudnn.rnn.fp32_precision
+        return {"cublas_matmul": cublas, "cudnn_rnn": cudnn}
+    matmul, rnn = backends.mkldnn.matmul.fp32_precision, backends.mkldnn.rnn.fp32_precision
+    return {"mkldnn_matmul": matmul, "mkldnn_rnn": rnn}
 
 
 def operators(forward: Callable, *arguments: Any) -> dict[str, int]:
@@ -418,6 +415,8 @@ class CudaStep(_TorchStep):
     def __init__(self, request: Request, module: torch.nn.Module, bind: Callable[..., Bound]) -> None:
         import torch
 
+        from lstm_trt.runtimes.cuda import _cuda
+
         self._stream = own_stream()
         super().__init__(request, torch.empty(request.workload.input_shapes[INPUT], pin_memory=True))
         self._module: Any = module
@@ -425,14 +424,12 @@ class CudaStep(_TorchStep):
         torch.cuda.synchronize()  # the weights were converted on the default stream
         self._host_outputs = torch.empty(self._output_shape, pin_memory=True)
         self._bind(bind, module, self._device_inputs)
-        if self._options.device_clocks == "off":
-            self.step = self._plain_step()
-        else:
-            from lstm_trt.runtimes.cuda._cuda import EventClocks
-
+        if self._options.device_clocks != "off":
             every = self._options.device_clocks == "all"
-            self._clocks = EventClocks(lambda: torch.cuda.Event(enable_timing=True), self._stream, every)
-            self.step = self._clocked_step(every)
+            self._clocks = _cuda.EventClocks(lambda: torch.cuda.Event(enable_timing=True), self._stream, every)
+        copy_in = partial(self._device_inputs.copy_, self._host_inputs, True)  # True: non_blocking
+        copy_out = self._host_outputs.copy_
+        self.step = _cuda.timed_step(copy_in, self._bound.run, copy_out, self._stream, self._clocks)
         torch.cuda.synchronize()
 
     def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
@@ -464,37 +461,3 @@ class CudaStep(_TorchStep):
         super().close()
         self._module = self._clocks = self._device_inputs = None
         torch.cuda.empty_cache()
-
-    def _plain_step(self) -> Callable[[], None]:
-        copy_in, copy_out = self._device_inputs.copy_, self._host_outputs.copy_
-        host_inputs, run, wait = self._host_inputs, self._bound.run, self._stream.synchronize
-
-        def step() -> None:
-            copy_in(host_inputs, True)  # True: non_blocking
-            copy_out(run(), True)
-            wait()
-
-        return step
-
-    def _clocked_step(self, every: bool) -> Callable[[], None]:
-        copy_in, copy_out = self._device_inputs.copy_, self._host_outputs.copy_
-        host_inputs, run, stream = self._host_inputs, self._bound.run, self._stream
-        wait, take, enqueued = stream.synchronize, self._clocks.take, self._clocks.enqueue_ns.append
-        clock = time.perf_counter_ns
-
-        def step() -> None:
-            began = clock()
-            before_in, before_run, after_run, after_out = take()
-            if every:
-                before_in.record(stream)
-            copy_in(host_inputs, True)
-            before_run.record(stream)
-            outputs = run()
-            after_run.record(stream)
-            copy_out(outputs, True)
-            if every:
-                after_out.record(stream)
-            enqueued(clock() - began)
-            wait()
-
-        return step

@@ -37,22 +37,19 @@ PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": _torch.PRECISIONS["cuda"]}
 UNROLLED_LIMITS = {"sequence": 64, "layers": 2}
 
 
-def availability(device: str) -> Availability:
+def availability(device: str, devices: tuple[str, ...] = ("cpu", "cuda")) -> Availability:
     """Ready if PyTorch is ready and there is a C++ compiler, and for "cuda" also Triton."""
-    state = _torch.availability(device)
-    if not state.ready:
-        return state
-    compiler = os.environ.get("CXX", "g++").split()
-    if not compiler or shutil.which(compiler[0]) is None:
-        found = compiler[0] if compiler else "$CXX"
-        return Availability(
-            False, state.version, reason=f"no C++ compiler ({found})", remedy="apt install g++, or set CXX"
-        )
-    if device == "cuda":
-        lacks = _missing_for_triton()
-        if lacks:
-            return Availability(False, state.version, reason=lacks[0], remedy=lacks[1])
-    return state
+    state = _torch.availability(device, devices)
+    lacks = (_missing_compiler() or (_missing_for_triton() if device == "cuda" else None)) if state.ready else None
+    return Availability(False, state.version, reason=lacks[0], remedy=lacks[1]) if lacks else state
+
+
+def _missing_compiler() -> tuple[str, str] | None:
+    """The C++ compiler that is missing, and the remedy."""
+    compiler = os.environ.get("CXX", "g++").split() or ["$CXX"]
+    if shutil.which(compiler[0]) is None:
+        return f"no C++ compiler ({compiler[0]})", "apt install g++, or set CXX"
+    return None
 
 
 def _missing_for_triton() -> tuple[str, str] | None:
@@ -143,11 +140,4 @@ def _check_limits(sequence: int, layers: int, device: str) -> None:
         )
 
 
-class TorchCompile(_torch.TorchRuntime):
-    """As the other PyTorch runtimes, but needs a compiler."""
-
-    def availability(self, device: str) -> Availability:
-        return availability(device)
-
-
-RUNTIME = TorchCompile("torch-compile", ("cpu", "cuda"), PRECISIONS, _bind)
+RUNTIME = _torch.TorchRuntime("torch-compile", ("cpu", "cuda"), PRECISIONS, _bind, availability)

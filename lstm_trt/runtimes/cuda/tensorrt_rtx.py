@@ -18,7 +18,8 @@ from typing import Any
 
 from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import LabError
-from lstm_trt.runtimes.cuda import _cuda, _tensorrt
+from lstm_trt.machine import gpu
+from lstm_trt.runtimes.cuda import _tensorrt
 from lstm_trt.store import cache
 
 #: The kind of these cache entries.
@@ -29,7 +30,7 @@ def _open(trt: ModuleType, engine: Any, plan_sha256: str) -> _tensorrt.Opened:
     config = engine.create_runtime_config()
     config.dynamic_shapes_kernel_specialization_strategy = trt.DynamicShapesKernelSpecializationStrategy.EAGER
     config.cuda_graph_strategy = trt.CudaGraphStrategy.DISABLED
-    identity = {"engine": plan_sha256, "version": trt.__version__, "gpu": _cuda.gpu_name()}
+    identity = {"engine": plan_sha256, "version": trt.__version__, "gpu": gpu.cuda_device().name}
     kernels = KernelCache(config, cache.sha256(canonical_json(identity).encode()))
     context = engine.create_execution_context(config)
 
@@ -37,11 +38,7 @@ def _open(trt: ModuleType, engine: Any, plan_sha256: str) -> _tensorrt.Opened:
         return "" if context.is_stream_capturable(handle) else "TensorRT for RTX reports that it cannot be captured"
 
     def facts() -> dict:
-        return {
-            "kernel_specialization": "eager",
-            "engine_cuda_graphs": "disabled",
-            "kernel_cache": kernels.state,
-        }
+        return {"kernel_specialization": "eager", "engine_cuda_graphs": "disabled", "kernel_cache": kernels.state}
 
     return _tensorrt.Opened(context, why_not_captured, kernels.keep, facts)
 
@@ -66,8 +63,7 @@ class KernelCache:
         """Write the compiled kernels, unless they were loaded; if writing fails, the next start compiles again."""
         if self.state == "loaded":
             return
-        content = self._kernels.serialize()
-        if content is None:
+        if (content := self._kernels.serialize()) is None:
             return
         try:
             cache.keep(KERNELS, self._key, ".bin", bytes(content))
