@@ -69,7 +69,7 @@ def check(
         @functools.wraps(find)
         def run(root: Path) -> Check:
             try:
-                value, *texts = find(root) or [None]
+                value, *texts = find(root) or (None,)
             except Exception as error:  # a file in an unexpected format
                 value, texts = "not readable", ["unknown", str(error)[:80]]
             return Check(name, value, *texts) if value else Check(name, "not visible", "unknown", unseen)

@@ -77,8 +77,9 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str,
     for name in (*COUNTERS, *OTHERS):
         if name in changed:
             first, last = before.get(name), after[name]
-            lacks = first is None or last is None or (last < first and name in COUNTERS)
-            changed[name] = None if lacks else last - first
+            changed[name] = None
+            if first is not None and last is not None and (name in OTHERS or last >= first):
+                changed[name] = last - first
     return changed
 
 

@@ -64,7 +64,7 @@ def installed_version(distribution: str) -> str | None:
 
 def versions(distributions: Iterable[str] = ()) -> dict[str, str | None]:
     """Python, kernel, C library and the given packages, none of them imported; None if not installed, or not glibc."""
-    system = {"python": platform.python_version(), "kernel": os.uname().release}
+    system: dict[str, str | None] = {"python": platform.python_version(), "kernel": os.uname().release}
     system["libc"] = " ".join(platform.libc_ver()).strip() or None
     found = system | {name: installed_version(name) for name in distributions}
     return found | ({"lstm_trt": found["lstm_trt"] or __version__} if "lstm_trt" in found else {})

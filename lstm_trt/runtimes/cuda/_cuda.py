@@ -241,17 +241,12 @@ def _bindings() -> ModuleType:
     return driver
 
 
-def checked(
-    name: str,
-    result: tuple,
-    failure: type[Exception] = CaptureRefused,
-    out_of_memory: type[Exception] = MemoryExhausted,
-) -> Any:
-    """The value of a call of cuda-bindings, a tuple unless it is one; raises `out_of_memory` or `failure`."""
+def checked(name: str, result: tuple, failure: type = CaptureRefused, exhausted: type = MemoryExhausted) -> Any:
+    """The value of a call of cuda-bindings, a tuple unless it is one; raises `exhausted` or `failure`, exceptions."""
     status, *values = result
     if status:
         _, text = _bindings().cuGetErrorString(status)
-        kind = out_of_memory if int(status) == _OUT_OF_MEMORY else failure
+        kind = exhausted if int(status) == _OUT_OF_MEMORY else failure
         raise kind(f"{name} failed: {text.decode() if text else int(status)}")
     return values[0] if len(values) == 1 else tuple(values)
 

@@ -24,7 +24,7 @@ class MemoryError(Error):
     """The device or host has not enough memory."""
 
 
-_checked = partial(checked, failure=Error, out_of_memory=MemoryError)
+_checked = partial(checked, failure=Error, exhausted=MemoryError)
 
 
 def init() -> None:
