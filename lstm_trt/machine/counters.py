@@ -32,7 +32,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -96,28 +96,19 @@ def others(blocks: Sequence[Mapping], wall_ns: int, cores: int) -> dict[str, int
     return {"pinned_cores_ns": pinned, "all_cores_ns": everywhere, "alone": not disturbed}
 
 
-class _File:
-    """A file that stays open; `read` returns its current content."""
+#: Handle of a file that cannot be read, or is too slow to read.
+CLOSED = -1
 
-    def __init__(self, path: Path) -> None:
-        self.handle = -1  # which cannot be read
-        with suppress(OSError):
-            self.handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def read(self) -> bytes:
-        """The whole file; empty if it cannot be read, or was removed with its cgroup."""
-        try:
-            content = os.pread(self.handle, 1 << 16, 0)
-            while content and (more := os.pread(self.handle, 1 << 16, len(content))):
-                content += more
-            return content
-        except OSError:
-            return b""
-
-    def close(self) -> None:
-        if self.handle >= 0:
-            os.close(self.handle)
-            self.handle = -1
+def _content(handle: int) -> bytes:
+    """The whole file; empty if it cannot be read, or was removed with its cgroup."""
+    try:
+        content = os.pread(handle, 1 << 16, 0)
+        while content and (more := os.pread(handle, 1 << 16, len(content))):
+            content += more
+        return content
+    except OSError:
+        return b""
 
 
 def _columns_sum(table: bytes, cores: Sequence[int]) -> int | None:
@@ -160,34 +151,35 @@ class Watcher:
 
     def __enter__(self) -> Watcher:
         self._tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
-        tables = [self._open(self.root / "proc" / name) for name in ("interrupts", "softirqs", "cpuinfo")]
-        self._interrupts, self._softirqs, self._cpuinfo = tables
+        tables = {name: self._open(self.root / "proc" / name) for name in ("interrupts", "softirqs", "cpuinfo")}
+        large = [name for name, table in tables.items() if len(_content(table)) > LARGEST_TABLE_BYTES]
+        # Without the aperfmperf flag "cpu MHz" is the constant nominal clock, which is not read.
+        nominal = [] if "aperfmperf" in linux.cpuinfo_flags(self.root) else ["cpuinfo"]
+        self._tables = tables | dict.fromkeys([*large, *nominal], CLOSED)
         self._stat, cpu = self._open(self.root / "proc/stat"), self.root / "sys/devices/system/cpu"
         self._clocks = {core: self._open(cpu / f"cpu{core}/cpufreq/scaling_cur_freq") for core in self.cores}
         self._throttling = [self._open(folder / "cpu.stat") for folder in linux.cgroup_folders(self.root)]
-        for table in tables:
-            if len(table.read()) > LARGEST_TABLE_BYTES:
-                table.close()
-        # Without the aperfmperf flag "cpu MHz" is the constant nominal clock, which is not read.
-        if "aperfmperf" not in linux.cpuinfo_flags(self.root):
-            self._cpuinfo.close()
         self._gpu: Any = self._nvml and self._held.enter_context(self._nvml).device()
         return self
 
     def __exit__(self, *_: Any) -> None:
         self._held.close()
 
-    def _open(self, path: Path) -> _File:
-        file = _File(path)
-        self._held.callback(file.close)
-        return file
+    def _open(self, path: Path) -> int:
+        """A handle of the file until `__exit__`, or `CLOSED`."""
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return CLOSED
+        self._held.callback(os.close, handle)
+        return handle
 
     def read(self) -> dict[str, int | float | None]:
         """All current readings, by `names`."""
         values: dict[str, int | float | None] = dict.fromkeys(self.names)
         self._read_stat(values)
-        values["interrupts"] = _columns_sum(self._interrupts.read(), self.cores)
-        values["softirqs"] = _columns_sum(self._softirqs.read(), self.cores)
+        for name in ("interrupts", "softirqs"):
+            values[name] = _columns_sum(_content(self._tables[name]), self.cores)
         self._read_throttling(values)
         self._read_clocks(values)
         if self._nvml is not None:
@@ -201,7 +193,7 @@ class Watcher:
     def _read_stat(self, values: dict) -> None:
         """Rows "cpu1 user nice system idle iowait irq softirq steal ...", "intr total ...", "ctxt total"."""
         idle, steal = {}, {}  # ticks by core
-        content, now_ns, own_ns = self._stat.read(), time.monotonic_ns(), time.process_time_ns()
+        content, now_ns, own_ns = _content(self._stat), time.monotonic_ns(), time.process_time_ns()
         for line in content.splitlines():
             name, _, row = line.partition(b" ")
             fields = row.split(None, 8)
@@ -220,17 +212,17 @@ class Watcher:
     def _read_throttling(self, values: dict) -> None:
         """Sum over this cgroup and its parents: each counts the effect of its own quota."""
         for file in self._throttling:
-            stopped = linux.throttling(file.read().decode())
+            stopped = linux.throttling(_content(file).decode())
             for name, value in zip(("throttled_ns", "throttled_periods"), stopped, strict=True):
                 if value is not None:
                     values[name] = (values[name] or 0) + value
 
     def _read_clocks(self, values: dict) -> None:
-        texts = {core: file.read().strip() for core, file in self._clocks.items()}
+        texts = {core: _content(file).strip() for core, file in self._clocks.items()}
         clocks = {core: int(text) for core, text in texts.items() if text.isdigit()}
         if not clocks:
             core = -1
-            for line in self._cpuinfo.read().splitlines():
+            for line in _content(self._tables["cpuinfo"]).splitlines():
                 key, _, value = line.partition(b":")
                 if key.startswith(b"processor"):
                     core = int(value)

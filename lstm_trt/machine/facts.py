@@ -76,11 +76,9 @@ def commit() -> str | None:
 
     `LSTM_TRT_COMMIT` names it where there is no .git, as in a copy of the tracked files.
     """
-    root = Path(__file__).parents[2]
-    if named := os.environ.get("LSTM_TRT_COMMIT"):
+    root, named = Path(__file__).parents[2], os.environ.get("LSTM_TRT_COMMIT") or None
+    if named or not (root / ".git").exists():
         return named
-    if not (root / ".git").exists():
-        return None
     with suppress(OSError):  # git is not installed
         command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
         return run_command(command).stdout.strip() or None
@@ -153,7 +151,7 @@ def describe(device: str = "cpu", root: Path = ROOT) -> dict[str, Any]:
         from lstm_trt.machine import gpu
 
         with gpu.Nvml() as session:
-            description |= {"gpus": [session.describe(handle) for handle in session.devices], **session.versions()}
+            description |= {"gpus": [session.describe(handle) for handle in session.devices()], **session.versions()}
         description["cuda_settings"] = gpu.settings()
     return description
 

@@ -207,27 +207,27 @@ def lock_advice(clock_mhz: int) -> str:
 
 
 class Nvml:
-    """An NVML session: `devices` holds the handles, empty without a GPU; used with `with`."""
+    """An NVML session, used with `with`; without NVML each answer is None."""
 
-    def __init__(self) -> None:
-        self.library, self.devices = None, []
+    library: Any = None
 
     def __enter__(self) -> Nvml:
-        try:
+        with suppress(Exception):  # not installed, no driver, or a driver that does not respond
             import pynvml
 
             pynvml.nvmlInit()
-        except Exception:  # not installed, no driver, or a driver that does not respond
-            return self
-        self.library = pynvml
-        indices = range(self.ask("nvmlDeviceGetCount") or 0)
-        handles = (self.ask("nvmlDeviceGetHandleByIndex", index) for index in indices)
-        self.devices = [handle for handle in handles if handle is not None]
+            self.library = pynvml
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.ask("nvmlShutdown")
-        self.library, self.devices = None, []
+        self.library = None
+
+    def devices(self) -> list[Any]:
+        """The handles of all GPUs; empty without one."""
+        indices = range(self.ask("nvmlDeviceGetCount") or 0)
+        handles = (self.ask("nvmlDeviceGetHandleByIndex", index) for index in indices)
+        return [handle for handle in handles if handle is not None]
 
     def device(self, place: int = 0) -> Any | None:
         """The GPU that is device `place` for CUDA, which can number them in another order and hide some."""

@@ -156,21 +156,18 @@ def cgroup_folders(root: Path = ROOT, controller: str = "cpu") -> list[Path]:
     mount point; the nearest existing parent, possibly the mount point itself, is then the container's cgroup.
     """
     paths: dict[str, str] = {}
-    for number, controllers, path in re.findall("(?m)^(.*?):(.*?):(.*)", read_text("/proc/self/cgroup", root) or ""):
-        if number == "0" and not controllers:
-            paths["cgroup2"] = path
-        elif controller in controllers.split(","):
-            paths["cgroup"] = path
+    for controllers, path in re.findall(r"(?m)^\d+:(.*?):(.*)", read_text("/proc/self/cgroup", root) or ""):
+        if not controllers or controller in controllers.split(","):
+            paths["cgroup" if controllers else "cgroup2"] = path
     folders: list[Path] = []
     for kind, inside, mount in _cgroup_mounts(controller, root):
         path = paths.get(kind, "/")
-        if inside != "/" and (path + "/").startswith(inside + "/"):
+        if (path + "/").startswith(inside + "/"):
             path = path[len(inside) :]
         parts = [part for part in path.split("/") if part not in ("", "..")]
-        for depth in range(len(parts), -1, -1):
-            folder = root / mount.lstrip("/") / "/".join(parts[:depth])
-            if folder.is_dir() and folder not in folders:
-                folders.append(folder)
+        own = (root / mount.lstrip("/")).joinpath(*parts)
+        found = (own, *own.parents)[: len(parts) + 1]
+        folders += [folder for folder in found if folder.is_dir() and folder not in folders]
     return folders
 
 

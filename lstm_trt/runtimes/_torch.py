@@ -66,7 +66,7 @@ class Bound:
 
 
 def availability(device: str, devices: tuple[str, ...] = ("cpu", "cuda")) -> Availability:
-    """Whether PyTorch can run on `device`; imports torch for "cuda" only, never raises."""
+    """Whether PyTorch is installed and runs on `device`, one of `devices`; imports torch for "cuda", never raises."""
     version = installed_version(DISTRIBUTION)
     refused = partial(Availability, False, version)
     if version is None:
@@ -92,27 +92,19 @@ def availability(device: str, devices: tuple[str, ...] = ("cpu", "cuda")) -> Ava
 class TorchRuntime:
     """A runtime of this family; `bind(module, inputs, *state)` binds the network to its arguments.
 
-    `available(device, devices)` is asked whether it is ready.
+    `GRAPHS`: a graph may be asked for; it always has one.
     """
 
     NAME: str
     DEVICES: tuple[str, ...]
     PRECISIONS: Mapping[str, tuple[str, ...]]
     bind: Callable[..., Bound]
-    available: Callable[..., Availability] = availability
+    availability: Callable[[str], Availability] = availability
+    GRAPHS: bool = False
 
     DISTRIBUTION: ClassVar[str] = DISTRIBUTION
     MODES: ClassVar[tuple[str, ...]] = ("forward", "stream")
     DEVICE_CLOCKS: ClassVar[bool] = True
-
-    @property
-    def GRAPHS(self) -> bool:
-        """Whether a graph may be asked for; this one always has it."""
-        return self.NAME == "pytorch-cudagraph"
-
-    def availability(self, device: str) -> Availability:
-        """Ready if PyTorch is installed and, for "cuda", finds a GPU."""
-        return self.available(device, self.DEVICES)
 
     def prepare(self, request: Request) -> PreparedStep:
         """The prepared step, after a first call.
@@ -158,7 +150,11 @@ def load_module(request: Request) -> torch.nn.Module:
     half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(request.options.precision)
     module = module.to(request.options.device, half or torch.float32)
     if request.options.device == "cuda":
-        _flatten(module.lstm)
+        # One chunk of memory with all weights for cuDNN; `weights_in_one_chunk` shows whether it worked. PyTorch makes
+        # one when moving a module to the device, except for bfloat16, where it would copy all weights at every call.
+        torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(torch.bfloat16)
+        with suppress(RuntimeError):
+            module.lstm.flatten_parameters()
     if half is None:
         return module
 
@@ -176,19 +172,6 @@ def load_module(request: Request) -> torch.nn.Module:
             return outputs.float(), hn, cn
 
     return (ConvertingStream if request.mode == "stream" else Converting)().eval()
-
-
-def _flatten(lstm: torch.nn.LSTM) -> None:
-    """Put all weights into one chunk of memory for cuDNN; `weights_in_one_chunk` shows whether it worked.
-
-    PyTorch does this when moving a module to the device, except for bfloat16, where it
-    would then copy all weights at every call.
-    """
-    import torch
-
-    torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(torch.bfloat16)
-    with suppress(RuntimeError):
-        lstm.flatten_parameters()
 
 
 def guarded(
@@ -351,11 +334,13 @@ def own_stream() -> torch.cuda.Stream:
 class _TorchStep(BufferedStep):
     """Common to both devices: buffers, inputs, carried state and closing."""
 
-    def __init__(self, request: Request, host_inputs: torch.Tensor) -> None:
-        super().__init__({INPUT: host_inputs.numpy()})
+    def __init__(self, request: Request, pinned: bool) -> None:
+        import torch
+
+        self._host_inputs = torch.empty(request.workload.input_shapes[INPUT], pin_memory=pinned)
+        super().__init__({INPUT: self._host_inputs.numpy()})
         self._options, self._states = request.options, request.states
         self._output_shape = request.workload.output_shapes[OUTPUT]
-        self._host_inputs = host_inputs
         self._bound: Any = None  # `Bound`, until it is closed
         self.load_inputs(request.inputs)
 
@@ -390,9 +375,7 @@ class CpuStep(_TorchStep):
     """A forward pass on the calling thread; its outputs are in host memory."""
 
     def __init__(self, request: Request, module: torch.nn.Module, bind: Callable[..., Bound]) -> None:
-        import torch
-
-        super().__init__(request, torch.empty(request.workload.input_shapes[INPUT]))
+        super().__init__(request, pinned=False)
         self._latest = latest = [self._bind(bind, module, self._host_inputs)]
         run = self._bound.run
 
@@ -418,7 +401,7 @@ class CudaStep(_TorchStep):
         from lstm_trt.runtimes.cuda import _cuda
 
         self._stream = own_stream()
-        super().__init__(request, torch.empty(request.workload.input_shapes[INPUT], pin_memory=True))
+        super().__init__(request, pinned=True)
         self._module: Any = module
         self._device_inputs: Any = self._host_inputs.to("cuda")
         torch.cuda.synchronize()  # the weights were converted on the default stream

@@ -60,12 +60,9 @@ def availability(device: str = "cpu") -> Availability:
     import onnxruntime
 
     if PROVIDERS[device] not in onnxruntime.get_available_providers():
-        return Availability(
-            False,
-            version,
-            reason=f"the installed onnxruntime has no {PROVIDERS[device]}",
-            remedy="pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]' (needs an NVIDIA GPU)",
-        )
+        reason = f"the installed onnxruntime has no {PROVIDERS[device]}"
+        remedy = "pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]' (needs an NVIDIA GPU)"
+        return Availability(False, version, reason=reason, remedy=remedy)
     return on_gpu(version)
 
 

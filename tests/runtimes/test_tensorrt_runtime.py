@@ -207,7 +207,7 @@ def a_whole_session(driver):
     try:
         array, address = session.pinned((3, 2), np.float32), session.device(24)
         copy_in, copy_out = session.copies(address, array)
-        clocks = _cuda.EventClocks(session.new_event, session.stream, True, session.elapsed_ms)
+        clocks = _cuda.EventClocks(session.new_event, session.stream, True, "time_till")
         session.hold(clocks.release)
 
         def enqueue():
@@ -458,7 +458,7 @@ def test_half_buffers_are_filled_outside_the_trial(planted, driver):
 
 def test_event_clocks_ask_the_pool_for_their_times(driver):
     session = _cuda.Session()
-    clocks = _cuda.EventClocks(session.new_event, session.stream, False, session.elapsed_ms)
+    clocks = _cuda.EventClocks(session.new_event, session.stream, False, "time_till")
     for _ in range(9):
         _, before, after, _ = clocks.take()
         before.record(session.stream)
@@ -702,8 +702,8 @@ def test_gpu_buffers_streams_and_events(session):
         session.stream.synchronize()
         host_ms = (time.perf_counter_ns() - began) / 1e6
         np.testing.assert_array_equal(sent, back)
-        parts = session.elapsed_ms(first, middle) + session.elapsed_ms(middle, last)
-        assert 0 < parts <= host_ms + 0.002 and parts == pytest.approx(session.elapsed_ms(first, last), abs=0.01)
+        parts = first.time_till(middle) + middle.time_till(last)
+        assert 0 < parts <= host_ms + 0.002 and parts == pytest.approx(first.time_till(last), abs=0.01)
     with pytest.raises(MemoryExhausted, match="out of memory"):
         session.device(session.memory_bytes()[1] * 2)
 

@@ -156,11 +156,6 @@ class Session:
         """An event with timing; waiting for it spins, since it is created without BLOCKING_SYNC."""
         return self._acquire("an event", self._driver.Event)
 
-    @staticmethod
-    def elapsed_ms(first: Any, later: Any) -> float:
-        """Milliseconds on the device between two completed events."""
-        return first.time_till(later)
-
     def memory_bytes(self) -> tuple[int, int]:
         """(free, total) memory of the device, for all processes together."""
         return self._driver.mem_get_info()
@@ -290,19 +285,13 @@ POOL_TRIALS = 2048
 class EventClocks:
     """Events of the trials since the last reading, from a pool.
 
-    `every`: also record events around the copies. `new_event()` creates an event with
-    `record(stream)`; `elapsed_ms(first, later)` gives the milliseconds between two events.
+    `every`: also record events around the copies. `new_event()` creates an event with `record(stream)`, whose method
+    `elapsed` gives the milliseconds until a later event: "elapsed_time" in PyTorch, "time_till" in PyCUDA.
     `enqueue_ns`: for each trial, the host time until all its work is enqueued.
     """
 
-    def __init__(
-        self,
-        new_event: Callable[[], Any],
-        stream: Any,
-        every: bool,
-        elapsed_ms: Callable[[Any, Any], float] = lambda first, later: first.elapsed_time(later),
-    ) -> None:
-        self._new_event, self._stream, self.every, self._elapsed_ms = new_event, stream, every, elapsed_ms
+    def __init__(self, new_event: Callable[[], Any], stream: Any, every: bool, elapsed: str = "elapsed_time") -> None:
+        self._new_event, self._stream, self.every, self._elapsed = new_event, stream, every, elapsed
         self._sets: list[tuple] = []
         self._used = 0
         self.enqueue_ns: list[int] = []
@@ -328,12 +317,11 @@ class EventClocks:
 
     def read(self) -> dict[str, np.ndarray]:
         """int64 nanoseconds per trial; then restarts. The trials must be complete (a step waits for its end)."""
-        sets, elapsed_ms = self._sets[: self._used], self._elapsed_ms
+        places = {"compute_ns": (1, 2)} | ({"h2d_ns": (0, 1), "d2h_ns": (2, 3)} if self.every else {})
         columns: dict[str, list] = {"enqueue_ns": list(self.enqueue_ns)}
-        columns["compute_ns"] = [elapsed_ms(before, after) * 1e6 for _, before, after, _ in sets]
-        if self.every:
-            columns["h2d_ns"] = [elapsed_ms(first, before) * 1e6 for first, before, _, _ in sets]
-            columns["d2h_ns"] = [elapsed_ms(after, last) * 1e6 for _, _, after, last in sets]
+        for name, (first, later) in places.items():
+            trials = self._sets[: self._used]
+            columns[name] = [getattr(events[first], self._elapsed)(events[later]) * 1e6 for events in trials]
         self.restart()
         return {name: np.rint(values).astype(np.int64) for name, values in columns.items()}
 

@@ -23,7 +23,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, ClassVar, NoReturn
@@ -59,13 +59,15 @@ class Opened:
     """An engine's execution context; None if TensorRT could not create it.
 
     `why_not_captured(stream_handle)` returns a reason, or "" if a capture can be attempted;
-    `after_first_run()` is called once the engine has run; `facts()` are added to the provenance.
+    `after_first_run()` is called once the engine has run; `facts()` are added to the provenance; `config` must live
+    as long as the context.
     """
 
     context: Any
     why_not_captured: Callable[[int], str] = lambda handle: ""
     after_first_run: Callable[[], None] = lambda: None
     facts: Callable[[], dict] = dict
+    config: Any = None
 
 
 #: open_context(trt, engine, SHA-256 of the plan) -> Opened
@@ -131,15 +133,13 @@ class TensorRtRuntime:
 
         TensorRT for RTX builds for this GPU where it can name it: its default leaves out the oldest.
         """
-        rtx, here = self.NAME == "tensorrt-rtx", gpu.device_here()
-        target = here.as_dict()["compute_capability"] if rtx and here else None
-        return export_engine.EngineOptions(
-            self.NAME,
-            options.precision,
-            detailed=True,
-            capturable=rtx and options.graph,
-            compute_capability=target if target in export_engine.COMPUTE_CAPABILITIES else None,
-        )
+        wanted = export_engine.EngineOptions(self.NAME, options.precision, detailed=True)
+        if self.NAME != "tensorrt-rtx":
+            return wanted
+        here = gpu.device_here()
+        target = here.as_dict()["compute_capability"] if here else None
+        known = target if target in export_engine.COMPUTE_CAPABILITIES else None
+        return replace(wanted, capturable=options.graph, compute_capability=known)
 
     def parser_refusal(self, content: bytes, name: str) -> str | None:
         """Why the parser rejects an ONNX model, which TensorRT for RTX says without a GPU; None if it does not."""
@@ -186,7 +186,6 @@ class TensorRtStep(BufferedStep):
     _engine: Any = None
     _opened: Any = None
     _enqueue: Any = None
-    _graph: Any = None
     _copy_in: Any = None
     _copy_out: Any = None
     _zero_state: Any = None
@@ -194,17 +193,21 @@ class TensorRtStep(BufferedStep):
     def __init__(self, name: str, request: Request, built: export_engine.Engine, open_context: OpenContext) -> None:
         self._name, self._options, self._request = name, request.options, request
         self._arrays: dict[str, np.ndarray] = {}
-        self.described: dict = {"graph_fallback": None}
+        self.described: dict = {"graph_captured": False, "graph_nodes": None, "graph_fallback": None}
         self._session = _cuda.Session()
         try:
             self._load(built, open_context)
             self._bind()
             super().__init__({name: self._arrays[name] for name in request.input_shapes})
             self.load_inputs(request.inputs)
-            self._first_run()
+            # Once before a capture: this loads the kernels and, for RTX, compiles them.
+            self._copy_in()
+            self._enqueue()
+            self._session.stream.synchronize()
+            self._opened.after_first_run()
             if self._options.device_clocks != "off":
-                every, elapsed_ms = self._options.device_clocks == "all", self._session.elapsed_ms
-                self._clocks = _cuda.EventClocks(self._session.new_event, self._session.stream, every, elapsed_ms)
+                every, stream = self._options.device_clocks == "all", self._session.stream
+                self._clocks = _cuda.EventClocks(self._session.new_event, stream, every, "time_till")
                 self._session.hold(self._clocks.release)
             run = self._captured() if self._options.graph else self._enqueue
             self.step = _cuda.timed_step(self._copy_in, run, self._copy_out, self._session.stream, self._clocks)
@@ -235,7 +238,7 @@ class TensorRtStep(BufferedStep):
 
     def close(self) -> None:
         super().close()
-        self._graph = self._clocks = self._copy_in = self._copy_out = self._zero_state = None
+        self._clocks = self._copy_in = self._copy_out = self._zero_state = None
         self._arrays.clear()  # their memory is freed with the session
         self._session.close()
 
@@ -315,21 +318,14 @@ class TensorRtStep(BufferedStep):
         self._zero_state()
         return places, [self._session.copy_on_device(before, after, size)]
 
-    def _first_run(self) -> None:
-        """Run once before a capture: this loads the kernels and, for RTX, compiles them."""
-        self._copy_in()
-        self._enqueue()
-        self._session.stream.synchronize()
-        self._opened.after_first_run()
-
     def _captured(self) -> Callable[[], None]:
         """The launch of a captured graph; if the capture fails, the plain enqueue, with the reason in the facts."""
         try:
-            refusal = self._opened.why_not_captured(self._session.stream.handle)
-            if refusal:
+            if refusal := self._opened.why_not_captured(self._session.stream.handle):
                 raise _cuda.CaptureRefused(refusal)
-            self._graph = self._session.capture(self._enqueue)
-            return self._graph.launch
+            graph = self._session.capture(self._enqueue)
+            self.described |= {"graph_captured": True, "graph_nodes": graph.nodes}
+            return graph.launch
         except _cuda.CaptureRefused as error:
             self.described["graph_fallback"] = str(error)
         with suppress(RunFailed):  # the runtime library may report the refusal once more
@@ -359,8 +355,6 @@ class TensorRtStep(BufferedStep):
             "activation_bytes": self._engine.device_memory_size_v2,
             "gpu_free_bytes": free_bytes,
             "gpu_total_bytes": total_bytes,
-            "graph_captured": self._graph is not None,
-            "graph_nodes": self._graph.nodes if self._graph else None,
             "host_memory": "pinned",
             "device_wait": f"cuStreamSynchronize, {_cuda.scheduling()}",
             "device_clocks": self._options.device_clocks,
