@@ -233,10 +233,9 @@ def idle_states(root: Path) -> Found:
 
 @check("swap", "reading a page back from swap takes milliseconds")
 def swap(root: Path) -> Found:
-    try:
-        memory = linux.psutil_at(root).swap_memory()
-    except OSError:
+    if read_text("/proc/meminfo", root) is None:
         return None
+    memory = linux.psutil_at(root).swap_memory()
     if memory.total == 0:
         return "none", "good", "no page of the process can be swapped out"
     used, total = memory.used // 2**20, memory.total // 2**20
@@ -358,10 +357,8 @@ def gpu_driver(root: Path) -> Found:
 
 @check("GPU compute mode", "NVML does not state it", checks=GPU_CHECKS)
 def compute_mode(root: Path) -> Found:
-    modes = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+    modes = {None: None, 0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
     mode = _asked("nvmlDeviceGetComputeMode")
-    if mode is None:
-        return None
     if mode == 2:
         return modes[mode], "attention", "no program can use the GPU", "sudo nvidia-smi --compute-mode=DEFAULT"
     meaning = "other programs can use the GPU at the same time" if mode == 0 else "a second program is refused"
@@ -406,11 +403,9 @@ def mps(root: Path) -> Found:
 @check("core near the GPU", "the GPU's place is not visible", checks=GPU_CHECKS)
 def near_gpu(root: Path) -> Found:
     address = gpu.cuda_device().pci_bus_id.lower()
-    near = linux.cpu_list(read_text(f"/sys/bus/pci/devices/{address}/local_cpulist", root))
-    if not near:
-        return None
+    near = linux.cpu_list(read_text(f"/sys/bus/pci/devices/{address}/local_cpulist", root)) or ()
     core, useful = linux.allowed_cores()[-1], sorted(set(near) & set(linux.allowed_cores()))
-    value = f"core {core}, the GPU is near {linux.list_text(near)}"
+    value = f"core {core}, the GPU is near {linux.list_text(near)}" if near else None
     if core in near or not useful:
         return value, "good", "the timed core and the GPU share a memory node"
     meaning = "copies cross between processors"

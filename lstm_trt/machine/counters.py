@@ -30,6 +30,7 @@ Gauges:
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -60,6 +61,9 @@ TOTALS = {b"intr": "interrupts_total", b"ctxt": "context_switches_total"}
 #: remaining cores, and in either case more than two ticks.
 ALONE_SHARE, ALONE_SHARE_ELSEWHERE, ALONE_NS = 0.02, 0.5, 20_000_000
 
+
+#: Number and clock of a processor in /proc/cpuinfo, where a blank line ends its rows.
+_CPU_MHZ = re.compile(rb"^processor\s*:\s*(\d+)$(?:\n.+)*?\ncpu MHz\s*:\s*([\d.]+)$", re.MULTILINE)
 
 #: Rows of /proc/interrupts with one number for the whole machine instead of one per core.
 WHOLE_MACHINE = (b"ERR:", b"MIS:", b"Err:")
@@ -221,13 +225,8 @@ class Watcher:
         texts = {core: _content(file).strip() for core, file in self._clocks.items()}
         clocks = {core: int(text) for core, text in texts.items() if text.isdigit()}
         if not clocks:
-            core = -1
-            for line in _content(self._tables["cpuinfo"]).splitlines():
-                key, _, value = line.partition(b":")
-                if key.startswith(b"processor"):
-                    core = int(value)
-                elif key.startswith(b"cpu MHz") and core in self.cores:
-                    clocks[core] = round(1000 * float(value))
+            listed = {int(core): float(mhz) for core, mhz in _CPU_MHZ.findall(_content(self._tables["cpuinfo"]))}
+            clocks = {core: round(1000 * mhz) for core, mhz in listed.items() if core in self.cores}
         values["cpu_khz"] = min(clocks.values(), default=None)
         if len(self.cores) > 1:
             values |= {f"cpu_khz_{core}": clocks.get(core) for core in self.cores}

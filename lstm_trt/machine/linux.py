@@ -85,9 +85,8 @@ def choose_cores(threads: int) -> tuple[int, ...]:
     """
     allowed = allowed_cores()
     if threads > len(allowed):
-        raise UsageError(
-            f"{threads} threads need {threads} cores, but this process may use only {len(allowed)}: lower --threads"
-        )
+        usable = f"this process may use only {len(allowed)}"
+        raise UsageError(f"{threads} threads need {threads} cores, but {usable}: lower --threads")
     return allowed[-threads:]
 
 

@@ -117,25 +117,10 @@ class TorchRuntime:
         check_options(self.NAME, self, options)
         with building(self.NAME, request.label):
             configure(options)
-            set_precision(options)
             step = (CudaStep if options.device == "cuda" else CpuStep)(request, load_module(request), self.bind)
             step.step()
             step.device_times()  # discards the times of this call
             return step
-
-
-def configure(options: Options) -> None:
-    """Set the thread counts of this process, and how it waits for a GPU; may be called again."""
-    if options.device != "cpu":
-        from lstm_trt.runtimes.cuda import _cuda
-
-        _cuda.spin_while_waiting()
-    import torch
-
-    torch.set_num_threads(options.threads)
-    if torch.get_num_interop_threads() != 1:
-        with suppress(RuntimeError):  # allowed only once, before any parallel work; `facts` has the actual count
-            torch.set_num_interop_threads(1)
 
 
 def load_module(request: Request) -> torch.nn.Module:
@@ -215,9 +200,10 @@ def guarded(
 # Settings of a PyTorch process
 
 
-def set_precision(options: Options) -> None:
-    """Enable TF32 for "tf32" and disable it otherwise, in cuBLAS and in cuDNN's RNNs; raises `BuildFailed`.
+def configure(options: Options) -> None:
+    """Set the thread counts, the precision and how the host waits for a GPU; may be called again.
 
+    Enables TF32 for "tf32" and disables it otherwise, in cuBLAS and in cuDNN's RNNs; raises `BuildFailed`.
     Both of PyTorch's interfaces are set, because reading one after setting only the other
     raises an error (Inductor still reads the old one); the old one first, since it also writes
     the new one's values. By default PyTorch enables TF32 in cuDNN, so without this call an
@@ -225,12 +211,17 @@ def set_precision(options: Options) -> None:
     """
     import torch
 
-    if options.device != "cuda":
+    torch.set_num_threads(options.threads)
+    if torch.get_num_interop_threads() != 1:
+        with suppress(RuntimeError):  # allowed only once, before any parallel work; `facts` has the actual count
+            torch.set_num_interop_threads(1)
+    if options.device == "cpu":
         return
+    from lstm_trt.runtimes.cuda import _cuda
+
+    _cuda.spin_while_waiting()
     allow = options.precision == "tf32"
     if allow:
-        from lstm_trt.runtimes.cuda import _cuda
-
         _cuda.check_tf32()
     switch_tf32(allow)
     wanted = "tf32" if allow else "ieee"
@@ -361,10 +352,8 @@ class _TorchStep(BufferedStep):
 
     def _bind(self, bind: Callable[..., Bound], module: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
         """Bind the network to its inputs and to a state of zeros; returns the outputs of a first call."""
-        import torch
-
-        kind = {"dtype": next(module.parameters()).dtype, "device": inputs.device}
-        self._bound = bind(module, inputs, *(torch.zeros(state.shape, **kind) for state in self._states))
+        kind = next(module.parameters()).dtype
+        self._bound = bind(module, inputs, *(inputs.new_zeros(state.shape, dtype=kind) for state in self._states))
         outputs = self._bound.run()
         if tuple(outputs.shape) != self._output_shape:
             raise RunFailed(f"the outputs have shape {tuple(outputs.shape)}, expected {self._output_shape}")

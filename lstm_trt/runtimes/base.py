@@ -188,9 +188,12 @@ class HostStep(BufferedStep):
         return {name: array.copy() for name, array in self._outputs.items()}
 
 
-def in_turn(*calls: Callable[[], object]) -> Callable[[], None]:
-    """A function that makes one of the calls at a time, in turn."""
-    turns = cycle(calls)
+def in_turn(bind: Callable[[Any, Any], Callable[[], Any]], even: dict, odd: dict) -> Callable[[], Any]:
+    """Two calls `bind(read, written)` in turn, each of which reads what the other wrote; one if no state is carried."""
+    first = bind(even, odd)
+    if not even:
+        return first
+    turns = cycle((first, bind(odd, even)))
 
     def step() -> None:
         next(turns)()

@@ -149,8 +149,7 @@ class _SessionStep(HostStep):
         placed, device = onnxruntime.OrtValue.ortvalue_from_numpy, self._options.device
         even, odd = ({state.input: placed(state.zeros(), device) for state in self._states} for _ in range(2))
         self._carried = [even, odd]
-        call = self._call(even, odd)
-        return in_turn(call, self._call(odd, even)) if self._states else call
+        return in_turn(self._call, even, odd)
 
     def _call(self, read: Mapping, written: Mapping) -> Callable[[], None]:
         """The call that is bound to the host buffers, and to the states that are read and written."""

@@ -43,9 +43,8 @@ def _bind(module: torch.nn.Module, inputs: torch.Tensor, *state: torch.Tensor) -
             if is_memory_error(error):
                 raise
             # The error that aborted the capture is more informative than the one raised on ending it.
-            raise BuildFailed(
-                f"pytorch-cudagraph: the capture failed: {first_line(error.__context__ or error)}"
-            ) from error
+            reason = first_line(error.__context__ or error)
+            raise BuildFailed(f"pytorch-cudagraph: the capture failed: {reason}") from error
     replay = graph.replay
 
     def run() -> torch.Tensor:

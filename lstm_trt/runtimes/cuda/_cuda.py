@@ -139,18 +139,11 @@ class Session:
 
     def copies(self, address: int, array: np.ndarray) -> tuple[Callable[[], None], Callable[[], None]]:
         """(to the device, from the device): asynchronous copies of the whole pinned `array` on the stream."""
-        return (
-            partial(self._driver.memcpy_htod_async, address, array, self.stream),
-            partial(self._driver.memcpy_dtoh_async, array, address, self.stream),
-        )
+        return self.on_stream("memcpy_htod_async", address, array), self.on_stream("memcpy_dtoh_async", array, address)
 
-    def copy_on_device(self, to: int, source: int, size_bytes: int) -> Callable[[], None]:
-        """An asynchronous copy between device buffers on the stream."""
-        return partial(self._driver.memcpy_dtod_async, to, source, size_bytes, self.stream)
-
-    def set_to_zero(self, address: int, size_bytes: int) -> Callable[[], None]:
-        """Asynchronously sets a device buffer to zero, on the stream."""
-        return partial(self._driver.memset_d8_async, address, 0, size_bytes, self.stream)
+    def on_stream(self, name: str, *arguments: Any) -> Callable[[], None]:
+        """A call of the driver's function `name` that puts work on the stream, as a copy between device buffers."""
+        return partial(getattr(self._driver, name), *arguments, self.stream)
 
     def new_event(self) -> Any:
         """An event with timing; waiting for it spins, since it is created without BLOCKING_SYNC."""

@@ -314,9 +314,9 @@ class TensorRtStep(BufferedStep):
         before, after = self._session.device(size), self._session.device(size)
         places = {state.input: before + offset for state, offset in offsets.items()}
         places |= {state.output: after + offset for state, offset in offsets.items()}
-        self._zero_state = self._session.set_to_zero(before, size)
+        self._zero_state = self._session.on_stream("memset_d8_async", before, 0, size)
         self._zero_state()
-        return places, [self._session.copy_on_device(before, after, size)]
+        return places, [self._session.on_stream("memcpy_dtod_async", before, after, size)]
 
     def _captured(self) -> Callable[[], None]:
         """The launch of a captured graph; if the capture fails, the plain enqueue, with the reason in the facts."""
