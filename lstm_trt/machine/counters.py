@@ -40,22 +40,14 @@ from typing import Any
 from lstm_trt.machine import linux
 from lstm_trt.machine.linux import ROOT
 
+#: Row of /proc/stat -> reading that is its first number.
+TOTALS = {b"intr": "interrupts_total", b"ctxt": "context_switches_total"}
+
 #: Readings that never decrease; all others are gauges.
-COUNTERS = (
-    "steal_ns",
-    "interrupts",
-    "softirqs",
-    "interrupts_total",
-    "context_switches_total",
-    "throttled_ns",
-    "throttled_periods",
-)
+COUNTERS = ("steal_ns", "interrupts", "softirqs", *TOTALS.values(), "throttled_ns", "throttled_periods")
 
 #: Readings whose differences may be negative.
 OTHERS = ("others_ns", "others_total_ns")
-
-#: Row of /proc/stat -> reading that is its first number.
-TOTALS = {b"intr": "interrupts_total", b"ctxt": "context_switches_total"}
 
 #: A recording was not alone if others used more than this share of the pinned cores' time, or this share of one of the
 #: remaining cores, and in either case more than two ticks.

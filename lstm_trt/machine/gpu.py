@@ -13,8 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 #: Name of the device of the tests' stand-in for a driver, and the variable without which it is refused, so that nobody
 #: records on it by accident.
@@ -36,8 +35,7 @@ class NoCudaDevice(Exception):
         self.driver = driver
 
 
-@dataclass(frozen=True)
-class CudaDevice:
+class CudaDevice(NamedTuple):
     """A device as CUDA numbers them; `cuda_version` is the newest CUDA that the driver supports: (13, 0)."""
 
     name: str

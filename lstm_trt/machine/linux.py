@@ -174,11 +174,10 @@ def cpu_quota_cores(root: Path = ROOT) -> float | None:
     """The tightest CPU quota of the cgroup and its parents in cores; None without one."""
     quotas = []
     for folder in cgroup_folders(root):
-        quota = (read_text("cpu.max", folder) or "").split()  # v2: "max 100000" or "150000 100000", microseconds
-        if len(quota) < 2:  # v1: two files, -1 for no quota
-            quota = [read_text("cpu.cfs_quota_us", folder) or "", read_text("cpu.cfs_period_us", folder) or ""]
-        if quota[0].isdigit() and quota[1].isdigit() and int(quota[1]) > 0:
-            quotas.append(int(quota[0]) / int(quota[1]))
+        v1 = f"{read_text('cpu.cfs_quota_us', folder)} {read_text('cpu.cfs_period_us', folder)}"  # -1 for no quota
+        quota = re.fullmatch(r"(\d+) (\d+)", read_text("cpu.max", folder) or v1)  # v2: "max 100000", "150000 100000"
+        if quota and int(quota[2]):
+            quotas.append(int(quota[1]) / int(quota[2]))
     return min(quotas, default=None)
 
 
@@ -244,8 +243,7 @@ def preemption(root: Path = ROOT) -> str | None:
 
 def hypervisor(root: Path = ROOT) -> str | None:
     """Name of the hypervisor, "unknown" if it has no name, "none" on bare x86, else None."""
-    kind = read_text("/sys/hypervisor/type", root)
-    if kind:
+    if kind := read_text("/sys/hypervisor/type", root):
         return kind
     clocks = read_text("/sys/devices/system/clocksource/clocksource0/available_clocksource", root) or ""
     for sign, name in (("kvm-clock", "kvm"), ("hyperv", "hyperv"), ("xen", "xen")):

@@ -27,10 +27,9 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import cache, partial
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -96,8 +95,7 @@ def scheduling() -> str:
     return "unknown"
 
 
-@dataclass(frozen=True)
-class Graph:
+class Graph(NamedTuple):
     """A captured graph: `launch()` enqueues it on the session's stream; `nodes`: their number, None if unknown."""
 
     launch: Callable[[], None]

@@ -109,24 +109,19 @@ class TensorRtRuntime:
                 reason = "no " + ", ".join(lack.what for lack in lacks)
                 return Availability(False, version, reason=reason, remedy="; ".join(dict.fromkeys(remedies)))
             trt, found = export_trt.load_module(self.NAME), gpu.cuda_device()
-            if unsupported := self._unsupported(found):
-                return Availability(False, version, found.name, unsupported, "use the runtime tensorrt")
+            named, known = found.as_dict()["compute_capability"], export_engine.COMPUTE_CAPABILITIES
+            if self.NAME == "tensorrt-rtx" and named not in known:
+                reason = f"TensorRT for RTX supports {', '.join(known)}, but {found.name} has {named}"
+                return Availability(False, version, found.name, reason, "use the runtime tensorrt")
+            needed, (major, minor) = export_trt.cuda_major(self.NAME), found.cuda_version
+            if needed and needed > major:
+                reason = f"it needs CUDA {needed}, but the driver of {found.name} supports CUDA {major}.{minor}"
+                return Availability(False, version, reason=reason, remedy=gpu.OLD_DRIVER_REMEDY)
             return Availability(True, version or trt.__version__, found.name)
         except RuntimeUnavailable as error:
             return Availability(False, version, reason=error.reason, remedy=error.remedy)
         except Exception as error:  # a broken installation
             return Availability(False, version, reason=f"{flavour.distribution} cannot be loaded: {one_line(error)}")
-
-    def _unsupported(self, device: gpu.CudaDevice) -> str:
-        """Why this flavour has no engines for a GPU, or ""; raises `RuntimeUnavailable` if the driver is too old."""
-        named, known = device.as_dict()["compute_capability"], export_engine.COMPUTE_CAPABILITIES
-        if self.NAME == "tensorrt-rtx" and named not in known:
-            return f"TensorRT for RTX supports {', '.join(known)}, but {device.name} has {named}"
-        needed, offered = export_trt.cuda_major(self.NAME), device.cuda_version
-        if needed and needed > offered[0]:
-            reason = f"it needs CUDA {needed}, but the driver of {device.name} supports CUDA {offered[0]}.{offered[1]}"
-            raise RuntimeUnavailable(self.NAME, reason, gpu.OLD_DRIVER_REMEDY)
-        return ""
 
     def _engine_options(self, options: Options) -> export_engine.EngineOptions:
         """Only what changes the engine, so that with and without a graph TensorRT times the same one.
@@ -167,8 +162,7 @@ class TensorRtRuntime:
             onnx = request.model()
             began = time.perf_counter()
             # Detailed, to count the launches per inference; the NVTX markers that this adds are disabled later.
-            wanted = self._engine_options(options)
-            built = build.build_engine(onnx, wanted, name=request.workload.label)
+            built = build.build_engine(onnx, self._engine_options(options), name=request.workload.label)
             ready = time.perf_counter()
             step = TensorRtStep(self.NAME, request, built, self.open_context)
             step.described |= {"build_s": ready - began, "load_s": time.perf_counter() - ready}
@@ -222,11 +216,8 @@ class TensorRtStep(BufferedStep):
     def outputs(self) -> dict[str, np.ndarray]:
         if not self._arrays:
             raise RunFailed("the step is closed")
-        arrays = {name: self._arrays[name] for name in self._request.output_shapes}
-        return {
-            name: array.astype(np.float32 if array.dtype == np.float16 else array.dtype)
-            for name, array in arrays.items()
-        }
+        arrays = ((name, self._arrays[name]) for name in self._request.output_shapes)
+        return {name: array.astype(np.float32 if array.dtype == np.float16 else array.dtype) for name, array in arrays}
 
     def reset(self) -> None:
         if self._zero_state:
