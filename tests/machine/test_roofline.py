@@ -22,7 +22,7 @@ import lstm_trt as lab
 from lstm_trt.cli.record import _Progress
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import RecurrentLayer
-from lstm_trt.machine import linux
+from lstm_trt.machine import facts, linux
 from lstm_trt.machine import roofline as roofline
 from lstm_trt.machine.checks import host_checks
 from lstm_trt.machine.roofline import CoreProbe, MachineRates, NoBound, roofline_bound
@@ -133,7 +133,8 @@ def test_rates_are_measured_once_and_come_from_the_cache(tmp_path, monkeypatch):
 
     def machine(kernel="6.1.0", microcode="0x1", probe="avx2", seconds=1e9) -> None:
         monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(release=kernel))
-        monkeypatch.setattr(linux, "cpuinfo", lambda *root: {"model name": "planted", "microcode": microcode})
+        monkeypatch.setattr(linux, "cpuinfo", lambda *root: {"microcode": microcode})
+        monkeypatch.setattr(facts, "cpu_name", lambda *root: "planted")  # the real one keeps its answer
         monkeypatch.setattr(roofline, "core_probe", lambda: SimpleNamespace(name=probe))
         monkeypatch.setattr(time, "time", lambda: seconds)
 
