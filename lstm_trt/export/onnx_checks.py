@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -168,6 +168,20 @@ def recurrent_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     return [node for node in nodes(model.graph) if node.op_type in RECURRENT and node.domain in ("", "ai.onnx")]
 
 
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """The attributes of an operator by name, with text instead of bytes."""
+    import onnx
+
+    found = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    return {name: _decoded(value) for name, value in found.items()}
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(item) for item in value]
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
 def label(node: onnx.NodeProto) -> str:
     """`LSTM operator '/lstm/LSTM'`; an operator without a name is identified by its output."""
     output = next((output for output in node.output if output), "none")
@@ -241,10 +255,8 @@ def _values(model: onnx.ModelProto) -> dict[str, Value]:
 
 def _fault(node: onnx.NodeProto, values: dict[str, Value], precision: str, rules: Rules) -> str:
     """The fault of one operator and its remedy, or ""."""
-    import onnx
-
-    has = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-    direction = has.get("direction", b"forward").decode(errors="replace")
+    has = attributes(node)
+    direction = has.get("direction", "forward")
     if direction not in ("forward", "reverse", "bidirectional"):
         return f"unknown direction {direction!r}: forward, reverse or bidirectional"
     if has.get("layout", 0) != 0:
@@ -258,11 +270,10 @@ def _fault(node: onnx.NodeProto, values: dict[str, Value], precision: str, rules
         return f"clip: {rules.cell_clip}"
     if rules.peepholes and any(node.input[INPUT_NAMES.index("P") :]):
         return f"peepholes (input P) {rules.peepholes}"
-    directions = 2 if direction == "bidirectional" else 1
     return (
-        _fault_in_activations(node.op_type, has, directions, rules)
+        _fault_in_activations(node.op_type, has, 2 if direction == "bidirectional" else 1, rules)
         or _fault_in_types(node, values, precision, rules)
-        or _fault_in_sizes(node, values, has.get("hidden_size"), directions)
+        or _fault_in_sizes(node, values, has.get("hidden_size"), direction)
         or (rules.small_gru if _is_small_gru(node, values, has) else "")
     )
 
@@ -274,7 +285,7 @@ def _is_small_gru(node: onnx.NodeProto, values: dict[str, Value], has: dict) -> 
 
 
 def _fault_in_activations(kind: str, has: dict, directions: int, rules: Rules) -> str:
-    names = [name.decode(errors="replace") for name in has.get("activations", ())]
+    names = list(has.get("activations", ()))
     needed = len(RECURRENT[kind]) * directions
     if names and len(names) != needed:
         return f"{len(names)} activations where {needed} are needed: {', '.join(names)}"
@@ -327,21 +338,21 @@ def _fault_in_types(node: onnx.NodeProto, values: dict[str, Value], precision: s
     return ""
 
 
-def _fault_in_sizes(node: onnx.NodeProto, values: dict[str, Value], hidden: int | None, directions: int) -> str:
+def _fault_in_sizes(node: onnx.NodeProto, values: dict[str, Value], hidden: int | None, direction: str) -> str:
     if not hidden:
         return "hidden_size is missing, which every runtime needs: add it to the operator"
-    gates = RecurrentLayer(node.op_type, hidden, features=0, sequence=0, batch=0).gates
     inputs: dict[str, str] = dict(zip(INPUT_NAMES, node.input, strict=False))
     x = values.get(inputs.get("X", ""), Value(0, None)).sizes
-    _, batch, features = x if x is not None and len(x) == 3 else (None, None, None)
+    sizes: Any = x if x is not None and len(x) == 3 else (None, None, None)
+    sequence, batch, features = sizes
+    layer = RecurrentLayer(node.op_type, hidden, features, sequence, batch, direction)
+    state = (layer.directions, batch, hidden)
     expected = {
-        "W": (directions, gates, features),
-        "R": (directions, gates, hidden),
-        "B": (directions, 2 * gates),
+        **layer.weight_shapes,
         "sequence_lens": (batch,),
-        "initial_h": (directions, batch, hidden),
-        "initial_c": (directions, batch, hidden),
-        "P": (directions, 3 * hidden),
+        "initial_h": state,
+        "initial_c": state,
+        "P": (layer.directions, 3 * hidden),
     }
     for name, needed in expected.items():
         sizes = values.get(inputs.get(name, ""), Value(0, None)).sizes

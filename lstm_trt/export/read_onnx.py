@@ -19,7 +19,7 @@ from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import bytes_text, listed
 from lstm_trt.config.workload import RecurrentLayer, State
 from lstm_trt.export import onnx_checks
-from lstm_trt.export.onnx_checks import RECURRENT
+from lstm_trt.export.onnx_checks import RECURRENT, attributes
 from lstm_trt.export.to_onnx import sizes_of, with_sizes
 from lstm_trt.machine.linux import available_memory_bytes
 from lstm_trt.store import cache
@@ -242,18 +242,12 @@ def _range_of(model: onnx.ModelProto, tensor: str, kind: str, known: Mapping) ->
         return None
     for node in onnx_checks.nodes(model.graph):
         if node.op_type in RECURRENT and list(node.input[4:5]) == [tensor]:
-            length = known[node.input[0]][1 if _attributes(node).get("layout") else 0]
+            length = known[node.input[0]][1 if attributes(node).get("layout") else 0]
             return (length, length) if length else (1, 1)
         if node.op_type == "Gather" and node.input[1] == tensor:
-            rows = known.get(node.input[0], (None,))[_attributes(node).get("axis", 0)]
+            rows = known.get(node.input[0], (None,))[attributes(node).get("axis", 0)]
             return (0, rows - 1) if rows else (0, 0)
     return (0, 1)
-
-
-def _attributes(node: onnx.NodeProto) -> dict:
-    import onnx
-
-    return {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
 def _layer(node: onnx.NodeProto, known: Mapping[str, Any]) -> RecurrentLayer | None:
@@ -263,14 +257,12 @@ def _layer(node: onnx.NodeProto, known: Mapping[str, Any]) -> RecurrentLayer | N
     x, w, r = (known.get(name, ()) for name in node.input[:3])
     if any(len(sizes or ()) != 3 for sizes in (x, w, r)):
         return None
-    attributes, hidden, features = _attributes(node), r[2], w[2]
-    sequence, batch = (x[1], x[0]) if attributes.get("layout") else (x[0], x[1])
+    has, hidden, features = attributes(node), r[2], w[2]
+    sequence, batch = (x[1], x[0]) if has.get("layout") else (x[0], x[1])
     if None in (hidden, features, sequence, batch):
         return None
-    direction = attributes.get("direction", b"forward").decode()
-    bias = len(node.input) > 3 and bool(node.input[3])
-    name = node.name or node.output[0]
-    return RecurrentLayer(node.op_type, hidden, features, sequence, batch, direction, name, bias)
+    bias, name = any(node.input[3:4]), node.name or node.output[0]
+    return RecurrentLayer(node.op_type, hidden, features, sequence, batch, has.get("direction", "forward"), name, bias)
 
 
 def _flops(node: onnx.NodeProto, known: Mapping[str, Any]) -> int | None:
@@ -283,7 +275,7 @@ def _flops(node: onnx.NodeProto, known: Mapping[str, Any]) -> int | None:
     if None in (*(second or [None]), *(per_place or [None])):
         return None
     if node.op_type in ("MatMul", "Gemm"):  # the second operand states the number of terms of each sum
-        terms = second[1] if _attributes(node).get("transB") else second[-2] if len(second) > 1 else second[0]
+        terms = second[1] if attributes(node).get("transB") else second[-2] if len(second) > 1 else second[0]
         return 2 * math.prod(result) * terms
     # A convolution multiplies each weight of one output channel (of one input channel, if transposed) per position.
     return 2 * math.prod(per_place) * math.prod(second[1:])

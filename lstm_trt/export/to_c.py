@@ -65,7 +65,7 @@ class WrittenC:
     @property
     def samples(self) -> dict[str, int]:
         """Samples of a call of each of the functions `run` and `step` that the file has."""
-        return {name: rows for name, rows in (("run", self.file.window), ("step", self.file.step)) if rows}
+        return self.file.samples
 
     def as_dict(self) -> dict:
         """JSON values."""
@@ -112,12 +112,9 @@ def export_c(
     """
     chosen, name = _target(target), _identifier(network, name)
     window, tick, states = _models(network, mode, seed)
-
-    def generated(**more: Any) -> CFile:
-        return c_file(window, tick, chosen, name, states=states, **more)
-
-    error = _error(generated(include_weights=False), window or tick or b"", states)
-    file = generated(error=_error_text(error))
+    file = c_file(window, tick, chosen, name, states=states)
+    error = _error(replace(file, included=False), window or tick or b"", states)
+    file = replace(file, error=_error_text(error))
     return WrittenC(tuple(file.write(folder)), file, error)
 
 
@@ -167,7 +164,8 @@ def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
     graph = _in_float64(onnx.load_from_string(model))
     known = {tensor.name for tensor in graph.graph.initializer} | {state.input for state in states}
     shapes: dict[str, Any] = {value.name: sizes_of(value) for value in graph.graph.input if value.name not in known}
-    generator, calls = np.random.default_rng(0), math.ceil(MEASURED_SAMPLES / (file.window or file.step or 1))
+    function, rows = next(iter(file.samples.items()))
+    generator, calls = np.random.default_rng(0), math.ceil(MEASURED_SAMPLES / rows)
     sets = [
         {name: generator.standard_normal(shape, np.float32) for name, shape in shapes.items()} for _ in range(calls)
     ]
@@ -177,9 +175,9 @@ def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
         loaded = LoadedNetwork(file, find_compiler())
     except (BuildFailed, RuntimeUnavailable, NotEvaluated):
         return None
-    outputs = {name: np.empty(expected[0][name].shape, np.float32) for name in file.outputs}
+    outputs = {name: np.empty(expected[0][name].shape, np.float32) for name in file.reader.output_names}
     given, reset = {name: array.copy() for name, array in sets[0].items()}, loaded.bound("reset")
-    call = loaded.bound("run" if file.window else "step", *given.values(), *outputs.values())
+    call = loaded.bound(function, *given.values(), *outputs.values())
     errors, sizes = [], []
     for inputs, right in zip(sets, expected, strict=True):
         if not states:

@@ -166,7 +166,7 @@ def computed(
     """
     file = c_file(model.SerializeToString(), None, TARGETS[target], "network", include_weights=False)
     shapes = {entry.name: [dim.dim_value for dim in entry.type.tensor_type.shape.dim] for entry in model.graph.output}
-    outputs = {name: np.full(shapes[name], np.nan, np.float32) for name in file.outputs}
+    outputs = {name: np.full(shapes[name], np.nan, np.float32) for name in file.reader.output_names}
     compiled = loaded(file, "-O1", *flags)
     compiled.bound("run", *inputs.values(), *outputs.values())()
     return outputs
