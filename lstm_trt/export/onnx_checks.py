@@ -9,7 +9,7 @@ remedy.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -148,19 +148,52 @@ def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """All operators of a graph, those in the bodies of Loop, If and Scan included."""
     for node in graph.node:
         yield node
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from nodes(inner)
+        for inner in _bodies(node):
+            yield from nodes(inner)
+
+
+def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    found = [[attribute.g] if attribute.HasField("g") else attribute.graphs for attribute in node.attribute]
+    return [graph for graphs in found for graph in graphs]
+
+
+def graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
+    """A graph and those in the bodies of its operators."""
+    return [graph, *(inner for node in nodes(graph) for inner in _bodies(node))]
 
 
 def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     """All stored tensors: initializers and those in attributes, inner graphs included."""
-    yield from graph.initializer
-    for node in graph.node:
+    for each in graphs(graph):
+        yield from each.initializer
+    for node in nodes(graph):
         for attribute in node.attribute:
             yield from (attribute.t, *attribute.tensors)
-            for inner in (attribute.g, *attribute.graphs):
-                yield from tensors(inner)
+
+
+def is_float32(value: onnx.ValueInfoProto) -> bool:
+    """Whether an input or output is a tensor of float32."""
+    return value.type.tensor_type.elem_type == 1  # TensorProto.FLOAT
+
+
+def retype(model: onnx.ModelProto, values: Iterable[onnx.ValueInfoProto], number: int, name: str = "network") -> None:
+    """Convert all stored float32 tensors, and those of the inputs and outputs `values`, to the ONNX element type.
+
+    Raises `BuildFailed` for a number that this type does not have.
+    """
+    import onnx
+
+    kind = onnx.helper.tensor_dtype_to_np_dtype(number)
+    most = float(np.finfo(kind).max)
+    for tensor in tensors(model.graph):
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            numbers = onnx.numpy_helper.to_array(tensor)
+            largest = float(np.max(np.abs(numbers[np.isfinite(numbers)]), initial=0))
+            if largest > most:
+                raise BuildFailed(f"{name} has {largest:g} in {tensor.name!r}, above {kind}'s {most:g}: use fp32")
+            tensor.CopyFrom(onnx.numpy_helper.from_array(numbers.astype(kind), tensor.name))
+    for value in filter(is_float32, values):
+        value.type.tensor_type.elem_type = number
 
 
 def recurrent_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:

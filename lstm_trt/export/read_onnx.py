@@ -7,7 +7,7 @@ runs first. Errors in a file are a `UsageError` of one line.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,12 +148,47 @@ def _check_sizes(name: str, symbols: Mapping[str, Sequence[int | str]], sizes: M
 
 def network_facts(content: bytes, name: str, sizes: Mapping[str, int]) -> NetworkFacts:
     """What the content of an ONNX file says at these values of its symbolic sizes; raises `UsageError`."""
+    import onnx
+
     model = checked(content, name)
     symbols = symbolic_shapes(model)
     _check_sizes(name, symbols, sizes)
     shapes = _sized(symbols, sizes)
-    facts = _facts(model, content, name, shapes)
-    return replace(facts, **_symbols_of_layers(model, symbols, sizes, facts.layers))
+    try:
+        inferred = with_sizes(model, shapes)
+    except Exception as error:  # InferenceError, ValidationError: the text names the operator
+        raise UsageError(f"{name} is not valid at these sizes: {first_line(error)}") from None
+    known = _known_sizes(inferred)
+    inputs = []
+    for value in model.graph.input:
+        if value.name in shapes:
+            kind = _numpy_type(value, name, "input")
+            inputs.append(Tensor(value.name, kind, shapes[value.name], _range_of(model, value.name, kind, known)))
+    outputs = [
+        Tensor(value.name, _numpy_type(value, name, "output"), known[value.name]) for value in inferred.graph.output
+    ]
+    if any(None in tensor.shape for tensor in outputs):
+        outputs = _measured_outputs(content, name, inputs, outputs)
+    size = sum(math.prod(tensor.shape) * np.dtype(tensor.type).itemsize for tensor in (*inputs, *outputs))
+    size, available = size + 3 * len(content), available_memory_bytes()
+    if size > available:
+        needs = f"at these sizes it needs at least {bytes_text(size)}, {bytes_text(available)} are available"
+        raise UsageError(f"{name} does not fit into the memory: {needs}")
+    stored = [tensor for tensor in onnx_checks.tensors(model.graph) if _is_float(tensor.data_type)]
+    every = list(onnx_checks.nodes(model.graph))
+    fills = [a.t for node in every if node.op_type == "ConstantOfShape" for a in node.attribute]  # no parameters
+    parameters = sum(math.prod(tensor.dims) for tensor in stored) - sum(_is_float(fill.data_type) for fill in fills)
+    layers, flops = _layers(model, known), [_flops(node, known) for node in every]
+    inner = any(attribute.type == onnx.AttributeProto.GRAPH for node in every for attribute in node.attribute)
+    return NetworkFacts(
+        tuple(inputs),
+        tuple(outputs),
+        layers,
+        parameters,
+        None if inner or None in flops else sum(filter(None, flops)),
+        half=any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in stored),
+        **_symbols_of_layers(model, symbols, sizes, layers),
+    )
 
 
 def _sized(symbols: Mapping[str, Sequence[int | str]], sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
@@ -164,55 +199,11 @@ def _sized(symbols: Mapping[str, Sequence[int | str]], sizes: Mapping[str, int])
     }
 
 
-def _facts(model: onnx.ModelProto, content: bytes, name: str, shapes: Mapping[str, tuple[int, ...]]) -> NetworkFacts:
-    import onnx
-
-    inferred = _inferred(model, name, shapes)
-    known: dict[str, Any] = dict(_tensors_of(inferred))
-    inputs = []
-    for value in model.graph.input:
-        if value.name in shapes:
-            kind = _numpy_type(value, name, "input")
-            inputs.append(Tensor(value.name, kind, shapes[value.name], _range_of(model, value.name, kind, known)))
-    outputs = [
-        Tensor(value.name, _numpy_type(value, name, "output"), known[value.name]) for value in inferred.graph.output
-    ]
-    if any(None in tensor.shape for tensor in outputs):
-        outputs = _measured_outputs(content, name, tuple(inputs), tuple(outputs))
-    size = sum(math.prod(tensor.shape) * np.dtype(tensor.type).itemsize for tensor in (*inputs, *outputs)) + 3 * len(
-        content
-    )
-    if size > available_memory_bytes():
-        needs = f"at these sizes it needs at least {bytes_text(size)}"
-        raise UsageError(
-            f"{name} does not fit into the memory: {needs}, {bytes_text(available_memory_bytes())} are available"
-        )
-    stored = [tensor for tensor in onnx_checks.tensors(model.graph) if _is_float(tensor.data_type)]
-    every = list(onnx_checks.nodes(model.graph))
-    fills = [a.t for node in every if node.op_type == "ConstantOfShape" for a in node.attribute]  # no parameters
-    parameters = sum(math.prod(tensor.dims) for tensor in stored) - sum(_is_float(fill.data_type) for fill in fills)
-    layers = tuple(layer for node in every if (layer := _layer(node, known)))
-    flops = [_flops(node, known) for node in every]
-    recurrent = sum(layer.input_flops + layer.recurrent_flops for layer in layers)
-    incomplete = None in flops or len(layers) < sum(node.op_type in RECURRENT for node in every)
-    inner = any(attribute.type == onnx.AttributeProto.GRAPH for node in every for attribute in node.attribute)
-    total = None if incomplete or inner else sum(filter(None, flops)) + recurrent
-    half = any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in stored)
-    return NetworkFacts(tuple(inputs), tuple(outputs), layers, parameters, total, half=half)
-
-
-def _inferred(model: onnx.ModelProto, name: str, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
-    try:
-        return with_sizes(model, shapes)
-    except Exception as error:  # InferenceError, ValidationError: the text names the operator
-        raise UsageError(f"{name} is not valid at these sizes: {first_line(error)}") from None
-
-
-def _tensors_of(model: onnx.ModelProto) -> Iterator[tuple[str, tuple[int | None, ...]]]:
-    for value in (*model.graph.value_info, *model.graph.input, *model.graph.output):
-        yield value.name, sizes_of(value)
-    for tensor in model.graph.initializer:
-        yield tensor.name, tuple(tensor.dims)
+def _known_sizes(model: onnx.ModelProto) -> dict[str, Any]:
+    """The sizes of each tensor, None for those that are not known."""
+    graph = model.graph
+    found = {value.name: sizes_of(value) for value in (*graph.value_info, *graph.input, *graph.output)}
+    return found | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
 
 
 def _numpy_type(value: onnx.ValueInfoProto, name: str, what: str) -> str:
@@ -250,6 +241,10 @@ def _range_of(model: onnx.ModelProto, tensor: str, kind: str, known: Mapping) ->
     return (0, 1)
 
 
+def _layers(model: onnx.ModelProto, known: Mapping[str, Any]) -> tuple[RecurrentLayer, ...]:
+    return tuple(filter(None, (_layer(node, known) for node in onnx_checks.nodes(model.graph))))
+
+
 def _layer(node: onnx.NodeProto, known: Mapping[str, Any]) -> RecurrentLayer | None:
     """A recurrent operator with its sizes; None for other operators, and where the sizes are not known."""
     if node.op_type not in RECURRENT or node.domain not in ("", "ai.onnx"):
@@ -266,7 +261,10 @@ def _layer(node: onnx.NodeProto, known: Mapping[str, Any]) -> RecurrentLayer | N
 
 
 def _flops(node: onnx.NodeProto, known: Mapping[str, Any]) -> int | None:
-    """Multiplications and additions of a matrix product or convolution; 0 for other operators, None if not known."""
+    """Multiplications and additions of matrix products and convolutions; 0 for other operators, None if not known."""
+    if node.op_type in RECURRENT:
+        layer = _layer(node, known)
+        return layer and layer.input_flops + layer.recurrent_flops
     if node.op_type not in ("MatMul", "Gemm", "Conv", "ConvTranspose"):
         return 0
     first, second, result = (known.get(name, (None,)) for name in (*node.input[:2], node.output[0]))
@@ -286,16 +284,16 @@ def _symbols_of_layers(
     symbols: Mapping[str, Sequence[int | str]],
     sizes: Mapping[str, int],
     layers: Sequence[RecurrentLayer],
-) -> dict[str, str | None]:
+) -> dict[str, str]:
     """Which symbol is the sequence, and which the batch, of the first recurrent operator: those that change it."""
-    found: dict[str, str | None] = {"time_symbol": None, "batch_symbol": None}
+    found = {}
     for symbol in sizes if layers else ():
         larger = {**sizes, symbol: 2 * sizes[symbol]}
         try:
-            known = dict(_tensors_of(with_sizes(model, _sized(symbols, larger))))
+            known = _known_sizes(with_sizes(model, _sized(symbols, larger)))
         except Exception:  # not every size is possible: an addition of two inputs, for example
             continue
-        other = next(layer for node in onnx_checks.nodes(model.graph) if (layer := _layer(node, known)))
+        other = _layers(model, known)[0]
         if other.sequence != layers[0].sequence:
             found["time_symbol"] = symbol
         elif other.batch != layers[0].batch:
@@ -303,9 +301,7 @@ def _symbols_of_layers(
     return found
 
 
-def _measured_outputs(
-    content: bytes, name: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]
-) -> list[Tensor]:
+def _measured_outputs(content: bytes, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[Tensor]:
     """The outputs with the sizes that ONNX Runtime returns, for a graph whose sizes cannot be derived."""
     generator = np.random.default_rng(0)
     try:

@@ -148,7 +148,7 @@ def _tick(network: OnnxNetwork) -> OnnxNetwork | None:
     symbol = network.facts.time_symbol
     if symbol is None:
         return network if network.axes["sequence"] == 1 else None
-    return OnnxNetwork.of_content(network.path.read_bytes(), network.name, {**dict(network.sizes), symbol: 1})
+    return OnnxNetwork(network.path, name=network.name, sizes={**dict(network.sizes), symbol: 1})
 
 
 def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
@@ -161,7 +161,7 @@ def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
 
     if file.target.vector_length > native_target().vector_length:
         return None
-    graph = _in_float64(onnx.load_from_string(model))
+    graph = in_float64(onnx.load_from_string(model))
     known = {tensor.name for tensor in graph.graph.initializer} | {state.input for state in states}
     shapes: dict[str, Any] = {value.name: sizes_of(value) for value in graph.graph.input if value.name not in known}
     function, rows = next(iter(file.samples.items()))
@@ -193,18 +193,9 @@ def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
     return error
 
 
-def _in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
+def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
     """The network with all its float32 numbers in float64."""
-    import onnx
-
-    single, double = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
-    for tensor in onnx_checks.tensors(model.graph):
-        if tensor.data_type == single:
-            array = onnx.numpy_helper.to_array(tensor).astype(np.float64)
-            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-    for value in (*model.graph.input, *model.graph.output):
-        if value.type.tensor_type.elem_type == single:
-            value.type.tensor_type.elem_type = double
+    onnx_checks.retype(model, (*model.graph.input, *model.graph.output), 11)  # TensorProto.DOUBLE
     return model
 
 
