@@ -20,7 +20,7 @@ from lstm_trt.config.format import bytes_text, listed
 from lstm_trt.config.workload import RecurrentLayer, State
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.onnx_checks import RECURRENT, attributes
-from lstm_trt.export.to_onnx import sizes_of, with_sizes
+from lstm_trt.export.to_onnx import known_sizes, with_sizes
 from lstm_trt.machine.linux import available_memory_bytes
 from lstm_trt.store import cache
 
@@ -158,14 +158,15 @@ def network_facts(content: bytes, name: str, sizes: Mapping[str, int]) -> Networ
         inferred = with_sizes(model, shapes)
     except Exception as error:  # InferenceError, ValidationError: the text names the operator
         raise UsageError(f"{name} is not valid at these sizes: {first_line(error)}") from None
-    known = _known_sizes(inferred)
+    known: dict[str, Any] = known_sizes(inferred)
     inputs = []
     for value in model.graph.input:
         if value.name in shapes:
             kind = _numpy_type(value, name, "input")
             inputs.append(Tensor(value.name, kind, shapes[value.name], _range_of(model, value.name, kind, known)))
     outputs = [
-        Tensor(value.name, _numpy_type(value, name, "output"), known[value.name]) for value in inferred.graph.output
+        Tensor(value.name, _numpy_type(value, name, "output"), known.get(value.name, ()))
+        for value in inferred.graph.output
     ]
     if any(None in tensor.shape for tensor in outputs):
         outputs = _measured_outputs(content, name, inputs, outputs)
@@ -197,13 +198,6 @@ def _sized(symbols: Mapping[str, Sequence[int | str]], sizes: Mapping[str, int])
         value: tuple(sizes[size] if isinstance(size, str) else size for size in shape)
         for value, shape in symbols.items()
     }
-
-
-def _known_sizes(model: onnx.ModelProto) -> dict[str, Any]:
-    """The sizes of each tensor, None for those that are not known."""
-    graph = model.graph
-    found = {value.name: sizes_of(value) for value in (*graph.value_info, *graph.input, *graph.output)}
-    return found | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
 
 
 def _numpy_type(value: onnx.ValueInfoProto, name: str, what: str) -> str:
@@ -290,7 +284,7 @@ def _symbols_of_layers(
     for symbol in sizes if layers else ():
         larger = {**sizes, symbol: 2 * sizes[symbol]}
         try:
-            known = _known_sizes(with_sizes(model, _sized(symbols, larger)))
+            known = known_sizes(with_sizes(model, _sized(symbols, larger)))
         except Exception:  # not every size is possible: an addition of two inputs, for example
             continue
         other = _layers(model, known)[0]

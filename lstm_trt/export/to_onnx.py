@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,10 +73,9 @@ def export_network(
         **({} if mode == "forward" else {"mode": mode}),
     }
     key = cache.sha256(canonical_json(identity).encode())
-    path, digest, cached = cache.fetch(
-        "onnx", key, ".onnx", lambda: _export(shape, weights or make_weights(shape, seed), mode)
+    return ExportedNetwork(
+        *cache.fetch("onnx", key, ".onnx", lambda: _export(shape, weights or make_weights(shape, seed), mode))
     )
-    return ExportedNetwork(path, digest, cached)
 
 
 @dataclass(frozen=True)
@@ -135,17 +134,17 @@ def _export(shape: LstmShape, weights: dict[str, np.ndarray], mode: str) -> byte
     import onnx
     import torch
 
-    example = replace(shape, sequence=3, batch=2)
-    inputs, axes = {INPUT: torch.zeros(example.input_shapes[INPUT])}, {INPUT: (0, 1), OUTPUT: (0, 1)}
+    example, both = replace(shape, sequence=3, batch=2), {0: "sequence", 1: "batch"}
+    inputs, axes = {INPUT: torch.zeros(example.input_shapes[INPUT])}, {INPUT: both, OUTPUT: both}
     for state in example.states if mode == "stream" else ():
         inputs[state.input] = torch.zeros(state.shape)
-        axes |= {state.input: (1,), state.output: (1,)}
+        axes |= {name: {1: "batch"} for name in (state.input, state.output)}
     content = export_module(
         build_module(shape, weights, mode),
         tuple(inputs.values()),
         shape.label,
         shape.layers,
-        dynamic_axes={name: {axis: ("sequence", "batch")[axis] for axis in found} for name, found in axes.items()},
+        dynamic_axes=axes,
         input_names=list(inputs),
         output_names=[name for name in axes if name not in inputs],
     )
@@ -215,9 +214,7 @@ def static_model(path: Path, workload: Workload) -> bytes:
             if len(found) != len(expected) or any(a not in (None, b) for a, b in zip(found, expected, strict=True)):
                 raise ExportFailed(f"{path.name} at {workload.label} gives {value.name} of {found}, not {expected}")
         del model.graph.value_info[:]
-        for value in (*model.graph.input, *model.graph.output):
-            if value.name in shapes:
-                _write_sizes(value, shapes[value.name])
+        _write_sizes((*model.graph.input, *model.graph.output), shapes)
         return model.SerializeToString()
     except ExportFailed:
         raise
@@ -232,24 +229,17 @@ def with_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
     """
     import onnx
 
-    bare = onnx.ModelProto()
-    bare.ir_version = model.ir_version
-    bare.opset_import.extend(model.opset_import)
-    bare.functions.extend(model.functions)
+    whole, versions = model.graph, {"ir_version": model.ir_version, "opset_imports": model.opset_import}
+    graph = onnx.helper.make_graph(whole.node, whole.name, whole.input, whole.output)
+    bare = onnx.helper.make_model(graph, functions=model.functions, **versions)
     graph = bare.graph
-    graph.name = model.graph.name
-    graph.node.extend(model.graph.node)
-    graph.input.extend(model.graph.input)
-    graph.output.extend(model.graph.output)
     known = {value.name for value in graph.input}
     for tensor in model.graph.initializer:
         if math.prod(tensor.dims) <= SMALL_ELEMENTS:  # sizes and indices, which shape inference reads
             graph.initializer.append(tensor)
         elif tensor.name not in known:
             graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-    for value in graph.input:
-        if value.name in shapes:
-            _write_sizes(value, shapes[value.name])
+    _write_sizes(graph.input, shapes)
     for value in graph.output:
         for dim in value.type.tensor_type.shape.dim:
             dim.Clear()  # must be derived by the inference
@@ -262,7 +252,16 @@ def sizes_of(value: onnx.ValueInfoProto) -> tuple[int | None, ...]:
     return tuple(dim.dim_value or None for dim in value.type.tensor_type.shape.dim)
 
 
-def _write_sizes(value: onnx.ValueInfoProto, sizes: tuple[int, ...]) -> None:
-    for dim, size in zip(value.type.tensor_type.shape.dim, sizes, strict=True):
-        dim.Clear()
-        dim.dim_value = size
+def known_sizes(model: onnx.ModelProto) -> dict[str, tuple[int | None, ...]]:
+    """`sizes_of` each tensor of a graph, as far as its number of axes is known."""
+    values = (*model.graph.value_info, *model.graph.input, *model.graph.output)
+    found = {value.name: sizes_of(value) for value in values if value.type.tensor_type.HasField("shape")}
+    return {**found, **{tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}}
+
+
+def _write_sizes(values: Iterable[onnx.ValueInfoProto], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    for value in values:
+        if value.name in shapes:
+            for dim, size in zip(value.type.tensor_type.shape.dim, shapes[value.name], strict=True):
+                dim.Clear()
+                dim.dim_value = size

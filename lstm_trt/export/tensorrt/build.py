@@ -7,7 +7,6 @@ most verbose log of the builder is collected: it contains the layer table, and t
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import time
@@ -79,23 +78,14 @@ def build_engine(
         "options": options.as_dict(),
     }
     key = cache.sha256(canonical_json(identity).encode())
-    for _ in range(2):  # again if the two cached files turn out to be of different builds
-        engine = _fetch(key, name, functools.cache(lambda: _build(onnx, options, name, card)))
-        if engine is not None:
-            return engine
-    raise BuildFailed(f"the cache has files of two builds of {name}, another process may be building it: try again")
-
-
-def _fetch(key: str, name: str, make) -> Engine | None:
-    """The cached engine for `key`; if its two files do not match, removes both and returns None."""
-    beside, _, _ = cache.fetch("engine", key, ".json", lambda: make()[1])
-    information = json.loads(beside.read_bytes())
-    path, digest, _ = cache.fetch("engine", key, ".engine", lambda: make()[0])
-    if information["engine"]["sha256"] == digest:
-        return Engine(path, digest, make.cache_info().currsize == 0, {"name": name, **information})
-    cache.remove(path)
-    cache.remove(beside)
-    return None
+    beside, plan = (cache.stored("engine", key, suffix) for suffix in (".json", ".engine"))
+    if beside and plan:
+        information = json.loads(beside[0].read_bytes())
+        if information["engine"]["sha256"] == plan[1]:  # else these are files of two builds
+            return Engine(*plan, True, {"name": name, **information})
+    built, facts = _build(onnx, options, name, card)
+    cache.keep("engine", key, ".json", facts)
+    return Engine(*cache.keep("engine", key, ".engine", built), False, {"name": name, **json.loads(facts)})
 
 
 def _build(onnx: bytes, options: EngineOptions, name: str, card: dict | None) -> tuple[bytes, bytes]:
@@ -108,11 +98,7 @@ def _build(onnx: bytes, options: EngineOptions, name: str, card: dict | None) ->
     targets = [options.compute_capability] if options.compute_capability else []
     information = {
         "flavour": options.flavour,
-        "versions": {
-            "lstm_trt": __version__,
-            options.flavour: version,
-            "onnx": installed_version("onnx"),
-        },
+        "versions": {"lstm_trt": __version__, options.flavour: version, "onnx": installed_version("onnx")},
         "onnx": {
             "sha256": cache.sha256(onnx),
             "bytes": len(onnx),
@@ -243,7 +229,7 @@ def _add_profile(builder, config, network, model: onnx.ModelProto, profile: Prof
             (size,) * 3 if size >= 0 else _range(symbols[tensor.name][place], tensor.name, profile)
             for place, size in enumerate(tensor.shape)
         ]
-        ranges.set_shape(tensor.name, *(tuple(size[kind] for size in sizes) for kind in range(3)))
+        ranges.set_shape(tensor.name, *zip(*sizes, strict=True))
     if config.add_optimization_profile(ranges) < 0:
         raise BuildFailed(f"TensorRT rejects the ranges for {name}: check them")
 

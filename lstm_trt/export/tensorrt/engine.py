@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import BuildFailed, ExportFailed, UsageError, file_errors, one_of
+from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import bytes_text
 from lstm_trt.config.shape import LstmShape
+from lstm_trt.config.workload import check_whole
 from lstm_trt.export.tensorrt.trt import FLAVOURS
 from lstm_trt.store import cache
 from lstm_trt.store.files import make_folder, put
@@ -29,7 +30,7 @@ RECIPE = 2
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(JsonFields):
     """(min, opt, max) of the time steps and of the batch; None for a size that is not symbolic."""
 
     sequence: tuple[int, int, int] | None
@@ -46,7 +47,7 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class EngineOptions:
+class EngineOptions(JsonFields):
     """Options of an engine; raises `UsageError` (bf16: `ExportFailed`) for options that no builder supports.
 
     `flavour` is "tensorrt" or "tensorrt-rtx". `compute_capability` ("sm86") is for TensorRT for RTX. None in
@@ -80,19 +81,13 @@ class EngineOptions:
             ("max_aux_streams", 0, 64),
             ("workspace_bytes", 1, 2**50),
         ):
-            value = getattr(self, name)
-            # The builder of TensorRT for RTX silently treats 9 as 5.
-            if value is not None and not (isinstance(value, int) and least <= value <= most):
-                raise UsageError(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+            if getattr(self, name) is not None:  # the builder of TensorRT for RTX silently treats a level of 9 as 5
+                check_whole(name, getattr(self, name), least, most)
 
     @property
     def tf32(self) -> bool:
         """Whether float32 matrix products may run on TF32 tensor cores."""
         return self.precision == "tf32"
-
-    def as_dict(self) -> dict:
-        """JSON values."""
-        return json.loads(canonical_json(asdict(self)))
 
 
 @dataclass(frozen=True)
