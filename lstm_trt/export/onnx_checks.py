@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.config.errors import BuildFailed, ExportFailed, one_line
+from lstm_trt.config.errors import BuildFailed, ExportFailed, LabError, one_line
 from lstm_trt.config.workload import RecurrentLayer
 from lstm_trt.export.to_onnx import known_sizes
 
@@ -109,20 +109,20 @@ OPENVINO = Rules(
 )
 
 
-def read(content: bytes, name: str = "network") -> onnx.ModelProto:
-    """An ONNX file with its local functions inlined; raises `ExportFailed` if it is invalid or truncated."""
+def read(content: bytes, name: str = "network", kind: type[LabError] = ExportFailed) -> onnx.ModelProto:
+    """An ONNX file with its local functions inlined; raises `kind` if it is invalid or truncated."""
     import onnx
     import onnx.inliner
 
     try:
         model = onnx.load_from_string(content)
     except Exception as error:  # protobuf's DecodeError, which onnx does not export
-        raise ExportFailed(f"{name} is not an ONNX file, or is truncated: {one_line(error)}") from None
+        raise kind(f"{name} is not an ONNX file, or is truncated: {one_line(error)}") from None
     if not model.graph.node:
-        raise ExportFailed(f"{name} is not an ONNX file, or has no operators")
+        raise kind(f"{name} is not an ONNX file, or has no operators")
     if not _is_utf8(model):
         # TensorRT would quote such a name, and its bindings print an error before the logger is called.
-        raise ExportFailed(f"{name} is not valid ONNX: a name in it is not UTF-8; export it again")
+        raise kind(f"{name} is not valid ONNX: a name in it is not UTF-8; export it again")
     return onnx.inliner.inline_local_functions(model) if model.functions else model
 
 

@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from lstm_trt.config.errors import ExportFailed, LabError, UsageError, file_errors, first_line
 from lstm_trt.config.format import listed
-from lstm_trt.config.workload import RecurrentLayer, State, Workload
+from lstm_trt.config.workload import State, Workload
 from lstm_trt.export.read_onnx import NetworkFacts, network_facts, random_array, read_file
 from lstm_trt.export.to_onnx import export_module
 from lstm_trt.store import cache
@@ -58,6 +59,10 @@ class OnnxNetwork(Workload):
     carried: tuple[tuple[str, str], ...]
     inputs_sha256: str | None
     facts: NetworkFacts = field(compare=False, repr=False)
+
+    recurrent_layers = property(attrgetter("facts.layers"))
+    parameters = property(attrgetter("facts.parameters"))
+    flops = property(attrgetter("facts.flops"))
 
     def __init__(
         self,
@@ -141,18 +146,6 @@ class OnnxNetwork(Workload):
     def states(self) -> tuple[State, ...]:
         inputs = {tensor.name: tensor for tensor in self.facts.inputs}
         return tuple(State(name, after, inputs[name].shape, inputs[name].type) for name, after in self.carried)
-
-    @property
-    def recurrent_layers(self) -> tuple[RecurrentLayer, ...]:
-        return self.facts.layers
-
-    @property
-    def parameters(self) -> int:
-        return self.facts.parameters
-
-    @property
-    def flops(self) -> int | None:
-        return self.facts.flops
 
     @property
     def axes(self) -> dict[str, int | None]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.config.errors import ExportFailed, UsageError, file_errors, first_line
+from lstm_trt.config.errors import UsageError, file_errors, first_line
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import bytes_text, listed
 from lstm_trt.config.workload import RecurrentLayer, State
@@ -70,7 +70,7 @@ def read_file(path: Path) -> tuple[bytes, str]:
 
     with file_errors(f"read {path}"):
         content = path.read_bytes()
-    model, folder = _parsed(content, path.name), path.resolve().parent
+    model, folder = onnx_checks.read(content, path.name, UsageError), path.resolve().parent
     external = [tensor for tensor in onnx_checks.tensors(model.graph) if uses_external_data(tensor)]
     if not external:
         return content, cache.sha256(content)
@@ -89,18 +89,11 @@ def read_file(path: Path) -> tuple[bytes, str]:
     return whole, cache.sha256(b"".join((content, *parts.values())))
 
 
-def _parsed(content: bytes, name: str) -> onnx.ModelProto:
-    try:
-        return onnx_checks.read(content, name)
-    except ExportFailed as error:
-        raise UsageError(str(error)) from None
-
-
 def checked(content: bytes, name: str) -> onnx.ModelProto:
     """The network, accepted by the ONNX checker, with local functions inlined; raises `UsageError`."""
     import onnx
 
-    model = _parsed(content, name)
+    model = onnx_checks.read(content, name, UsageError)
     try:
         onnx.checker.check_model(model)
     except Exception as error:  # ValidationError; its text names the operator

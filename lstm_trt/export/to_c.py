@@ -18,7 +18,7 @@ from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import State
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.c_compile import LoadedNetwork, find_compiler
-from lstm_trt.export.c_file import TARGETS, CFile, Target, c_file, native_target
+from lstm_trt.export.c_file import TARGETS, CFile, c_file, native_target
 from lstm_trt.export.c_network import identifier
 from lstm_trt.export.evaluate import NotEvaluated, evaluate
 from lstm_trt.export.own_network import OnnxNetwork
@@ -110,7 +110,8 @@ def export_c(
     `UsageError` for an invalid name, target or mode, `BuildFailed` for what cannot be generated, and the errors of
     `export_network`; then nothing is written.
     """
-    chosen, name = _target(target), _identifier(network, name)
+    chosen = native_target() if target == NATIVE else TARGETS[one_of("target", target, (NATIVE, *TARGETS))]
+    name = _identifier(network, name)
     window, tick, states = _models(network, mode, seed)
     file = c_file(window, tick, chosen, name, states=states)
     error = _error(replace(file, included=False), window or tick or b"", states)
@@ -197,12 +198,6 @@ def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
     """The network with all its float32 numbers in float64."""
     onnx_checks.retype(model, (*model.graph.input, *model.graph.output), 11)  # TensorProto.DOUBLE
     return model
-
-
-def _target(name: str) -> Target:
-    if name == NATIVE:
-        return native_target()
-    return TARGETS[one_of("target", name, (NATIVE, *TARGETS))]
 
 
 def _identifier(network: LstmShape | OnnxNetwork, name: str | None) -> str:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -128,14 +129,13 @@ def build_plan(model: onnx.ModelProto, options: EngineOptions, name: str, card: 
         config = builder.create_builder_config()
         _configure(trt, config, options)
         _add_profile(builder, config, network, model, options.profile, name)
-        timing = _read_timing_cache(trt, config, options, card)
         structure = layers.structure(network)
-        serialized = builder.build_serialized_network(network, config)
-        if serialized is None:
-            raise BuildFailed(f"{FLAVOURS[options.flavour].title} cannot build {name}: {errors_of(lines)}")
-        plan = bytes(serialized)
-        seconds = (time.perf_counter_ns() - started) / 1e9
-        _write_timing_cache(config, timing)
+        with _timing_cache(trt, config, options, card):
+            serialized = builder.build_serialized_network(network, config)
+            if serialized is None:
+                raise BuildFailed(f"{FLAVOURS[options.flavour].title} cannot build {name}: {errors_of(lines)}")
+            plan = bytes(serialized)
+            seconds = (time.perf_counter_ns() - started) / 1e9
         warnings = {one_line(text) for severity, text in lines if severity == "WARNING"}
         try:
             table = _layer_table(trt, plan, options, lines, structure, card)
@@ -246,22 +246,21 @@ def _range(symbol: str, tensor: str, profile: Profile) -> tuple[int, int, int]:
     )
 
 
-def _read_timing_cache(trt, config, options: EngineOptions, card: dict | None) -> tuple[str, bytes] | None:
-    """Load the timing cache of earlier builds on this GPU; TensorRT for RTX does not use one."""
+@contextmanager
+def _timing_cache(trt, config, options: EngineOptions, card: dict | None) -> Iterator[bytes | None]:
+    """Build with the timing cache of earlier builds on this GPU, and keep what is new.
+
+    Gives the content that it had; TensorRT for RTX does not use one.
+    """
     if options.flavour != "tensorrt":
-        return None
+        yield None
+        return
     identity = {"flavour": options.flavour, "version": trt.__version__, "gpu": card}
     key = cache.sha256(canonical_json(identity).encode())
     path, _, _ = cache.fetch("timing", key, ".timing", lambda: b"")
     before = path.read_bytes()
     config.set_timing_cache(config.create_timing_cache(before), ignore_mismatch=False)
-    return key, before
-
-
-def _write_timing_cache(config, timing: tuple[str, bytes] | None) -> None:
-    if timing is None:
-        return
-    key, before = timing
+    yield before
     after = bytes(config.get_timing_cache().serialize())
     if after != before:
         cache.keep("timing", key, ".timing", after)
