@@ -291,10 +291,12 @@ def _faults(
     if rules.peepholes and any(node.input[INPUT_NAMES.index("P") :]):
         yield f"peepholes (input P) {rules.peepholes}"
     yield from _faults_in_activations(node.op_type, has, 2 if direction == "bidirectional" else 1, rules)
-    yield from _faults_in_types(node, types, precision, rules)
+    tensors = dict(zip(INPUT_NAMES, node.input, strict=False))
+    named = {name: types[tensor] for name, tensor in tensors.items() if types.get(tensor) and name != "sequence_lens"}
+    yield from _faults_in_types(node.op_type, named, precision, rules)
     if not has.get("hidden_size"):
         yield "hidden_size is missing, which every runtime needs: add it to the operator"
-    found = {name: sizes[tensor] for name, tensor in zip(INPUT_NAMES, node.input, strict=False) if tensor in sizes}
+    found = {name: sizes[tensor] for name, tensor in tensors.items() if tensor in sizes}
     yield from _faults_in_sizes(node.op_type, found, has["hidden_size"], direction)
     one = len(found.get("X", ())) == 3 and found["X"][1] == 1
     small = one and 3 <= has["hidden_size"] <= 6 and not has.get("linear_before_reset")
@@ -335,16 +337,11 @@ def type_name(number: int) -> str:
     return TensorProto.DataType.Name(number).lower() if known else f"number {number}"
 
 
-def _faults_in_types(node: onnx.NodeProto, known: dict[str, int], precision: str, rules: Rules) -> Iterator[str]:
+def _faults_in_types(kind: str, types: dict[str, int], precision: str, rules: Rules) -> Iterator[str]:
     from onnx import TensorProto
 
-    types = {
-        name: known[tensor]
-        for name, tensor in zip(INPUT_NAMES, node.input, strict=False)
-        if known.get(tensor) and name != "sequence_lens"
-    }
     if TensorProto.BFLOAT16 in types.values():
-        yield f"ONNX's {node.op_type} does not support bfloat16: convert it to float32 or float16 (--precision fp16)"
+        yield f"ONNX's {kind} does not support bfloat16: convert it to float32 or float16 (--precision fp16)"
     if TensorProto.DOUBLE in types.values() and rules.float64:
         yield f"float64 {rules.float64}: convert it to float32"
     if len(set(types.values())) > 1:

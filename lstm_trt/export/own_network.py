@@ -92,10 +92,7 @@ class OnnxNetwork(Workload):
     @property
     def path(self) -> Path:
         """The file in the cache, with symbolic sizes; raises `UsageError` if it is not there."""
-        stored = cache.stored("onnx", self.sha256, ".onnx")
-        if stored is None:
-            raise UsageError(f"{self.name}.onnx is no longer in the cache: give the file again, with --onnx")
-        return stored[0]
+        return _cached("onnx", self.sha256, ".onnx", f"{self.name}.onnx is", "--onnx")
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -205,14 +202,8 @@ class OnnxNetwork(Workload):
     def make_inputs(self, seed: int | Sequence[int], mode: str = "forward") -> dict[str, np.ndarray]:
         """Inputs by name: the user's own, and random numbers for the others; states only if they are not carried."""
         generator = np.random.default_rng(seed)
-        given = {}
-        if self.inputs_sha256:
-            stored = cache.stored("inputs", self.inputs_sha256, ".npz")
-            if stored is None:
-                raise UsageError(
-                    f"the inputs of {self.name} are no longer in the cache: give the file again, with --inputs"
-                )
-            given = _arrays(stored[0])
+        what, own = f"the inputs of {self.name} are", self.inputs_sha256
+        given = _arrays(_cached("inputs", own, ".npz", what, "--inputs")) if own else {}
         carried = {state.input for state in self.states} if mode == "stream" else ()
         wanted = [tensor for tensor in self.facts.inputs if tensor.name not in carried]
         return {tensor.name: given.get(tensor.name, random_array(tensor, generator)) for tensor in wanted}
@@ -306,6 +297,14 @@ def torch_answers(network: OnnxNetwork) -> tuple[dict[str, np.ndarray], dict[str
         for side in ("input/", "output/")
     )
     return inputs, outputs
+
+
+def _cached(kind: str, sha256: str, suffix: str, what: str, flag: str) -> Path:
+    """A file of the user in the cache; raises `UsageError` if it is not there."""
+    stored = cache.stored(kind, sha256, suffix)
+    if stored is None:
+        raise UsageError(f"{what} no longer in the cache: give the file again, with {flag}")
+    return stored[0]
 
 
 def _arrays(file: Any) -> dict[str, np.ndarray]:
