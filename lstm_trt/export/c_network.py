@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.config.errors import BuildFailed, first_line
+from lstm_trt.config.errors import BuildFailed, any_error
 from lstm_trt.config.workload import RecurrentLayer, State
 from lstm_trt.export.onnx_checks import INPUT_NAMES, RECURRENT, attributes, label, read
 
@@ -254,11 +254,9 @@ class Reader:
         from onnx.reference import ReferenceEvaluator
 
         ends: Any = [[onnx.ValueInfoProto(name=name) for name in names if name] for names in (node.input, node.output)]
-        try:
+        with any_error(BuildFailed, f"{label(node)} cannot be evaluated"):
             evaluator: Any = ReferenceEvaluator(onnx.helper.make_graph([node], "node", *ends), self.opsets)
             return evaluator.run(None, {name: value for name, value in zip(node.input, inputs, strict=True) if name})
-        except Exception as error:  # the evaluator raises any class
-            raise BuildFailed(f"{label(node)} cannot be evaluated: {first_line(error)}") from None
 
     def _constant(self, node: onnx.NodeProto, value: Any, what: str) -> np.ndarray:
         if not isinstance(value, np.ndarray) or value.dtype != np.float32:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.config.errors import BuildFailed, ExportFailed, LabError, one_line
+from lstm_trt.config.errors import BuildFailed, ExportFailed, LabError, any_error, one_line
 from lstm_trt.config.workload import RecurrentLayer
 from lstm_trt.export.to_onnx import known_sizes
 
@@ -114,10 +114,8 @@ def read(content: bytes, name: str = "network", kind: type[LabError] = ExportFai
     import onnx
     import onnx.inliner
 
-    try:
+    with any_error(kind, f"{name} is not an ONNX file, or is truncated", one_line):
         model = onnx.load_from_string(content)
-    except Exception as error:  # protobuf's DecodeError, which onnx does not export
-        raise kind(f"{name} is not an ONNX file, or is truncated: {one_line(error)}") from None
     if not model.graph.node:
         raise kind(f"{name} is not an ONNX file, or has no operators")
     if not _is_utf8(model):
@@ -218,18 +216,24 @@ def label(node: onnx.NodeProto) -> str:
 def check(model: onnx.ModelProto, precision: str = "fp32", name: str = "network", rules: Rules = TENSORRT) -> None:
     """Reject a graph that a runtime cannot build or would misread.
 
-    Raises `BuildFailed` with the reason of `refusal`, and `ExportFailed` if ONNX's own checker rejects the file.
+    Raises `BuildFailed` for external data or with the reason of `refusal`, and `ExportFailed` if ONNX's own checker
+    rejects the file.
     """
     import onnx
 
-    _refuse_external_data(model, name)
+    for tensor in tensors(model.graph):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            reader = next((node for node in nodes(model.graph) if tensor.name in node.input), None)
+            where = f", read by {label(reader)}," if reader is not None else ""
+            raise BuildFailed(
+                f"the values of {tensor.name!r}{where} are in another file: save {name} with its weights included,"
+                " onnx.save(onnx.load(path), path)"
+            )
     reason = refusal(model, rules, precision)
     if reason:
         raise BuildFailed(reason)
-    try:
+    with any_error(ExportFailed, f"{name} is not valid ONNX", one_line):  # the text names the operator
         onnx.checker.check_model(model, full_check=True)
-    except Exception as error:  # ValidationError, InferenceError: the text names the operator
-        raise ExportFailed(f"{name} is not valid ONNX: {one_line(error)}") from None
 
 
 def checked(content: bytes, rules: Rules, precision: str = "fp32") -> bytes:
@@ -256,19 +260,6 @@ def refusal(model: onnx.ModelProto, rules: Rules, precision: str = "fp32") -> st
     types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
     faults = (f"{label(node)}: {fault}" for node in found for fault in _faults(node, types, sizes, precision, rules))
     return next(faults, None)
-
-
-def _refuse_external_data(model: onnx.ModelProto, name: str) -> None:
-    import onnx
-
-    for tensor in tensors(model.graph):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            reader = next((node for node in nodes(model.graph) if tensor.name in node.input), None)
-            where = f", read by {label(reader)}," if reader is not None else ""
-            raise BuildFailed(
-                f"the values of {tensor.name!r}{where} are in another file: save {name} with its weights included,"
-                " onnx.save(onnx.load(path), path)"
-            )
 
 
 def _faults(
@@ -318,15 +309,12 @@ def _faults_in_activations(kind: str, has: dict, directions: int, rules: Rules) 
         if different and len(has.get(parameter, ())) < len(users):
             yield f"{rules.title} has another default of {parameter} for {different}: add {parameter} to the operator"
     values = (names, *(list(has.get(f"activation_{parameter}", ())) for parameter in ("alpha", "beta")))
-    if directions == 2 and not rules.different_directions and any(_halves_differ(given) for given in values):
+    differ = any(given[: len(given) // 2] != given[len(given) // 2 :] for given in values)
+    if directions == 2 and not rules.different_directions and differ:
         yield (
             f"the two directions have different activations, which {rules.title} does not support: use the same for"
             " both"
         )
-
-
-def _halves_differ(values: list) -> bool:
-    return values[: len(values) // 2] != values[len(values) // 2 :]
 
 
 def type_name(number: int) -> str:

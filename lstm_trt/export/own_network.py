@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.config.errors import ExportFailed, LabError, UsageError, file_errors, first_line
+from lstm_trt.config.errors import ExportFailed, UsageError, any_error, file_errors
 from lstm_trt.config.format import listed
 from lstm_trt.config.workload import State, Workload
 from lstm_trt.export.read_onnx import NetworkFacts, network_facts, random_array, read_file
@@ -241,21 +241,18 @@ def TorchNetwork(
     training = module.training
     module.eval()
     try:
-        probe = tuple(torch.randn_like(tensor) if tensor.is_floating_point() else tensor for tensor in example)
-        with torch.inference_mode():
-            results = [tensor for tensor in _pytree.tree_leaves(module(*probe)) if isinstance(tensor, torch.Tensor)]
-        several = [f"output{index}" for index in range(len(results))] if len(results) > 1 else ["output"]
-        answers = list(output_names or several)
-        for what, names, needed in (("input", named, len(example)), ("output", answers, len(results))):
-            if len(names) != needed:
-                raise UsageError(f"{name} has {needed} {what}s, but {len(names)} names were given")
-        tensors = dict(zip((*named, *answers), (*example, *results), strict=True))
-        own = _sizes_of_symbols(dynamic_axes or {}, tensors, named)
-        content = export_module(module, example, name, None, dynamic_axes, named, answers)
-    except LabError:
-        raise
-    except Exception as error:
-        raise ExportFailed(f"{name} cannot be run with the example inputs: {first_line(error)}") from error
+        with any_error(ExportFailed, f"{name} cannot be run with the example inputs"):
+            probe = tuple(torch.randn_like(tensor) if tensor.is_floating_point() else tensor for tensor in example)
+            with torch.inference_mode():
+                results = [tensor for tensor in _pytree.tree_leaves(module(*probe)) if isinstance(tensor, torch.Tensor)]
+            several = [f"output{index}" for index in range(len(results))] if len(results) > 1 else ["output"]
+            answers = list(output_names or several)
+            for what, names, needed in (("input", named, len(example)), ("output", answers, len(results))):
+                if len(names) != needed:
+                    raise UsageError(f"{name} has {needed} {what}s, but {len(names)} names were given")
+            tensors = dict(zip((*named, *answers), (*example, *results), strict=True))
+            own = _sizes_of_symbols(dynamic_axes or {}, tensors, named)
+            content = export_module(module, example, name, None, dynamic_axes, named, answers)
     finally:
         module.train(training)
     network = OnnxNetwork(content, name=name, sizes={**own, **(sizes or {})}, states=states, inputs=inputs)
@@ -348,12 +345,9 @@ def _keep_inputs(name: str, facts: NetworkFacts, path: Path) -> str:
     """Check an .npz file of inputs and copy it into the cache; returns its SHA-256."""
     with file_errors(f"read {path}"):
         content = path.read_bytes()
-    try:
+    # BadZipFile, ValueError (pickled objects are not loaded), TypeError for a single array
+    with any_error(UsageError, f"{path} is not an .npz file of arrays, as numpy.savez writes it"):
         given = _arrays(io.BytesIO(content))
-    except Exception as error:  # BadZipFile, ValueError (pickled objects are not loaded), TypeError for a single array
-        raise UsageError(
-            f"{path} is not an .npz file of arrays, as numpy.savez writes it: {first_line(error)}"
-        ) from None
     tensors = {tensor.name: tensor for tensor in facts.inputs}
     for key, array in given.items():
         tensor = tensors.get(key)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lstm_trt.config.errors import UsageError, file_errors, first_line
+from lstm_trt.config.errors import UsageError, any_error, file_errors
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import bytes_text, listed
 from lstm_trt.config.workload import RecurrentLayer, State
@@ -26,6 +26,10 @@ from lstm_trt.store import cache
 
 if TYPE_CHECKING:
     import onnx
+
+
+#: ONNX's numbers of the element types that parameters have.
+FLOATS = {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}
 
 
 @dataclass(frozen=True)
@@ -81,11 +85,10 @@ def read_file(path: Path) -> tuple[bytes, str]:
             where = "is missing" if place.is_relative_to(folder) else "is outside its folder, which is not allowed"
             raise UsageError(f"the external data {location!r} of {path} {where}")
         parts[location] = place.read_bytes()
-    try:
+    # ValueError for an offset beyond the file or above protobuf's 2 GiB, ValidationError
+    with any_error(UsageError, f"the external data of {path} cannot be loaded"):
         load_external_data_for_model(model, str(folder))
         whole = model.SerializeToString()
-    except Exception as error:  # ValueError for an offset beyond the file or above protobuf's 2 GiB, ValidationError
-        raise UsageError(f"the external data of {path} cannot be loaded: {first_line(error)}") from None
     return whole, cache.sha256(b"".join((content, *parts.values())))
 
 
@@ -94,10 +97,8 @@ def checked(content: bytes, name: str) -> onnx.ModelProto:
     import onnx
 
     model = onnx_checks.read(content, name, UsageError)
-    try:
+    with any_error(UsageError, f"{name} is not valid ONNX"):  # the text names the operator
         onnx.checker.check_model(model)
-    except Exception as error:  # ValidationError; its text names the operator
-        raise UsageError(f"{name} is not valid ONNX: {first_line(error)}") from None
     return model
 
 
@@ -141,16 +142,12 @@ def _check_sizes(name: str, symbols: Mapping[str, Sequence[int | str]], sizes: M
 
 def network_facts(content: bytes, name: str, sizes: Mapping[str, int]) -> NetworkFacts:
     """What the content of an ONNX file says at these values of its symbolic sizes; raises `UsageError`."""
-    import onnx
-
     model = checked(content, name)
     symbols = symbolic_shapes(model)
     _check_sizes(name, symbols, sizes)
     shapes = _sized(symbols, sizes)
-    try:
+    with any_error(UsageError, f"{name} is not valid at these sizes"):  # the text names the operator
         inferred = with_sizes(model, shapes)
-    except Exception as error:  # InferenceError, ValidationError: the text names the operator
-        raise UsageError(f"{name} is not valid at these sizes: {first_line(error)}") from None
     known: dict[str, Any] = known_sizes(inferred)
     inputs = []
     for value in model.graph.input:
@@ -168,19 +165,20 @@ def network_facts(content: bytes, name: str, sizes: Mapping[str, int]) -> Networ
     if size > available:
         needs = f"at these sizes it needs at least {bytes_text(size)}, {bytes_text(available)} are available"
         raise UsageError(f"{name} does not fit into the memory: {needs}")
-    stored = [tensor for tensor in onnx_checks.tensors(model.graph) if _is_float(tensor.data_type)]
+    stored = [tensor for tensor in onnx_checks.tensors(model.graph) if tensor.data_type in FLOATS.values()]
     every = list(onnx_checks.nodes(model.graph))
     fills = [a.t for node in every if node.op_type == "ConstantOfShape" for a in node.attribute]  # no parameters
-    parameters = sum(math.prod(tensor.dims) for tensor in stored) - sum(_is_float(fill.data_type) for fill in fills)
+    parameters = sum(math.prod(tensor.dims) for tensor in stored) - sum(
+        fill.data_type in FLOATS.values() for fill in fills
+    )
     layers, flops = _layers(model, known), [_flops(node, known) for node in every]
-    inner = any(attribute.type == onnx.AttributeProto.GRAPH for node in every for attribute in node.attribute)
     return NetworkFacts(
         tuple(inputs),
         tuple(outputs),
         layers,
         parameters,
-        None if inner or None in flops else sum(filter(None, flops)),
-        half=any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in stored),
+        None if None in flops or len(onnx_checks.graphs(model.graph)) > 1 else sum(filter(None, flops)),
+        half=any(tensor.data_type == FLOATS["float16"] for tensor in stored),
         **_symbols_of_layers(model, symbols, sizes, layers),
     )
 
@@ -205,13 +203,6 @@ def _numpy_type(value: onnx.ValueInfoProto, name: str, what: str) -> str:
         text = onnx_checks.type_name(number)
         raise UsageError(f"the {what} {value.name} of {name} has the type {text}, which is not supported")
     return kind.name
-
-
-def _is_float(number: int) -> bool:
-    import onnx
-
-    kinds = onnx.TensorProto
-    return number in (kinds.FLOAT, kinds.FLOAT16, kinds.BFLOAT16, kinds.DOUBLE)
 
 
 def _range_of(model: onnx.ModelProto, tensor: str, kind: str, known: Mapping) -> tuple[int, int] | None:
@@ -291,10 +282,8 @@ def _symbols_of_layers(
 def _measured_outputs(content: bytes, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[Tensor]:
     """The outputs with the sizes that ONNX Runtime returns, for a graph whose sizes cannot be derived."""
     generator = np.random.default_rng(0)
-    try:
+    with any_error(UsageError, f"the sizes of the outputs of {name} cannot be determined"):
         (results,) = run_onnxruntime(content, [{tensor.name: random_array(tensor, generator) for tensor in inputs}])
-    except Exception as error:
-        raise UsageError(f"the sizes of the outputs of {name} cannot be determined: {first_line(error)}") from None
     return [replace(tensor, shape=results[tensor.name].shape) for tensor in outputs]
 
 

@@ -158,11 +158,9 @@ def _error(file: CFile, model: bytes, states: Sequence[State]) -> float | None:
     Each call begins with zero states, unless the `states` are inputs of the model. Raises `BuildFailed` if it is above
     `LARGEST_ERROR`.
     """
-    import onnx
-
     if file.target.vector_length > native_target().vector_length:
         return None
-    graph = in_float64(onnx.load_from_string(model))
+    graph = in_float64(onnx_checks.read(model))
     known = {tensor.name for tensor in graph.graph.initializer} | {state.input for state in states}
     shapes: dict[str, Any] = {value.name: sizes_of(value) for value in graph.graph.input if value.name not in known}
     function, rows = next(iter(file.samples.items()))

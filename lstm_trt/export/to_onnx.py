@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lstm_trt.config.configuration import canonical_json
-from lstm_trt.config.errors import ExportFailed, UsageError, first_line
+from lstm_trt.config.errors import ExportFailed, UsageError, any_error
 from lstm_trt.config.format import bytes_text, number
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import Workload
@@ -174,23 +174,20 @@ def export_module(
     import torch
 
     buffer: Any = io.BytesIO()  # the stub of torch.onnx.export has paths only
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about its deprecation and about fixed batch sizes
-            torch.onnx.export(
-                module,
-                example,
-                buffer,
-                input_names=list(input_names),
-                output_names=list(output_names),
-                dynamic_axes=dynamic_axes,
-                opset_version=OPSET,
-                dynamo=False,
-            )
+    with any_error(ExportFailed, f"PyTorch {torch.__version__} cannot export {label}"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about its deprecation and about fixed batch sizes
+        torch.onnx.export(
+            module,
+            example,
+            buffer,
+            input_names=list(input_names),
+            output_names=list(output_names),
+            dynamic_axes=dynamic_axes,
+            opset_version=OPSET,
+            dynamo=False,
+        )
         model = onnx.load_from_string(buffer.getvalue())
         onnx.checker.check_model(model, full_check=True)
-    except Exception as error:  # no error of exporter or checker may stop a sweep
-        raise ExportFailed(f"PyTorch {torch.__version__} cannot export {label}: {first_line(error)}") from error
     found = [node.op_type for node in model.graph.node].count("LSTM")
     if lstm_operators not in (None, found):
         raise ExportFailed(f"the export of {label} has {found} LSTM operators, not {lstm_operators}")
@@ -205,7 +202,8 @@ def static_model(path: Path, workload: Workload) -> bytes:
     """
     import onnx
 
-    try:
+    # DecodeError, InferenceError, ValidationError, OSError: all mean an unusable file
+    with any_error(ExportFailed, f"{path} cannot be made static at {workload.label}"):
         model = onnx.load(str(path))
         shapes = {**workload.input_shapes, **workload.output_shapes}
         shapes |= {name: state.shape for state in workload.states for name in (state.input, state.output)}
@@ -216,10 +214,6 @@ def static_model(path: Path, workload: Workload) -> bytes:
         del model.graph.value_info[:]
         _write_sizes((*model.graph.input, *model.graph.output), shapes)
         return model.SerializeToString()
-    except ExportFailed:
-        raise
-    except Exception as error:  # DecodeError, InferenceError, ValidationError, OSError: all mean an unusable file
-        raise ExportFailed(f"{path} cannot be made static at {workload.label}: {first_line(error)}") from error
 
 
 def with_sizes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:

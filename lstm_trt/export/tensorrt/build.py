@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from lstm_trt import __version__
 from lstm_trt.config.configuration import canonical_json
-from lstm_trt.config.errors import BuildFailed, UsageError, one_line
+from lstm_trt.config.errors import BuildFailed, UsageError, file_errors, one_line
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.export import onnx_checks
 from lstm_trt.export.tensorrt import layers
-from lstm_trt.export.tensorrt.engine import RECIPE, Engine, EngineOptions, Profile, network_name, read_file
+from lstm_trt.export.tensorrt.engine import RECIPE, Engine, EngineOptions, Profile, network_name
 from lstm_trt.export.tensorrt.onnx_fp16 import to_half
 from lstm_trt.export.tensorrt.trt import FLAVOURS, collected, errors_of, load_module, logger, starting
 from lstm_trt.export.to_onnx import export_network, static_model
@@ -53,13 +53,15 @@ def build_engine(
     if options is not None and target is not None:
         raise UsageError("options and target exclude each other: set options.compute_capability")
     options = options or EngineOptions("tensorrt-rtx", compute_capability=target, detailed=True)
-    if isinstance(network, LstmShape):
+    if isinstance(network, bytes):
+        onnx, name = network, name or "network"
+    elif isinstance(network, LstmShape):
         path = export_network(network, seed).path
         onnx = path.read_bytes() if options.profile else static_model(path, network)
         name = name or network_name(network, options.profile)
     else:
-        onnx = network if isinstance(network, bytes) else read_file(Path(network))
-        name = name or ("network" if isinstance(network, bytes) else Path(network).stem)
+        with file_errors(f"read {network}"):
+            onnx, name = Path(network).read_bytes(), name or Path(network).stem
     trt = load_module(options.flavour)
     here = device_here() if options.compute_capability is None else None
     card = here and here.as_dict()

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lstm_trt.config.errors import BuildFailed, ExportFailed, UsageError, file_errors, one_of
+from lstm_trt.config.errors import BuildFailed, ExportFailed, UsageError, one_of
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import bytes_text
 from lstm_trt.config.shape import LstmShape
@@ -37,13 +37,12 @@ class Profile(JsonFields):
     batch: tuple[int, int, int] | None
 
     def __post_init__(self) -> None:
-        for name in ("sequence", "batch"):
-            if getattr(self, name) is None:
-                continue
-            sizes = tuple(getattr(self, name))
-            object.__setattr__(self, name, sizes)
-            if len(sizes) != 3 or not 1 <= sizes[0] <= sizes[1] <= sizes[2]:
-                raise UsageError(f"the {name} range must be 1 <= min <= opt <= max, not {' '.join(map(str, sizes))}")
+        for name, sizes in {**vars(self)}.items():
+            if sizes is not None:
+                object.__setattr__(self, name, tuple(sizes))
+                if len(sizes) != 3 or not 1 <= sizes[0] <= sizes[1] <= sizes[2]:
+                    given = " ".join(map(str, sizes))
+                    raise UsageError(f"the {name} range must be 1 <= min <= opt <= max, not {given}")
 
 
 @dataclass(frozen=True)
@@ -149,9 +148,3 @@ def file_stem(engine: Engine) -> str:
         target = "all" if flavour == "tensorrt-rtx" else information["target"]["gpu"]["name"]
     parts = (information["name"], options["precision"], flavour.removeprefix("tensorrt-"), target)
     return "-".join(re.sub(r"[^\w.]+", "-", part).strip("-") for part in parts)
-
-
-def read_file(path: Path) -> bytes:
-    """Content of a file; raises `UsageError` if it cannot be read."""
-    with file_errors(f"read {path}"):
-        return path.read_bytes()

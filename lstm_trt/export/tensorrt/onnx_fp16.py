@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lstm_trt.config.errors import BuildFailed, one_line
+from lstm_trt.config.errors import BuildFailed, any_error, one_line
 from lstm_trt.export.onnx_checks import graphs, is_float32, retype
 
 if TYPE_CHECKING:
@@ -47,10 +47,8 @@ def to_half(model: onnx.ModelProto, name: str = "network") -> onnx.ModelProto:
     graph.node.extend(cast("Cast", [i], [i + HALF], f"{i}_to_half", to=to.FLOAT16) for i in inputs)
     graph.node.extend(middle)
     graph.node.extend(cast("Cast", [o + HALF], [o], f"{o}_to_float", to=to.FLOAT) for o in outputs)
-    try:
+    with any_error(BuildFailed, f"{name} cannot be written in float16", one_line):
         onnx.checker.check_model(half, full_check=True)
-    except Exception as error:
-        raise BuildFailed(f"{name} cannot be written in float16: {one_line(error)}") from None
     return half
 
 
