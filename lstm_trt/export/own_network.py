@@ -119,11 +119,9 @@ class OnnxNetwork(Workload):
     @classmethod
     def from_dict(cls, plain: Mapping) -> OnnxNetwork:
         network = object.__new__(cls)
-        try:
+        with any_error(UsageError, "invalid description of an ONNX network", str):
             facts, inputs = NetworkFacts.from_dict(plain["facts"]), plain.get("inputs_sha256")
             network._set(plain["name"], plain["sha256"], plain["sizes"], plain["states"], inputs, facts)
-        except (AttributeError, KeyError, TypeError) as error:
-            raise UsageError(f"invalid description of an ONNX network: {error}") from None
         return network
 
     @property

@@ -85,7 +85,7 @@ class WrittenC:
         lines += [f"{self.file.name}_{name}: {count(rows, 'sample')} per call" for name, rows in self.samples.items()]
         place = "included" if self.file.included else f"in {self.file.name}.bin"
         lines += [f"weights: {bytes_text(len(self.file.weights))}, {place}"]
-        lines += [f"error: {_error_text(self.error)}", f"compile with: {self.command}"]
+        lines += [f"error: {self.file.error}", f"compile with: {self.command}"]
         return "\n".join(lines)
 
 

@@ -214,16 +214,15 @@ def _configure(trt, config, options: EngineOptions) -> None:
 
 def _add_profile(builder, config, network, model: onnx.ModelProto, profile: Profile | None, name: str) -> None:
     """Set the ranges of the symbolic input sizes, which are identified by their names in the file."""
-    dims = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
+    symbols = {value.name: [dim.dim_param for dim in value.type.tensor_type.shape.dim] for value in model.graph.input}
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
     dynamic = [tensor for tensor in inputs if any(size < 0 for size in tensor.shape)]
     if not dynamic and profile is not None:
         raise UsageError(f"{name} has no symbolic size: remove the ranges")
     if not dynamic:
         return
-    symbols = {tensor.name: [dim.dim_param for dim in dims[tensor.name]] for tensor in dynamic}
     if profile is None:
-        listed = ", ".join(f"{tensor} {sizes}" for tensor, sizes in symbols.items())
+        listed = ", ".join(f"{tensor.name} {symbols[tensor.name]}" for tensor in dynamic)
         raise UsageError(f"{name} has symbolic sizes ({listed}): give --sequence-range and --batch-range")
     ranges = builder.create_optimization_profile()
     for tensor in dynamic:
