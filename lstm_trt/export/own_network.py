@@ -245,12 +245,13 @@ def TorchNetwork(
                 results = [tensor for tensor in _pytree.tree_leaves(module(*probe)) if isinstance(tensor, torch.Tensor)]
             several = [f"output{index}" for index in range(len(results))] if len(results) > 1 else ["output"]
             answers = list(output_names or several)
-            for what, names, needed in (("input", named, len(example)), ("output", answers, len(results))):
-                if len(names) != needed:
-                    raise UsageError(f"{name} has {needed} {what}s, but {len(names)} names were given")
+            for what, given, needed in (("input", named, len(example)), ("output", answers, len(results))):
+                if len(given) != needed:
+                    raise UsageError(f"{name} has {needed} {what}s, but {len(given)} names were given")
             tensors = dict(zip((*named, *answers), (*example, *results), strict=True))
             own = _sizes_of_symbols(dynamic_axes or {}, tensors, named)
-            content = export_module(module, example, name, None, dynamic_axes, named, answers)
+            more: Any = {"input_names": named, "output_names": answers, "dynamic_axes": dynamic_axes}
+            content = export_module(module, example, name, **more)
     finally:
         module.train(training)
     network = OnnxNetwork(content, name=name, sizes={**own, **(sizes or {})}, states=states, inputs=inputs)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,31 +161,22 @@ def export_module(
     example: tuple[torch.Tensor, ...],
     label: str,
     lstm_operators: int | None = None,
-    dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
-    input_names: Sequence[str] = (INPUT,),
-    output_names: Sequence[str] = (OUTPUT,),
+    **more: Any,
 ) -> bytes:
     """A module as ONNX, checked; if given, to have `lstm_operators` LSTM operators.
 
-    Sizes are those of the `example` inputs except for `dynamic_axes` (input or output -> axis -> symbol). `label` names
-    the network in messages. Raises `ExportFailed` if the exporter or the ONNX checker fails.
+    `more` are further options of `torch.onnx.export`: `input_names` and `output_names`, by default one of each, and
+    `dynamic_axes` (input or output -> axis -> symbol); other sizes are those of the `example` inputs. `label` names the
+    network in messages. Raises `ExportFailed` if the exporter or the ONNX checker fails.
     """
     import onnx
     import torch
 
     buffer: Any = io.BytesIO()  # the stub of torch.onnx.export has paths only
+    options = {"input_names": [INPUT], "output_names": [OUTPUT], "opset_version": OPSET, "dynamo": False, **more}
     with any_error(ExportFailed, f"PyTorch {torch.__version__} cannot export {label}"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about its deprecation and about fixed batch sizes
-        torch.onnx.export(
-            module,
-            example,
-            buffer,
-            input_names=list(input_names),
-            output_names=list(output_names),
-            dynamic_axes=dynamic_axes,
-            opset_version=OPSET,
-            dynamo=False,
-        )
+        torch.onnx.export(module, example, buffer, **options)
         model = onnx.load_from_string(buffer.getvalue())
         onnx.checker.check_model(model, full_check=True)
     found = [node.op_type for node in model.graph.node].count("LSTM")

@@ -25,6 +25,9 @@ COMPUTE_CAPABILITIES = ("sm75", "sm80", "sm86", "sm89", "sm120", "sm121")
 
 PRECISIONS = ("fp32", "tf32", "fp16")
 
+#: Least and largest value of an option; the builder of TensorRT for RTX silently treats a level of 9 as 5.
+LIMITS = {"optimization_level": (0, 5), "max_aux_streams": (0, 64), "workspace_bytes": (1, 2**50)}
+
 #: Part of the cache key: increase it whenever the same input gives a different engine or different information.
 RECIPE = 2
 
@@ -75,13 +78,9 @@ class EngineOptions(JsonFields):
             one_of("compute capability", self.compute_capability, COMPUTE_CAPABILITIES)
             if self.flavour != "tensorrt-rtx":
                 raise UsageError(f"{self.flavour} builds for the GPU of this machine: only tensorrt-rtx has a target")
-        for name, least, most in (
-            ("optimization_level", 0, 5),
-            ("max_aux_streams", 0, 64),
-            ("workspace_bytes", 1, 2**50),
-        ):
-            if getattr(self, name) is not None:  # the builder of TensorRT for RTX silently treats a level of 9 as 5
-                check_whole(name, getattr(self, name), least, most)
+        for name, limits in LIMITS.items():
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), *limits)
 
     @property
     def tf32(self) -> bool:
