@@ -7,7 +7,7 @@ Any other exception is a bug: its traceback is printed and the exit status is 70
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -91,6 +91,17 @@ def file_errors(what: str, hint: str = "", kind: type[LabError] = UsageError) ->
         yield
     except OSError as error:
         raise kind(f"cannot {what}: {error.strerror or error}{hint}") from None
+
+
+@contextmanager
+def any_error(kind: type[LabError], what: str, text: Callable[..., str] = first_line) -> Generator[None, None, None]:
+    """Turn any exception raised inside into `kind`: `what`, and its `text`. A `LabError` is passed on unchanged."""
+    try:
+        yield
+    except LabError:
+        raise
+    except Exception as error:  # every library has its own classes
+        raise kind(f"{what}: {text(error)}") from error
 
 
 class RuntimeUnavailable(LabError):

@@ -166,7 +166,7 @@ def _lines(found: Inspection) -> Iterator[str]:
     else:
         yield "no recurrent layer: the network has no LSTM, GRU or RNN operator"
     flops = "unknown" if network.flops is None else f"{number(network.flops / 1e6)} MFLOP"
-    yield f"\n{count(network.parameters, 'parameter')}; {flops} per call (matrix products and convolutions)"
+    yield f"\n{count(network.facts.parameters, 'parameter')}; {flops} per call (matrix products and convolutions)"
     if "missing" in found.roofline:
         yield f"no roofline bound: {found.roofline['missing']}"
     elif found.roofline["floor_ns"]:
