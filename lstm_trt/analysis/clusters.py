@@ -86,12 +86,16 @@ def scan(spacings: np.ndarray) -> tuple[float, int, int]:
     # The ratio is a sum of three terms: those of (a, b] and (b, c], minus that of (a, c].
     with np.errstate(divide="ignore", invalid="ignore"):
         log_likelihood = np.where(counts > 0, counts * np.log(density), -np.inf)
-        dense = np.where(counts >= LEAST - 1, log_likelihood, -np.inf)
-        gains = log_likelihood.T[:, :, None] - log_likelihood + dense[:, None, :]  # of b, a and c
-    denser = (counts.T > 0)[:, :, None] & (density.T[:, :, None] < density[:, None, :])
-    gains = np.where(denser, gains, 0.0)
-    first, _, last = np.unravel_index(gains.argmax(), gains.shape)
-    return float(gains.max()), int(chosen[first]), int(chosen[last])
+    dense = np.where(counts >= LEAST - 1, log_likelihood, -np.inf)
+    best = (0.0, 0, 0)
+    for j in range(1, len(chosen) - 1):
+        gains = log_likelihood[:j, j, None] - log_likelihood[:j, j + 1 :]
+        gains += dense[j, j + 1 :]
+        gains[density[:j, j, None] >= density[j, j + 1 :]] = 0.0
+        place = int(gains.argmax())
+        if gains.flat[place] > best[0]:
+            best = (float(gains.flat[place]), int(chosen[j]), int(chosen[j + 1 + place % (len(chosen) - j - 1)]))
+    return best
 
 
 def _ranks(spacings: np.ndarray) -> np.ndarray:
@@ -161,10 +165,11 @@ class Mixture:
                 break
             before = self.place, self.weight
             self.weight = self.trials / float(self.counts.sum())
-            self.place = float(np.clip(belongs @ self.values / self.trials, *within))
+            self.place = min(max(float(belongs @ self.values) / self.trials, within[0]), within[1])
             # A prior of two trials with the expected width, so that a few close trials do not make a narrow cluster.
             squares = float(belongs @ (self.values - self.place) ** 2) + 2 * expected**2
-            self.width = float(np.clip(math.sqrt(squares / (self.trials + (2 if expected else 0))), *wide))
+            width = math.sqrt(squares / (self.trials + (2 if expected else 0)))
+            self.width = min(max(width, wide[0]), wide[1])
             others = self.counts - belongs
             self.decay = _decay(float(others @ self.coordinates) / max(float(others.sum()), 1e-9), self.length)
             moved, gained = abs(self.place - before[0]), abs(self.weight - before[1])
