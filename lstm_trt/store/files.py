@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,8 @@ def write_whole(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
 
 
 def write(recording: schema.Recording, folder: Path) -> Path:
@@ -43,13 +43,7 @@ def write(recording: schema.Recording, folder: Path) -> Path:
     import pyarrow.parquet as pq
 
     schema.validate(recording, "the recording")
-    described = {
-        "schema_version": schema.SCHEMA_VERSION,
-        "configuration": recording.configuration.as_dict(),
-        "config_id": recording.configuration.id,
-        "round": recording.round,
-        "provenance": recording.provenance,
-    }
+    described = description(recording)
     if recording.part is not None:
         described |= {"part": recording.part, "last": recording.provenance["soak"]["last"]}
     types = schema.arrow_schema().with_metadata({schema.METADATA_KEY: canonical_json(described).encode()})
@@ -61,17 +55,22 @@ def write(recording: schema.Recording, folder: Path) -> Path:
 
 def write_failure(failure: schema.Failure, folder: Path) -> Path:
     """Write `<id>-r<round>.failure.json`; raises `StoreError` as `write` does."""
+    content = json.dumps(description(failure), indent=1, sort_keys=True) + "\n"
+    return put(folder / failure.file_name, content.encode())
+
+
+def description(item: schema.Recording | schema.Failure) -> dict[str, Any]:
+    """The JSON values of a recording or failure, without the trials."""
     described = {
         "schema_version": schema.SCHEMA_VERSION,
-        "status": "failed",
-        "stage": failure.stage,
-        "reason": failure.reason,
-        "configuration": failure.configuration.as_dict(),
-        "config_id": failure.configuration.id,
-        "round": failure.round,
-        "provenance": failure.provenance,
+        "configuration": item.configuration.as_dict(),
+        "config_id": item.configuration.id,
+        "round": item.round,
+        "provenance": item.provenance,
     }
-    return put(folder / failure.file_name, (json.dumps(described, indent=1, sort_keys=True) + "\n").encode())
+    if isinstance(item, schema.Failure):
+        described |= {"status": "failed", "stage": item.stage, "reason": item.reason}
+    return described
 
 
 def forget_failure(configuration: Configuration, round: int, folder: Path) -> None:
@@ -101,30 +100,37 @@ def read(path: Path, columns: Collection[str] | None = None) -> schema.Recording
 
     Raises `StoreError` if the file is damaged or not a recording, `UnknownConfiguration` if a newer version wrote it.
     """
+    described, trials = trials_of(path, columns)
+    for name, kind in (("configuration", dict), ("round", int), ("provenance", dict), ("part", int | None)):
+        if not isinstance(described.get(name), kind):
+            raise StoreError(f"{path}: the metadata has no valid {name}")
+    configuration = configuration_of(described["configuration"], path)
+    part = described.get("part")
+    return schema.of_table(
+        trials(None), path, columns, configuration, described["round"], described["provenance"], part
+    )
+
+
+def trials_of(path: Path, columns: Collection[str] | None) -> tuple[dict, Callable[[int | None], Any]]:
+    """The JSON in the metadata of a file of trials, and a function that reads the table of a row group (None: of all).
+
+    Only the `columns` that are named are read, by default all. Both raise `StoreError` if the file is damaged.
+    """
     import pyarrow.parquet as pq
 
-    def load(path: Path):
+    def load(path: Path) -> tuple:
         file = pq.ParquetFile(path, page_checksum_verification=True)
-        return schema.as_written(file.read(wanted(columns, file.schema_arrow.names)))
+        types = file.schema_arrow
+        return file, described_by(types.metadata, path), wanted(columns, types.names)
 
-    table = opened(path, load)
-    described = described_by(table.schema.metadata, path)
-    try:
-        for name, kind in (("round", int), ("provenance", dict), ("part", int | None)):
-            if not isinstance(described.get(name), kind):
-                raise StoreError(f"{path}: the metadata has no valid {name}")
-        recording = schema.Recording(
-            configuration=configuration_of(described["configuration"], path),
-            round=described["round"],
-            columns=schema.numpy_columns(table, path, columns),
-            provenance=described["provenance"],
-            control=schema.numpy_control(table, path),
-            part=described.get("part"),
-        )
-    except KeyError as error:
-        raise StoreError(f"{path}: the metadata has no {error}") from None
-    schema.validate(recording, path, columns)
-    return recording
+    file, described, names = opened(path, load)
+
+    @lru_cache(maxsize=1)
+    def trials(group: int | None) -> Any:
+        read = file.read if group is None else partial(file.read_row_group, group)
+        return opened(path, lambda _: schema.as_written(read(names)))
+
+    return described, trials
 
 
 def wanted(columns: Collection[str] | None, present: Sequence[str]) -> list[str] | None:
