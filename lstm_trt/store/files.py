@@ -101,14 +101,13 @@ def read(path: Path, columns: Collection[str] | None = None) -> schema.Recording
     Raises `StoreError` if the file is damaged or not a recording, `UnknownConfiguration` if a newer version wrote it.
     """
     described, trials = trials_of(path, columns)
+    table = trials(None)
     for name, kind in (("configuration", dict), ("round", int), ("provenance", dict), ("part", int | None)):
         if not isinstance(described.get(name), kind):
             raise StoreError(f"{path}: the metadata has no valid {name}")
     configuration = configuration_of(described["configuration"], path)
-    part = described.get("part")
-    return schema.of_table(
-        trials(None), path, columns, configuration, described["round"], described["provenance"], part
-    )
+    rest = described["round"], described["provenance"], described.get("part")
+    return schema.of_table(table, path, columns, configuration, *rest)
 
 
 def trials_of(path: Path, columns: Collection[str] | None) -> tuple[dict, Callable[[int | None], Any]]:
@@ -120,8 +119,7 @@ def trials_of(path: Path, columns: Collection[str] | None) -> tuple[dict, Callab
 
     def load(path: Path) -> tuple:
         file = pq.ParquetFile(path, page_checksum_verification=True)
-        types = file.schema_arrow
-        return file, described_by(types.metadata, path), wanted(columns, types.names)
+        return file, described_by(file.metadata.metadata, path), wanted(columns, file.schema_arrow.names)
 
     file, described, names = opened(path, load)
 
