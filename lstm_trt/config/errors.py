@@ -93,6 +93,15 @@ def file_errors(what: str, hint: str = "", kind: type[LabError] = UsageError) ->
         raise kind(f"cannot {what}: {error.strerror or error}{hint}") from None
 
 
+@contextmanager
+def damaged(what: str, *causes: type[Exception], kind: type[LabError] = UsageError) -> Generator[None, None, None]:
+    """Turn errors of the classes `causes` raised inside into `kind`: `what` ("a.npy is not an array"), the reason."""
+    try:
+        yield
+    except causes as error:
+        raise kind(f"{what}: {first_line(error)}") from None
+
+
 class RuntimeUnavailable(LabError):
     """A runtime cannot run on this machine; `remedy` is what the user can do about it."""
 

@@ -11,7 +11,7 @@ from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import StoreError
 from lstm_trt.config.workload import AXES
 from lstm_trt.store import schema
-from lstm_trt.store.files import configuration_of, described_by, description, opened, trials_of
+from lstm_trt.store.files import configuration_of, described_by, description, parquet_errors, trials_of
 
 TRIALS_FILE, CONFIGS_FILE = "trials.parquet", "configs.parquet"
 
@@ -37,13 +37,11 @@ def read_configs(folder: Path, name: str = CONFIGS_FILE) -> tuple[list[dict], di
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    def load(path: Path) -> tuple[list[dict], dict]:
-        table = pq.read_table(path, page_checksum_verification=True)
-        described = described_by(table.schema.metadata, path)
-        fields = [pa.field(name, kind, nullable=name not in ALWAYS) for name, kind in CONFIG_COLUMNS.items()]
+    fields = [pa.field(name, kind, nullable=name not in ALWAYS) for name, kind in CONFIG_COLUMNS.items()]
+    with parquet_errors(folder / name):
+        table = pq.read_table(folder / name, page_checksum_verification=True)
+        described = described_by(table.schema.metadata, folder / name)
         return table.select(list(CONFIG_COLUMNS)).cast(pa.schema(fields)).to_pylist(), described
-
-    return opened(folder / name, load)
 
 
 def read_pair(

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from lstm_trt.config.configuration import Configuration, canonical_json
-from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError, file_errors, first_line
+from lstm_trt.config.errors import LabError, StoreError, UnknownConfiguration, UsageError, damaged, file_errors
 from lstm_trt.store import schema
 
 
@@ -117,16 +118,14 @@ def trials_of(path: Path, columns: Collection[str] | None) -> tuple[dict, Callab
     """
     import pyarrow.parquet as pq
 
-    def load(path: Path) -> tuple:
+    with parquet_errors(path):
         file = pq.ParquetFile(path, page_checksum_verification=True)
-        return file, described_by(file.metadata.metadata, path), wanted(columns, file.schema_arrow.names)
-
-    file, described, names = opened(path, load)
+        described, names = described_by(file.metadata.metadata, path), wanted(columns, file.schema_arrow.names)
 
     @lru_cache(maxsize=1)
     def trials(group: int | None) -> Any:
-        read = file.read if group is None else partial(file.read_row_group, group)
-        return opened(path, lambda _: schema.as_written(read(names)))
+        with parquet_errors(path):
+            return schema.as_written(file.read(names) if group is None else file.read_row_group(group, names))
 
     return described, trials
 
@@ -171,16 +170,24 @@ def configuration_of(plain: dict, path: Path) -> Configuration:
         raise UnknownConfiguration(f"{path}: {error}") from None
 
 
-def opened(path: Path, reader: Callable[[Path], Any]) -> Any:
-    """`reader(path)`; raises `StoreError` if the file is missing or damaged."""
+@contextmanager
+def parquet_errors(path: Path, kind: type[LabError] = StoreError) -> Generator[None, None, None]:
+    """Raise `kind` if the Parquet file that is read inside is missing or damaged."""
     import pyarrow as pa
 
-    try:
-        return reader(path)
-    except FileNotFoundError:
-        raise StoreError(f"no such file: {path}") from None
-    except (pa.ArrowException, OSError, ValueError, LookupError, OverflowError) as error:
-        raise StoreError(f"{path} is not a valid Parquet file: {first_line(error)}") from None
+    if not path.exists():
+        raise kind(f"no such file: {path}")
+    causes = (pa.ArrowException, OSError, ValueError, LookupError, OverflowError)
+    with damaged(f"{path} is not a valid Parquet file", *causes, kind=kind):
+        yield
+
+
+def rows_in(path: Path) -> int:
+    """The number of trials in a file, which is opened only; raises `StoreError` if it is damaged."""
+    import pyarrow.parquet as pq
+
+    with parquet_errors(path):
+        return pq.read_metadata(path).num_rows
 
 
 def described_by(metadata: dict | None, path: Path) -> dict:

@@ -20,7 +20,7 @@ from lstm_trt.config.errors import StoreError, UnknownConfiguration, UsageError,
 from lstm_trt.config.fields import JsonFields
 from lstm_trt.config.format import count
 from lstm_trt.store.consolidated import CONFIGS_FILE, TRIALS_FILE, consolidate, read_configs, read_pair
-from lstm_trt.store.files import make_folder, opened, read, read_failure, wanted
+from lstm_trt.store.files import make_folder, read, read_failure, rows_in, wanted
 from lstm_trt.store.locks import folder_lock
 from lstm_trt.store.schema import Failure, Recording, joined
 
@@ -159,10 +159,8 @@ def read_parts(
     provenance, with the reason from the `failure` file if there is one. Memory use: the columns
     of the whole recording, and one part.
     """
-    import pyarrow.parquet as pq
-
     paths = list(numbered.values())
-    rows = [opened(path, pq.read_metadata).num_rows for path in paths]
+    rows = list(map(rows_in, paths))
     parts, whole = [], {}
     for path, place in zip(paths, itertools.accumulate(rows, initial=0), strict=False):
         part = read(path, columns)
@@ -199,14 +197,12 @@ def tidy(folder: Path) -> list[Path]:
 
     A damaged recording is for example an incomplete copy. Returns the old paths of those renamed.
     """
-    import pyarrow.parquet as pq
-
     for leftover in folder.glob(".*.tmp"):
         leftover.unlink(missing_ok=True)
     moved = []
     for path in contents(folder).recorded:
         try:
-            opened(path, pq.read_metadata)
+            rows_in(path)
         except StoreError:
             path.rename(path.with_name(path.name + ".damaged"))
             moved.append(path)

@@ -25,8 +25,9 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 import pyarrow as pa
 
-from lstm_trt.config.errors import StoreError, UsageError, file_errors, first_line, one_of
+from lstm_trt.config.errors import StoreError, UsageError, damaged, file_errors, first_line, one_of
 from lstm_trt.config.format import bytes_text, count, listed
+from lstm_trt.store.files import parquet_errors
 from lstm_trt.store.folders import contents
 from lstm_trt.store.schema import METADATA_KEY
 
@@ -82,6 +83,15 @@ def listed_names(names: Iterable[str]) -> str:
 def _shown(cell: object) -> str:
     text = str(cell).strip()
     return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}... ({len(text)} characters)"
+
+
+#: Kind of a column (`Table.kind`) -> tests of its type.
+_KINDS = {
+    "number": (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_duration),
+    "bool": (pa.types.is_boolean,),
+    "text": (pa.types.is_string, pa.types.is_large_string),
+    "moment": (pa.types.is_timestamp,),
+}
 
 
 @dataclass(frozen=True)
@@ -146,14 +156,8 @@ class Table:
 
     def kind(self, name: str) -> str:
         """`number` (including durations), `bool`, `text`, `moment` (a timestamp), or `other`."""
-        types, kind = pa.types, self.array(name).type
-        if types.is_boolean(kind):
-            return "bool"
-        if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_duration(kind):
-            return "number"
-        if types.is_timestamp(kind):
-            return "moment"
-        return "text" if types.is_string(kind) or types.is_large_string(kind) else "other"
+        found = self.array(name).type
+        return next((kind for kind, tests in _KINDS.items() if any(test(found) for test in tests)), "other")
 
     def stated_unit(self, name: str) -> str | None:
         """The unit of a column: from its type, its name, or a comment above plain numbers; None if not stated."""
@@ -370,10 +374,13 @@ def read_table(path: Path) -> Table | None:
 
 
 def _of_content(where: str, suffix: str, content: bytes) -> Table:
-    if content.startswith(_GZIP):
-        content = _decompressed(where, content)
-    if where == STANDARD_INPUT_NAME:
-        _refuse_huge(where, content)
+    compressed = content.startswith(_GZIP)
+    if compressed:
+        invalid = damaged(f"{where} is not a valid gzip file", OSError, EOFError, zlib.error)
+        with invalid, gzip.open(io.BytesIO(content)) as file:
+            content = file.read(LARGEST_BYTES + 1)
+    if len(content) > LARGEST_BYTES and (compressed or where == STANDARD_INPUT_NAME):
+        raise UsageError(f"{where} holds more than {bytes_text(LARGEST_BYTES)}: split the table, or save it as Parquet")
     if content.startswith(_NPY):
         return _of_npy(where, content)
     if not content.strip():
@@ -389,53 +396,28 @@ def _of_content(where: str, suffix: str, content: bytes) -> Table:
     return _of_text(where, text)
 
 
-def _decompressed(where: str, content: bytes) -> bytes:
-    try:
-        with gzip.open(io.BytesIO(content)) as file:
-            found = file.read(LARGEST_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"{where} is not a valid gzip file: {first_line(error)}") from None
-    _refuse_huge(where, found)
-    return found
-
-
-def _refuse_huge(where: str, content: bytes) -> None:
-    if len(content) > LARGEST_BYTES:
-        raise UsageError(f"{where} holds more than {bytes_text(LARGEST_BYTES)}: split the table, or save it as Parquet")
-
-
 def _of_npy(where: str, content: bytes) -> Table:
     """An array of numbers, or a structured array with named columns."""
-    try:
-        with catch_warnings():
-            simplefilter("ignore")
-            array = np.load(io.BytesIO(content), allow_pickle=False)
-    except Exception as error:  # numpy raises errors of many classes
-        raise UsageError(f"{where} is not a valid .npy file: {first_line(error)}") from None
+    with damaged(f"{where} is not a valid .npy file", Exception), catch_warnings():  # errors of many classes
+        simplefilter("ignore")
+        array = np.load(io.BytesIO(content), allow_pickle=False)
     if array.ndim != 1:
         shape = " x ".join(map(str, array.shape)) or "a single number"
         raise UsageError(f"{where} has an array of {shape}: save one dimension, or a structured array")
     array = array.astype(array.dtype.newbyteorder("="))
     names = array.dtype.names
-    try:
+    with damaged(f"{where} is not an array of numbers", ValueError, TypeError, pa.ArrowException):
         columns = {"": pa.array(array)} if names is None else {name: pa.array(array[name]) for name in names}
-    except (ValueError, TypeError, pa.ArrowException) as error:
-        raise UsageError(f"{where} is not an array of numbers: {first_line(error)}") from None
-    table = Table(where, pa.table(columns))
-    if not table.data.num_rows:
-        raise UsageError(f"{where} has no rows")
-    return table
+    return _table(where, pa.table(columns))
 
 
 def _of_parquet(path: Path) -> Table | None:
     import pyarrow.parquet as pq
 
-    try:
+    with parquet_errors(path, UsageError):
         if METADATA_KEY in (pq.read_schema(path).metadata or {}):
             return None
         data = pq.read_table(path)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise UsageError(f"{path} is not a valid Parquet file: {first_line(error)}") from None
     return _table(str(path), data)
 
 
@@ -447,8 +429,9 @@ def _table(where: str, data: pa.Table, lines: Sequence[int] | None = None) -> Ta
     for name, column in zip(data.column_names, data.columns, strict=True):
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         named.append((" ".join(str(name).split()), column.cast(pa.string() if pa.types.is_null(kind) else kind)))
-    kept = [(name, column) for name, column in named if name]  # pandas writes its index as a column without a name
-    return Table(where, pa.Table.from_arrays([column for _, column in kept], [name for name, _ in kept]), lines=lines)
+    if len(named) > 1:  # plain numbers are one column without a name, and pandas writes its index as another one
+        named = [(name, column) for name, column in named if name]
+    return Table(where, pa.table([column for _, column in named], [name for name, _ in named]), lines=lines)
 
 
 def _array(cells: Sequence) -> pa.Array:
@@ -479,10 +462,10 @@ def _of_json(where: str, text: str) -> Table:
         names = dict.fromkeys(name for row in value for name in row)
         columns = {name: [row.get(name) for row in value] for name in names}
     elif isinstance(value, list) and value:
-        return Table(where, pa.table({"": _array(value)}))
+        columns = {"": value}
     if not columns:
         raise UsageError(f"{where} is JSON, but not a list of objects with a time each (as of trtexec --exportTimes)")
-    return _table(where, pa.Table.from_arrays([_array(cells) for cells in columns.values()], list(columns)))
+    return _table(where, pa.table(list(map(_array, columns.values())), list(columns)))
 
 
 def _of_text(where: str, text: str) -> Table:
