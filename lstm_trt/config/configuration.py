@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from lstm_trt.config.errors import UsageError, one_of
-from lstm_trt.config.fields import Tells, described, identity_fields, known_fields
+from lstm_trt.config.errors import UsageError, one_of, refused
+from lstm_trt.config.fields import Tells, described, identity_fields, json_value, known_fields
 from lstm_trt.config.workload import check_whole, workload_from_dict
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8")
@@ -230,15 +230,7 @@ class Configuration:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values; `from_dict` is the inverse."""
-        return {
-            "workload": self.workload.as_dict(),
-            "mode": self.mode,
-            "runtime": self.runtime,
-            "runtime_version": self.runtime_version,
-            "options": self.options.as_dict(),
-            "protocol": self.protocol.as_dict(),
-            "device_name": self.device_name,
-        }
+        return {name: json_value(value) for name, value in identity_fields(self).items()}
 
     @cached_property
     def id(self) -> str:
@@ -253,18 +245,12 @@ class Configuration:
         Raises `UnknownConfiguration` for a workload kind or a field that this version does not have,
         `UsageError` if a field is missing or its value is invalid.
         """
-        try:
-            return cls(
-                workload=workload_from_dict(plain["workload"]),
-                runtime=plain["runtime"],
-                runtime_version=plain["runtime_version"],
-                device_name=plain["device_name"],
-                options=known_fields(Options, plain["options"]),
-                protocol=known_fields(Protocol, plain["protocol"]),
-                mode=plain["mode"],
-            )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"invalid configuration: {error}") from None
+        with refused("invalid configuration", AttributeError, LookupError, TypeError, ValueError):
+            parts = {item.name: plain[item.name] for item in fields(cls)}
+            parts["workload"] = workload_from_dict(parts["workload"])
+            parts["options"] = known_fields(Options, parts["options"])
+            parts["protocol"] = known_fields(Protocol, parts["protocol"])
+            return cls(**parts)
 
 
 #: A closed-loop recording that spends more than this share of its time outside the trials gets a warning.

@@ -94,7 +94,7 @@ def file_errors(what: str, hint: str = "", kind: type[LabError] = UsageError) ->
 
 
 @contextmanager
-def damaged(what: str, *causes: type[Exception], kind: type[LabError] = UsageError) -> Generator[None, None, None]:
+def refused(what: str, *causes: type[Exception], kind: type[LabError] = UsageError) -> Generator[None, None, None]:
     """Turn errors of the classes `causes` raised inside into `kind`: `what` ("a.npy is not an array"), the reason."""
     try:
         yield
@@ -140,8 +140,6 @@ class ParityFailed(ConfigurationFailed):
 
 class RunFailed(ConfigurationFailed):
     """The timed loop was interrupted or failed its self-check."""
-
-    stage = "run"
 
 
 class MemoryExhausted(ConfigurationFailed):

@@ -80,13 +80,11 @@ def fetch(kind: str, key: str, suffix: str, make: Callable[[], bytes]) -> tuple[
 def stored(kind: str, key: str, suffix: str) -> tuple[Path, str] | None:
     """The file for `key` and the SHA-256 of its content; None if it is missing or damaged."""
     path = entry_path(kind, key, suffix)
-    try:
+    with suppress(OSError):
         digest = _digest_path(path).read_text().strip()
         if sha256(path.read_bytes()) == digest:
             os.utime(path)  # the least recently used entries are removed first
             return path, digest
-    except OSError:
-        pass
     return None
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from lstm_trt.config.configuration import canonical_json
-from lstm_trt.config.errors import StoreError
+from lstm_trt.config.errors import StoreError, refused
 from lstm_trt.config.workload import AXES
 from lstm_trt.store import schema
 from lstm_trt.store.files import configuration_of, described_by, description, parquet_errors, trials_of
@@ -63,15 +63,13 @@ def read_pair(
 
     def read(row: dict) -> schema.Recording | schema.Failure:
         group, first, length = row["row_group"], row["first_row"], row["rows"]
-        try:
+        with refused(f"{path} is damaged", TypeError, ValueError, RecursionError, kind=StoreError):
             configuration = configuration_of(json.loads(row["configuration"]), path)
             provenance = json.loads(row["provenance"])
             if row["status"] != "ok":
                 return schema.Failure(configuration, row["round"], row["stage"], row["reason"], provenance)
             if None in (group, first, length):
                 raise ValueError(f"row_group, first_row or rows of {row['config_id']} is missing")
-        except (TypeError, ValueError, RecursionError) as error:
-            raise StoreError(f"{path} is damaged: {error}") from None
         table = trials(group)
         if not 0 <= first <= first + length <= len(table):
             raise StoreError(apart)

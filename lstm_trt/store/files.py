@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import tempfile
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lstm_trt.config.configuration import Configuration, canonical_json
-from lstm_trt.config.errors import LabError, StoreError, UnknownConfiguration, UsageError, damaged, file_errors
+from lstm_trt.config.errors import LabError, StoreError, UnknownConfiguration, UsageError, file_errors, refused
 from lstm_trt.store import schema
 
 
@@ -90,9 +91,7 @@ def make_folder(folder: Path) -> Path:
     """Create a folder for recordings and check that it is writable; raises `UsageError`."""
     with file_errors(f"write into {folder}", "; choose another --out"):
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable.tmp"
-        probe.write_bytes(b"")
-        probe.unlink(missing_ok=True)  # another process may have tried at the same time
+        tempfile.TemporaryFile(dir=folder).close()
     return folder
 
 
@@ -146,28 +145,23 @@ def read_failure(path: Path) -> schema.Failure:
     """
     with file_errors(f"read {path}", kind=StoreError):
         content = path.read_bytes()
-    try:
+    with refused(
+        f"{path} is not a valid failure file", ValueError, LookupError, TypeError, RecursionError, kind=StoreError
+    ):
         described = json.loads(content)
         check_version(described, path)
-        return schema.Failure(
-            configuration=configuration_of(described["configuration"], path),
-            round=described["round"],
-            stage=described["stage"],
-            reason=described["reason"],
-            provenance=described.get("provenance", {}),
-        )
-    except UnknownConfiguration:
-        raise
-    except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
-        raise StoreError(f"{path} is not a valid failure file: {error}") from None
+        configuration = configuration_of(described["configuration"], path)
+        rest = [described[name] for name in ("round", "stage", "reason")]
+        return schema.Failure(configuration, *rest, described.get("provenance", {}))
 
 
 def configuration_of(plain: dict, path: Path) -> Configuration:
-    """The configuration stored in a file; raises `UnknownConfiguration` with the file's name."""
+    """The configuration stored in a file; raises `UnknownConfiguration` or `StoreError` with the file's name."""
     try:
         return Configuration.from_dict(plain)
-    except UnknownConfiguration as error:
-        raise UnknownConfiguration(f"{path}: {error}") from None
+    except UsageError as error:
+        kind = UnknownConfiguration if isinstance(error, UnknownConfiguration) else StoreError
+        raise kind(f"{path}: {error}") from None
 
 
 @contextmanager
@@ -178,7 +172,7 @@ def parquet_errors(path: Path, kind: type[LabError] = StoreError) -> Generator[N
     if not path.exists():
         raise kind(f"no such file: {path}")
     causes = (pa.ArrowException, OSError, ValueError, LookupError, OverflowError)
-    with damaged(f"{path} is not a valid Parquet file", *causes, kind=kind):
+    with refused(f"{path} is not a valid Parquet file", *causes, kind=kind):
         yield
 
 
@@ -197,10 +191,8 @@ def described_by(metadata: dict | None, path: Path) -> dict:
     """
     if not metadata or schema.METADATA_KEY not in metadata:
         raise StoreError(f"{path} is a Parquet file but not a recording: it has no lstm_trt metadata")
-    try:
+    with refused(f"{path}: the lstm_trt metadata is damaged", ValueError, RecursionError, kind=StoreError):
         described = json.loads(metadata[schema.METADATA_KEY])
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"{path}: the lstm_trt metadata is damaged: {error}") from None
     check_version(described, path)
     return described
 

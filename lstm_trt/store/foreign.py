@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -240,16 +239,13 @@ def _refuse_mixtures(table: Table, read: set, keys: Sequence[str], parts: Parts,
     Such a column has several values and either belongs to the configuration by its name, or is text in which each
     value occurs twice on average. If the rows are grouped already, this is only a warning.
     """
-    import pyarrow.compute as pc
-
     mixed = {}
     for name in table.names:
         kind, rows = table.kind(name), table.data.num_rows
         if name in read or is_start(name) or kind not in ("number", "text", "bool"):
             continue
         array = table.array(name)
-        compute: Any = pc  # its functions are made when it is imported
-        values = compute.count_distinct(array, mode="all").as_py()
+        values = len(array.unique())
         repeats = kind == "text" and 2 * values <= rows and not array.null_count
         if values > 1 and (repeats or _is_configured(name)):
             mixed[name] = values

@@ -49,18 +49,13 @@ def folder_in_use(folder: Path) -> bool:
     test at the same time.
     """
     try:
-        handle = os.open(folder / LOCK_FILE, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
+        with (folder / LOCK_FILE).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # a file system without locks
-        return False
-    finally:
-        os.close(handle)
+    except OSError:  # there is no lock file, or the file system has no locks
+        pass
+    return False
 
 
 #: Folder of the timing locks, shared by all users of the machine; `LSTM_TRT_LOCKS` replaces it.
@@ -121,11 +116,8 @@ def _opened(path: Path) -> int:
     (fs.protected_regular).
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        return os.open(path, flags)
-    except FileNotFoundError:
-        with suppress(FileExistsError):
-            handle = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
-            os.fchmod(handle, 0o666)  # regardless of the umask; versions before 0.2 write into it
-            return handle
-        return os.open(path, flags)
+    with suppress(FileExistsError):
+        handle = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+        os.fchmod(handle, 0o666)  # regardless of the umask; versions before 0.2 write into it
+        return handle
+    return os.open(path, flags)

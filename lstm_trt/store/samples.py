@@ -176,24 +176,24 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
     from lstm_trt.store.schema import Failure
 
     samples: dict[tuple, dict[tuple, Latencies]] = {}
-    failures: dict[tuple, Failure] = {}
+    failures: dict[tuple, NoTrials] = {}
     configurations: dict[tuple, Configuration] = {}
     for item in items:
         key = group_key(item)
         configurations[key] = item.configuration
         if isinstance(item, Failure):
-            failures.setdefault(key, item)
+            failures.setdefault(key, NoTrials(item.stage, item.reason))
         else:
             sample = of_recording(item)
             samples.setdefault(key, {})[sample.round, sample.started_unix_ns or 0] = sample
-    measured = {key[:2] for key in samples} | {(key[0], None) for key in samples}
+    measured = {(name, place) for name, machine, _ in samples for place in (machine, None)}
     machines = {key[1] for key in configurations if key in samples or key[1] is not None}
     fp32_only = {each.options.precision for each in configurations.values()} <= {PRECISIONS[0]}
     groups = []
     for key, configuration in configurations.items():
         if key not in samples and key[:2] in measured:
             continue
-        options, known = configuration.options, about(configuration.options)
+        options, known = configuration.options.as_dict(), about(configuration.options)
         fields = {
             **configuration.workload.group_fields(configuration.mode),
             **configuration.workload.axes,
@@ -201,32 +201,26 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
             "config_id": configuration.id,
             "runtime_version": configuration.runtime_version,
             "device_name": configuration.device_name,
-            **{name: value for name, value in options.as_dict().items() if known[name].kept or known[name].added},
+            **{each: value for each, value in options.items() if known[each].kept or known[each].added},
         }
         fields |= {"machine": key[1]} if len(machines) > 1 else {}
         fields |= {"graph_captured": False} if key[2] else {}
-        failure = failures.get(key)
         name = f"{configuration.name} on {configuration.runtime}"
         name += "" if fp32_only else f" in {configuration.options.precision}"
-        groups.append(
-            Group(
-                name=name + ", graph refused" * key[2],
-                samples=tuple(samples[key][mark] for mark in sorted(samples[key])) if key in samples else (),
-                group=fields,
-                configuration=configuration,
-                failure=NoTrials(failure.stage, failure.reason) if failure and key not in samples else None,
-                key=key,
-            )
-        )
+        name += ", graph refused" * key[2]
+        found = samples.get(key, {})
+        in_order = tuple(found[mark] for mark in sorted(found))
+        groups.append(Group(name, in_order, fields, configuration, None if found else failures[key], key))
+    return with_distinct_names(sorted(groups, key=_place))
 
-    def place(group: Group) -> tuple:
-        configuration = group.configuration
-        named = " ".join(map(str, configuration.workload.group_fields(configuration.mode).values()))
-        sizes = (-1 if size is None else size for size in configuration.workload.axes.values())
-        precision = PRECISIONS.index(configuration.options.precision)
-        return (named, *sizes, configuration.runtime, precision, configuration.id)
 
-    return with_distinct_names(sorted(groups, key=place))
+def _place(group: Group) -> tuple:
+    """Groups are sorted by it: workload, sizes, runtime and precision."""
+    configuration = group.configuration
+    named = " ".join(map(str, configuration.workload.group_fields(configuration.mode).values()))
+    sizes = (-1 if size is None else size for size in configuration.workload.axes.values())
+    precision = PRECISIONS.index(configuration.options.precision)
+    return (named, *sizes, configuration.runtime, precision, configuration.id)
 
 
 def group_key(item: Recording | Failure) -> tuple[str, str | None, bool]:
@@ -237,15 +231,14 @@ def group_key(item: Recording | Failure) -> tuple[str, str | None, bool]:
 
 def with_distinct_names(groups: list[Group]) -> list[Group]:
     """The groups with distinct names: to equal names the fields are appended that distinguish them."""
-    by_name: dict[str, list[int]] = {}
-    for index, group in enumerate(groups):
-        by_name.setdefault(group.name, []).append(index)
-    found = list(groups)
-    for name, same in by_name.items():
-        more = labels([_label_fields(groups[index]) for index in same], enough=True)
-        for index, label in zip(same, more, strict=True):
-            found[index] = replace(groups[index], name=", ".join(filter(None, [name, label])))
-    return found
+    by_name: dict[str, list[Group]] = {}
+    for group in groups:
+        by_name.setdefault(group.name, []).append(group)
+    more: dict[Any, str] = {}
+    for same in by_name.values():
+        texts = labels([_label_fields(group) for group in same], enough=True)
+        more |= zip([group.key for group in same], texts, strict=True)
+    return [replace(group, name=", ".join(filter(None, [group.name, more[group.key]]))) for group in groups]
 
 
 #: Fields of the protocol that names show beside the arrivals and the number of trials.

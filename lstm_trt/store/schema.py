@@ -25,20 +25,11 @@ SCHEMA_VERSION = 1
 
 METADATA_KEY = b"lstm_trt"
 
-COLUMNS = {
-    "trial": "int64",
-    "warmup": "bool",
-    "start_ns": "int64",
-    "intended_ns": "int64",
-    "latency_ns": "int64",
-    "enqueue_ns": "int64",
-    "h2d_ns": "int64",
-    "compute_ns": "int64",
-    "d2h_ns": "int64",
-    "involuntary_switches": "int64",
-    "minor_faults": "int64",
-    "major_faults": "int64",
-}
+#: Columns of the trials; `warmup` is boolean, the others are int64.
+COLUMNS = (
+    *("trial", "warmup", "start_ns", "intended_ns", "latency_ns", "enqueue_ns", "h2d_ns", "compute_ns", "d2h_ns"),
+    *("involuntary_switches", "minor_faults", "major_faults"),
+)
 
 #: Columns of the control run, an empty step: a row per call. They may be shorter than the trials (nulls at the end).
 CONTROL_COLUMNS = {"control_start_ns": "start_ns", "control_latency_ns": "latency_ns"}
@@ -125,8 +116,8 @@ def arrow_schema():
     """All columns of a recording file, in order."""
     import pyarrow as pa
 
-    kinds = {name: pa.bool_() if kind == "bool" else pa.int64() for name, kind in COLUMNS.items()}
-    return pa.schema([*kinds.items(), *((name, pa.int64()) for name in CONTROL_COLUMNS)])
+    names = (*COLUMNS, *CONTROL_COLUMNS)
+    return pa.schema([(name, pa.bool_() if name == "warmup" else pa.int64()) for name in names])
 
 
 def as_written(table):

@@ -25,7 +25,7 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 import pyarrow as pa
 
-from lstm_trt.config.errors import StoreError, UsageError, damaged, file_errors, first_line, one_of
+from lstm_trt.config.errors import StoreError, UsageError, file_errors, first_line, one_of, refused
 from lstm_trt.config.format import bytes_text, count, listed
 from lstm_trt.store.files import parquet_errors
 from lstm_trt.store.folders import contents
@@ -376,7 +376,7 @@ def read_table(path: Path) -> Table | None:
 def _of_content(where: str, suffix: str, content: bytes) -> Table:
     compressed = content.startswith(_GZIP)
     if compressed:
-        invalid = damaged(f"{where} is not a valid gzip file", OSError, EOFError, zlib.error)
+        invalid = refused(f"{where} is not a valid gzip file", OSError, EOFError, zlib.error)
         with invalid, gzip.open(io.BytesIO(content)) as file:
             content = file.read(LARGEST_BYTES + 1)
     if len(content) > LARGEST_BYTES and (compressed or where == STANDARD_INPUT_NAME):
@@ -398,7 +398,7 @@ def _of_content(where: str, suffix: str, content: bytes) -> Table:
 
 def _of_npy(where: str, content: bytes) -> Table:
     """An array of numbers, or a structured array with named columns."""
-    with damaged(f"{where} is not a valid .npy file", Exception), catch_warnings():  # errors of many classes
+    with refused(f"{where} is not a valid .npy file", Exception), catch_warnings():  # errors of many classes
         simplefilter("ignore")
         array = np.load(io.BytesIO(content), allow_pickle=False)
     if array.ndim != 1:
@@ -406,7 +406,7 @@ def _of_npy(where: str, content: bytes) -> Table:
         raise UsageError(f"{where} has an array of {shape}: save one dimension, or a structured array")
     array = array.astype(array.dtype.newbyteorder("="))
     names = array.dtype.names
-    with damaged(f"{where} is not an array of numbers", ValueError, TypeError, pa.ArrowException):
+    with refused(f"{where} is not an array of numbers", ValueError, TypeError, pa.ArrowException):
         columns = {"": pa.array(array)} if names is None else {name: pa.array(array[name]) for name in names}
     return _table(where, pa.table(columns))
 
