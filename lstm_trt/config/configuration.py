@@ -246,11 +246,12 @@ class Configuration:
         `UsageError` if a field is missing or its value is invalid.
         """
         with refused("invalid configuration", AttributeError, LookupError, TypeError, ValueError):
-            parts = {item.name: plain[item.name] for item in fields(cls)}
-            parts["workload"] = workload_from_dict(parts["workload"])
-            parts["options"] = known_fields(Options, parts["options"])
-            parts["protocol"] = known_fields(Protocol, parts["protocol"])
-            return cls(**parts)
+            parts = {
+                "workload": workload_from_dict(plain["workload"]),
+                "options": known_fields(Options, plain["options"]),
+                "protocol": known_fields(Protocol, plain["protocol"]),
+            }
+            return cls(**{item.name: plain[item.name] for item in fields(cls)} | parts)
 
 
 #: A closed-loop recording that spends more than this share of its time outside the trials gets a warning.

@@ -150,11 +150,6 @@ def count(number: int, noun: str, plural: str | None = None, separator: str = ""
     return f"{f'{number:,}'.replace(',', separator) if number else 'no'} {noun}"
 
 
-def whole(number: int, separator: str = "") -> str:
-    """A count without a noun: 12345, in figures 12 345."""
-    return f"{number:,}".replace(",", separator)
-
-
 def bytes_text(size: int) -> str:
     """Decimal units, three significant digits: 512 B, 4.10 kB, 1.21 MB, 4.40 GB."""
     for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):

@@ -194,17 +194,12 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
         if key not in samples and key[:2] in measured:
             continue
         options, known = configuration.options.as_dict(), about(configuration.options)
-        fields = {
-            **configuration.workload.group_fields(configuration.mode),
-            **configuration.workload.axes,
-            "runtime": configuration.runtime,
-            "config_id": configuration.id,
-            "runtime_version": configuration.runtime_version,
-            "device_name": configuration.device_name,
-            **{each: value for each, value in options.items() if known[each].kept or known[each].added},
-        }
-        fields |= {"machine": key[1]} if len(machines) > 1 else {}
-        fields |= {"graph_captured": False} if key[2] else {}
+        kept = [*configuration.workload.group_fields(configuration.mode), *configuration.workload.axes]
+        kept += ["runtime", "config_id", "runtime_version", "device_name"]
+        kept += [option for option in options if known[option].kept or known[option].added]
+        kept += ["machine"] * (len(machines) > 1)
+        every = fields_of(configuration, key[1])
+        fields = {name: every[name] for name in kept} | ({"graph_captured": False} if key[2] else {})
         name = f"{configuration.name} on {configuration.runtime}"
         name += "" if fp32_only else f" in {configuration.options.precision}"
         name += ", graph refused" * key[2]
@@ -221,6 +216,17 @@ def _place(group: Group) -> tuple:
     sizes = (-1 if size is None else size for size in configuration.workload.axes.values())
     precision = PRECISIONS.index(configuration.options.precision)
     return (named, *sizes, configuration.runtime, precision, configuration.id)
+
+
+def fields_of(configuration: Configuration, machine: str | None) -> dict[str, Any]:
+    """All fields of a configuration on a machine in one dictionary."""
+    return {
+        **flat(configuration),
+        **configuration.workload.group_fields(configuration.mode),
+        **configuration.workload.axes,
+        "machine": machine,
+        "config_id": configuration.id,
+    }
 
 
 def group_key(item: Recording | Failure) -> tuple[str, str | None, bool]:

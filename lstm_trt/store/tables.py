@@ -346,6 +346,11 @@ def _suffix(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
+def source_of(paths: Iterable[Path]) -> str:
+    """The paths as text, with the name of standard input."""
+    return listed((STANDARD_INPUT_NAME if path == STANDARD_INPUT else path for path in paths), 3)
+
+
 def file_names(tables: Sequence[Table]) -> list[str]:
     """Distinct names: the names of the files without suffixes, or with them, or the whole paths."""
     paths = [Path(table.where) for table in tables]
