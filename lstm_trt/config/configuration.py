@@ -30,7 +30,9 @@ ARRIVALS = tuple(WAITS)
 #: Numbers of trials by name. 30 000 trials without a miss prove p99.99 at 95 % confidence.
 TIERS = {"look": 1_000, "compare": 10_000, "certify": 30_000}
 
-MOST_TRIALS = 100_000_000
+#: Limits of the whole numbers of a protocol.
+_LEAST = {"trials": 1, "warmup": 0, "seed": 0, "block_trials": 1, "block_ms": 1, "settle": 0}
+_MOST = {"trials": 100_000_000, "warmup": 100_000_000, "seed": 2**63 - 1}
 
 LONGEST_GAP_S = 3600.0
 
@@ -135,15 +137,8 @@ class Protocol:
     for_s: float | None = described(None, unit="s", tells=Tells.MINOR)
 
     def __post_init__(self) -> None:
-        for name, least, most in (
-            ("trials", 1, MOST_TRIALS),
-            ("warmup", 0, MOST_TRIALS),
-            ("seed", 0, 2**63 - 1),
-            ("block_trials", 1, None),
-            ("block_ms", 1, None),
-            ("settle", 0, None),
-        ):
-            check_whole(name, getattr(self, name), least, most)
+        for name, least in _LEAST.items():
+            check_whole(name, getattr(self, name), least, _MOST.get(name))
         one_of("arrival", self.arrival, ARRIVALS)
         self._check_arrival()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 STAGES = ("export", "build", "parity", "run", "memory", "time")
@@ -85,21 +85,19 @@ def one_of(what: str, value: Any, known: Collection[Any]) -> Any:
 
 
 @contextmanager
-def file_errors(what: str, hint: str = "", kind: type[LabError] = UsageError) -> Generator[None, None, None]:
-    """Turn an `OSError` raised inside into `kind`: cannot `what` (such as "read data/a.csv"), the reason, the hint."""
-    try:
-        yield
-    except OSError as error:
-        raise kind(f"cannot {what}: {error.strerror or error}{hint}") from None
-
-
-@contextmanager
-def refused(what: str, *causes: type[Exception], kind: type[LabError] = UsageError) -> Generator[None, None, None]:
-    """Turn errors of the classes `causes` raised inside into `kind`: `what` ("a.npy is not an array"), the reason."""
+def refused(
+    what: str, *causes: type[Exception], hint: str = "", kind: type[LabError] = UsageError
+) -> Generator[None, None, None]:
+    """Turn errors of the classes `causes` raised inside into `kind`: `what` ("a.npy is not an array"), reason, hint."""
     try:
         yield
     except causes as error:
-        raise kind(f"{what}: {first_line(error)}") from None
+        raise kind(f"{what}: {getattr(error, 'strerror', None) or first_line(error)}{hint}") from None
+
+
+def file_errors(what: str, hint: str = "", kind: type[LabError] = UsageError) -> AbstractContextManager[None]:
+    """Turn an `OSError` raised inside into `kind`: cannot `what` (such as "read data/a.csv"), the reason, the hint."""
+    return refused(f"cannot {what}", OSError, hint=hint, kind=kind)
 
 
 class RuntimeUnavailable(LabError):

@@ -152,10 +152,8 @@ def count(number: int, noun: str, plural: str | None = None, separator: str = ""
 
 def bytes_text(size: int) -> str:
     """Decimal units, three significant digits: 512 B, 4.10 kB, 1.21 MB, 4.40 GB."""
-    for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size >= scale:
-            return f"{number(size / scale)} {unit}"
-    return f"{size} B"
+    scaled, unit = _in_unit(size, {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1})
+    return f"{number(scaled, 1 if unit == 'B' else 3)} {unit}"
 
 
 def scientific(value: float) -> str:

@@ -75,9 +75,7 @@ def groups_of_table(
     instead of samples. Warnings are appended to `warnings`.
     """
     rows_of = Counter(zip(*map(table.cells, keys), strict=True)) if keys else {(): table.data.num_rows}
-    if options.drop_missing:
-        table = _without_missing(table, name, warnings)
-    latency_ns = _latency_ns(table, name, unit)
+    table, latency_ns = _latency_ns(table, name, unit, options.drop_missing, warnings)
     if are_averages(name):
         warnings.append(f"{name} seems to hold averages: they hide the tail of the latencies")
     warmup = _warmup(table, warnings)
@@ -132,23 +130,21 @@ def columns_of(table: Table, names: Iterable[str], option: str) -> list[str]:
     return found
 
 
-def _without_missing(table: Table, name: str, warnings: list[str]) -> Table:
-    """The rows that have a time; raises `UsageError` if other times are invalid."""
-    present = ~np.isnan(times(table, name, blanks=True))
-    missing, rows = int(np.count_nonzero(~present)), len(present)
-    if not missing:
-        return table
-    which = f"{table.where}: {missing} of {count(rows, 'row')} have no time" + (f" in {name}" if name else "")
-    warnings.append(f"{which} and were dropped: no answer includes them, although they may be calls that failed")
-    return table.with_rows(present)
-
-
-def _latency_ns(table: Table, name: str, unit: str) -> np.ndarray:
+def _latency_ns(table: Table, name: str, unit: str, drop: bool, warnings: list[str]) -> tuple[Table, np.ndarray]:
+    """The rows that have a time, and the times; raises `UsageError` if others are missing or invalid."""
+    values = times(table, name, blanks=drop)
+    present = ~np.isnan(values)
+    if missing := int(np.count_nonzero(~present)):
+        which = f"{table.where}: {missing} of {count(len(present), 'row')} have no time" + (
+            f" in {name}" if name else ""
+        )
+        warnings.append(f"{which} and were dropped: no answer includes them, although they may be calls that failed")
+        table, values = table.with_rows(present), values[present]
     with np.errstate(over="ignore"):
-        latency_ns = np.round(times(table, name) * UNIT_NS[unit], STEP_DECIMALS)
+        latency_ns = np.round(values * UNIT_NS[unit], STEP_DECIMALS)
     if not np.isfinite(latency_ns).all() or not (latency_ns > 0).all():
         raise UsageError(f"{table.where}: {name or 'the file'} has times out of range for the unit {unit}")
-    return latency_ns
+    return table, latency_ns
 
 
 def _warmup(table: Table, warnings: list[str]) -> np.ndarray:

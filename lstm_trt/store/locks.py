@@ -27,19 +27,17 @@ def folder_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder; raises `UsageError` if another process holds it."""
     lock = FileLock(folder / LOCK_FILE, timeout=_PATIENCE_S, poll_interval=_POLL_S)
     try:
-        lock.acquire()
+        held = lock.acquire()
     except Timeout:
         holder = (folder / LOCK_FILE).read_text(errors="replace").strip() or "unknown"
         raise UsageError(
             f"{folder} is in use by another sweep or recording (process {holder}):"
             " wait until it ends, or choose another --out"
         ) from None
-    try:
+    with held:
         with suppress(OSError):  # the disk is full; the lock is held all the same
             (folder / LOCK_FILE).write_text(f"{os.getpid()}\n")
         yield
-    finally:
-        lock.release()
 
 
 def folder_in_use(folder: Path) -> bool:

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from lstm_trt.config.configuration import PRECISIONS, Protocol
+from lstm_trt.config.configuration import PRECISIONS, Configuration, Protocol
 from lstm_trt.config.fields import Tells, about
 from lstm_trt.config.labels import flat, labels, telling
-
-if TYPE_CHECKING:
-    from lstm_trt.config.configuration import Configuration
-    from lstm_trt.store.schema import Failure, Recording
-
+from lstm_trt.store.schema import Failure, Recording
 
 #: Counters that are read at each trial.
 TRIAL_CAUSES = ("involuntary_switches", "minor_faults", "major_faults")
@@ -173,8 +169,6 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
     refused. A configuration that failed in some rounds only is represented by its recordings. A recording given
     twice counts once.
     """
-    from lstm_trt.store.schema import Failure
-
     samples: dict[tuple, dict[tuple, Latencies]] = {}
     failures: dict[tuple, NoTrials] = {}
     configurations: dict[tuple, Configuration] = {}
@@ -248,20 +242,17 @@ def with_distinct_names(groups: list[Group]) -> list[Group]:
 
 
 #: Fields of the protocol that names show beside the arrivals and the number of trials.
-_NAMED = set(telling(Tells.MINOR, Tells.NEVER, of=about(Protocol))) - {"trials", "for_s"}
+_NAMED = [name for name in telling(Tells.MINOR, Tells.NEVER, of=about(Protocol)) if name not in ("trials", "for_s")]
 
 
 def _label_fields(group: Group) -> dict[str, object]:
     """Fields of a configuration besides shape and runtime, the most important first; for names."""
-    configuration, protocol = group.configuration, group.configuration.protocol
-    rest = {name: value for name, value in flat(configuration).items() if name in _NAMED}
+    configuration, every = group.configuration, fields_of(group.configuration, group.machine)
+    named = (*configuration.options.as_dict(), "device_name", "machine", *_NAMED)
     return {
         "mode": configuration.mode,
-        "arrivals": protocol.arrival_text,
+        "arrivals": configuration.protocol.arrival_text,
         "version": configuration.runtime_version,
-        **configuration.options.as_dict(),
-        "device_name": configuration.device_name,
-        "machine": group.machine,
-        **rest,
-        "length": f"{protocol.trials} trials",
+        **{name: every[name] for name in named},
+        "length": f"{configuration.protocol.trials} trials",
     }
