@@ -73,8 +73,8 @@ def read_pair(
         table = trials(group)
         if not 0 <= first <= first + length <= len(table):
             raise StoreError(apart)
-        part = table.slice(first, length)
-        return schema.of_table(part, folder / TRIALS_FILE, columns, configuration, row["round"], provenance)
+        recording = schema.Recording(configuration, row["round"], {}, provenance)
+        return schema.with_trials(recording, table.slice(first, length), folder / TRIALS_FILE, columns)
 
     return (partial(read, row) for row in rows if (row["config_id"], row["round"]) not in known)
 

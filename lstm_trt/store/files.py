@@ -106,8 +106,10 @@ def read(path: Path, columns: Collection[str] | None = None) -> schema.Recording
         if not isinstance(described.get(name), kind):
             raise StoreError(f"{path}: the metadata has no valid {name}")
     configuration = configuration_of(described["configuration"], path)
-    rest = described["round"], described["provenance"], described.get("part")
-    return schema.of_table(table, path, columns, configuration, *rest)
+    recording = schema.Recording(
+        configuration, described["round"], {}, described["provenance"], part=described.get("part")
+    )
+    return schema.with_trials(recording, table, path, columns)
 
 
 def trials_of(path: Path, columns: Collection[str] | None) -> tuple[dict, Callable[[int | None], Any]]:

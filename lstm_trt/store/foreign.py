@@ -90,18 +90,14 @@ def groups_of_table(
     for values, total in rows_of.items():
         fields = dict(zip(keys, values, strict=True))
         rounds = parts.get(values, [])
-        samples = [
-            Latencies(
-                latency_ns=latency_ns[rows],
-                warmup=warmup[rows],
-                start_ns=None if start_ns is None else start_ns[rows],
-                causes={cause: counted[rows] for cause, counted in counts.items()},
-                round=number,
-            )
-            for number, rows in rounds
-        ]
+        samples = []
+        for number, rows in rounds:
+            starts = None if start_ns is None else start_ns[rows]
+            causes = {cause: counted[rows] for cause, counted in counts.items()}
+            if not warmup[rows].all():
+                samples.append(Latencies(latency_ns[rows], warmup[rows], starts, causes, round=number))
         label = ", ".join(f"{key}={printable(str(value))}" for key, value in fields.items()) or Path(table.where).name
-        group = Group(label, tuple(sample for sample in samples if not sample.warmup.all()), fields)
+        group = Group(label, tuple(samples), fields)
         missing = total - sum(len(rows) for _, rows in rounds)
         if 2 * missing > total:
             reason = f"{missing} of {count(total, 'row')} have no time, too many to drop"
@@ -269,11 +265,8 @@ def _is_configured(name: str) -> bool:
 
 def _absurd(where: str, groups: Sequence[Group], unit: str) -> list[str]:
     """A warning if a median suggests a wrong unit."""
-    medians = [
-        float(np.median(np.concatenate([sample.timed_ns for sample in group.samples])))
-        for group in groups
-        if group.failure is None
-    ]
+    pooled = [np.concatenate([sample.timed_ns for sample in group.samples]) for group in groups if group.samples]
+    medians = list(map(np.median, pooled))
     if min(medians, default=ABSURD_BELOW_NS) < ABSURD_BELOW_NS:
         return [f"a median in {where} is {min(medians):g} ns: is {unit} the right unit?"]
     if max(medians, default=ABSURD_ABOVE_NS) > ABSURD_ABOVE_NS:

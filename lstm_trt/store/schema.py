@@ -12,7 +12,7 @@ Schema history (older versions stay readable):
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 
@@ -159,16 +159,8 @@ def _arrow_array(values, type):
     return pa.Array.from_buffers(type, len(values), [None, pa.py_buffer(packed)])
 
 
-def of_table(
-    table,
-    path: Path,
-    asked: Collection[str] | None,
-    configuration: Configuration,
-    round: int,
-    provenance: dict,
-    part: int | None = None,
-) -> Recording:
-    """The recording with the trials of a table that was read with the columns `asked`, by default all.
+def with_trials(recording: Recording, table, path: Path, asked: Collection[str] | None) -> Recording:
+    """A recording with the trials of a table that was read with the columns `asked`, by default all.
 
     A column that is entirely null was not measured and is left out. Raises `StoreError` for values that are missing,
     except at the end of the control run, and as `validate`.
@@ -183,7 +175,7 @@ def of_table(
             raise StoreError(f"{path}: column {name} has {missing} missing values")
         columns[name] = present.to_numpy()
     control = {name: columns.pop(column) for column, name in CONTROL_COLUMNS.items() if column in columns}
-    recording = Recording(configuration, round, columns, provenance, control or None, part)
+    recording = replace(recording, columns=columns, control=control or None)
     validate(recording, path, asked)
     return recording
 
