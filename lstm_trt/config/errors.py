@@ -18,11 +18,11 @@ STAGES = ("export", "build", "parity", "run", "memory", "time")
 _SOURCE = re.compile(r"[;.]?\s*In \w+ at /\S+?:\d+\)?|^I\w+::\w+: |Error Code \d+: |\[\w+\.cpp:\d+: ~?\w+\]\s*")
 
 
-def one_line(error: object, limit: int = 300) -> str:
+def one_line(error: object) -> str:
     """An exception or message without line breaks and without locations in the source code of TensorRT."""
     text = " ".join(_SOURCE.sub("", " ".join(str(error).split())).split())
     text = text or type(error).__name__
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    return text if len(text) <= 300 else text[:297] + "..."
 
 
 def first_line(error: BaseException) -> str:

@@ -62,9 +62,9 @@ def latency(value_us: float, digits: int = 4) -> str:
     return f"{scaled:.{digits}g} {unit}"
 
 
-def milliseconds(value_ms: float, digits: int = 3) -> str:
+def milliseconds(value_ms: float) -> str:
     """A time given in milliseconds, in a suitable unit: 20 ms, 50 us, 1.5 s."""
-    return latency(1e3 * value_ms, digits)
+    return latency(1e3 * value_ms, 3)
 
 
 def duration(seconds: float) -> str:
@@ -143,10 +143,10 @@ def multiple(ratio: float, sign: str = "x", separator: str = "") -> str:
     return f"{ratio:,.{decimals}f}{sign}".replace(",", separator)
 
 
-def count(number: int, noun: str, plural: str | None = None, separator: str = "") -> str:
-    """`1 trial`, `12 trials`, `no trials`; `plural` is for irregular nouns."""
+def count(number: int, noun: str, separator: str = "") -> str:
+    """`1 trial`, `12 trials`, `no trials`, `2 misses`."""
     if number != 1:
-        noun = plural or noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
+        noun += "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
     return f"{f'{number:,}'.replace(',', separator) if number else 'no'} {noun}"
 
 

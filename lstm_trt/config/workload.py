@@ -216,11 +216,9 @@ def workload_from_dict(plain: Mapping[str, Any]) -> Workload:
     Raises `UnknownConfiguration` for a kind that is not registered, `UsageError` for invalid fields.
     """
     kind, found = plain.get("kind", "stacked-lstm"), None
-    broken = refused(
-        f"the workload kind {kind!r} cannot be loaded", ImportError, AttributeError, kind=UnknownConfiguration
-    )
+    what = f"the workload kind {kind!r} cannot be loaded"
     if isinstance(kind, str) and "." not in kind:
-        with broken, suppress(KeyError):
+        with refused(what, ImportError, AttributeError, kind=UnknownConfiguration), suppress(KeyError):
             found = registry.load_entry("WORKLOADS", kind)
     if found is None:
         known = ", ".join(registry.table("WORKLOADS"))

@@ -212,16 +212,9 @@ def _of_tables(tables: Sequence[Table], paths: Sequence[Path], options: TableOpt
         warnings += found
     source = source_of(paths)
     groups = tuple(_joined(groups, source) if len(groups) > 1 else groups[0] for groups in same.values())
-    how = {"column": list(filter(None, columns)), "unit": units}
-    return Runs(
-        groups,
-        source,
-        tuple(dict.fromkeys(warnings)),
-        {name: ", ".join(dict.fromkeys(values)) for name, values in how.items() if values},
-        tuple(groups[0].group),
-        grouped=bool(groups[0].group),
-        own=False,
-    )
+    read = {"column": dict.fromkeys(filter(None, columns)), "unit": dict.fromkeys(units)}
+    how, group = {name: ", ".join(values) for name, values in read.items() if values}, groups[0].group
+    return Runs(groups, source, tuple(dict.fromkeys(warnings)), how, tuple(group), grouped=bool(group), own=False)
 
 
 def _joined(groups: Sequence[Group], source: str) -> Group:

@@ -273,9 +273,8 @@ def times(table: Table, name: str, blanks: bool = False) -> np.ndarray:
     if table.kind(name) not in ("number", "text"):
         raise UsageError(f"{table.where}: {_shown(name)} is not a column of numbers")
     values = table.numbers(name)
-    wrong = {"infinite": np.isinf(values), "zero or negative": (values <= 0) & ~np.isinf(values)}
-    if not blanks:
-        wrong = {"blank or NaN": np.isnan(values), **wrong}
+    wrong = {} if blanks else {"blank or NaN": np.isnan(values)}
+    wrong |= {"infinite": np.isinf(values), "zero or negative": (values <= 0) & ~np.isinf(values)}
     counts = [f"{np.count_nonzero(rows)} {kind}" for kind, rows in wrong.items() if rows.any()]
     if counts:
         first = table.place(int(np.argmax(np.logical_or.reduce(list(wrong.values())))))
@@ -355,10 +354,8 @@ def file_names(tables: Sequence[Table]) -> list[str]:
     """Distinct names: the names of the files without suffixes, or with them, or the whole paths."""
     paths = [Path(table.where) for table in tables]
     stems = [path.name.removesuffix(".gz").removesuffix(_suffix(path)) for path in paths]
-    for names in (stems, [path.name for path in paths]):
-        if len(set(names)) == len(names):
-            return names
-    return [table.where for table in tables]
+    candidates = (stems, [path.name for path in paths], [table.where for table in tables])
+    return next((names for names in candidates if len(set(names)) == len(names)), candidates[-1])
 
 
 def read_table(path: Path) -> Table | None:
