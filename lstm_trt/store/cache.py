@@ -120,12 +120,10 @@ def remove(path: Path) -> None:
 
 def trim(keep: Path | None = None) -> None:
     """Remove the least recently used entries, except `keep`, until the size is within the limit."""
-    present = entries()
+    present, limit = entries(), limit_bytes()
     total = sum(entry.size_bytes for entry in present)
     for entry in present:
-        if total <= limit_bytes():
-            return
-        if entry.path != keep:
+        if total > limit and entry.path != keep:
             remove(entry.path)
             total -= entry.size_bytes
 

@@ -11,7 +11,7 @@ from lstm_trt.config.configuration import canonical_json
 from lstm_trt.config.errors import StoreError, refused
 from lstm_trt.config.workload import AXES
 from lstm_trt.store import schema
-from lstm_trt.store.files import configuration_of, described_by, description, parquet_errors, trials_of
+from lstm_trt.store.files import JSON_ERRORS, configuration_of, described_by, description, parquet_errors, trials_of
 
 TRIALS_FILE, CONFIGS_FILE = "trials.parquet", "configs.parquet"
 
@@ -63,7 +63,7 @@ def read_pair(
 
     def read(row: dict) -> schema.Recording | schema.Failure:
         group, first, length = row["row_group"], row["first_row"], row["rows"]
-        with refused(f"{path} is damaged", TypeError, ValueError, RecursionError, kind=StoreError):
+        with refused(f"{path} is damaged", *JSON_ERRORS, kind=StoreError):
             configuration = configuration_of(json.loads(row["configuration"]), path)
             provenance = json.loads(row["provenance"])
             if row["status"] != "ok":

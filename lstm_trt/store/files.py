@@ -19,6 +19,9 @@ from lstm_trt.config.configuration import Configuration, canonical_json
 from lstm_trt.config.errors import LabError, StoreError, UnknownConfiguration, UsageError, file_errors, refused
 from lstm_trt.store import schema
 
+#: What JSON raises that is damaged, or not of the expected form.
+JSON_ERRORS = (ValueError, LookupError, TypeError, RecursionError)
+
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file atomically: under a temporary name, then renamed.
@@ -147,9 +150,7 @@ def read_failure(path: Path) -> schema.Failure:
     """
     with file_errors(f"read {path}", kind=StoreError):
         content = path.read_bytes()
-    with refused(
-        f"{path} is not a valid failure file", ValueError, LookupError, TypeError, RecursionError, kind=StoreError
-    ):
+    with refused(f"{path} is not a valid failure file", *JSON_ERRORS, kind=StoreError):
         described = json.loads(content)
         check_version(described, path)
         configuration = configuration_of(described["configuration"], path)
@@ -193,7 +194,7 @@ def described_by(metadata: dict | None, path: Path) -> dict:
     """
     if not metadata or schema.METADATA_KEY not in metadata:
         raise StoreError(f"{path} is a Parquet file but not a recording: it has no lstm_trt metadata")
-    with refused(f"{path}: the lstm_trt metadata is damaged", ValueError, RecursionError, kind=StoreError):
+    with refused(f"{path}: the lstm_trt metadata is damaged", *JSON_ERRORS, kind=StoreError):
         described = json.loads(metadata[schema.METADATA_KEY])
     check_version(described, path)
     return described

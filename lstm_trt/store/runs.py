@@ -90,14 +90,12 @@ class Runs(Sequence[Group]):
         if unknown := [name for name in wanted if name not in known]:
             choices = ", ".join(known) or "nothing"
             raise UsageError(f"{source}: no group has the field {unknown[0]!r}; choose from {choices}")
-        allowed = {
-            name: list(value) if isinstance(value, list | tuple | set | frozenset | range) else [value]
-            for name, value in wanted.items()
-        }
-        chosen = [all(values.get(name) in several for name, several in allowed.items()) for values in fields]
+        several = (list, tuple, set, frozenset, range)
+        allowed = {name: list(value) if isinstance(value, several) else [value] for name, value in wanted.items()}
+        chosen = [all(values.get(name) in each for name, each in allowed.items()) for values in fields]
         found = tuple(itertools.compress(self.groups, chosen))
         if not found:
-            filters = ", ".join(f"{name} {' or '.join(map(str, several))}" for name, several in allowed.items())
+            filters = ", ".join(f"{name} {' or '.join(map(str, each))}" for name, each in allowed.items())
             raise UsageError(f"{source}: no recording or row has {filters}")
         return self._only(found)
 

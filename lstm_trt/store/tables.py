@@ -163,18 +163,18 @@ class Table:
         """The unit of a column: from its type, its name, or a comment above plain numbers; None if not stated."""
         return getattr(self.array(name).type, "unit", None) or split_unit(name)[1] or self.unit
 
-    def numbers(self, name: str) -> np.ndarray:
+    def numbers(self, name: str, kinds: Sequence[str] = tuple(_KINDS)) -> np.ndarray:
         """A column as float64, or as int64 if it has whole numbers and no missing values; missing values are NaN.
 
         Single-precision values are converted through their decimal text: 1.1 and not 1.10000002384. Durations
-        and timestamps are in the unit of their type. Raises `UsageError`, with the row of a text, if a value is
-        not a number.
+        and timestamps are in the unit of their type. Raises `UsageError` if the column is not of these `kinds`, or,
+        with the row of a text, if a value is not a number.
         """
         array, kind = self.array(name), self.kind(name)
+        if kind not in kinds:
+            raise UsageError(f"{self.where}: {_shown(name)} is not a column of numbers")
         if kind == "text":
             return np.array([self._number_of_text(name, row, cell) for row, cell in enumerate(array.to_pylist())])
-        if kind == "other":
-            raise UsageError(f"{self.where}: {_shown(name)} is not a column of numbers")
         if pa.types.is_temporal(array.type):
             array = array.cast(pa.int64())
         elif kind == "bool" or pa.types.is_decimal(array.type):
@@ -242,14 +242,14 @@ def time_column(
 
 def _only_times(table: Table, known: Sequence[str]) -> str:
     stems = {name: split_unit(name)[0] for name in table.names if not is_start(name)}
-    times = {name for name in stems if table.kind(name) in ("number", "text")}
+    times = [name for name in stems if table.kind(name) in ("number", "text")]
     found = next((same for stem in known if (same := [name for name in times if stems[name] == stem])), None)
     found = found or [name for name in times if table.stated_unit(name)]
     if not found and len(table.names) == 1:
         found = table.names
     if len(found) == 1:
         return found[0]
-    several = f"several columns that may hold the times ({listed_names(n for n in table.names if n in found)})"
+    several = f"several columns that may hold the times ({listed_names(found)})"
     raise UsageError(
         f"{table.where} has {several if found else 'no column that is known to hold the times'}: use --column NAME"
         f" or --rename NAME=latency_us; its columns are {listed_names(table.names)}"
@@ -270,9 +270,7 @@ def times(table: Table, name: str, blanks: bool = False) -> np.ndarray:
 
     Raises `UsageError` with the number of invalid times and the line of the first.
     """
-    if table.kind(name) not in ("number", "text"):
-        raise UsageError(f"{table.where}: {_shown(name)} is not a column of numbers")
-    values = table.numbers(name)
+    values = table.numbers(name, ("number", "text"))
     wrong = {} if blanks else {"blank or NaN": np.isnan(values)}
     wrong |= {"infinite": np.isinf(values), "zero or negative": (values <= 0) & ~np.isinf(values)}
     counts = [f"{np.count_nonzero(rows)} {kind}" for kind, rows in wrong.items() if rows.any()]
@@ -515,15 +513,10 @@ def _of_csv(where: str, lines: Sequence[str], start: int, separator: str) -> Tab
     content = "\n".join(lines[place - 1] for place in places).encode()
     ragged = []
     try:
-        data = csv.read_csv(
-            pa.BufferReader(content),
-            # One block: types are inferred from the whole file, not from its beginning.
-            read_options=csv.ReadOptions(block_size=min(len(content) + 1, 2**30), use_threads=False),
-            parse_options=csv.ParseOptions(
-                delimiter=separator, invalid_row_handler=lambda row: ragged.append(row) or "error"
-            ),
-            convert_options=csv.ConvertOptions(strings_can_be_null=True),
-        )
+        # One block: types are inferred from the whole file, not from its beginning.
+        read = csv.ReadOptions(block_size=min(len(content) + 1, 2**30), use_threads=False)
+        parse = csv.ParseOptions(delimiter=separator, invalid_row_handler=lambda row: ragged.append(row) or "error")
+        data = csv.read_csv(pa.BufferReader(content), read, parse, csv.ConvertOptions(strings_can_be_null=True))
     except pa.ArrowException as error:
         if ragged:
             row = ragged[0]
