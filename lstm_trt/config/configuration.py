@@ -257,13 +257,10 @@ def warnings_of(protocol: Protocol, rows: int, inside_ns: float, wall_ns: float)
     """Warnings about a loop of `rows` trials, which took `inside_ns` of its `wall_ns`."""
     outside, mean_us, warnings = 1 - inside_ns / wall_ns, inside_ns / rows / 1e3, []
     if protocol.arrival == "closed" and outside > OUTSIDE_SHARE_LIMIT:
-        warnings.append(
-            f"{100 * outside:.0f} % of the loop was spent outside the trials:"
-            " a call is short compared with the recorder's overhead"
-        )
+        share = f"{100 * outside:.0f} % of the loop was spent outside the trials"
+        warnings.append(f"{share}: a call is short compared with the recorder's overhead")
     if protocol.arrival == "periodic" and mean_us > (protocol.period_us or 0):
-        warnings.append(
-            f"the mean call time of {mean_us:.1f} us exceeds the period of {protocol.period_us:g} us:"
-            " the backlog kept growing, so the latencies depend on the length of the recording"
-        )
+        late = f"the mean call time of {mean_us:.1f} us exceeds the period of {protocol.period_us:g} us"
+        effect = "the backlog kept growing, so the latencies depend on the length of the recording"
+        warnings.append(f"{late}: {effect}")
     return warnings

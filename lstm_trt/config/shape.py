@@ -108,10 +108,8 @@ class LstmShape(Workload):
     def check_mode(self, mode: str) -> None:
         super().check_mode(mode)
         if mode == "stream" and self.directions == 2:
-            raise UsageError(
-                f"{self.label} cannot be used in the mode stream: a bidirectional network reads the whole sequence"
-                " before its first output"
-            )
+            reason = "a bidirectional network reads the whole sequence before its first output"
+            raise UsageError(f"{self.label} cannot be used in the mode stream: {reason}")
 
     def group_fields(self, mode: str) -> dict[str, object]:
         return {} if mode == "forward" else {"mode": mode}

@@ -206,6 +206,5 @@ def check_version(described: Any, path: Path) -> None:
     if not isinstance(version, int):
         raise StoreError(f"{path}: the metadata has no schema_version")
     if version > schema.SCHEMA_VERSION:
-        raise UnknownConfiguration(
-            f"{path} has schema version {version}, this version reads up to {schema.SCHEMA_VERSION}: upgrade lstm_trt"
-        )
+        newer = f"{path} has schema version {version}, this version reads up to {schema.SCHEMA_VERSION}"
+        raise UnknownConfiguration(f"{newer}: upgrade lstm_trt")

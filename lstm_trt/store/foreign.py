@@ -189,14 +189,12 @@ def _parts(
         rows_by.setdefault(values, []).append(row)
     trials = table.numbers(trial_name) if trial_name and table.kind(trial_name) == "number" else None
     parts: Parts = {}
-    was_sorted = False
     for (*values, cell), in_order in rows_by.items():
         rows = np.array(in_order)
         if trials is not None and (np.diff(trials[rows]) < 0).any() and len(set(trials[rows])) == len(rows):
-            rows, was_sorted = rows[np.argsort(trials[rows])], True
+            rows = rows[np.argsort(trials[rows])]
+            warnings.append(f"rows were sorted by {trial_name}")
         parts.setdefault(tuple(values), []).append((int(numbers[cell]), rows))
-    if was_sorted:
-        warnings.append(f"rows were sorted by {trial_name}")
     return {values: sorted(rounds, key=lambda part: part[0]) for values, rounds in parts.items()}
 
 

@@ -30,10 +30,8 @@ def folder_lock(folder: Path) -> Iterator[None]:
         held = lock.acquire()
     except Timeout:
         holder = (folder / LOCK_FILE).read_text(errors="replace").strip() or "unknown"
-        raise UsageError(
-            f"{folder} is in use by another sweep or recording (process {holder}):"
-            " wait until it ends, or choose another --out"
-        ) from None
+        in_use = f"{folder} is in use by another sweep or recording (process {holder})"
+        raise UsageError(f"{in_use}: wait until it ends, or choose another --out") from None
     with held:
         with suppress(OSError):  # the disk is full; the lock is held all the same
             (folder / LOCK_FILE).write_text(f"{os.getpid()}\n")
@@ -83,10 +81,8 @@ def timing_lock(
             except BlockingIOError:
                 holder = f"process {_holder(handle)}"
                 if not wait:
-                    raise UsageError(
-                        f"another recording uses {resource.replace('-', ' ')} ({holder}): wait until it ends, or leave"
-                        " out --no-wait to wait for it"
-                    ) from None
+                    in_use = f"another recording uses {resource.replace('-', ' ')} ({holder})"
+                    raise UsageError(f"{in_use}: wait until it ends, or leave out --no-wait to wait for it") from None
                 if waiting:
                     waiting(holder)
                 waiting = None

@@ -190,10 +190,8 @@ def _of_tables(tables: Sequence[Table], paths: Sequence[Path], options: TableOpt
     files = file_names(tables)
     tables = [table.renamed(options.rename) for table in tables]
     group_by, several = options.group_by, len(paths) > 1 or paths[0].is_dir()
-    if FILE in group_by:
-        by_file = several and all(table.find(FILE) is None for table in tables)
-    else:
-        by_file = several and not (group_by or options.one_group)
+    unnamed = FILE not in group_by or all(table.find(FILE) is None for table in tables)
+    by_file = several and unnamed and (FILE in group_by or not (group_by or options.one_group))
     same: dict[tuple, list[Group]] = {}
     columns, units = [], []
     for table, file in zip(tables, files, strict=True):

@@ -114,9 +114,8 @@ class Table:
 
     def _refuse_several(self, alike: Sequence[str]) -> None:
         if len(alike) > 1:
-            raise UsageError(
-                f"{self.where} has {len(alike)} columns named {_shown(alike[0])}: drop or rename all but one"
-            )
+            several = f"{self.where} has {len(alike)} columns named {_shown(alike[0])}"
+            raise UsageError(f"{several}: drop or rename all but one")
 
     @property
     def names(self) -> list[str]:
@@ -189,11 +188,9 @@ class Table:
         try:
             return math.nan if text.casefold() in _BLANKS else float(text)
         except ValueError:
-            column = f"{_shown(name)} is " if name else ""
-            raise UsageError(
-                f"{self.where}, {self.place(row)}: {column}{_shown(cell)!r}, not a number: use a decimal point"
-                " and no thousands separators"
-            ) from None
+            wrong = (f"{_shown(name)} is " if name else "") + f"{_shown(cell)!r}, not a number"
+            remedy = "use a decimal point and no thousands separators"
+            raise UsageError(f"{self.where}, {self.place(row)}: {wrong}: {remedy}") from None
 
     def with_rows(self, rows: np.ndarray) -> Table:
         """Only the rows for which the array is true."""
@@ -250,10 +247,9 @@ def _only_times(table: Table, known: Sequence[str]) -> str:
     if len(found) == 1:
         return found[0]
     several = f"several columns that may hold the times ({listed_names(found)})"
-    raise UsageError(
-        f"{table.where} has {several if found else 'no column that is known to hold the times'}: use --column NAME"
-        f" or --rename NAME=latency_us; its columns are {listed_names(table.names)}"
-    )
+    has = f"{table.where} has {several if found else 'no column that is known to hold the times'}"
+    remedy = "use --column NAME or --rename NAME=latency_us"
+    raise UsageError(f"{has}: {remedy}; its columns are {listed_names(table.names)}")
 
 
 #: Names of columns of start times, in order of preference: of recordings (intended, actual), trtexec (old, new), other.
@@ -311,10 +307,8 @@ def read_tables(paths: Iterable[Path], warnings: list[str]) -> list[Table] | Non
     recorded = [file for file, table in tables.items() if table is None]
     found = [table for table in tables.values() if table is not None]
     if recorded and found:
-        raise UsageError(
-            f"{recorded[0]} holds recordings of lstm_trt, but {found[0].where} is a table: analyze them separately,"
-            " or compare them with lstm-trt compare"
-        )
+        mixed = f"{recorded[0]} holds recordings of lstm_trt, but {found[0].where} is a table"
+        raise UsageError(f"{mixed}: analyze them separately, or compare them with lstm-trt compare")
     return found or None
 
 
@@ -479,10 +473,8 @@ def _of_text(where: str, text: str) -> Table:
         return _of_numbers(where, lines, lines[:start])
     separator = max(",;\t", key=re.sub(r'"[^"]*"', "", first).count)
     if all(_is_number(cell) for cell in first.split(separator) if cell.strip()):
-        raise UsageError(
-            f"{where} starts with {_shown(first)!r}: the first line must have the column names, or the file one number"
-            " per line"
-        )
+        headless = f"{where} starts with {_shown(first)!r}"
+        raise UsageError(f"{headless}: the first line must have the column names, or the file one number per line")
     return _of_csv(where, lines, start, separator)
 
 
@@ -520,10 +512,9 @@ def _of_csv(where: str, lines: Sequence[str], start: int, separator: str) -> Tab
     except pa.ArrowException as error:
         if ragged:
             row = ragged[0]
-            raise UsageError(
-                f"{where}, line {places[row.number - 1]}: {count(row.actual_columns, 'cell')} in a table with"
-                f" {count(row.expected_columns, 'column')}: quote cells that contain a separator, and close all quotes"
-            ) from None
+            cells = f"{count(row.actual_columns, 'cell')} in a table with {count(row.expected_columns, 'column')}"
+            remedy = "quote cells that contain a separator, and close all quotes"
+            raise UsageError(f"{where}, line {places[row.number - 1]}: {cells}: {remedy}") from None
         raise UsageError(f"{where} is not valid CSV: {_shown(first_line(error))}") from None
     if data.num_rows != len(places) - 1:
         raise UsageError(f"{where} is not valid CSV: a quote is not closed, or a cell contains a line break")
