@@ -241,12 +241,11 @@ class Configuration:
         `UsageError` if a field is missing or its value is invalid.
         """
         with refused("invalid configuration", AttributeError, LookupError, TypeError, ValueError):
-            parts = {
-                "workload": workload_from_dict(plain["workload"]),
-                "options": known_fields(Options, plain["options"]),
-                "protocol": known_fields(Protocol, plain["protocol"]),
-            }
-            return cls(**{item.name: plain[item.name] for item in fields(cls)} | parts)
+            workload = workload_from_dict(plain["workload"])
+            kinds = {"options": Options, "protocol": Protocol}
+            parts = {name: known_fields(kind, plain[name]) for name, kind in kinds.items()}
+            whole: dict[str, Any] = {item.name: plain[item.name] for item in fields(cls)}
+            return cls(**whole | parts | {"workload": workload})
 
 
 #: A closed-loop recording that spends more than this share of its time outside the trials gets a warning.

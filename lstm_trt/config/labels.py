@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from lstm_trt.config.configuration import Configuration, Options, Protocol
@@ -31,7 +30,7 @@ def flat(configuration: Configuration) -> dict[str, object]:
         **configuration.workload.label_fields,
         **{name: getattr(configuration, name) for name in about(configuration)},
         **configuration.options.as_dict(),
-        **asdict(configuration.protocol),
+        **vars(configuration.protocol),
     }
 
 

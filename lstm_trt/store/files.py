@@ -154,8 +154,8 @@ def read_failure(path: Path) -> schema.Failure:
         described = json.loads(content)
         check_version(described, path)
         configuration = configuration_of(described["configuration"], path)
-        rest = [described[name] for name in ("round", "stage", "reason")]
-        return schema.Failure(configuration, *rest, described.get("provenance", {}))
+        rest = {name: described[name] for name in ("round", "stage", "reason")}
+        return schema.Failure(configuration, **rest, provenance=described.get("provenance", {}))
 
 
 def configuration_of(plain: dict, path: Path) -> Configuration:

@@ -47,6 +47,9 @@ _CONFIGURED = {*AXES, *SYSTEM_COLUMNS, "config_id"}
 #: A column whose name contains one of these, without a unit, is a size too: `num_layers`, `hidden size`, `batch_size`.
 _SIZES = {"layer", "layers", "hidden", "sequence", "seq", "batch"}
 
+#: A column of times whose name contains one of these holds averages.
+_AVERAGES = {"average", "avg", "mean", "median"}
+
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 #: Rows of each process of each group, in order of the trials: values of the keys -> [(round, rows)].
@@ -76,7 +79,7 @@ def groups_of_table(
     """
     rows_of = Counter(zip(*map(table.cells, keys), strict=True)) if keys else {(): table.data.num_rows}
     table, latency_ns = _latency_ns(table, name, unit, options.drop_missing, warnings)
-    if are_averages(name):
+    if not _AVERAGES.isdisjoint(normal_name(name).split("_")):
         warnings.append(f"{name} seems to hold averages: they hide the tail of the latencies")
     warmup = _warmup(table, warnings)
     counts = _counts(table, options.causes, {name, *keys}, warnings)
@@ -113,11 +116,6 @@ def groups_of_table(
     return groups
 
 
-def are_averages(name: str) -> bool:
-    """Whether the name of a column says that it holds averages."""
-    return not {"average", "avg", "mean", "median"}.isdisjoint(normal_name(name).split("_"))
-
-
 def columns_of(table: Table, names: Iterable[str], option: str) -> list[str]:
     """The table's columns with the names given by `option`; raises `UsageError` for a name given twice."""
     found = [table.column(name, option) for name in names]
@@ -144,13 +142,12 @@ def _latency_ns(table: Table, name: str, unit: str, drop: bool, warnings: list[s
 
 
 def _warmup(table: Table, warnings: list[str]) -> np.ndarray:
-    name = table.find("warmup", "warm_up")
-    if name is not None:
-        truths = [_TRUTHS.get(str(cell).casefold()) for cell in table.cells(name)]
-        if None not in truths:
-            return np.array(truths)
+    name, none = table.find("warmup", "warm_up"), [False] * table.data.num_rows
+    truths = [_TRUTHS.get(str(cell).casefold()) for cell in table.cells(name)] if name else none
+    if None in truths:
         warnings.append(f"{name} has values other than true, false, 1 and 0: no row is treated as warm-up")
-    return np.zeros(table.data.num_rows, dtype=bool)
+        truths = none
+    return np.array(truths, dtype=bool)
 
 
 def _round_column(table: Table, keys: Sequence[str]) -> str | None:

@@ -121,9 +121,8 @@ class Group:
 
 def largest_error(samples: Iterable[Latencies]) -> float | None:
     """The largest `parity_error`; None if one of the samples was not checked."""
-    samples = list(samples)
-    errors = [sample.parity_error for sample in samples if sample.parity_error is not None]
-    return max(errors, default=None) if len(errors) == len(samples) else None
+    errors: list[Any] = [sample.parity_error for sample in samples]
+    return None if None in errors else max(errors, default=None)
 
 
 def of_recording(recording: Recording) -> Latencies:

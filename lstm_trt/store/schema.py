@@ -130,7 +130,7 @@ def as_written(table):
 
     types = arrow_schema()
     names = [name for name in table.schema.names if name in types.names]
-    return table.select(names).cast(pa.schema([types.field(name) for name in names], metadata=table.schema.metadata))
+    return table.select(names).cast(pa.schema([types.field(name) for name in names]))
 
 
 def arrow_arrays(recording: Recording) -> list:
