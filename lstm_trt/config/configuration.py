@@ -241,11 +241,10 @@ class Configuration:
         `UsageError` if a field is missing or its value is invalid.
         """
         with refused("invalid configuration", AttributeError, LookupError, TypeError, ValueError):
-            workload = workload_from_dict(plain["workload"])
-            kinds = {"options": Options, "protocol": Protocol}
-            parts = {name: known_fields(kind, plain[name]) for name, kind in kinds.items()}
-            whole: dict[str, Any] = {item.name: plain[item.name] for item in fields(cls)}
-            return cls(**whole | parts | {"workload": workload})
+            parts: dict[str, Any] = {"workload": workload_from_dict(plain["workload"])}
+            for name, kind in (("options", Options), ("protocol", Protocol)):
+                parts[name] = known_fields(kind, plain[name])
+            return cls(**{item.name: plain[item.name] for item in fields(cls)} | parts)
 
 
 #: A closed-loop recording that spends more than this share of its time outside the trials gets a warning.

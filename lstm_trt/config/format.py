@@ -205,7 +205,7 @@ def table(
     If a terminal is narrower than the table, the columns `drop` are left out, the first one first, as many as
     necessary; a line at the end names them.
     """
-    header, dropped = list(header or ()), []
+    header, dropped, lines = list(header or ()), [], []
     for name in (*drop, None):
         lines = table_lines(header, rows, **layout)
         sizes = zip(lines, [header, *rows] if header else rows, strict=True)
