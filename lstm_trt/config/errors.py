@@ -85,9 +85,7 @@ def one_of(what: str, value: Any, known: Collection[Any]) -> Any:
 
 
 @contextmanager
-def refused(
-    what: str, *causes: type[Exception], hint: str = "", kind: type[LabError] = UsageError
-) -> Generator[None, None, None]:
+def refused(what: str, *causes: type[Exception], hint: str = "", kind: type[LabError] = UsageError) -> Generator[None]:
     """Turn errors of the classes `causes` raised inside into `kind`: `what` ("a.npy is not an array"), reason, hint."""
     try:
         yield
@@ -156,19 +154,13 @@ class TimeLimitReached(ConfigurationFailed):
 #: How frameworks, CUDA, TensorRT and the system report that memory ran out, in lower case. Most raise a general error
 #: and TensorRT only logs it, so the text is the only way to recognize it.
 _NO_MEMORY = (
-    "out of memory",
-    "outofmemory",
-    "could not be allocated",
-    "not enough memory",
-    "allocate memory",
-    "resource exhausted",
-    "oom when allocating",
-    "_status_alloc_failed",
+    *("out of memory", "outofmemory", "could not be allocated", "not enough memory", "allocate memory"),
+    *("resource exhausted", "oom when allocating", "_status_alloc_failed"),
 )
 
 
 @contextmanager
-def building(name: str, what: str) -> Generator[None, None, None]:
+def building(name: str, what: str) -> Generator[None]:
     """Turn any exception raised inside into a one-line `MemoryExhausted` or `BuildFailed`.
 
     `name` is the framework, `what` is what it builds. A `LabError` is passed on unchanged.

@@ -12,8 +12,8 @@ import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from lstm_trt.config.errors import UsageError, file_errors
 from lstm_trt.store.files import write_whole
@@ -48,14 +48,13 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-@dataclass(frozen=True)
-class CachedFile:
+class CachedFile(NamedTuple):
     """One cached file; `kind` is the name of its folder, `used_at` is in seconds since 1970."""
 
+    used_at: float
     kind: str
     path: Path
     size_bytes: int
-    used_at: float
 
 
 def entry_path(kind: str, key: str, suffix: str) -> Path:
@@ -108,8 +107,8 @@ def entries() -> list[CachedFile]:
         with suppress(OSError):  # another process has removed it
             status = path.stat()
             if path.suffix not in (".sha256", ".tmp") and stat.S_ISREG(status.st_mode):
-                found.append(CachedFile(path.parent.name, path, status.st_size, status.st_mtime))
-    return sorted(found, key=lambda entry: entry.used_at)
+                found.append(CachedFile(status.st_mtime, path.parent.name, path, status.st_size))
+    return sorted(found)
 
 
 def remove(path: Path) -> None:

@@ -108,10 +108,8 @@ def read(path: Path, columns: Collection[str] | None = None) -> schema.Recording
     for name, kind in (("configuration", dict), ("round", int), ("provenance", dict), ("part", int | None)):
         if not isinstance(described.get(name), kind):
             raise StoreError(f"{path}: the metadata has no valid {name}")
-    configuration = configuration_of(described["configuration"], path)
-    recording = schema.Recording(
-        configuration, described["round"], {}, described["provenance"], part=described.get("part")
-    )
+    configuration, part = configuration_of(described["configuration"], path), described.get("part")
+    recording = schema.Recording(configuration, described["round"], {}, described["provenance"], part=part)
     return schema.with_trials(recording, table, path, columns)
 
 

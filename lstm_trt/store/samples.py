@@ -128,16 +128,14 @@ def largest_error(samples: Iterable[Latencies]) -> float | None:
 def of_recording(recording: Recording) -> Latencies:
     """Convert a recording to a sample."""
     columns, provenance = recording.columns, recording.provenance
-    rows = len(columns["latency_ns"])
     block_causes: dict[str, np.ndarray] = {}
     for name in BLOCK_CAUSES:
         blocks = provenance.get("blocks", ())
         if blocks and all(block.get(name) is not None for block in blocks):
-            counts = np.zeros(rows, dtype=np.int64)
+            counts = np.zeros(len(columns["latency_ns"]), dtype=np.int64)
             for block in blocks:
                 counts[block["first_row"] : block["first_row"] + block["rows"]] = block[name]
             block_causes[name] = counts
-    control = recording.control
     floor_ns, floor_missing = provenance.get("floor_ns"), provenance.get("floor_missing")
     machine = provenance.get("machine") or {}
     if floor_ns is not None and machine.get("architecture", "x86_64") not in ("x86_64", "AMD64"):
@@ -148,7 +146,7 @@ def of_recording(recording: Recording) -> Latencies:
         start_ns=columns.get("intended_ns", columns["start_ns"]),
         causes={name: columns[name] for name in TRIAL_CAUSES if name in columns},
         block_causes=block_causes,
-        control_ns=None if control is None else control["latency_ns"].astype(np.float64),
+        control_ns=None if recording.control is None else recording.control["latency_ns"].astype(np.float64),
         round=recording.round,
         started_unix_ns=provenance.get("started_unix_ns"),
         machine=provenance.get("machine_fingerprint"),

@@ -16,6 +16,7 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
@@ -479,11 +480,10 @@ def _of_text(where: str, text: str) -> Table:
 
 
 def _is_number(text: str) -> bool:
-    try:
+    with suppress(ValueError):
         float(text)
-    except ValueError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _of_numbers(where: str, lines: Sequence[str], comments: Sequence[str]) -> Table:
