@@ -20,23 +20,18 @@ _SOURCE = re.compile(r"[;.]?\s*In \w+ at /\S+?:\d+\)?|^I\w+::\w+: |Error Code \d
 
 def one_line(error: object) -> str:
     """An exception or message without line breaks and without locations in the source code of TensorRT."""
-    text = " ".join(_SOURCE.sub("", " ".join(str(error).split())).split())
-    text = text or type(error).__name__
+    text = " ".join(_SOURCE.sub("", " ".join(str(error).split())).split()) or type(error).__name__
     return text if len(text) <= 300 else text[:297] + "..."
 
 
 def first_line(error: BaseException) -> str:
     """First line of an error's text, with the second if the first ends in a colon; the class name if empty."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 def printable(text: str, keep: str = "") -> str:
     """The text with control characters, except those in `keep`, as escapes such as `\\x1b`."""
-    if text.isprintable():
-        return text
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 

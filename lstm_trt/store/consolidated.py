@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 from lstm_trt.config.configuration import canonical_json
-from lstm_trt.config.errors import StoreError, refused
+from lstm_trt.config.errors import StoreError, file_errors, refused
 from lstm_trt.config.workload import AXES
 from lstm_trt.store import schema
 from lstm_trt.store.files import JSON_ERRORS, configuration_of, described_by, description, parquet_errors, trials_of
@@ -98,7 +99,9 @@ def consolidate(
     temporary = [folder / f".{name}.{secrets.token_hex(8)}.tmp" for name in (TRIALS_FILE, CONFIGS_FILE)]
     rows: list[dict] = []
     pending, group, first_row = [], 0, 0
-    try:
+    with file_errors(f"write into {folder}", kind=StoreError), ExitStack() as cleaning:
+        for path in temporary:
+            cleaning.callback(path.unlink, missing_ok=True)
         with pq.ParquetWriter(temporary[0], types, compression="zstd", write_page_checksum=True) as writer:
             for item in items:
                 config, described = item.configuration, description(item)
@@ -123,10 +126,5 @@ def consolidate(
         following = temporary[1].replace(folder / NEXT_CONFIGS_FILE)
         temporary[0].replace(folder / TRIALS_FILE)
         following.replace(folder / CONFIGS_FILE)
-    except OSError as error:
-        raise StoreError(f"cannot write into {folder}: {error.strerror or error}") from None
-    finally:
-        for path in temporary:
-            path.unlink(missing_ok=True)
     failures = sum(row["status"] != "ok" for row in rows)
     return len(rows) - failures, failures

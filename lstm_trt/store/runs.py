@@ -223,7 +223,7 @@ def _joined(groups: Sequence[Group], source: str) -> Group:
 
 
 def _recorded(paths: Sequence[Path], options: TableOptions) -> Runs:
-    for name in (name for name, value in vars(options).items() if value):
+    for name in (name for name, value in options._asdict().items() if value):
         why = "are grouped by configuration" if "group" in name else "have fixed columns and units"
         raise NotATable(f"{paths[0]} holds recordings of lstm_trt, which {why}: remove --{name.replace('_', '-')}")
     skipped: list[UnknownConfiguration] = []

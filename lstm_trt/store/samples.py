@@ -184,11 +184,10 @@ def groups_of(items: Iterable[Recording | Failure]) -> list[Group]:
     for key, configuration in configurations.items():
         if key not in samples and key[:2] in measured:
             continue
-        options, known = configuration.options.as_dict(), about(configuration.options)
-        kept = [*configuration.workload.group_fields(configuration.mode), *configuration.workload.axes]
-        kept += ["runtime", "config_id", "runtime_version", "device_name"]
-        kept += [option for option in options if known[option].kept or known[option].added]
-        kept += ["machine"] * (len(machines) > 1)
+        workload, known = configuration.workload, about(configuration.options)
+        extra = [name for name in configuration.options.as_dict() if known[name].kept or known[name].added]
+        kept = [*workload.group_fields(configuration.mode), *workload.axes, "runtime", "config_id"]
+        kept += ["runtime_version", "device_name", *extra, *["machine"] * (len(machines) > 1)]
         every = fields_of(configuration, key[1])
         fields = {name: every[name] for name in kept} | ({"graph_captured": False} if key[2] else {})
         name = f"{configuration.name} on {configuration.runtime}"

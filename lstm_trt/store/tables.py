@@ -276,9 +276,8 @@ def times(table: Table, name: str, blanks: bool = False) -> np.ndarray:
         remedy = "leave cells without a measurement blank" if blanks else "remove these rows"
         remedy += ", or add --drop-missing" if counts[0].endswith("NaN") else ""
         total = f"of {len(values)} times" + (f" in {_shown(name)}" if name else "")
-        raise UsageError(
-            f"{table.where}: {total}, {' and '.join(counts)}, the first in {first}: times must be positive; {remedy}"
-        )
+        wrong_times = f"{table.where}: {total}, {' and '.join(counts)}, the first in {first}"
+        raise UsageError(f"{wrong_times}: times must be positive; {remedy}")
     return values
 
 
