@@ -38,7 +38,7 @@ from lstm_trt.store.files import write_whole
 
 #: The formatters of `config.format`, with the separators and signs used in figures.
 number = partial(text.number, separator=text.THIN_SPACE)
-whole = partial(text.whole, separator=text.THIN_SPACE)
+whole = partial(text.number, digits=1, separator=text.THIN_SPACE)
 count = partial(text.count, separator=text.THIN_SPACE)
 percent = partial(text.percent, separator=text.THIN_SPACE)
 multiple = partial(text.multiple, sign="×", separator=text.THIN_SPACE)
