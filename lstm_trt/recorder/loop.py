@@ -33,6 +33,7 @@ import numpy as np
 from lstm_trt.config.configuration import Protocol, warnings_of
 from lstm_trt.config.errors import RunFailed
 from lstm_trt.config.format import latency, percent
+from lstm_trt.machine.counters import difference
 
 #: The wait `sleep` sleeps until this long before the call is due, then spins.
 SPIN_NS = 200_000
@@ -69,10 +70,7 @@ def spin_until(due_ns: int) -> int:
 def sleep_until(due_ns: int) -> int:
     """Sleep until `SPIN_NS` before `due_ns`, then spin; returns the last clock reading."""
     clock = time.perf_counter_ns
-    ahead = due_ns - SPIN_NS - clock()
-    if ahead > 0:
-        time.sleep(ahead / 1e9)
-    now = clock()
+    now = os_until(due_ns - SPIN_NS)
     while now < due_ns:
         now = clock()
     return now
@@ -298,8 +296,8 @@ def quiet_collector() -> Iterator[None]:
 class Loop:
     """Consecutive blocks of trials; the machine's state is read between them.
 
-    `read_machine` is called before the first and after each block, `difference` compares
-    two of its results; `device_times` returns the device times of the block's rows. With more
+    `read_machine` is called before the first and after each block (`counters.difference` compares
+    its results); `device_times` returns the device times of the block's rows. With more
     than one thread, context switches and page faults of the whole process are counted, else
     those of this thread. `first_pair` and `last_pair` are the two clocks before the first block
     and after the last; `restart` resets them, to exclude time that was not spent in the loop.
@@ -311,13 +309,12 @@ class Loop:
         protocol: Protocol,
         *,
         threads: int = 1,
-        read_machine: Callable[[], Mapping] | None = None,
-        difference: Callable[[Mapping, Mapping], dict] | None = None,
-        device_times: Callable[[], dict[str, np.ndarray]] | None = None,
+        read_machine: Callable[[], Mapping] = dict,
+        device_times: Callable[[], Mapping[str, np.ndarray]] = dict,
     ) -> None:
         self._step, self._protocol = step, protocol
         self._who = resource.RUSAGE_THREAD if threads == 1 else resource.RUSAGE_SELF
-        self._read_machine, self._difference, self._device_times = read_machine or dict, difference, device_times
+        self._read_machine, self._device_times = read_machine, device_times
         self._block = Block(protocol.block_trials + max(protocol.warmup, protocol.settle), protocol)
         # With long gaps a block is longer, otherwise most of its calls would be `settle` trials.
         self._budget_ns = max(protocol.block_ms * 1_000_000, int(1e9 * min(LONGEST_BLOCK_S, 50 * protocol.gap_s)))
@@ -332,8 +329,11 @@ class Loop:
         self.started_unix_ns = time.time_ns()
         self.first_pair = self.last_pair = clock_pair()
 
-    def run(self, marked: int, most: int, budget_ns: int = UNLIMITED) -> int:
-        """Run one block: `marked` warm-up trials, then up to `most`; returns how many were timed."""
+    def run(self, marked: int, most: int, budget_ns: int) -> int:
+        """Run one block: `marked` warm-up trials, then up to `most`; returns how many were timed.
+
+        Raises `RunFailed` if the runtime returns the device times of another number of trials.
+        """
         before_usage = resource.getrusage(self._who)
         if marked:
             self._block.run(self._step, marked, self._who, UNLIMITED)
@@ -343,14 +343,15 @@ class Loop:
         self._block.rest()
         self.last_pair = clock_pair()
         machine = self._read_machine()
-        chunk = self._block.take(before_usage)
-        chunk["warmup"] = np.arange(marked + timed) < marked
-        if self._device_times:
-            chunk.update(_checked_device_times(self._device_times(), marked + timed))
+        chunk, rows = self._block.take(before_usage), marked + timed
+        chunk["warmup"] = np.arange(rows) < marked
+        for name, values in self._device_times().items():
+            if len(values) != rows:
+                raise RunFailed(f"the runtime returned {len(values)} values of {name} for {rows} trials")
+            chunk[name] = values
         self.chunks.append(chunk)
-        changed = self._difference(self._machine, machine) if self._difference else {}
-        self.blocks.append({"first_row": self.rows, "rows": marked + timed, **changed})
-        self.rows += marked + timed
+        self.blocks.append({"first_row": self.rows, "rows": rows, **difference(self._machine, machine)})
+        self.rows += rows
         self._machine = machine
         return timed
 
@@ -401,10 +402,3 @@ def pilot(step: Callable[[], None], protocol: Protocol) -> dict:
             f" use a longer period, such as --period-us {1.25 * median_us + 1:.0f}"
         )
     return {"calls": len(taken), "median_us": median_us}
-
-
-def _checked_device_times(times: dict[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
-    for name, values in times.items():
-        if len(values) != rows:
-            raise RunFailed(f"the runtime returned {len(values)} values of {name} for {rows} trials")
-    return times

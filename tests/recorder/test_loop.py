@@ -83,7 +83,6 @@ def test_blocks_end_by_time_too_and_carry_what_changed():
         lambda: spin(1_000_000),
         Protocol(trials=60, warmup=0, block_trials=1000, block_ms=10, settle=1),
         read_machine=lambda: {"steal_ns": next(readings)},
-        difference=lambda before, after: {"steal_ns": after["steal_ns"] - before["steal_ns"]},
     )
     assert len(trials.blocks) >= 4
     assert all(block["steal_ns"] == 1 for block in trials.blocks)
