@@ -13,9 +13,6 @@ from lstm_trt.cli.main import show
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count, duration, latency
 from lstm_trt.recorder import pool
-from lstm_trt.recorder.control import control_text
-from lstm_trt.recorder.loop import clock_text
-from lstm_trt.recorder.parity import nan_text
 from lstm_trt.runtimes.base import preparer_of
 from lstm_trt.store import files
 from lstm_trt.store.schema import Recording
@@ -89,9 +86,8 @@ def _record(arguments: argparse.Namespace, recording: Recording) -> int:
         common.print_json({"path": str(path), "summary": row.as_dict(), **described})
         return 0
     show(latencies_text(recording))
-    for text in (control_text(control) if control else "", clock_text(clock), nan_text(nan) * (nan is False)):
-        if text:
-            show(text)
+    for text in pool.remarks(control, clock, nan):
+        show(text)
     print(path)
     return 0
 

@@ -32,7 +32,6 @@ import numpy as np
 
 from lstm_trt.config.configuration import Protocol, warnings_of
 from lstm_trt.config.errors import RunFailed
-from lstm_trt.config.format import latency, percent
 from lstm_trt.machine.counters import difference
 
 #: The wait `sleep` sleeps until this long before the call is due, then spins.
@@ -45,9 +44,6 @@ CLOCK_TOLERANCE_NS = 5_000
 
 #: A call is too short to be resolved if an empty step would take a larger share of its time.
 RESOLVED_SHARE = 0.1
-
-#: The cost of an empty step is shown if it is at least this share of the median.
-SHOWN_SHARE = 0.005
 
 #: A block of calls with gaps between them lasts for 50 gaps, at most this long.
 LONGEST_BLOCK_S = 10.0
@@ -259,15 +255,6 @@ def against_clock(median_ns: float, clock: Mapping[str, int]) -> dict[str, float
     """
     shortest_us = max(clock["call_ns"], clock["step_ns"]) / RESOLVED_SHARE / 1e3
     return {"median_share": clock["call_ns"] / median_ns, "shortest_us": shortest_us}
-
-
-def clock_text(clock: Mapping[str, float]) -> str:
-    """The results of `against_clock` and `facts.clock_cost` in one line; empty if they do not matter."""
-    if clock["median_share"] < SHOWN_SHARE:
-        return ""
-    empty, shortest = latency(clock["call_ns"] / 1e3, 2), latency(clock["shortest_us"], 2)
-    share = percent(clock["median_share"])
-    return f"an empty step takes {empty}, {share} of the median; calls from {shortest} are resolved"
 
 
 @contextmanager

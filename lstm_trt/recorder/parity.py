@@ -102,13 +102,6 @@ def nan_reaches_output(step: PreparedStep, gate: Gate) -> bool | None:
         step.reset()
 
 
-def nan_text(reaches_output: bool | None) -> str:
-    """The result of `nan_reaches_output` in words; empty if there is none."""
-    if reaches_output is None:
-        return ""
-    return f"a NaN in the input {'reaches' if reaches_output else 'does not reach'} the output"
-
-
 def to_bfloat16(array: np.ndarray) -> np.ndarray:
     """Float32 values, each rounded to the nearest that bfloat16 has (ties to even): 8 significant bits."""
     bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)

@@ -277,7 +277,7 @@ def record_into(
             recording = run.recording(trials, round, seconds, part if soaks else None, controlled, **more)
             warnings, stored = recording.provenance["warnings"], clock()
             path = files.write(recording, folder)
-            totals.update({**seconds, "store": (clock() - stored) / 1e9})
+            totals.update({**seconds, "storing": (clock() - stored) / 1e9})
             rows, wall_ns, part = rows + len(recording.columns["trial"]), wall_ns + trials.wall_ns, part + 1
             del trials, controlled, recording
             if last:

@@ -319,7 +319,7 @@ def run_sweep(
     configuration id -> Python that records it; None, or no entry, is the current one. `warnings`: lines
     for the report. If a configuration fails, a failure row is written and the sweep continues.
     Raises `UsageError` if the folder is unusable or in use, or without `wait` the cores are in
-    use; `Refused` if the disk is full. Completed recordings are kept.
+    use; `StoreError` if the disk is full. Completed recordings are kept.
     """
     if rounds is None:
         rounds = default_rounds(max((item.protocol.trials for item in configurations), default=1))
@@ -348,13 +348,11 @@ def run_sweep(
         ):
             try:
                 for place, (number, configuration) in enumerate(plan):
-                    next_number, following = plan[place + 1] if place + 1 < len(plan) else (rounds, None)
-                    progress.begin(configuration, number)
-                    how = {"control": control, "following": following}
-                    outcome = pool.record_configuration(configuration, number, folder, progress.listen, **how)
-                    progress.end(configuration, outcome)
-                    if next_number != number:
+                    if place and plan[place - 1][0] != number:
                         pool.end_workers()
+                    progress.begin(configuration, number)
+                    outcome = pool.record_configuration(configuration, number, folder, progress.listen, control=control)
+                    progress.end(configuration, outcome)
             except KeyboardInterrupt:
                 report.stopped = True
         report.wall_s = time.monotonic() - began

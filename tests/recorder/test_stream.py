@@ -21,8 +21,9 @@ from lstm_trt.machine import facts
 from lstm_trt.machine.linux import cpuinfo_flags
 from lstm_trt.plots.points import describe_systems, points_of, systems
 from lstm_trt.recorder.describe import describe
-from lstm_trt.recorder.loop import against_clock, clock_text
+from lstm_trt.recorder.loop import against_clock
 from lstm_trt.recorder.parity import PARITY_BOUNDS, check_parity
+from lstm_trt.recorder.pool import remarks
 from lstm_trt.recorder.prepare import PreparedRun
 from lstm_trt.recorder.preparers.stacked import PREPARER, STREAM_SAMPLES
 from lstm_trt.recorder.sweep import run_sweep
@@ -177,8 +178,10 @@ def test_what_an_empty_step_takes_of_a_short_call():
     clock = {"overhead_ns": 40, "call_ns": 80, "step_ns": 10, "resolution_ns": 1}
     assert against_clock(4_000, clock) == {"median_share": 0.02, "shortest_us": pytest.approx(0.8)}
     assert against_clock(4_000, {**clock, "step_ns": 250})["shortest_us"] == pytest.approx(2.5)
-    short, long = (clock_text({**clock, **against_clock(median_ns, clock)}) for median_ns in (4_000, 4_000_000))
-    assert all(text in short for text in ("0.08 us", "2.0 %", "0.8 us")) and long == ""
+    short, long = (
+        remarks(None, {**clock, **against_clock(median_ns, clock)}, None) for median_ns in (4_000, 4_000_000)
+    )
+    assert all(text in short[0] for text in ("0.08 us", "2.0 %", "0.8 us")) and long == []
 
 
 @pytest.mark.parametrize("call_ns", [10, 10**9])
