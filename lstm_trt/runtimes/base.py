@@ -351,8 +351,8 @@ class Preparer(ABC):
         return None
 
     def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
-        """Additional provenance of recordings of this kind; JSON values."""
-        return {}
+        """Additional provenance of recordings of this kind, JSON values: by default what the reference has as that."""
+        return reference.get("provenance", {})
 
 
 def preparer_of(workload: Workload) -> Preparer:

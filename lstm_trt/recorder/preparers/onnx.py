@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from lstm_trt.export.own_network import OnnxNetwork, torch_answers
 from lstm_trt.export.read_onnx import checked, in_sequence, run_onnxruntime, symbolic_shapes
 from lstm_trt.export.to_onnx import static_model
 from lstm_trt.recorder.parity import LEAST_VALUES, PARITY_BOUNDS, largest_error, relative_error, to_bfloat16
-from lstm_trt.recorder.preparers.stacked import STREAM_SAMPLES, announced_bound, bound_provenance, stream_calls
+from lstm_trt.recorder.preparers.stacked import STREAM_SAMPLES, announced_bound, stream_calls
 from lstm_trt.runtimes.base import Gate, Preparer, Request
 
 #: Calls of a stream that are evaluated in numpy; each is a function of its inputs and states only.
@@ -43,8 +42,8 @@ class OwnPreparer(Preparer):
         """Raises `UsageError` also for a runtime that reads no ONNX files."""
         runtime = super().runtime(name)
         if not getattr(runtime, "NEEDS_ONNX", False):
-            every = {other: runtimes.load_runtime(other) for other in registry.table("RUNTIMES")}
-            able = [other for other, module in every.items() if getattr(module, "NEEDS_ONNX", False)]
+            every = registry.table("RUNTIMES")
+            able = [other for other in every if getattr(runtimes.load_runtime(other), "NEEDS_ONNX", False)]
             raise UsageError(f"{name} does not read ONNX files: choose from {', '.join(able)}")
         return runtime
 
@@ -68,20 +67,18 @@ class OwnPreparer(Preparer):
         name, every, checked_by = reference_outputs(network, model, sets, states)
         if states and every:
             _check_against_one_run(network, sets, every)
-        answers = _stacked(every) if every else {}
+        answers: dict[str, Any] = _stacked(every) if every else {}
         if name == ONNX_RUNTIME and options.precision != Options.precision:
             less = [{key: _less(array) for key, array in inputs.items()} for inputs in sets]
             rounded = _stacked(run_onnxruntime(_rounded(model, options.precision), less, states))
             answers |= {ROUNDED + key: array for key, array in rounded.items()}
-        named: dict[str, Any] = answers
         with reference_path.open("wb") as file:
-            np.savez(file, **named)
+            np.savez(file, **answers)
         same = (configuration.runtime, options.device, options.precision) == ("onnxruntime", "cpu", "fp32")
         return {
             "onnx_path": str(path),
-            "floor": bound,
-            "reference": name,
-            "checked_by": checked_by,
+            "provenance": {"network_sha256": network.sha256, **bound},
+            "named": {"reference": name, "checked_by": checked_by},
             # Compared with itself, ONNX Runtime would be right by definition.
             "compared": bool(every) and not (same and checked_by is None),
         }
@@ -99,12 +96,8 @@ class OwnPreparer(Preparer):
                 expected = {name: arrays[name] for name in arrays.files if not name.startswith(ROUNDED)}
                 rounded = {name: arrays[ROUNDED + name] for name in expected if ROUNDED + name in arrays}
         sets = gate_inputs(configuration.workload, configuration.mode, seed)
-        named = {"reference": reference["reference"], "checked_by": reference["checked_by"]}
         bounds = {"rounded": rounded or None, "least_bound": limit_of(configuration.workload)}
-        return Gate(tuple(sets), expected, seed, every=True, **named, **bounds)
-
-    def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
-        return {"network_sha256": configuration.workload.sha256, **bound_provenance(reference)}
+        return Gate(tuple(sets), expected, seed, every=True, **reference["named"], **bounds)
 
 
 PREPARER = OwnPreparer()
@@ -202,13 +195,11 @@ def _check_against_one_run(network: OnnxNetwork, sets: Sequence[Outputs], every:
     if symbol is None:
         return
     content = network.path.read_bytes()
-    whole = {}
-    for name, shape in symbolic_shapes(checked(content, network.name)).items():
-        if name in sets[0]:
-            parts = [inputs[name] for inputs in sets]
-            whole[name] = np.concatenate(parts, shape.index(symbol)) if symbol in shape else parts[0]
-        else:
-            whole[name] = next(state for state in network.states if state.input == name).zeros()
+    shapes = symbolic_shapes(checked(content, network.name))
+    whole = {state.input: state.zeros() for state in network.states}
+    for name, first in sets[0].items():
+        parts, shape = [inputs[name] for inputs in sets], shapes[name]
+        whole[name] = np.concatenate(parts, shape.index(symbol)) if symbol in shape else first
     try:
         (outputs,) = run_onnxruntime(content, [whole])
     except Exception:  # the package's own classes, for a size that is fixed inside the graph
