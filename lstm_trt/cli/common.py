@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from lstm_trt.cli.main import EXIT_FAILED, EXIT_STOPPED, show
 from lstm_trt.config.configuration import TIERS, Options, Protocol
-from lstm_trt.config.errors import NotATable, UsageError
+from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import about
 from lstm_trt.config.format import count, listed
 from lstm_trt.config.shape import AXES, LstmShape
@@ -69,14 +69,13 @@ def field_arguments(parser: argparse._ActionsContainer, kind: type, several: Col
 def workload_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     """Add what is recorded: the sizes of a stacked LSTM, or ONNX files, or a step; of lists if `several`."""
     field_arguments(parser, LstmShape, several=AXES if several else ())
-    many: dict[str, Any] = {"nargs": "+"} if several else {}
     own = parser.add_argument_group("your own network or step")
     onnx_arguments(own, several=several)
     add = own.add_argument
     inputs = "file of inputs by name, as numpy.savez writes it (default: random numbers)"
     add("--inputs", type=Path, metavar="FILE.npz", help=inputs)
     step = "function without arguments that returns what is timed: a callable, or an object with a method step"
-    add("--step", metavar="MODULE:FUNCTION", help=step, **many)
+    add("--step", nargs="+" if several else 1, metavar="MODULE:FUNCTION", help=step)
     mode = (
         "forward: each call is a whole sequence; stream: each call is the next samples, with the state of the last call"
     )
@@ -85,9 +84,8 @@ def workload_arguments(parser: argparse.ArgumentParser, *, several: bool = False
 
 def onnx_arguments(parser: argparse._ActionsContainer, *, several: bool = False) -> None:
     """Add ONNX files (one, or a list if `several`), their symbolic sizes and their states."""
-    many: dict[str, Any] = {"nargs": "+"} if several else {}
     file = f"ONNX file{'s' * several} instead of a stacked LSTM"
-    parser.add_argument("--onnx", type=Path, metavar="FILE", help=file, **many)
+    parser.add_argument("--onnx", type=Path, nargs="+" if several else 1, metavar="FILE", help=file)
     size_argument(parser, several=several)
     state = "input and output that a stream carries (default: those that are recognized by their names)"
     parser.add_argument("--state", nargs="+", action="extend", default=[], metavar="INPUT=OUTPUT", help=state)
@@ -101,28 +99,15 @@ def size_argument(parser: argparse._ActionsContainer, *, several: bool = False) 
     parser.add_argument("--size", nargs="+", action="extend", default=[], metavar="NAME=N", help=size)
 
 
-def symbolic_sizes(arguments: argparse.Namespace) -> dict[str, int]:
-    """The given symbolic sizes; raises `UsageError` for several values of one."""
-    found = _size_values(arguments.size)
-    for name, values in found.items():
-        if len(values) > 1:
-            raise UsageError(f"--size {name} needs one value, not {', '.join(map(str, values))}")
-    return {name: value for name, (value,) in found.items()}
-
-
 def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
     """The networks of `--onnx`, one for each combination of the values of `--size`, or the steps of `--step`.
 
     Raises `UsageError` if they are invalid, or contradict each other or the sizes of a stacked LSTM.
     """
-    steps, inputs = (getattr(arguments, name, None) for name in ("step", "inputs"))
-    files, steps = ([] if given is None else _as_list(given) for given in (arguments.onnx, steps))
-    chosen = {
-        "--onnx": files,
-        "--step": steps,
-        "--grid": getattr(arguments, "grid", None),
-        **{f"--{axis}": sizes for axis, sizes in given(arguments, LstmShape).items()},
-    }
+    files = arguments.onnx or []
+    grid, steps, inputs = (getattr(arguments, name, None) for name in ("grid", "step", "inputs"))
+    axes = {f"--{axis}": sizes for axis, sizes in given(arguments, LstmShape).items()}
+    chosen = {"--onnx": files, "--step": steps, "--grid": grid, **axes}
     flags = [flag for flag, value in chosen.items() if value]
     if (files or steps) and len(flags) > 1:
         raise UsageError(f"{flags[0]} and {flags[1]} exclude each other: give one of them")
@@ -130,14 +115,15 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
         for flag, value in (("size", arguments.size), ("state", arguments.state), ("inputs", inputs)):
             if value:
                 raise UsageError(f"--{flag} is for ONNX files: give one with --onnx")
-        return own_steps(steps)
+        here = os.getcwd()
+        if steps and not {"", here} & set(sys.path):  # so that its modules can be imported, as with `python -m`
+            sys.path.insert(0, here)
+        return [Step(function) for function in steps or ()]
     from lstm_trt.export.own_network import OnnxNetwork
     from lstm_trt.export.read_onnx import read_symbols
 
-    sizes, states = (
-        _size_values(arguments.size),
-        dict(_pair("--state", "INPUT=OUTPUT", text) for text in arguments.state),
-    )
+    sizes = size_values(arguments.size)
+    states = dict(_pair("--state", "INPUT=OUTPUT", text) for text in arguments.state)
     known = {path: read_symbols(path) for path in files}
     for name in sizes:
         if not any(name in symbols for symbols in known.values()):
@@ -151,14 +137,6 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
     ]
 
 
-def own_steps(functions: Sequence[str]) -> list[Step]:
-    """The steps with these names; modules of the current folder can be imported, as with `python -m`."""
-    here = os.getcwd()
-    if functions and not {"", here} & set(sys.path):
-        sys.path.insert(0, here)
-    return [Step(function) for function in functions]
-
-
 def one_workload(arguments: argparse.Namespace) -> Workload:
     """The workload of a command that takes one; raises `UsageError` for none or several."""
     own = own_workloads(arguments)
@@ -170,11 +148,7 @@ def one_workload(arguments: argparse.Namespace) -> Workload:
     return own[0] if own else shape_of(arguments, f"--onnx FILE{step}")
 
 
-def _as_list(value: Any) -> list:
-    return value if isinstance(value, list) else [value]
-
-
-def _size_values(given: Iterable[str]) -> dict[str, list[int]]:
+def size_values(given: Iterable[str]) -> dict[str, list[int]]:
     """`["time=16,64", "batch=1"]` -> `{"time": [16, 64], "batch": [1]}`."""
     found: dict[str, list[int]] = {}
     for text in given:
@@ -200,11 +174,9 @@ def shape_of(arguments: argparse.Namespace, instead: str) -> LstmShape:
     return LstmShape(**given(arguments, LstmShape))
 
 
-def runtime_arguments(
-    parser: argparse.ArgumentParser, *, several: bool = False, options: type[Options] = Options
-) -> None:
+def runtime_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     """Add the fields of `Options` and `Protocol`; with `several` a list of precisions."""
-    field_arguments(parser.add_argument_group("runtime options"), options, several=["precision"] if several else ())
+    field_arguments(parser.add_argument_group("runtime options"), Options, several=["precision"] if several else ())
     protocol = parser.add_argument_group("protocol")
     field_arguments(protocol, Protocol)
     tiers = ", ".join(f"{name} {trials}" for name, trials in TIERS.items())
@@ -215,25 +187,20 @@ def runtime_arguments(
 def sweep_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of commands that record several configurations."""
     parser.add_argument("--retry-failed", action="store_true", help="retry configurations that failed before")
-    parser.add_argument("--quiet", action="store_true", help="do not print progress")
+    parser.add_argument("--quiet", action="store_false", dest="show_progress", help="do not print progress")
     wait_argument(parser)
 
 
 def wait_argument(parser: argparse.ArgumentParser) -> None:
     """Add --no-wait."""
     no_wait = "stop if another recording uses the same cores, instead of waiting until it ends"
-    parser.add_argument("--no-wait", action="store_true", help=no_wait)
+    parser.add_argument("--no-wait", action="store_false", dest="wait", help=no_wait)
 
 
 def sweep_options(arguments: argparse.Namespace) -> dict:
     """The keyword arguments of `run_sweep`, except the seed."""
-    return {
-        "rounds": arguments.rounds,
-        "time_limit_s": arguments.time_limit,
-        "retry_failed": arguments.retry_failed,
-        "show_progress": not arguments.quiet,
-        "wait": not arguments.no_wait,
-    }
+    names = ("rounds", "retry_failed", "show_progress", "wait")
+    return {"time_limit_s": arguments.time_limit, **{name: getattr(arguments, name) for name in names}}
 
 
 def protocol_of(arguments: argparse.Namespace, **defaults: Any) -> Protocol:
@@ -246,11 +213,6 @@ def protocol_of(arguments: argparse.Namespace, **defaults: Any) -> Protocol:
 def options_of(arguments: argparse.Namespace) -> Options:
     """The given options."""
     return Options(**given(arguments, Options))
-
-
-def each_options_of(arguments: argparse.Namespace) -> list[Options]:
-    """The given options with each of the precisions."""
-    return Options.each(**{"precision": Options.precision, **given(arguments, Options)})
 
 
 def given(arguments: argparse.Namespace, kind: type) -> dict:
@@ -302,22 +264,6 @@ def load_runs(arguments: argparse.Namespace, path: Path | Sequence[Path]) -> Run
     return load(path, rename=renames(arguments.rename), **{name: getattr(arguments, name) for name in names})
 
 
-def load_sides(arguments: argparse.Namespace, *paths: Path) -> list[Runs]:
-    """Load the runs of each path; the options of `table_arguments` are for those that are tables, at least one."""
-    from lstm_trt.store.runs import load
-
-    sides, refused = [], []
-    for path in paths:
-        try:
-            sides.append(load_runs(arguments, path))
-        except NotATable as error:
-            refused.append(error)
-            sides.append(load(path))
-    if len(refused) == len(paths):
-        raise refused[0]
-    return sides
-
-
 def renames(given: Iterable[str]) -> dict[str, str]:
     """`["Num LSTM layers=layers"]` -> `{"Num LSTM layers": "layers"}`; raises `UsageError` without a `=`."""
     names: dict[str, str] = {}
@@ -362,13 +308,6 @@ def confidence_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
     parser.add_argument(
         "--confidence", type=float, default=DEFAULT_CONFIDENCE, metavar="C", help=f"{meaning} (default %(default)s)"
     )
-
-
-def burst_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add --burst-length and --burst-ms."""
-    meaning = "mean length of bursts of misses for which MET must hold"
-    parser.add_argument("--burst-length", type=float, default=1.0, metavar="B", help=f"{meaning}, in calls (default 1)")
-    parser.add_argument("--burst-ms", type=float, metavar="T", help=f"{meaning}, in ms: divided by the time of a call")
 
 
 def print_json(value: Any) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 from lstm_trt.analysis.compare import check_effect, compare
 from lstm_trt.analysis.quantiles import check_confidence
 from lstm_trt.cli import common
+from lstm_trt.config.errors import NotATable
+from lstm_trt.store.runs import Runs, load
 
 EXAMPLE = (
     "lstm-trt compare before after\n"
@@ -28,7 +30,21 @@ def run(arguments: argparse.Namespace) -> int:
     """Run `compare`; returns 0 SAME or FASTER, 1 SLOWER, 3 AMBIGUOUS; of several the worst, SLOWER first."""
     check_confidence(arguments.confidence)
     check_effect(arguments.effect)
-    a, b = common.load_sides(arguments, arguments.a, arguments.b)
+    a, b = _sides(arguments)
     answers = compare(a, b, arguments.effect, arguments.confidence)
     common.print_answer(answers, arguments.format, answers.warnings)
     return answers.exit_status
+
+
+def _sides(arguments: argparse.Namespace) -> list[Runs]:
+    """Load the runs of A and B; the options of `table_arguments` are for those that are tables, at least one."""
+    sides, refused = [], []
+    for path in (arguments.a, arguments.b):
+        try:
+            sides.append(common.load_runs(arguments, path))
+        except NotATable as error:
+            refused.append(error)
+            sides.append(load(path))
+    if len(refused) == len(sides):
+        raise refused[0]
+    return sides

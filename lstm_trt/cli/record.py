@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         "options": common.options_of(arguments),
         "mode": arguments.mode,
         "control": arguments.control,
-        "wait": not arguments.no_wait,
+        "wait": arguments.wait,
         "out": arguments.out,
     }
     name = workload.title(arguments.mode or workload.modes[0])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lstm_trt import plots
 from lstm_trt.cli import common
+from lstm_trt.config.configuration import Options
 from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.format import count
 from lstm_trt.config.shape import AXES, GRIDS, OLD_GRIDS, Grid, LstmShape
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         common.own_workloads(arguments) or _grid(arguments),
         arguments.runtime,
         protocol,
-        common.each_options_of(arguments),
+        Options.each(**{"precision": Options.precision, **common.given(arguments, Options)}),
         out=arguments.out,
         mode=arguments.mode,
         **common.sweep_options(arguments),

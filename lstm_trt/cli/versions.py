@@ -60,7 +60,7 @@ def record(arguments: argparse.Namespace, workload: Workload, protocol: Protocol
     """Record a workload with the arguments of `library_arguments` and `recording_arguments`, and print the answer."""
     given = {name: getattr(arguments, name) for name in ("out", "mode", "runtime", "control", "effect", "confidence")}
     given |= {"protocol": protocol, "options": common.options_of(arguments), **common.sweep_options(arguments)}
-    tell = (lambda line: None) if arguments.quiet else common.print_progress
+    tell = common.print_progress if arguments.show_progress else lambda line: None
     answer = record_versions(arguments.library, arguments.versions, workload, tell=tell, **given)
     common.print_progress(str(answer.report))
     if answer.report.stopped:
