@@ -14,7 +14,6 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import count, duration, latency
 from lstm_trt.recorder import pool
 from lstm_trt.runtimes.base import preparer_of
-from lstm_trt.store import files
 from lstm_trt.store.schema import Recording
 
 EXAMPLE = (
@@ -74,20 +73,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _record(arguments: argparse.Namespace, recording: Recording) -> int:
     """Print the main numbers of one recording, its control run, what a NaN does, and its path."""
-    common.warn(recording.provenance["warnings"])
-    path = files.make_folder(arguments.out) / recording.file_name
-    control, clock = recording.provenance["control"], recording.provenance["clock"]
-    nan = recording.provenance["parity"]["nan_reaches_output"]
+    provenance, path = recording.provenance, arguments.out / recording.file_name
+    checks = {"control": provenance["control"], "clock": provenance["clock"]}
+    checks["nan_reaches_output"] = provenance["parity"]["nan_reaches_output"]
+    common.warn(provenance["warnings"])
     if arguments.format == "json":
         from lstm_trt.analysis.summary import summarize
 
-        (row,), warnings = summarize([recording]), recording.provenance["warnings"]
-        described = {"control": control, "clock": clock, "nan_reaches_output": nan, "warnings": warnings}
-        common.print_json({"path": str(path), "summary": row.as_dict(), **described})
+        (row,) = summarize([recording])
+        common.print_json({"path": str(path), "summary": row.as_dict(), **checks, "warnings": provenance["warnings"]})
         return 0
-    show(latencies_text(recording))
-    for text in pool.remarks(control, clock, nan):
-        show(text)
+    show("\n".join([latencies_text(recording), *pool.remarks(**checks)]))
     print(path)
     return 0
 
