@@ -15,13 +15,7 @@ from lstm_trt.config.errors import LabError
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import Workload
 from lstm_trt.export import to_onnx
-from lstm_trt.export.network import (
-    DISTINCT_SEQUENCES,
-    build_module,
-    make_inputs,
-    make_weights,
-    reference_outputs,
-)
+from lstm_trt.export.network import DISTINCT_SEQUENCES, build_module, make_inputs, make_weights, reference_outputs
 from lstm_trt.export.to_onnx import INPUT, OUTPUT
 from lstm_trt.recorder.parity import LEAST_VALUES, to_bfloat16
 from lstm_trt.runtimes.base import Gate, Preparer, Request
