@@ -54,35 +54,27 @@ UNLIMITED = 1 << 62
 _USAGE_FIELDS = {"involuntary_switches": 15, "minor_faults": 6, "major_faults": 7}
 
 
-def spin_until(due_ns: int) -> int:
-    """Read the clock until `due_ns`; returns the last reading."""
-    clock = time.perf_counter_ns
-    now = clock()
-    while now < due_ns:
+def waiter(spin_ns: int) -> Callable[[int], int]:
+    """A function that sleeps until `spin_ns` before a time and then reads the clock until then.
+
+    It returns the last reading.
+    """
+
+    def until(due_ns: int) -> int:
+        clock, wake_ns = time.perf_counter_ns, due_ns - spin_ns
         now = clock()
-    return now
+        while now < wake_ns:
+            time.sleep((wake_ns - now) / 1e9)
+            now = clock()
+        while now < due_ns:
+            now = clock()
+        return now
+
+    return until
 
 
-def sleep_until(due_ns: int) -> int:
-    """Sleep until `SPIN_NS` before `due_ns`, then spin; returns the last clock reading."""
-    clock = time.perf_counter_ns
-    now = os_until(due_ns - SPIN_NS)
-    while now < due_ns:
-        now = clock()
-    return now
-
-
-def os_until(due_ns: int) -> int:
-    """Wait by the operating system's timer only; returns the last clock reading."""
-    clock = time.perf_counter_ns
-    now = clock()
-    while now < due_ns:
-        time.sleep((due_ns - now) / 1e9)
-        now = clock()
-    return now
-
-
-WAITING: dict[str, Callable[[int], int]] = {"spin": spin_until, "sleep": sleep_until, "os": os_until}
+#: The ways to wait: by reading the clock only, at last, or not at all, that is by the operating system's timer.
+WAITING = {"spin": waiter(UNLIMITED), "sleep": waiter(SPIN_NS), "os": waiter(0)}
 
 
 class Block:
@@ -97,7 +89,7 @@ class Block:
         self._spacing_ns = spacing_ns
         self._period_ns = 0 if spacing_ns else round(1e3 * (protocol.period_us or 0))
         self._pause_s = (protocol.pause_ms or 0) / 1e3
-        self._until = spin_until if spacing_ns else WAITING.get(protocol.wait or "none")
+        self._until = WAITING.get("spin" if spacing_ns else protocol.wait or "none")
         due = ["intended_ns"] if self._period_ns or spacing_ns else []
         names = ["start_ns", "latency_ns", *due, *_USAGE_FIELDS]
         self._columns = {name: array("q", bytes(8 * capacity)) for name in names}
@@ -236,7 +228,6 @@ class Trials:
     blocks: list[dict]
     self_check: dict
     started_unix_ns: int
-    wall_ns: int
     inside_ns: int
     warnings: list[str] = field(default_factory=list)
 
@@ -359,13 +350,13 @@ class Loop:
         columns = {name: np.concatenate([chunk[name] for chunk in self.chunks]) for name in self.chunks[0]}
         self_check = check_clocks(columns, self.first_pair, self.last_pair)
         inside_ns = int((ends(columns) - columns["start_ns"]).sum())
-        wall_ns = self.last_pair.monotonic_ns - self.first_pair.monotonic_ns
+        wall_ns = self_check["loop_ns"]
         for name in ("start_ns", "intended_ns"):
             if name in columns:
                 columns[name] -= self.first_pair.monotonic_ns if origin_ns is None else origin_ns
         self_check["outside_share"] = 1 - inside_ns / wall_ns
         warnings = warnings_of(self._protocol, self.rows, inside_ns, wall_ns)
-        return Trials(columns, self.blocks, self_check, self.started_unix_ns, wall_ns, inside_ns, warnings)
+        return Trials(columns, self.blocks, self_check, self.started_unix_ns, inside_ns, warnings)
 
 
 def pilot(step: Callable[[], None], protocol: Protocol) -> dict:

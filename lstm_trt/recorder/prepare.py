@@ -8,6 +8,7 @@ runtime can no longer be pinned for it.
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import os
 import time
@@ -69,8 +70,8 @@ class PreparedRun:
 
         `seconds` by activity; `provenance` adds further fields.
         """
-        described, warnings = self.step.facts(), list(trials.warnings)
-        if self.configuration.options.device != "cpu":
+        described, warnings, options = self.step.facts(), list(trials.warnings), self.configuration.options
+        if options.device != "cpu":
             from lstm_trt.machine.gpu import clock_warnings
 
             readings = (self.provenance["gpu_before"], *trials.blocks, provenance.get("gpu_after"))
@@ -91,7 +92,7 @@ class PreparedRun:
             **self.provenance,
             "started_unix_ns": trials.started_unix_ns,
             "threads": {
-                "asked": self.configuration.options.threads,
+                "asked": options.threads,
                 "pinned_to": sorted(os.sched_getaffinity(0)),
                 "process_tasks": len(os.listdir("/proc/self/task")),
             },
@@ -99,7 +100,7 @@ class PreparedRun:
             "clock": clock,
             "self_check": trials.self_check,
             "blocks": trials.blocks,
-            "others": counters.others(trials.blocks, trials.wall_ns, len(self.configuration.options.cores)),
+            "others": counters.others(trials.blocks, trials.self_check["loop_ns"], len(options.cores)),
             "warnings": warnings,
             "control": control[1],
             "seconds": {**self.seconds, **seconds},
@@ -235,7 +236,7 @@ def record_into(
     soaks, whole_ns, part_ns = False, UNLIMITED, UNLIMITED
     if asked_s is not None:
         soaks, whole_ns, part_ns = True, int(1e9 * asked_s), int(1e9 * part_s)
-    timed, rows, wall_ns, part, totals = 0, 0, 0, 0, Counter()
+    timed, rows, totals = 0, 0, Counter()
 
     def after(done: int) -> None:
         observer.block(done)
@@ -253,7 +254,7 @@ def record_into(
         loop = Loop(run.step.step, protocol, threads=options.threads, read_machine=read, device_times=device_times)
         origin = loop.first_pair.monotonic_ns
         end = origin + whole_ns
-        while True:
+        for part in itertools.count():
             began = clock()
             timed += loop.part(protocol.settle if part else protocol.warmup, min(end, began + part_ns), after)
             now, trials = clock(), loop.trials(origin)
@@ -278,7 +279,7 @@ def record_into(
             warnings, stored = recording.provenance["warnings"], clock()
             path = files.write(recording, folder)
             totals.update({**seconds, "storing": (clock() - stored) / 1e9})
-            rows, wall_ns, part = rows + len(recording.columns["trial"]), wall_ns + trials.wall_ns, part + 1
+            rows += loop.rows
             del trials, controlled, recording
             if last:
                 break
@@ -286,8 +287,8 @@ def record_into(
             loop.restart()
         del loop  # it holds the step, which must be freed before the runtime leaves the device
     if soaks:
-        warnings = warnings_of(protocol, rows, 1e9 * totals["inside_trials"], wall_ns)
-    return {"path": str(path), "parts": part, "trials": timed, "seconds": dict(totals), "warnings": warnings}
+        warnings = warnings_of(protocol, rows, 1e9 * totals["inside_trials"], 1e9 * totals["timing"])
+    return {"path": str(path), "parts": part + 1, "trials": timed, "seconds": dict(totals), "warnings": warnings}
 
 
 def loop_against_batches(trials: Trials) -> dict[str, float]:

@@ -272,7 +272,7 @@ def loop(
     columns["involuntary_switches"] = 3 * (np.arange(len(start)) < switches)
     half = len(start) // 2
     blocks = [{"first_row": 0, "rows": half}, {"first_row": half, "rows": len(start) - half}]
-    trials = Trials(columns, blocks, {}, 0, at, 0)
+    trials = Trials(columns, blocks, {}, 0, 0)
     trials.self_check.update(loop_against_batches(trials))
     return trials
 
