@@ -55,15 +55,9 @@ def field_arguments(parser: argparse._ActionsContainer, kind: type, several: Col
             parser.add_argument(field.flag, action="store_const", const=not default, dest=name, help=help)
             continue
         number: Any = next((kind for kind in (int, float) if kind in (hint, *get_args(hint))), None)
-        metavar = {None: "NAME", int: "N", float: field.unit.upper()}[number]
-        parser.add_argument(
-            field.flag,
-            type=number,
-            nargs="+" if name in several else None,
-            choices=field.choices,
-            metavar=None if field.choices else metavar,
-            help=help,
-        )
+        metavar = None if field.choices else {None: "NAME", int: "N", float: field.unit.upper()}[number]
+        nargs = "+" if name in several else None
+        parser.add_argument(field.flag, type=number, nargs=nargs, choices=field.choices, metavar=metavar, help=help)
 
 
 def workload_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
@@ -105,14 +99,14 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
     Raises `UsageError` if they are invalid, or contradict each other or the sizes of a stacked LSTM.
     """
     files = arguments.onnx or []
-    grid, steps, inputs = (getattr(arguments, name, None) for name in ("grid", "step", "inputs"))
+    grid, steps, state, inputs = (getattr(arguments, name, None) for name in ("grid", "step", "state", "inputs"))
     axes = {f"--{axis}": sizes for axis, sizes in given(arguments, LstmShape).items()}
     chosen = {"--onnx": files, "--step": steps, "--grid": grid, **axes}
     flags = [flag for flag, value in chosen.items() if value]
     if (files or steps) and len(flags) > 1:
         raise UsageError(f"{flags[0]} and {flags[1]} exclude each other: give one of them")
     if not files:
-        for flag, value in (("size", arguments.size), ("state", arguments.state), ("inputs", inputs)):
+        for flag, value in (("size", arguments.size), ("state", state), ("inputs", inputs)):
             if value:
                 raise UsageError(f"--{flag} is for ONNX files: give one with --onnx")
         here = os.getcwd()
@@ -122,8 +116,8 @@ def own_workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
     from lstm_trt.export.own_network import OnnxNetwork
     from lstm_trt.export.read_onnx import read_symbols
 
-    sizes = size_values(arguments.size)
-    states = dict(_pair("--state", "INPUT=OUTPUT", text) for text in arguments.state)
+    sizes = _size_values(arguments.size)
+    states = dict(_pair("--state", "INPUT=OUTPUT", text) for text in state or ())
     known = {path: read_symbols(path) for path in files}
     for name in sizes:
         if not any(name in symbols for symbols in known.values()):
@@ -148,7 +142,7 @@ def one_workload(arguments: argparse.Namespace) -> Workload:
     return own[0] if own else shape_of(arguments, f"--onnx FILE{step}")
 
 
-def size_values(given: Iterable[str]) -> dict[str, list[int]]:
+def _size_values(given: Iterable[str]) -> dict[str, list[int]]:
     """`["time=16,64", "batch=1"]` -> `{"time": [16, 64], "batch": [1]}`."""
     found: dict[str, list[int]] = {}
     for text in given:

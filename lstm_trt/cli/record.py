@@ -41,15 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run `record`; returns the exit status."""
     workload = common.one_workload(arguments)
-    settings = {
-        "runtime": arguments.runtime,
-        "protocol": common.protocol_of(arguments),
-        "options": common.options_of(arguments),
-        "mode": arguments.mode,
-        "control": arguments.control,
-        "wait": arguments.wait,
-        "out": arguments.out,
-    }
+    settings = {name: getattr(arguments, name) for name in ("runtime", "mode", "control", "wait", "out")}
+    settings |= {"protocol": common.protocol_of(arguments), "options": common.options_of(arguments)}
     name = workload.title(arguments.mode or workload.modes[0])
     progress = _Progress(f"{name} on {arguments.runtime or preparer_of(workload).DEFAULT_RUNTIME}")
     if arguments.format != "json":

@@ -47,15 +47,9 @@ def describe(
     state = availability(preparer, runtime, device)
     if state.device_name is None:
         state.require(runtime)
-    return Configuration(
-        workload=workload,
-        runtime=runtime,
-        runtime_version=preparer.version(workload) or state.version or "unknown",
-        device_name=name or state.device_name or (facts.cpu_name() if device == "cpu" else device),
-        options=options,
-        protocol=protocol or Protocol(),
-        mode=mode,
-    )
+    version = preparer.version(workload) or state.version or "unknown"
+    name = name or state.device_name or (facts.cpu_name() if device == "cpu" else device)
+    return Configuration(workload, runtime, version, name, options, protocol or Protocol(), mode)
 
 
 def _device_name(place: int) -> str:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -89,15 +90,9 @@ class Process:
         command = interpreter.command("from lstm_trt.recorder.worker import main; sys.exit(main())")
         command.append(str(theirs.fileno()))
         with theirs, self._log.open("ab") as log:
-            self._child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl-C reaches only the parent
-                env=environment,
-            )
+            # In a session of its own: Ctrl-C reaches only the parent.
+            how: dict[str, Any] = {"pass_fds": [theirs.fileno()], "start_new_session": True, "env": environment}
+            self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **how)
         self.stage = "build"
 
     @property

@@ -81,19 +81,14 @@ def describe_job(job: dict, send: Send) -> None:
     workload, name = workload_from_dict(job["workload"]), job["runtime"]
     load_module = getattr(preparer_of(workload).runtime(name), "load_module", None)
     module = load_module() if load_module else importlib.import_module(job["library"].replace("-", "_"))
-
-    loaded = {
-        "metadata": importlib.metadata.version(job["library"]),
-        "module": getattr(module, "__version__", None),
-        "file": getattr(module, "__file__", None),
-    }
+    loaded = {"module": getattr(module, "__version__", None), "file": getattr(module, "__file__", None)}
+    loaded["metadata"] = importlib.metadata.version(job["library"])
     protocol, options = Protocol(**job["protocol"]), Options(**job["options"])
     try:
-        configuration = describe(workload, name, protocol, options, job.get("mode"))
+        found = {"configuration": describe(workload, name, protocol, options, job.get("mode")).as_dict()}
     except LabError as error:
-        send("done", **loaded, error=str(error))
-    else:
-        send("done", **loaded, configuration=configuration.as_dict())
+        found = {"error": str(error)}
+    send("done", **loaded, **found)
 
 
 def failure(error: Exception, job: dict) -> dict:

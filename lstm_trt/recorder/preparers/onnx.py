@@ -21,7 +21,7 @@ from lstm_trt.export import evaluate, onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork, torch_answers
 from lstm_trt.export.read_onnx import checked, in_sequence, run_onnxruntime, symbolic_shapes
 from lstm_trt.export.to_onnx import static_model
-from lstm_trt.recorder.parity import LEAST_VALUES, PARITY_BOUNDS, largest_error, relative_error, to_bfloat16
+from lstm_trt.recorder.parity import LEAST_VALUES, PARITY_BOUNDS, largest_error, relative_error, stacked, to_bfloat16
 from lstm_trt.recorder.preparers.stacked import STREAM_SAMPLES, announced_bound, stream_calls
 from lstm_trt.runtimes.base import Gate, Preparer, Request
 
@@ -68,10 +68,10 @@ class OwnPreparer(Preparer):
         name, every, checked_by = reference_outputs(network, model, sets, states)
         if states and every:
             _check_against_one_run(network, sets, every)
-        answers: dict[str, Any] = _stacked(every) if every else {}
+        answers: dict[str, Any] = stacked(every) if every else {}
         if name == ONNX_RUNTIME and options.precision != Options.precision:
             less = [{key: _less(array) for key, array in inputs.items()} for inputs in sets]
-            rounded = _stacked(run_onnxruntime(_rounded(model, options.precision), less, states))
+            rounded = stacked(run_onnxruntime(_rounded(model, options.precision), less, states))
             answers |= {ROUNDED + key: array for key, array in rounded.items()}
         with reference_path.open("wb") as file:
             np.savez(file, **answers)
@@ -175,16 +175,12 @@ def limit_of(network: OnnxNetwork) -> float:
 
 def _compare(found: Sequence[Outputs], expected: Sequence[Outputs], name: str, limit: float) -> None:
     # Over all sets at once: a single number near zero has a large relative error.
-    worst = largest_error(_stacked(found), _stacked(expected))
+    worst = largest_error(stacked(found), stacked(expected))
     if not worst <= limit:
         raise ParityFailed(
             f"outputs of ONNX Runtime differ from {name} by {worst:.2g} (relative, by norm); limit: {limit:g}: nothing"
             " can be compared with them"
         )
-
-
-def _stacked(every: Sequence[Outputs]) -> Outputs:
-    return {name: np.stack([outputs[name] for outputs in every]) for name in every[0]}
 
 
 def _check_against_one_run(network: OnnxNetwork, sets: Sequence[Outputs], every: Sequence[Outputs]) -> None:
@@ -206,9 +202,8 @@ def _check_against_one_run(network: OnnxNetwork, sets: Sequence[Outputs], every:
     except Exception:  # the package's own classes, for a size that is fixed inside the graph
         return
     for name, array in every[-1].items():
-        grown = [
-            axis for axis, (one, all_) in enumerate(zip(array.shape, outputs[name].shape, strict=True)) if one != all_
-        ]
+        sizes = zip(array.shape, outputs[name].shape, strict=True)
+        grown = [axis for axis, (one, all_) in enumerate(sizes) if one != all_]
         joined = np.concatenate([call[name] for call in every], grown[0]) if grown else array
         error = relative_error(joined, outputs[name]) if joined.shape == outputs[name].shape else math.inf
         if not error <= limit_of(network):
