@@ -17,7 +17,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from lstm_trt.cli.main import EXIT_FAILED, EXIT_STOPPED, show
+from lstm_trt.cli.main import EXIT_STOPPED, show
 from lstm_trt.config.configuration import TIERS, Options, Protocol
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.fields import about
@@ -27,7 +27,6 @@ from lstm_trt.config.step import Step
 
 if TYPE_CHECKING:
     from lstm_trt.config.workload import Workload
-    from lstm_trt.recorder.sweep import SweepReport
     from lstm_trt.store.runs import Runs
 
 PATH_HELP = (
@@ -36,11 +35,6 @@ PATH_HELP = (
 )
 
 RUNTIME_HELP = "runtime; lstm-trt doctor lists them"
-
-CONTROL_HELP = (
-    "also time an empty step after each recording, which measures the delays of the machine itself"
-    " (doubles the run time)"
-)
 
 
 def field_arguments(parser: argparse._ActionsContainer, kind: type, several: Collection[str] = ()) -> None:
@@ -87,9 +81,8 @@ def onnx_arguments(parser: argparse._ActionsContainer, *, several: bool = False)
 
 def size_argument(parser: argparse._ActionsContainer, *, several: bool = False) -> None:
     """Add --size."""
-    example = "--size time=16,64" if several else "--size time=64"
-    values = "value or values" if several else "value"
-    size = f"{values} of a symbolic size of the ONNX file, for example {example}"
+    values, example = ("value or values", "16,64") if several else ("value", "64")
+    size = f"{values} of a symbolic size of the ONNX file, for example --size time={example}"
     parser.add_argument("--size", nargs="+", action="extend", default=[], metavar="NAME=N", help=size)
 
 
@@ -135,9 +128,8 @@ def one_workload(arguments: argparse.Namespace) -> Workload:
     """The workload of a command that takes one; raises `UsageError` for none or several."""
     own = own_workloads(arguments)
     if len(own) > 1:
-        raise UsageError(
-            f"--size gives {count(len(own), 'network')}, but one is needed: lstm-trt sweep records several"
-        )
+        networks = count(len(own), "network")
+        raise UsageError(f"--size gives {networks}, but one is needed: lstm-trt sweep records several")
     step = ", or --step" if hasattr(arguments, "step") else ""
     return own[0] if own else shape_of(arguments, f"--onnx FILE{step}")
 
@@ -178,23 +170,10 @@ def runtime_arguments(parser: argparse.ArgumentParser, *, several: bool = False)
     parser.add_argument("--time-limit", type=float, metavar="S", help="time limit per configuration in seconds")
 
 
-def sweep_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of commands that record several configurations."""
-    parser.add_argument("--retry-failed", action="store_true", help="retry configurations that failed before")
-    parser.add_argument("--quiet", action="store_false", dest="show_progress", help="do not print progress")
-    wait_argument(parser)
-
-
 def wait_argument(parser: argparse.ArgumentParser) -> None:
     """Add --no-wait."""
     no_wait = "stop if another recording uses the same cores, instead of waiting until it ends"
     parser.add_argument("--no-wait", action="store_false", dest="wait", help=no_wait)
-
-
-def sweep_options(arguments: argparse.Namespace) -> dict:
-    """The keyword arguments of `run_sweep`, except the seed."""
-    names = ("rounds", "retry_failed", "show_progress", "wait")
-    return {"time_limit_s": arguments.time_limit, **{name: getattr(arguments, name) for name in names}}
 
 
 def protocol_of(arguments: argparse.Namespace, **defaults: Any) -> Protocol:
@@ -286,22 +265,12 @@ def _us_of_ms(text: str) -> float:
         raise argparse.ArgumentTypeError(f"invalid float value: {text!r}") from None
 
 
-def comparison_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the smallest relevant difference and the confidence of a comparison."""
-    from lstm_trt.analysis.quantiles import EFFECT
-
-    effect = "smallest relative difference that is relevant (default %(default)s)"
-    parser.add_argument("--effect", type=float, default=EFFECT, metavar="E", help=effect)
-    confidence_argument(parser, "confidence of each comparison")
-
-
 def confidence_argument(parser: argparse.ArgumentParser, meaning: str) -> None:
     """Add --confidence."""
     from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
 
-    parser.add_argument(
-        "--confidence", type=float, default=DEFAULT_CONFIDENCE, metavar="C", help=f"{meaning} (default %(default)s)"
-    )
+    meaning = f"{meaning} (default %(default)s)"
+    parser.add_argument("--confidence", type=float, default=DEFAULT_CONFIDENCE, metavar="C", help=meaning)
 
 
 def print_json(value: Any) -> None:
@@ -353,8 +322,3 @@ def stopped(given: Sequence[str], before: str = "") -> int:
     """Print the command that resumes to standard error; returns the exit status after Ctrl-C."""
     show(f"stopped; {before}resume with:\n  {shlex.join(given)}", sys.stderr)
     return EXIT_STOPPED
-
-
-def exit_status(report: SweepReport) -> int:
-    """Exit status of a completed sweep: failed if it has no recording at all."""
-    return 0 if report.recorded + report.done_before else EXIT_FAILED

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from lstm_trt.analysis.compare import check_effect, compare
-from lstm_trt.analysis.quantiles import check_confidence
+from lstm_trt.analysis.quantiles import EFFECT, check_confidence
 from lstm_trt.cli import common
 from lstm_trt.config.errors import NotATable
 from lstm_trt.store.runs import Runs, load
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `compare`."""
     parser.add_argument("a", type=Path, metavar="A", help=common.PATH_HELP)
     parser.add_argument("b", type=Path, metavar="B", help="second recordings or table, compared with A")
-    common.comparison_arguments(parser)
+    comparison_arguments(parser)
     common.table_arguments(parser)
 
 
@@ -48,3 +48,10 @@ def _sides(arguments: argparse.Namespace) -> list[Runs]:
     if len(refused) == len(sides):
         raise refused[0]
     return sides
+
+
+def comparison_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the smallest relevant difference and the confidence of a comparison."""
+    effect = "smallest relative difference that is relevant (default %(default)s)"
+    parser.add_argument("--effect", type=float, default=EFFECT, metavar="E", help=effect)
+    common.confidence_argument(parser, "confidence of each comparison")

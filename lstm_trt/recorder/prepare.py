@@ -58,19 +58,15 @@ class PreparedRun:
     seconds: dict
 
     def recording(
-        self,
-        trials: Trials,
-        round: int,
-        seconds: Mapping[str, float],
-        part: int | None = None,
-        control: tuple[dict, dict] | tuple[None, None] = (None, None),
-        **provenance: Any,
+        self, trials: Trials, round: int, seconds: dict, part: int | None, control: tuple[Any, Any], **provenance: Any
     ) -> Recording:
-        """The trials and the control run (columns, description) as a recording.
+        """The trials and the control run (columns, description, or None and None) as a recording.
 
         `seconds` by activity; `provenance` adds further fields.
         """
         described, warnings, options = self.step.facts(), list(trials.warnings), self.configuration.options
+        threads = {"asked": options.threads, "pinned_to": sorted(os.sched_getaffinity(0))}
+        threads["process_tasks"] = len(os.listdir("/proc/self/task"))
         if options.device != "cpu":
             from lstm_trt.machine.gpu import clock_warnings
 
@@ -91,11 +87,7 @@ class PreparedRun:
         provenance = {
             **self.provenance,
             "started_unix_ns": trials.started_unix_ns,
-            "threads": {
-                "asked": options.threads,
-                "pinned_to": sorted(os.sched_getaffinity(0)),
-                "process_tasks": len(os.listdir("/proc/self/task")),
-            },
+            "threads": threads,
             "runtime": described,
             "clock": clock,
             "self_check": trials.self_check,

@@ -191,6 +191,6 @@ def test_calls_that_are_too_short_to_be_resolved_give_a_warning(call_ns):
     prepared_run = PreparedRun(configuration, SimpleNamespace(facts=dict), None, {}, {})
     prepared_run.provenance["clock"] = {**facts.clock_cost(200), "step_ns": 0, "call_ns": call_ns}
     trials = run_trials(lambda: time.sleep(1e-5), configuration.protocol)
-    provenance = prepared_run.recording(trials, 0, {}).provenance
+    provenance = prepared_run.recording(trials, 0, {}, None, (None, None)).provenance
     assert any("not resolved" in warning for warning in provenance["warnings"]) == (call_ns == 10**9)
     assert provenance["clock"]["median_share"] == call_ns / trials.median_ns

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,8 +165,7 @@ def _evaluated(model: bytes, sets: Iterable[Mapping[str, np.ndarray]], states: S
     """`run_onnxruntime`, in numpy."""
     import onnx
 
-    graph = onnx.load_from_string(model)
-    return in_sequence(lambda inputs: evaluate.evaluate(graph, inputs), sets, states)
+    return in_sequence(partial(evaluate.evaluate, onnx.load_from_string(model)), sets, states)
 
 
 def limit_of(network: OnnxNetwork) -> float:
