@@ -145,9 +145,9 @@ def _size_values(given: Iterable[str]) -> dict[str, list[int]]:
     return found
 
 
-def _pair(flag: str, form: str, text: str) -> tuple[str, str]:
+def _pair(flag: str, form: str, text: str, empty: bool = False) -> tuple[str, str]:
     name, equals, value = text.rpartition("=")
-    if not equals or not name.strip() or not value.strip():
+    if not equals or not name.strip() or not (empty or value.strip()):
         raise UsageError(f"{flag} takes {form}, not {text!r}")
     return name.strip(), value.strip()
 
@@ -173,7 +173,7 @@ def runtime_arguments(parser: argparse.ArgumentParser, *, several: bool = False)
 def wait_argument(parser: argparse.ArgumentParser) -> None:
     """Add --no-wait."""
     no_wait = "stop if another recording uses the same cores, instead of waiting until it ends"
-    parser.add_argument("--no-wait", action="store_false", dest="wait", help=no_wait)
+    parser.add_argument("--no-wait", action="store_true", help=no_wait)
 
 
 def protocol_of(arguments: argparse.Namespace, **defaults: Any) -> Protocol:
@@ -241,11 +241,9 @@ def renames(given: Iterable[str]) -> dict[str, str]:
     """`["Num LSTM layers=layers"]` -> `{"Num LSTM layers": "layers"}`; raises `UsageError` without a `=`."""
     names: dict[str, str] = {}
     for text in given:
-        old, equals, new = text.rpartition("=")
-        if not equals or not old.strip():
-            raise UsageError(f'--rename takes OLD=NEW, for example "Average time (s)=latency_s", not {text!r}')
-        if names.setdefault(old.strip(), new.strip()) != new.strip():
-            raise UsageError(f"--rename gives {old.strip()!r} two names")
+        old, new = _pair("--rename", 'OLD=NEW, for example "Average time (s)=latency_s"', text, empty=True)
+        if names.setdefault(old, new) != new:
+            raise UsageError(f"--rename gives {old!r} two names")
     return names
 
 

@@ -41,8 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run `record`; returns the exit status."""
     workload = common.one_workload(arguments)
-    settings = {name: getattr(arguments, name) for name in ("runtime", "mode", "control", "wait", "out")}
+    settings = {name: getattr(arguments, name) for name in ("runtime", "mode", "control", "out")}
     settings |= {"protocol": common.protocol_of(arguments), "options": common.options_of(arguments)}
+    settings["wait"] = not arguments.no_wait
     name = workload.title(arguments.mode or workload.modes[0])
     progress = _Progress(f"{name} on {arguments.runtime or preparer_of(workload).DEFAULT_RUNTIME}")
     if arguments.format != "json":
@@ -53,8 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     for name in ("trials", "tier", "time_limit"):
         if getattr(arguments, name) is not None:
-            flag = name.replace("_", "-")
-            raise UsageError(f"--for and --{flag} exclude each other: give one of them")
+            raise UsageError(f"--for and --{name.replace('_', '-')} exclude each other: give one of them")
     try:
         done = soak.soak(workload, soak.seconds_of(arguments.for_time), **settings)
     except KeyboardInterrupt:

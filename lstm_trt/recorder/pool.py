@@ -95,8 +95,7 @@ class WorkerPool:
     ) -> None:
         self._wait, self._single, self._interpreters = wait, single, interpreters or {}
         self.time_limit_s = time_limit_s
-        share = int(MEMORY_SHARE * linux.available_memory_bytes())
-        self.memory_limit = share if memory_limit is None else memory_limit
+        self.memory_limit = memory_limit or int(MEMORY_SHARE * linux.available_memory_bytes())
         self._workers: dict[tuple, Process] = {}
         self._preparer: Process | None = None
         self._references: dict[str | None, dict] = {}  # by `Preparer.reference_key`

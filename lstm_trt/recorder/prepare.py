@@ -128,8 +128,6 @@ def prepared(
         if options.device != "cpu":
             pin(options)
         step.load_inputs(request.inputs)
-        step.reset()
-        step.device_times()  # discards the times of the parity gate's steps
         description = facts.describe(options.device)
         distributions = ("lstm_trt", "numpy", "torch", "onnx", "pyarrow", runtime.DISTRIBUTION)
         provenance = {
@@ -153,7 +151,7 @@ def prepared(
                 provenance["device_warm_up"] = warm_up_device(step, watcher.read, highest_mhz)
             provenance["pilot"] = pilot(step.step, protocol) if protocol.period_us else None
             step.reset()
-            step.device_times()
+            step.device_times()  # discards those of steps that are no trials
             provenance["gpu_before"] = watcher.gpu_state()
             stage("run")
             seconds = {"build": built - began, "parity": time.perf_counter() - built}

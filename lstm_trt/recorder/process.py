@@ -72,9 +72,7 @@ class Interpreter:
 class Process:
     """One child process, which runs one job at a time."""
 
-    def __init__(
-        self, options: Options | None, log_folder: Path, name: str, interpreter: Interpreter | None = None
-    ) -> None:
+    def __init__(self, options: Options | None, logs: Path, name: str, interpreter: Interpreter | None = None) -> None:
         threads = options.threads if options else 1
         interpreter = interpreter or Interpreter()
         environment = interpreter.environment() | dict.fromkeys(linux.THREAD_VARIABLES, str(threads))
@@ -85,7 +83,7 @@ class Process:
                 from lstm_trt.machine import gpu
 
                 environment["CUDA_VISIBLE_DEVICES"] = gpu.visible(options.device_index)
-        self._log = log_folder / f"{name}.log"
+        self._log = logs / f"{name}.log"
         self._connection, theirs = Pipe()
         command = interpreter.command("from lstm_trt.recorder.worker import main; sys.exit(main())")
         command.append(str(theirs.fileno()))

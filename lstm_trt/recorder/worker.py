@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from lstm_trt import registry
+from lstm_trt.config.configuration import Configuration, Options, Protocol
 from lstm_trt.config.errors import ConfigurationFailed, LabError, StoreError
+from lstm_trt.config.workload import workload_from_dict
 from lstm_trt.machine.linux import allowed_cores
 
 #: Cores that this process may use, before it leaves some of them.
@@ -44,7 +46,6 @@ Send = Callable[..., None]
 
 def reference_job(job: dict, send: Send) -> None:
     """Make the reference that preparing and the parity gate need, outside the pinned worker."""
-    from lstm_trt.config.configuration import Configuration
     from lstm_trt.runtimes.base import preparer_of
 
     configuration = Configuration.from_dict(job["configuration"])
@@ -55,7 +56,6 @@ def reference_job(job: dict, send: Send) -> None:
 
 def record_job(job: dict, send: Send) -> None:
     """Record one configuration and write its file or its parts."""
-    from lstm_trt.config.configuration import Configuration
     from lstm_trt.recorder.prepare import pin, record_into
 
     configuration = Configuration.from_dict(job["configuration"])
@@ -73,8 +73,6 @@ def describe_job(job: dict, send: Send) -> None:
     The job has `library` and the arguments of `recorder.describe.describe` as JSON values. The runtime can have
     a function that imports the module; by default it is the one with the library's name.
     """
-    from lstm_trt.config.configuration import Options, Protocol
-    from lstm_trt.config.workload import workload_from_dict
     from lstm_trt.recorder.describe import describe
     from lstm_trt.runtimes.base import preparer_of
 
@@ -123,7 +121,6 @@ def main() -> int:
     def send(event: str, **values: Any) -> None:
         connection.send({"event": event, **values})
 
-    send("ready")
     done = 0
     while True:
         try:

@@ -22,8 +22,8 @@ from lstm_trt.export import evaluate, onnx_checks
 from lstm_trt.export.own_network import OnnxNetwork, torch_answers
 from lstm_trt.export.read_onnx import checked, in_sequence, run_onnxruntime, symbolic_shapes
 from lstm_trt.export.to_onnx import static_model
-from lstm_trt.recorder.parity import LEAST_VALUES, PARITY_BOUNDS, largest_error, relative_error, stacked, to_bfloat16
-from lstm_trt.recorder.preparers.stacked import STREAM_SAMPLES, announced_bound, stream_calls
+from lstm_trt.recorder.parity import PARITY_BOUNDS, largest_error, relative_error, stacked, to_bfloat16
+from lstm_trt.recorder.preparers.stacked import STREAM_SAMPLES, announced_bound, gate_calls
 from lstm_trt.runtimes.base import Gate, Preparer, Request
 
 #: Calls of a stream that are evaluated in numpy; each is a function of its inputs and states only.
@@ -107,10 +107,7 @@ PREPARER = OwnPreparer()
 
 def gate_inputs(network: OnnxNetwork, mode: str, seed: int) -> list[Outputs]:
     """At least two sets of inputs, as many as `LEAST_VALUES` of each output or `STREAM_SAMPLES` of a stream need."""
-    if mode == "stream":
-        calls = stream_calls(network.axes["sequence"] or 1)
-    else:
-        calls = max(2, *(math.ceil(LEAST_VALUES / max(math.prod(each), 1)) for each in network.output_shapes.values()))
+    calls = gate_calls(mode, network.axes["sequence"] or 1, map(math.prod, network.output_shapes.values()), 2)
     return [network.make_inputs([seed, call], mode) for call in range(calls)]
 
 
@@ -126,8 +123,7 @@ def _rounded(model: bytes, precision: str) -> bytes:
     found = onnx.load_from_string(model)
     biases = {node.input[3] for node in onnx_checks.recurrent_nodes(found) if len(node.input) > 3}
     for tensor in found.graph.initializer:
-        kept = precision == "tf32" and (tensor.name in biases or len(tensor.dims) < 2)
-        if not kept:
+        if precision != "tf32" or (tensor.name not in biases and len(tensor.dims) > 1):
             tensor.CopyFrom(onnx.numpy_helper.from_array(_less(onnx.numpy_helper.to_array(tensor)), tensor.name))
     return found.SerializeToString()
 

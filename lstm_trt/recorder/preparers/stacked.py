@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -79,16 +79,18 @@ class ShapePreparer(Preparer):
 PREPARER = ShapePreparer()
 
 
-def stream_calls(sequence: int) -> int:
-    """Number of calls of the parity gate of a stream: at least two, since state is carried between them."""
-    return max(2, math.ceil(STREAM_SAMPLES / sequence))
+def gate_calls(mode: str, sequence: int, outputs: Iterable[int], least: int) -> int:
+    """Number of calls of the parity gate, by the samples of a call and the number of values of each output.
+
+    In a stream at least two, since state is carried between them.
+    """
+    if mode == "stream":
+        return max(2, math.ceil(STREAM_SAMPLES / sequence))
+    return max(least, *(math.ceil(LEAST_VALUES / max(values, 1)) for values in outputs))
 
 
 def _calls(shape: LstmShape, mode: str) -> int:
-    """How many calls the gate's inputs are for."""
-    if mode == "stream":
-        return stream_calls(shape.sequence)
-    return math.ceil(LEAST_VALUES / (shape.sequence * min(shape.batch, DISTINCT_SEQUENCES)))
+    return gate_calls(mode, shape.sequence, [shape.sequence * min(shape.batch, DISTINCT_SEQUENCES)], 1)
 
 
 def _network(shape: LstmShape) -> LstmShape:
