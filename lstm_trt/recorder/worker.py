@@ -91,16 +91,14 @@ def describe_job(job: dict, send: Send) -> None:
 
 def failure(error: Exception, job: dict) -> dict:
     """What the parent is told of an error; `spent`: this process can no longer be relied on, and ends."""
-    stage, reason, detail, spent = getattr(error, "stage", None), str(error), "", True
+    stage, reason, detail, spent = getattr(error, "stage", None), str(error), "", not isinstance(error, LabError)
     if isinstance(error, ConfigurationFailed):
         # The device may be in an undefined state: a failed graph capture, for example, leaves an allocator in it.
         on_device = job["configuration"]["options"]["device"] != "cpu"
         spent = stage in ("memory", "run", "time") or (on_device and stage == "build")
-    elif isinstance(error, LabError):
-        spent = False
     elif isinstance(error, MemoryError):
         stage, reason = "memory", f"not enough host memory: {error}".rstrip(": ")
-    else:
+    elif spent:
         reason = ": ".join([type(error).__name__, *reason.strip().splitlines()[:1]])
         stage, detail = None, traceback.format_exc()
     invalid = getattr(error, "invalid", False)

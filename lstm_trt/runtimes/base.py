@@ -330,7 +330,7 @@ class Preparer(ABC):
     ) -> dict:
         """In the preparing process: write the outputs for the gate's inputs to `reference_path` (.npy).
 
-        Returns JSON values that `request` and `gate` get as `reference`, together with `gate_seed` and
+        Returns JSON values that `request`, `gate` and `provenance` get as `reference`, together with `gate_seed` and
         `reference_path`. `send(event, **values)` reports stages to the parent.
         """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -139,44 +140,39 @@ def reference_outputs(
     try:
         found = run_onnxruntime(model, sets, states)
     except Exception:  # the package's own classes; a network that it does not run can still be run by others
-        try:
-            return NUMPY, _evaluated(model, sets, states), None
-        except LabError:
-            return None, [], None
+        evaluated = _evaluated(model, sets, states)
+        return (NUMPY, evaluated, None) if evaluated else (None, [], None)
     answers = torch_answers(network)
     if answers:
-        inputs, expected = answers
-        (outputs,) = run_onnxruntime(network.path.read_bytes(), [inputs])
-        _compare([outputs], [expected], PYTORCH, limit_of(network))
-        return ONNX_RUNTIME, found, PYTORCH
-    try:
-        evaluated = _evaluated(model, sets[:EVALUATED_CALLS], states)
-    except LabError:
+        name, expected = PYTORCH, [answers[1]]
+        compared = run_onnxruntime(network.path.read_bytes(), [answers[0]])
+    else:
+        name, expected = NUMPY, _evaluated(model, sets[:EVALUATED_CALLS], states)
+        compared = found[:EVALUATED_CALLS]
+    if not expected:
         return ONNX_RUNTIME, found, None
-    _compare(found[:EVALUATED_CALLS], evaluated, NUMPY, limit_of(network))
-    return ONNX_RUNTIME, found, NUMPY
-
-
-def _evaluated(model: bytes, sets: Iterable[Mapping[str, np.ndarray]], states: Sequence[State]) -> list[Outputs]:
-    """`run_onnxruntime`, in numpy."""
-    import onnx
-
-    return in_sequence(partial(evaluate.evaluate, onnx.load_from_string(model)), sets, states)
-
-
-def limit_of(network: OnnxNetwork) -> float:
-    """Largest relative error between implementations that compute the network as it is in the file."""
-    return PARITY_BOUNDS["fp16" if network.facts.half else "fp32"]
-
-
-def _compare(found: Sequence[Outputs], expected: Sequence[Outputs], name: str, limit: float) -> None:
     # Over all sets at once: a single number near zero has a large relative error.
-    worst = largest_error(stacked(found), stacked(expected))
+    worst, limit = largest_error(stacked(compared), stacked(expected)), limit_of(network)
     if not worst <= limit:
         raise ParityFailed(
             f"outputs of ONNX Runtime differ from {name} by {worst:.2g} (relative, by norm); limit: {limit:g}: nothing"
             " can be compared with them"
         )
+    return ONNX_RUNTIME, found, name
+
+
+def _evaluated(model: bytes, sets: Iterable[Mapping[str, np.ndarray]], states: Sequence[State]) -> list[Outputs]:
+    """`run_onnxruntime`, in numpy; empty if the network cannot be evaluated."""
+    import onnx
+
+    with suppress(LabError):
+        return in_sequence(partial(evaluate.evaluate, onnx.load_from_string(model)), sets, states)
+    return []
+
+
+def limit_of(network: OnnxNetwork) -> float:
+    """Largest relative error between implementations that compute the network as it is in the file."""
+    return PARITY_BOUNDS["fp16" if network.facts.half else "fp32"]
 
 
 def _check_against_one_run(network: OnnxNetwork, sets: Sequence[Outputs], every: Sequence[Outputs]) -> None:
