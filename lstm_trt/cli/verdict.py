@@ -16,12 +16,15 @@ EXAMPLE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `verdict`."""
+    add = parser.add_argument
     common.path_argument(parser)
     common.deadline_argument(parser, "deadline in microseconds; a longer latency is a miss", required=True)
     percentile = "percentile that must meet the deadline (default %(default)s)"
-    parser.add_argument("--percentile", default="99.9", metavar="P", help=percentile)
+    add("--percentile", default="99.9", metavar="P", help=percentile)
     common.confidence_argument(parser, "confidence of the verdict")
-    common.burst_arguments(parser)
+    bursts = "mean length of bursts of misses for which MET must hold"
+    add("--burst-length", type=float, default=1.0, metavar="B", help=f"{bursts}, in calls (default 1)")
+    add("--burst-ms", type=float, metavar="T", help=f"{bursts}, in ms: divided by the time of a call")
     common.figure_arguments(parser, "draw a report page per configuration into this folder")
     common.table_arguments(parser)
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from lstm_trt.analysis.quantiles import ROUNDS
 from lstm_trt.cli import common
+from lstm_trt.cli.compare import comparison_arguments
 from lstm_trt.cli.main import EXIT_FAILED
+from lstm_trt.cli.sweep import CONTROL_HELP, sweep_arguments, sweep_options
 from lstm_trt.config.configuration import Protocol
 from lstm_trt.config.shape import LstmShape
 from lstm_trt.config.workload import Workload
@@ -37,9 +39,9 @@ def recording_arguments(parser: argparse.ArgumentParser) -> None:
     add("--runtime", metavar="NAME", help="runtime, if the library has several; lstm-trt doctor lists them")
     common.runtime_arguments(parser)
     add("--rounds", type=int, default=ROUNDS, metavar="N", help="rounds, each in new processes (default %(default)s)")
-    add("--control", action="store_true", help=common.CONTROL_HELP)
-    common.comparison_arguments(parser)
-    common.sweep_arguments(parser)
+    add("--control", action="store_true", help=CONTROL_HELP)
+    comparison_arguments(parser)
+    sweep_arguments(parser)
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the recordings")
 
 
@@ -51,8 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
 def record(arguments: argparse.Namespace, workload: Workload, protocol: Protocol) -> int:
     """Record a workload with the arguments of `recording_arguments`, and print the answer."""
     given = {name: getattr(arguments, name) for name in ("out", "mode", "runtime", "control", "effect", "confidence")}
-    given |= {"protocol": protocol, "options": common.options_of(arguments), **common.sweep_options(arguments)}
-    tell = (lambda line: None) if arguments.quiet else common.print_progress
+    given |= {"protocol": protocol, "options": common.options_of(arguments), **sweep_options(arguments)}
+    tell = common.print_progress if arguments.show_progress else lambda line: None
     answer = record_versions(arguments.library, arguments.versions, workload, tell=tell, **given)
     common.print_progress(str(answer.report))
     if answer.report.stopped:

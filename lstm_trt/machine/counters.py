@@ -131,8 +131,6 @@ class Watcher:
     `names` maps each reading to "counter" or "gauge".
     """
 
-    difference = staticmethod(difference)
-
     def __init__(self, cores: Sequence[int], device: str = "cpu", *, root: Path = ROOT) -> None:
         self.cores, self.root = tuple(cores), Path(root)
         self.names = dict.fromkeys(COUNTERS, "counter") | dict.fromkeys(OTHERS, "balance") | {"cpu_khz": "gauge"}

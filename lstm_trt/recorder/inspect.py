@@ -21,8 +21,7 @@ from lstm_trt.export.own_network import OnnxNetwork
 from lstm_trt.export.to_onnx import static_model
 from lstm_trt.recorder.describe import describe
 from lstm_trt.recorder.doctor import RuntimeRow, rows_of
-from lstm_trt.recorder.parity import nan_text
-from lstm_trt.recorder.pool import WorkerPool
+from lstm_trt.recorder.pool import WorkerPool, nan_text
 from lstm_trt.recorder.preparers.stacked import roofline_of
 from lstm_trt.store import files
 

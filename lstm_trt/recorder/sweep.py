@@ -271,7 +271,7 @@ def run_sweep(
     configuration id -> Python that records it; None, or no entry, is the current one. `warnings`: lines
     for the report. If a configuration fails, a failure row is written and the sweep continues.
     Raises `UsageError` if the folder is unusable or in use, or without `wait` the cores are in
-    use; `Refused` if the disk is full. Completed recordings are kept.
+    use; `StoreError` if the disk is full. Completed recordings are kept.
     """
     if rounds is None:
         rounds = default_rounds(max((item.protocol.trials for item in configurations), default=1))
@@ -294,19 +294,17 @@ def run_sweep(
                     report.failed_before += 1
                 else:
                     plan.append((number, configuration))
-        ends: list[tuple[int, Any]] = [*plan, (rounds, None)]
         with (
             Progress([configuration for _, configuration in plan], report, show_progress) as progress,
             WorkerPool(time_limit_s, memory_limit, interpreters, wait) as pool,
         ):
             try:
-                for (number, configuration), (next_number, following) in itertools.pairwise(ends):
-                    progress.begin(configuration, number)
-                    how = {"control": control, "following": following}
-                    outcome = pool.record_configuration(configuration, number, folder, progress.listen, **how)
-                    progress.end(configuration, outcome)
-                    if next_number != number:
+                for place, (number, configuration) in enumerate(plan):
+                    if place and plan[place - 1][0] != number:
                         pool.end_workers()
+                    progress.begin(configuration, number)
+                    outcome = pool.record_configuration(configuration, number, folder, progress.listen, control=control)
+                    progress.end(configuration, outcome)
             except KeyboardInterrupt:
                 report.stopped = True
         report.wall_s = time.monotonic() - began

@@ -329,7 +329,7 @@ class Preparer(ABC):
     ) -> dict:
         """In the preparing process: write the outputs for the gate's inputs to `reference_path` (.npy).
 
-        Returns JSON values that `request` and `gate` get as `reference`, together with `gate_seed` and
+        Returns JSON values that `request`, `gate` and `provenance` get as `reference`, together with `gate_seed` and
         `reference_path`. `send(event, **values)` reports stages to the parent.
         """
 
@@ -350,8 +350,8 @@ class Preparer(ABC):
         return None
 
     def provenance(self, configuration: Configuration, reference: Mapping) -> dict:
-        """Additional provenance of recordings of this kind; JSON values."""
-        return {}
+        """Additional provenance of recordings of this kind, JSON values: by default what the reference has as that."""
+        return reference.get("provenance", {})
 
 
 def preparer_of(workload: Workload) -> Preparer:

@@ -338,7 +338,7 @@ def test_throttling_between_two_readings(tmp_path):
     with Watcher((0,), "cpu", root=tmp_path) as watcher:
         before = watcher.read()
         plant(tmp_path, {"/sys/fs/cgroup/cpu.stat": stat.format(5, 350)})
-        changed = watcher.difference(before, watcher.read())
+        changed = counters.difference(before, watcher.read())
     assert (changed["throttled_ns"], changed["throttled_periods"]) == (250_000, 3)
 
 

@@ -18,6 +18,7 @@ from lstm_trt.recorder import inspect as inspection
 from lstm_trt.recorder.doctor import RuntimeRow
 from lstm_trt.recorder.inspect import NO_ONNX, NOT_READY, REFUSED, RUNS
 from lstm_trt.recorder.pool import record
+from tests.support.own_networks import stream
 from tests.support.planted_graphs import lstm, recurrent, relu
 
 READERS = {name for name in registry.RUNTIMES if getattr(runtimes.load_runtime(name), "NEEDS_ONNX", False)}
@@ -127,9 +128,9 @@ def test_a_runtime_that_is_not_ready_is_asked_for_what_its_parser_says(tmp_path,
         (lstm().SerializeToString()[:-9], (), "truncated"),
         (lstm(states=False, nonsense=1).SerializeToString(), (), "nonsense"),
         (None, (), "cannot read"),
-        (lstm().SerializeToString(), ("--size", "time=4"), "no symbolic size 'time'"),
+        (lstm().SerializeToString(), ("--size", "time=4"), "no symbolic size is called 'time'"),
         (lstm().SerializeToString(), ("--size", "time"), "NAME=N"),
-        (lstm().SerializeToString(), ("--size", "time=4,8"), "needs one value"),
+        (stream().SerializeToString(), ("--size", "time=4,8", "batch=1"), "--size gives 2 networks, but one is needed"),
     ],
     ids=["foreign", "empty", "truncated", "attribute", "missing", "size", "form", "values"],
 )
