@@ -76,10 +76,9 @@ def box_plots(runs: Any, axis: str, *, fixed: dict[str, int] | None = None) -> P
         PANEL_IN * rows + (0.5 if bands else 0.25),
         summary=_summary(points, axis),
     ) as (picture, body):
-        grid = body.subplots(rows, columns, squeeze=False)
-        for ax in grid.flat[len(names) :]:
-            ax.set_visible(False)
-        for ax, system in zip(grid.flat, names, strict=False):
+        titles = [style.folded(system, 95 // columns) if len(names) > 1 else "" for system in names]
+        axes = style.panels(body, titles, columns, share_x=False, share_y=False)
+        for ax, system in zip(axes, names, strict=True):
             here = {point.sizes[axis]: point for point in points if point.system == system}
             if bands:
                 _bands(ax, here, sizes, looks[system]["color"])
@@ -87,10 +86,8 @@ def box_plots(runs: Any, axis: str, *, fixed: dict[str, int] | None = None) -> P
                 _panel(ax, here, sizes, looks[system]["color"], slot_in)
             unit = "" if slot_in > 0.7 and not bands else " in µs"
             ax.set_xlabel(f"{AXIS_NAMES[axis]} (below: median{unit})")
-            if len(names) > 1:
-                ax.set_title(style.folded(system, 95 // columns), loc="left")
         if bands:
-            style.legend_below(body, max(map(style.handles_of, grid.flat), key=len), ncols=5)
+            style.legend_below(body, max(map(style.handles_of, axes), key=len), ncols=5)
     return picture
 
 
@@ -179,13 +176,10 @@ def _draw_box(ax: Axes, place: int, box: Series, others_us: list[float], color, 
     ax.plot([place], [relative.max()], marker="^", color="black", **mark)
     if later:
         ax.plot([place] * len(later), later, marker="D", color=color, markerfacecolor="white", **mark)
-    look = {"textcoords": "offset points", "size": 9}
-    largest = f"{'max ' if slot_in > 0.72 else ''}{multiple(highest + 1)}"
-    ax.annotate(largest, (place, highest), (0, 6), ha="center", va="bottom", **look)
-    counts = f"{whole(box.outliers)} of{' ' if slot_in > ROOMY_IN else chr(10)}{whole(box.n)}"
-    if slot_in < 0.7:
-        counts, look = counts.replace("\n", " "), {**look, "rotation": 90}
-    ax.annotate(counts, (place + half, 0), (3, 0), ha="left", va="center", **look)
+    style.beside(ax, f"{'max ' if slot_in > 0.72 else ''}{multiple(highest + 1)}", (place, highest), (0, 6))
+    upright = slot_in < 0.7
+    counts = f"{whole(box.outliers)} of{' ' if upright or slot_in > ROOMY_IN else chr(10)}{whole(box.n)}"
+    style.beside(ax, counts, (place + half, 0), (3, 0), rotation=90 if upright else 0)
     return [relative.min(), highest]
 
 
@@ -205,27 +199,18 @@ def _linear_width(boxes: Sequence[Series]) -> float:
 
 def _value_axis(ax: Axes, width: float, lowest: float, highest: float) -> None:
     """Set ticks in percent that do not overlap, and guides with multiples of the median on the right."""
-
-    def bend(value: float) -> float:
-        return float(np.arcsinh(value / width))
-
-    low, high = bend(lowest), bend(highest)
+    low, high = np.arcsinh(np.array((lowest, highest)) / width)
     room = max(high - low, 1.0)
-    bottom, top = low - 0.08 * room, high + 0.17 * room
+    bottom, top = width * np.sinh((low - 0.08 * room, high + 0.17 * room))
     steps = [mantissa * 10.0**power for power in range(-6, 7) for mantissa in (1, 2.5, 5)]
-    candidates = [0.0, *(step for size in steps for step in (size, -size)), *(ratio - 1 for ratio in style.GUIDES)]
-    kept: list[float] = [0.0]
-    apart = (top - bottom) * 0.16 / (PANEL_IN - 1)
-    for value in sorted(candidates, key=lambda value: (value + 1 not in style.GUIDES, -abs(np.log10(abs(value) or 1)))):
-        place = bend(value)
-        if bottom <= place <= top and all(abs(place - bend(other)) >= apart for other in kept):
-            kept.append(value)
-    ax.set_ylim(width * np.sinh(bottom), width * np.sinh(top))
-    style.set_ticks(ax.yaxis, kept, *ax.get_ylim(), _percent_tick)
+    guides = [ratio - 1 for ratio in style.GUIDES]
+    far = sorted((sign * step for step in steps for sign in (1, -1)), key=lambda value: -abs(np.log10(abs(value))))
+    ax.set_ylim(bottom, top)
+    style.set_ticks(ax.yaxis, [0, *guides, *far], bottom, top, _percent_tick)
     ax.set_ylabel(f"latency / median − 1\n(asinh, linear within ±{100 * width:.2g} %)")
-    for ratio in style.GUIDES:
-        if bottom <= bend(ratio - 1) <= top:
-            style.guide([ax], ratio - 1, f"{ratio:g}×")
+    for value, ratio in zip(guides, style.GUIDES, strict=True):
+        if bottom <= value <= top:
+            style.guide([ax], value, f"{ratio:g}×")
 
 
 def _percent_tick(value: float) -> str:

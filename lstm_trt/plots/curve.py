@@ -94,7 +94,7 @@ def curves(
         max(plan.height_in, 0.3 + 0.17 * (len(style.shown(plan.lines)) + 2 * len(plan.systems) + 10)),
         summary=data.describe_extremes(points, statistic),
     ) as (picture, body):
-        axes = style.panels(body, len(plan.panels), plan.columns, block=plan.block_size)
+        axes = style.panels(body, plan.titles, plan.columns, block=plan.block_size)
         lanes = _most_failures(points, plan)
         strip = min(LANE * lanes, LANES)
         drawn: list[float] = [deadline_us] if deadline_us else []
@@ -103,16 +103,11 @@ def curves(
             drawn += _draw_panel(ax, here, plan, looks, strip / max(lanes, 1))
             if deadline_us:
                 ax.axhline(deadline_us, **style.DEADLINE)
-            title = [data.axis_value(facet, value)] if len(plan.facets) > 1 else []
-            if plan.apart and value == plan.facets[0]:  # above the first panel of each system
-                title.insert(0, style.folded(group[0], 95 if len(plan.facets) > 1 else 95 // plan.columns))
-            ax.set_title("\n".join(title), loc="left")
-        logarithmic = style.latency_axis(axes, drawn, room_below=strip)
-        log2 = axis == "batch" or (logarithmic and plan.sizes[-1] / plan.sizes[0] >= 4)
+        style.latency_axis(axes, drawn, room_below=strip)
+        log2 = axis == "batch" or (axes[0].get_yscale() == "log" and plan.sizes[-1] / plan.sizes[0] >= 4)
         for ax in axes:
             style.size_axis(ax, plan.sizes, log2)
-        across = AXIS_NAMES[axis] + (" (log2)" if log2 else "")
-        style.name_axes(axes, across, "latency [µs]" + (" (log)" if logarithmic else ""))
+        style.name_axes(axes, AXIS_NAMES[axis], "latency [µs]")
         style.side_legend(body, _handles(points, plan, looks, deadline_us))
     return picture
 
@@ -142,6 +137,16 @@ class CurvePlan:
     def by_system(self) -> bool:
         """Whether colour identifies the system, since each system has only one line."""
         return len(self.lines) == 1 and len(self.systems) > 1
+
+    @property
+    def titles(self) -> list[str]:
+        """Of the panels: the value of the facet, and above the first one of each system its name."""
+        several, titles = len(self.facets) > 1, []
+        for group, value in self.panels:
+            first = self.apart and value == self.facets[0]
+            system = [style.folded(group[0], 95 if several else 95 // self.columns)] if first else []
+            titles.append("\n".join(system + [data.axis_value(self.facet, value)] * several))
+        return titles
 
     @property
     def height_in(self) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
@@ -22,17 +23,8 @@ from lstm_trt.plots.style import Picture, number
 #: Most dots in a figure with several panels, most panels, and most dots in a panel that has others beside it.
 MOST_DOTS, MOST_PANELS, MOST_BESIDE = 40, 6, 9
 
-#: Places of a label around its dot, in order of preference: offset in points, horizontal and vertical alignment.
-PLACES = (
-    (6, 0, "left", "center"),
-    (-6, 0, "right", "center"),
-    (0, 5, "center", "bottom"),
-    (0, -5, "center", "top"),
-    (5, 5, "left", "bottom"),
-    (5, -5, "left", "top"),
-    (-5, 5, "right", "bottom"),
-    (-5, -5, "right", "top"),
-)
+#: Offsets of a label from its dot in points, in order of preference.
+PLACES = ((6, 0), (-6, 0), (0, 5), (0, -5), (5, 5), (5, -5), (-5, 5), (-5, -5))
 
 
 def precisions(runs: Any, *, shapes: int | None = None, deadline_us: float | None = None) -> Picture:
@@ -71,18 +63,17 @@ def precisions(runs: Any, *, shapes: int | None = None, deadline_us: float | Non
         0.5 + (3.6 if columns == 1 else 2.8) * math.ceil(len(chosen) / columns),
         summary=f"{data.describe_fastest(drawn)} Errors: {scientific(min(errors))} to {scientific(max(errors))}.",
     ) as (picture, body):
-        axes = style.panels(body, len(chosen), columns)
+        axes = style.panels(body, chosen, columns)
         latencies = [deadline_us] if deadline_us else []
         left = min(filter(None, errors), default=1e-7) / (4 if 0 in errors else 1)  # the place of 0, if there is one
         for ax, network in zip(axes, chosen, strict=True):
-            ax.set_title(network, loc="left")
             for point in (point for point in dots if point.network == network):
                 latencies += _draw(ax, point, max(point.parity_error or 0.0, left), looks[point.system])
             if deadline_us:
                 ax.axhline(deadline_us, **style.DEADLINE)
-        logarithmic = style.latency_axis(axes, latencies)
+        style.latency_axis(axes, latencies)
         _error_axis(axes, left, max(left, *errors), 0 in errors)
-        style.name_axes(axes, "error relative to float32 (log)", "latency [µs]" + " (log)" * logarithmic)
+        style.name_axes(axes, "error relative to float32", "latency [µs]")
         dot = {"linestyle": "none", "markersize": 6}
         handles = [Line2D([], [], label=label, **look, **dot) for label, look in looks.items()]
         handles += [Line2D([], [], label=f"deadline {number(deadline_us)} µs", **style.DEADLINE)] if deadline_us else []
@@ -124,15 +115,13 @@ def _label(ax: Axes, points: Sequence[Point], looks: dict, left: float) -> None:
     inside = Bbox(ax.bbox.get_points() / scale)
     taken = list(dots)
     for point, place, dot in zip(points, places, dots, strict=True):
-        look = {"size": 9, "color": looks[point.system]["color"], "textcoords": "offset points"}
-        look["bbox"] = style.BACKGROUND
-        width, height = style.text_size(point.precision)
-        for dx, dy, across, along in PLACES:
-            x = dot.x0 + 4 + dx - {"left": 0, "center": width / 2, "right": width}[across]
-            y = dot.y0 + 4 + dy - {"bottom": 0, "center": height / 2, "top": height}[along]
-            box = Bbox.from_bounds(x, y, width, height)
-            within = inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1
+        size = np.array(style.text_size(point.precision))
+        for offset in PLACES:
+            corner = dot.min + 4 + offset - size * (1 - np.sign(offset)) / 2
+            box = Bbox([corner, corner + size])
+            within = (inside.min <= box.min).all() and (box.max <= inside.max).all()
             if within and not any(box.overlaps(other) for other in taken if other is not dot):
-                ax.annotate(point.precision, place, (dx, dy), ha=across, va=along, **look)
+                look = {"color": looks[point.system]["color"], "bbox": style.BACKGROUND}
+                style.beside(ax, point.precision, place, offset, **look)
                 taken.append(box)
                 break

@@ -65,9 +65,7 @@ def runtimes(runs: Any, *, shapes: int | None = None, deadline_us: float | None 
                 ax.axhline(block * lanes - 0.9, color="0.85", linewidth=0.8)
         low, high = (min(drawn), max(drawn)) if drawn else (1.0, 10.0)
         reach = max(math.log(high / low), 0.7)
-        ax.set_xscale("log")
-        ax.set_xlim(low / math.exp(0.12 * reach), high * math.exp(0.14 * reach))
-        style.log_ticks(ax.xaxis, *ax.get_xlim())
+        style.log_axis(ax.xaxis, low / math.exp(0.12 * reach), high * math.exp(0.14 * reach))
         ax.set_ylim(len(chosen) * lanes - 0.9, -0.9)
         ax.set_yticks([block * lanes + (len(names) - 1) / 2 for block in range(len(chosen))], chosen)
         ax.tick_params(axis="y", length=0)
@@ -105,13 +103,8 @@ def _block(ax: Axes, points: dict[str, Point], looks: dict[str, dict], top: floa
         for kind, (side, full) in KINDS.items():
             value = numbers[kind]
             ax.plot([value], [y], markerfacecolor=color if full else "white", zorder=4 + side, **dot)
-            place: dict[str, Any] = {
-                "ha": "right" if side < 0 else "left",
-                "va": "center",
-                "textcoords": "offset points",
-            }
-            place |= {"weight": "bold" if value == best[kind] else "normal", "color": color, "size": 9}
-            ax.annotate(multiple(value / best[kind]), (value, y), (side * 7, 0), bbox=style.BACKGROUND, **place)
+            text = {"weight": "bold" if value == best[kind] else "normal", "color": color, "bbox": style.BACKGROUND}
+            style.beside(ax, multiple(value / best[kind]), (value, y), (side * 7, 0), **text)
             each = point.each_round(kind)
             if len(each) > 1:
                 ax.plot(each, [y] * len(each), marker="|", linestyle="none", color=color, markersize=7, zorder=2.5)

@@ -14,19 +14,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 
 from lstm_trt.analysis.scaling import Batching, Findings, Inversion, Line, fit, lines
 from lstm_trt.analysis.text.scaling import growth_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
+from lstm_trt.plots.heatmap import Looks, cell_height_in, cells_fit, draw_cells, edge_width
 from lstm_trt.plots.points import AXIS_NAMES
 from lstm_trt.plots.style import GREY, Picture
 
@@ -117,10 +116,15 @@ class Layout:
     left_out: int
     color_axis: str
     colors: dict[int, tuple]
+    named: bool
 
     @property
     def columns(self) -> int:
         return style.columns_of(len(self.facets))
+
+    @property
+    def titles(self) -> list[str]:
+        return [data.axis_value(self.facet, value) if self.named else "" for value in self.facets]
 
     @property
     def note(self) -> str:
@@ -134,23 +138,20 @@ class Layout:
         return self.colors[fixed.get(self.color_axis, 0)]
 
 
-def _layout(axis: str, rows: Sequence[Mapping[str, int]]) -> Layout:
+def _layout(findings: Findings, axis: str, rows: Sequence[Mapping[str, int]]) -> Layout:
     facet, color_axis = data.ARRANGEMENT[axis]
     colored = sorted({row.get(color_axis, 0) for row in rows})
     colors = dict(zip(colored, style.size_colors(len(colored)), strict=True))
     every = sorted({row.get(facet, 0) for row in rows})
     facets = style.shown(every)
-    return Layout(axis, facet, facets, len(every) - len(facets), color_axis, colors)
+    return Layout(axis, facet, facets, len(every) - len(facets), color_axis, colors, facet in findings.times.axes)
 
 
-def _label(axes: Sequence[Axes], layout: Layout, findings: Findings, sizes: Sequence[int], ylabel: str) -> None:
-    """Set the titles of the panels and the labels of the outer axes."""
-    log2 = layout.axis == "batch"
-    for ax, value in zip(axes, layout.facets, strict=True):
-        style.size_axis(ax, sizes, log2)
-        if layout.facet in findings.times.axes:
-            ax.set_title(data.axis_value(layout.facet, value), loc="left")
-    style.name_axes(axes, AXIS_NAMES[layout.axis] + (" (log2)" if log2 else ""), ylabel)
+def _label(axes: Sequence[Axes], layout: Layout, sizes: Sequence[int], ylabel: str) -> None:
+    """Set up the x axes, and label the outer axes."""
+    for ax in axes:
+        style.size_axis(ax, sizes, layout.axis == "batch")
+    style.name_axes(axes, AXIS_NAMES[layout.axis], ylabel)
 
 
 def _size_handles(layout: Layout, findings: Findings) -> list[Line2D]:
@@ -171,27 +172,24 @@ def fits(findings: Findings, axis: str, system: str | None = None, fixed: dict[s
         raise UsageError(f"no series along {axis} has 3 sizes: no fit to draw")
     held = data.hold([line.fixed for line in here], (axis, *data.ARRANGEMENT[axis]), fixed)
     here = [line for line in here if data.at(line.fixed, held)]
-    layout = _layout(axis, [line.fixed for line in here])
+    layout = _layout(findings, axis, [line.fixed for line in here])
     broken = sum(line.breaks_at is not None for line in here)
     reading = f"{growth_text(here)}. Break in {broken} of {len(here)}: a point lies more than 10 % off the line through"
     reading = reading[0].upper() + reading[1:] + " the points before it."
-    log = axis == "batch"
     title = f"Latency against {AXIS_NAMES[axis]}, with fitted straight lines"
     notes = _notes(findings, system, held, reading, layout.note)
     with style.figure(title, notes, layout.height_in(2.5), summary=reading) as (picture, body):
-        axes = style.panels(body, len(layout.facets), layout.columns, share_y=log)
-        if log:
-            log = style.latency_axis(axes, [time_us for line in here for time_us in line.times_us])
+        axes = style.panels(body, layout.titles, layout.columns, share_y=axis == "batch")
+        if axis == "batch":
+            style.latency_axis(axes, [time_us for line in here for time_us in line.times_us])
         for ax, value in zip(axes, layout.facets, strict=True):
             drawn = [line for line in here if line.fixed.get(layout.facet, 0) == value]
             for line in drawn:
                 _draw_fit(ax, line, layout.color(line.fixed))
             if axis != "batch":
-                top = 1.08 * max(time_us for line in drawn for time_us in line.times_us)
-                ax.set_ylim(0, top)
-                style.set_ticks(ax.yaxis, style.even_ticks(0, top), 0, top)
+                style.latency_axis([ax], [time_us for line in drawn for time_us in line.times_us], log_from=math.inf)
         sizes = sorted({size for line in here for size in line.sizes})
-        _label(axes, layout, findings, sizes, "latency [µs]" + (" (log)" if log else ""))
+        _label(axes, layout, sizes, "latency [µs]")
         handles = _size_handles(layout, findings)
         handles.append(Line2D([], [], color=GREY, marker="o", markersize=3.5, linestyle="none", label="measured"))
         handles.append(Line2D([], [], color=GREY, linewidth=1.2, label="least squares"))
@@ -232,7 +230,7 @@ def batching(findings: Findings, system: str | None = None, fixed: dict[str, int
         raise UsageError("no network has two batch sizes: nothing to draw")
     held = data.hold([network.fixed for network in here], data.ARRANGEMENT["batch"], fixed)
     costs = [(network, _per_sample_us(findings, system, network)) for network in here if data.at(network.fixed, held)]
-    layout = _layout("batch", [network.fixed for network, _ in costs])
+    layout = _layout(findings, "batch", [network.fixed for network, _ in costs])
     reading = "Almost free: doubling the batch size increases the latency by less than 10 %."
     cheapest = style.whole_range(network.cheapest for network, _ in costs)
     with style.figure(
@@ -241,8 +239,8 @@ def batching(findings: Findings, system: str | None = None, fixed: dict[str, int
         layout.height_in(2.6),
         summary=f"The batch size with the least latency per sample is {cheapest}.",
     ) as (picture, body):
-        axes = style.panels(body, len(layout.facets), layout.columns)
-        logarithmic = style.latency_axis(axes, [cost for _, cost_us in costs for cost in cost_us.values()])
+        axes = style.panels(body, layout.titles, layout.columns)
+        style.latency_axis(axes, [cost for _, cost_us in costs for cost in cost_us.values()])
         for ax, value in zip(axes, layout.facets, strict=True):
             drawn = [(network, cost_us) for network, cost_us in costs if network.fixed.get(layout.facet, 0) == value]
             _draw_guide(ax, [cost_us for _, cost_us in drawn])
@@ -253,7 +251,7 @@ def batching(findings: Findings, system: str | None = None, fixed: dict[str, int
                     ax.plot([network.free_up_to], [cost_us[network.free_up_to]], color=color, zorder=4, **KNEE)
                 ax.plot([network.cheapest], [cost_us[network.cheapest]], color=color, zorder=5, **STAR)
         sizes = sorted({size for _, cost_us in costs for size in cost_us})
-        _label(axes, layout, findings, sizes, "latency / batch [µs]" + (" (log)" if logarithmic else ""))
+        _label(axes, layout, sizes, "latency / batch [µs]")
         handles = _size_handles(layout, findings)
         handles.append(Line2D([], [], color=GREY, label="almost free\nup to here", **KNEE))
         handles.append(Line2D([], [], color=GREY, label="cheapest", **STAR))
@@ -289,19 +287,18 @@ def growth(findings: Findings, base: Mapping[str, int]) -> Picture:
         3.7 * math.ceil(len(grown) / style.columns_of(len(grown))),
         summary=f"Latency with one size doubled, relative to before: {'; '.join(doubled)}.",
     ) as (picture, body):
-        panes = style.panels(body, len(grown), style.columns_of(len(grown)))
-        for ax, (system, axes) in zip(panes, grown.items(), strict=True):
+        panes = style.panels(body, list(grown), style.columns_of(len(grown)))
+        for ax, axes in zip(panes, grown.values(), strict=True):
             for axis, each in axes.items():
                 ax.plot(*zip(*each.items(), strict=True), color=colors[axis], marker="o", markersize=3.8)
             ends = sorted(size for each in axes.values() for size in each)
             ax.plot([ends[0], ends[-1]], [ends[0], ends[-1]], color=GREY, linestyle=":", zorder=1)
             ax.set_xscale("log", base=2)
             ax.set_yscale("log", base=2)
-            ax.set_title(system, loc="left")
         for ax in panes:
             ax.xaxis.set_major_formatter("{x:g}")
             ax.yaxis.set_major_formatter("{x:g}")
-        style.name_axes(panes, "size / size of the base (log2)", "latency / latency of the base (log2)")
+        style.name_axes(panes, "size / size of the base", "latency / latency of the base")
         known = {axis for axes in grown.values() for axis in axes}
         style.side_legend(
             body,
@@ -369,31 +366,29 @@ def inversions(
     left_out = sum(step not in steps for step, _, _ in inverted)
     columns = max(1, min(4, int((style.WIDTH_IN - 1.6) / (len(xs) * CELL_IN[0] + 0.15))))
     rows = math.ceil(len(steps) / columns)
-    cell_in = (style.WIDTH_IN - 1.6) / columns / len(xs), style.cell_height_in(CELL_IN[1], len(ys), rows)
-    numbers = style.cells_fit([_ratio(pair) for pair in here], cell_in)
+    cell_in = (style.WIDTH_IN - 1.6) / columns / len(xs), cell_height_in(CELL_IN[1], len(ys), rows)
+    numbers = cells_fit([_ratio(pair) for pair in here], cell_in)
     counted = _counted(findings, here, found, len(compared), left_out, numbers)
-    norm = Normalize(min([pair.ratio for pair in here] + [0.95]), 1.0)
+    colors = ScalarMappable(Normalize(min([pair.ratio for pair in here] + [0.95]), 1.0), "OrRd_r")
     with style.figure(
         f"Where {'more layers are' if axis == 'layers' else f'a larger {AXIS_NAMES[axis]} is'} faster",
         _notes(findings, system, held, counted),
         max(rows * (len(ys) * cell_in[1] + 0.3) + 0.6, 1.9),
         summary=counted,
     ) as (picture, body):
-        axes = style.panels(body, len(steps), columns)
+        axes = style.panels(body, [f"{smaller} → {larger}" for smaller, larger in steps], columns)
+
+        edge = {"edgecolor": "0.82", "linewidth": edge_width(0.6, cell_in)}
         for ax, step in zip(axes, steps, strict=True):
-            for x, y in itertools.product(range(len(xs)), range(len(ys))):
-                cell = step, xs[x], ys[y]
-                _draw_pair(ax, x, y, cell in compared, inverted.get(cell), norm, cell_in, numbers)
-            ax.set_xlim(-0.5, len(xs) - 0.5)
-            ax.set_ylim(-0.5, len(ys) - 0.5)
-            style.size_ticks(ax.xaxis, xs, range(len(xs)), None if across in findings.times.axes else [""])
-            style.size_ticks(ax.yaxis, ys, range(len(ys)), None if up in findings.times.axes else [""])
-            ax.grid(False)
-            ax.set_title(f"{step[0]} → {step[1]}", loc="left")
+            cells = {(x, y): inverted.get((step, x, y)) for each, x, y in compared if each == step}
+            looks = {place: _looks(pair, colors, edge, numbers) for place, pair in cells.items()}
+            draw_cells(ax, xs, ys, looks, facecolor=EMPTY, **edge)
+            for size_axis, name in ((ax.xaxis, across), (ax.yaxis, up)):
+                if name not in findings.times.axes:
+                    size_axis.set_major_formatter("")
         style.name_axes(axes, *(AXIS_NAMES[name] if name in findings.times.axes else "" for name in (across, up)))
         if here:
-            mappable = ScalarMappable(norm, matplotlib.colormaps["OrRd_r"])
-            bar = body.colorbar(mappable, ax=axes, aspect=14, fraction=0.05, shrink=min(1.0, 2.0 / rows))
+            bar = body.colorbar(colors, ax=axes, aspect=14, fraction=0.05, shrink=min(1.0, 2.0 / rows))
             bar.set_label("latency ratio")
     return picture
 
@@ -426,22 +421,10 @@ def _ratio(pair: Inversion) -> str:
     return f"{pair.ratio:.2f}" if pair.ratio < 0.995 else f"{pair.ratio:.3f}"
 
 
-def _draw_pair(
-    ax: Axes,
-    x: int,
-    y: int,
-    measured: bool,
-    inversion: Inversion | None,
-    norm: Normalize,
-    cell_in: tuple[float, float],
-    number: bool,
-) -> None:
-    color = matplotlib.colormaps["OrRd_r"](norm(inversion.ratio)) if inversion else "white" if measured else EMPTY
-    ax.add_patch(
-        Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=color, edgecolor="0.82", linewidth=style.edge_width(0.6, cell_in))
-    )
-    if inversion and number:
-        dark = np.dot(color[:3], (0.2126, 0.7152, 0.0722)) < 0.5
-        look = {"ha": "center", "va": "center", "size": 8}
-        look |= {"weight": "bold" if inversion.certain else "normal", "color": "white" if dark else "black"}
-        ax.text(x, y, _ratio(inversion), **look)
+def _looks(inversion: Inversion | None, colors: ScalarMappable, edge: dict, number: bool) -> Looks:
+    if inversion is None:
+        return {"facecolor": "white", **edge}, {}
+    color = colors.to_rgba(np.array(inversion.ratio))
+    ink = "white" if style.brightness(color) < 0.5 else "black"
+    text = {"s": _ratio(inversion), "weight": "bold" if inversion.certain else "normal", "color": ink}
+    return {"facecolor": color, **edge}, text if number else {}

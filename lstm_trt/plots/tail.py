@@ -79,7 +79,7 @@ def share_axis(ax: Axes, least: float) -> None:
     """Set up a logarithmic y axis with the share of trials, down to about `least`."""
     ax.set_yscale("log")
     ax.set_ylim(0.5 * least, 1.5)
-    style.set_ticks(ax.yaxis, 10.0 ** np.arange(-15, 1), 0.5 * least, 1.5, short_number)
+    style.set_ticks(ax.yaxis, 10.0 ** np.arange(0, -16, -1), 0.5 * least, 1.5, short_number)
     ax.set_ylabel("share of trials that take longer (log)")
 
 
@@ -90,22 +90,16 @@ def latency_axis(ax: Axes, numbers_us: Any, deadline_us: float | None = None, fa
         low, high = min(low, deadline_us), max(high, deadline_us)
     room = (high / low) ** 0.07
     low, high = (low / room**0.5, high * room) if high / low > 1.02 else (low / 1.1, high * 1.1)
-    ax.set_xscale("log")
-    ax.set_xlim(low, high)
-    style.log_ticks(ax.xaxis, low, high)
+    style.log_axis(ax.xaxis, low, high)
     ax.set_xlabel("latency [µs] (log)", labelpad=2)
 
 
-def multiple_ticks(axis: Axis, low: float, high: float, apart: float = 0.05) -> None:
-    """Set ticks at multiples of the median, common ones first, at least `apart` (a share of the axis) apart."""
-    steps = (0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000)
+def multiple_ticks(axis: Axis, low: float, high: float) -> None:
+    """Set ticks at multiples of the median, common ones first."""
+    steps = (1, 1.25, 2, 10, 100, 0.5, 0.7, 0.8, 0.9, 1.1, 1.5, 3, 5, 20, 50, 200, 500, 1000, 10_000)
     if high / low < 1.35:
         steps = (1, *MaxNLocator(5, steps=(1, 2, 5, 10)).tick_values(low, high))
-    kept: list[float] = []
-    for value in sorted(steps, key=lambda value: value not in (1, 1.25, 2, 10, 100)):
-        if low <= value <= high and all(abs(np.log(value / other)) > apart * np.log(high / low) for other in kept):
-            kept.append(value)
-    style.set_ticks(axis, kept, low, high, lambda value: f"{style.plain(value)}×")
+    style.set_ticks(axis, steps, low, high, lambda value: f"{style.plain(value)}×")
 
 
 def tails(
@@ -159,7 +153,7 @@ def tails(
         share_axis(axes[0], 1 / max(lengths))
         _evidence_lines(axes[0], lengths)
         if relative:
-            _multiples_axis(axes[0], drawn, 0.08 if alone else 0.05)
+            _multiples_axis(axes[0], drawn)
         else:
             latency_axis(axes[0], drawn, deadline_us, 3)
             if deadline_us and axes[0].get_xlim()[0] < deadline_us < axes[0].get_xlim()[1]:
@@ -190,12 +184,12 @@ def _draw_group(
     return [edge / unit_us for each in rounds for edge in (each.statistic("min_us"), each.max_us)]
 
 
-def _multiples_axis(ax: Axes, drawn: Sequence[float], apart: float) -> None:
+def _multiples_axis(ax: Axes, drawn: Sequence[float]) -> None:
     low, high = min(*drawn, 0.97), max(*drawn, 1.3)
     low, high = low / (high / low) ** 0.02, high * (high / low) ** 0.05
     ax.set_xscale("log")
     ax.set_xlim(low, high)  # the legend states the misses of a deadline outside
-    multiple_ticks(ax.xaxis, low, high, apart)
+    multiple_ticks(ax.xaxis, low, high)
     ax.set_xlabel("latency / median (log)")
 
 
@@ -207,10 +201,9 @@ def _evidence_lines(ax: Axes, lengths: set[int]) -> None:
             kept.append(n)
     for n in kept:
         ax.axhline(evidence_share(n), color=GREY, linewidth=1.0, linestyle=(0, (1, 1.5)), zorder=1)
-        place = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "ha": "left", "va": "top"}
+        look = {"color": "0.3", "zorder": 1.6, "bbox": style.BACKGROUND, "xycoords": ax.get_yaxis_transform()}
         text = f"no evidence below this line at n = {whole(n)}"
-        look = {"size": 9, "color": "0.3", "zorder": 1.6, "bbox": style.BACKGROUND}
-        ax.annotate(text, (0, evidence_share(n)), (5, -2), **look, **place)
+        style.beside(ax, text, (0, evidence_share(n)), (5, -2), **look)
     ax.axhspan(0, evidence_share(kept[-1]), color="0.95", zorder=0)
 
 
@@ -363,20 +356,19 @@ def _deadline(ax: Axes, deadline_us: float, allowed: float) -> None:
     """Draw the deadline, and shade the region that the tail must not enter: more misses than allowed."""
     low, high = ax.get_xlim()
     deadline = f"{number(deadline_us)} µs"
-    look = {"textcoords": "offset points", "va": "top", "size": 9, "color": "black", "bbox": style.BACKGROUND}
     if low < deadline_us < high:
         ax.axvline(deadline_us, **style.DEADLINE)
         top = ax.get_ylim()[1]
         corner = {"color": "#d55e00", "alpha": 0.13, "zorder": 0.3, "linewidth": 0}
         ax.fill_between([deadline_us, high], allowed, top, label="more misses than allowed", **corner)
         right = np.log(deadline_us / low) < 0.5 * np.log(high / low)
-        look |= {"ha": "left" if right else "right"}
-        ax.annotate(f"deadline\n{deadline}", (deadline_us, top), (4 if right else -4, -5), **look)
+        text = f"deadline\n{deadline}"
+        style.beside(ax, text, (deadline_us, top), (4 if right else -4, -5), color="black", bbox=style.BACKGROUND)
     else:
         left = deadline_us <= low
-        look |= {"xycoords": "axes fraction", "ha": "left" if left else "right"}
         text = f"◀ deadline {deadline}" if left else f"deadline {deadline} ▶"
-        ax.annotate(text, (0 if left else 1, 1), (5 if left else -5, -5), **look)
+        look = {"color": "black", "xycoords": "axes fraction", "bbox": style.BACKGROUND}
+        style.beside(ax, text, (0 if left else 1, 1), (5 if left else -5, -5), **look)
 
 
 def _beside_line(ax: Axes, text: str, level: float, above: bool, pooled_us: np.ndarray) -> None:
@@ -384,9 +376,8 @@ def _beside_line(ax: Axes, text: str, level: float, above: bool, pooled_us: np.n
     low, high = ax.get_xlim()
     crossed = float(np.quantile(pooled_us, 1 - min(level, 1.0), method="inverted_cdf"))
     left = level > 0.4 or np.log(crossed / low) > 0.5 * np.log(high / low)
-    place = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "ha": "left" if left else "right"}
-    place |= {"va": "bottom" if above else "top", "bbox": style.BACKGROUND, "zorder": 1.6}
-    ax.annotate(text, (0 if left else 1, level), (5 if left else -5, 3 if above else -3), size=9, color="0.2", **place)
+    look = {"color": "0.2", "zorder": 1.6, "bbox": style.BACKGROUND, "xycoords": ax.get_yaxis_transform()}
+    style.beside(ax, text, (0 if left else 1, level), (5 if left else -5, 3 if above else -3), **look)
 
 
 def _multiples(ax: Axes, median_us: float) -> None:

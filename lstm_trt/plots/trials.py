@@ -274,17 +274,15 @@ def _latency_axis(ax: Axes, calls: Calls, deadline_us: float | None) -> None:
     low, high = timed.latency_us.min(), max(timed.max_us, 1.3 * timed.median_us)
     if deadline_us and low / 2 < deadline_us < 2 * high:
         low, high = min(low, deadline_us), max(high, deadline_us)
-    logarithmic = high / max(low, 1e-3) > LOG_FROM
-    if logarithmic:
-        ax.set_yscale("log")
+    if high / max(low, 1e-3) > LOG_FROM:
         bottom, top = low / 1.2, high * 1.3
-        style.log_ticks(ax.yaxis, bottom, top)
+        style.log_axis(ax.yaxis, bottom, top)
     else:
         bottom = max(0.0, low - 0.12 * (high - low))
         top = high + 0.1 * (high - bottom)
         ax.yaxis.set_major_formatter(lambda value, _: style.plain(value))
-    ax.set_ylim(bottom, top)
-    ax.set_ylabel("latency [µs]" + (" (log)" if logarithmic else ""))
+        ax.set_ylim(bottom, top)
+    ax.set_ylabel("latency [µs]" + style.scale_text(ax.yaxis))
     above, below = warm_us[warm_us > top], warm_us[warm_us < bottom]
     outside = []
     if len(above):
@@ -293,8 +291,7 @@ def _latency_axis(ax: Axes, calls: Calls, deadline_us: float | None) -> None:
         outside.append(f"▼ {len(below)} of {len(warm_us)} warm-up trials below, from {number(below.min())} µs")
     if deadline_us and not bottom < deadline_us < top:
         outside.append(f"{'▲' if deadline_us > top else '▼'} deadline at {number(deadline_us)} µs")
-    place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
-    ax.annotate("   ".join(outside), (0.005, 1), (0, 3), size=9, color="0.35", **place)
+    style.beside(ax, "   ".join(outside), (0.005, 1), (0, 3), ha="left", color="0.35", xycoords="axes fraction")
 
 
 def _histogram(side: Axes, timed: Series, ax: Axes) -> None:

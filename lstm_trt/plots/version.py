@@ -36,17 +36,12 @@ def versions(runs: Any) -> Picture:
         ROW_IN * math.ceil(len(series) / columns) + 0.4,
         summary=f"Newest version relative to the oldest: {'; '.join(changes)}.",
     ) as (picture, body):
-        # Not `panels`: each panel has versions of its own.
-        grid = body.subplots(math.ceil(len(series) / columns), columns, squeeze=False)
-        axes = list(grid.flat)[: len(series)]
-        for ax in list(grid.flat)[len(series) :]:
-            ax.set_visible(False)
-        for ax, (title, found) in zip(axes, series.items(), strict=True):
-            ax.set_title(title, loc="left")
+        axes = style.panels(body, list(series), columns, share_x=False, share_y=False)
+        for ax, found in zip(axes, series.values(), strict=True):
             for place, (point, ratio) in enumerate(zip(found.values(), _ratios(found), strict=True)):
                 medians_us = point.each_round("median_us")
                 ax.plot([place] * len(medians_us), medians_us, color=color, marker="o", markersize=4, linestyle="none")
-                ax.annotate(f"{ratio:.2f}", (place, max(medians_us)), (0, 6), textcoords="offset points", ha="center")
+                style.beside(ax, f"{ratio:.2f}", (place, max(medians_us)), (0, 6), va="baseline")
             middles_us = [point.statistic("median_us") for point in found.values()]
             ax.plot(range(len(found)), middles_us, color=GREY, linewidth=1, zorder=1)
             ax.set_xlim(-0.5, len(found) - 0.5)
