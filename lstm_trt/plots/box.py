@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -194,7 +195,7 @@ def _box(box: Series) -> dict:
 def _linear_width(boxes: Sequence[Series]) -> float:
     """The median of the IQRs of the boxes, relative to their medians."""
     relative = [box.iqr_us / box.median_us for box in boxes]
-    return max(float(data.middle(relative)), LEAST_WIDTH) if relative else LEAST_WIDTH
+    return max(float(median_low(relative)), LEAST_WIDTH) if relative else LEAST_WIDTH
 
 
 def _value_axis(ax: Axes, width: float, lowest: float, highest: float) -> None:

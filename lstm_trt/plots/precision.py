@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
@@ -18,13 +17,15 @@ from lstm_trt.config.format import scientific
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
 from lstm_trt.plots.points import Point
-from lstm_trt.plots.style import Picture, number
+from lstm_trt.plots.style import Picture
 
 #: Most dots in a figure with several panels, most panels, and most dots in a panel that has others beside it.
 MOST_DOTS, MOST_PANELS, MOST_BESIDE = 40, 6, 9
 
 #: Offsets of a label from its dot in points, in order of preference.
 PLACES = ((6, 0), (-6, 0), (0, 5), (0, -5), (5, 5), (5, -5), (-5, 5), (-5, -5))
+
+DOT = {"linestyle": "none", "markersize": 6}
 
 
 def precisions(runs: Any, *, shapes: int | None = None, deadline_us: float | None = None) -> Picture:
@@ -42,17 +43,15 @@ def precisions(runs: Any, *, shapes: int | None = None, deadline_us: float | Non
         raise UsageError("nothing to draw: no recording states its error relative to float32")
     networks = {point.network for point in checked}
     most = shapes or max(1, min(MOST_PANELS, MOST_DOTS * len(networks) // len(checked)))
-    chosen, total = data.choose_networks(checked, most)
-    drawn = [point for point in checked if point.network in chosen]
+    drawn, chosen, note = data.choose_networks(checked, most)
     labels = data.system_labels([point.group for point in drawn], without=("precision",))
     dots = [replace(point, system=label) for point, label in zip(drawn, labels, strict=True)]
     looks = style.system_looks(data.systems(dots))
     errors = [point.parity_error or 0.0 for point in drawn]
     unchecked = len(every) - len(checked)
+    note += f" {data.count(unchecked, 'configuration')} not checked and not drawn." if unchecked else ""
     notes = [
-        f"{data.describe_counts(drawn)}."
-        + (f" {len(chosen)} of {total} networks, spread evenly over their medians." if len(chosen) < total else "")
-        + (f" {data.count(unchecked, 'configuration')} not checked and not drawn." if unchecked else ""),
+        f"{data.describe_counts(drawn)}.{note}",
         f"Vertical lines: exact {100 * DEFAULT_CONFIDENCE:g} % interval of the median, one per round.",
         data.describe_systems(dots, without=("precision",)),
     ]
@@ -69,15 +68,12 @@ def precisions(runs: Any, *, shapes: int | None = None, deadline_us: float | Non
         for ax, network in zip(axes, chosen, strict=True):
             for point in (point for point in dots if point.network == network):
                 latencies += _draw(ax, point, max(point.parity_error or 0.0, left), looks[point.system])
-            if deadline_us:
-                ax.axhline(deadline_us, **style.DEADLINE)
+        due = style.deadline(deadline_us, *(ax.axhline for ax in axes))
         style.latency_axis(axes, latencies)
         _error_axis(axes, left, max(left, *errors), 0 in errors)
         style.name_axes(axes, "error relative to float32", "latency [µs]")
-        dot = {"linestyle": "none", "markersize": 6}
-        handles = [Line2D([], [], label=label, **look, **dot) for label, look in looks.items()]
-        handles += [Line2D([], [], label=f"deadline {number(deadline_us)} µs", **style.DEADLINE)] if deadline_us else []
-        style.legend_below(body, handles, 5)
+        handles = [style.entry(label, **look, **DOT) for label, look in looks.items()]
+        style.legend_below(body, handles + due, 5)
         picture.draw_without_rendering()  # the places of labels depend on the layout
         for ax, network in zip(axes, chosen, strict=True):
             _label(ax, [point for point in dots if point.network == network], looks, left)
@@ -91,7 +87,7 @@ def _draw(ax: Axes, point: Point, error: float, look: dict) -> list[float]:
         low, high = each.interval_us("median_us")
         ends += [each.median_us if low is None else low, each.median_us if high is None else high]
         ax.plot([error, error], ends[-2:], color=look["color"], linewidth=1.3, zorder=2)
-    ax.plot([error], [point.statistic("median_us")], **look, linestyle="none", markersize=6, zorder=3)
+    ax.plot([error], [point.statistic("median_us")], **look, **DOT, zorder=3)
     return ends
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
 from lstm_trt.plots.points import Point, systems
-from lstm_trt.plots.style import GREY, Picture, multiple, number
+from lstm_trt.plots.style import GREY, Picture, multiple
 
 ROW_IN, MOST_LANES = 0.2, 30
 
@@ -32,18 +30,13 @@ def runtimes(runs: Any, *, shapes: int | None = None, deadline_us: float | None 
     state this. Failures are named. Raises `UsageError` if there is nothing to draw.
     """
     data.check_deadline(deadline_us)
-    every = data.points_of(runs)
-    labels = data.system_labels([point.group for point in every], without=NAMED)
-    points = [replace(point, system=label) for point, label in zip(every, labels, strict=True)]
-    looks = style.system_looks(systems(points))
-    most = shapes or max(3, min(10, MOST_LANES // len(looks)))
-    chosen, total = data.choose_networks(points, most)
-    points = [point for point in points if point.network in chosen]
+    every = data.points_of(runs, without=NAMED)
+    looks = style.system_looks(systems(every))
+    points, chosen, note = data.choose_networks(every, shapes or max(3, min(10, MOST_LANES // len(looks))))
     names = systems(points)
     lanes = len(names) + 0.8
     notes = [
-        f"{data.describe_counts(points)}."
-        + (f" {len(chosen)} of {total} networks, spread evenly over their medians." if len(chosen) < total else ""),
+        f"{data.describe_counts(points)}.{note}",
         "At each marker: ratio to the fastest runtime for that network, for median and maximum separately.",
         data.describe_systems(points, without=NAMED),
         data.describe_rounds(points),
@@ -72,12 +65,10 @@ def runtimes(runs: Any, *, shapes: int | None = None, deadline_us: float | None 
         ax.grid(False, axis="y")
         ax.set_xlabel("latency [µs] (log)")
         dot = {"linestyle": "none", "markersize": 6}
-        handles = [Line2D([], [], label=label, **looks[label], **dot) for label in names]
-        handles.append(Line2D([], [], color=GREY, marker="o", label="filled: median", **dot))
-        handles.append(Line2D([], [], color=GREY, marker="o", markerfacecolor="white", label="hollow: maximum", **dot))
-        if deadline_us:
-            ax.axvline(deadline_us, **style.DEADLINE)
-            handles.append(Line2D([], [], label=f"deadline {number(deadline_us)} µs", **style.DEADLINE))
+        handles = [style.entry(label, **looks[label], **dot) for label in names]
+        handles.append(style.entry("filled: median", color=GREY, marker="o", **dot))
+        handles.append(style.entry("hollow: maximum", color=GREY, marker="o", markerfacecolor="white", **dot))
+        handles += style.deadline(deadline_us, ax.axvline)
         body.legend(handles=handles, loc="outside lower center", ncols=columns)
     return picture
 

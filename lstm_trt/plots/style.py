@@ -19,16 +19,17 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import matplotlib.style
 import numpy as np
 import seaborn
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
+from matplotlib.textpath import text_to_path
 from matplotlib.ticker import Locator, MaxNLocator
 
 from lstm_trt.config import format as text
@@ -129,7 +130,6 @@ def write_pictures(
 def style() -> Iterator[None]:
     """Apply the settings of all figures; the previous settings are restored afterwards."""
     look: Any = seaborn.axes_style("whitegrid") | {
-        "font.family": ["sans-serif"],
         "font.sans-serif": ["DejaVu Sans"],  # part of matplotlib: the same figure everywhere
         "font.size": 9,
         "axes.titlesize": 10,
@@ -138,8 +138,6 @@ def style() -> Iterator[None]:
         "axes.linewidth": 0.8,
         "grid.color": "0.9",
         "grid.linewidth": 0.7,
-        "xtick.labelsize": 9,
-        "ytick.labelsize": 9,
         "xtick.bottom": True,
         "ytick.left": True,
         "xtick.color": "0.6",
@@ -148,18 +146,13 @@ def style() -> Iterator[None]:
         "ytick.labelcolor": "0.15",
         "xtick.major.size": 3,
         "ytick.major.size": 3,
-        "legend.fontsize": 9,
-        "legend.title_fontsize": 9,
         "legend.frameon": False,
         "lines.linewidth": 1.6,
         "hatch.linewidth": 0.8,
-        "figure.facecolor": "white",
-        "savefig.facecolor": "white",
         "svg.hashsalt": "lstm_trt",  # ids that do not change from file to file
-        "axes.unicode_minus": True,
         "text.parse_math": False,  # reasons and device names may contain $
     }
-    with matplotlib.rc_context(look):
+    with matplotlib.style.context(["default", look]):  # whatever the user's own settings are
         yield
 
 
@@ -458,12 +451,8 @@ def shown(sizes: Sequence[int]) -> list[int]:
 @lru_cache(maxsize=4096)
 def text_size(label: str, size: float = 9, weight: str = "normal") -> tuple[float, float]:
     """Width and height of a text in points."""
-    font = get_font(findfont(FontProperties(family="DejaVu Sans", weight=weight)))
-    font.set_size(size, DPI)
-    widths = []
-    for line in label.split("\n"):
-        font.set_text(line)
-        widths.append(font.get_width_height()[0] / 64 * 72 / DPI)  # pixels in 26.6 fixed point
+    font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
+    widths = [text_to_path.get_text_width_height_descent(line, font, False)[0] for line in label.split("\n")]
     return max(widths), size * (1.2 * len(widths) - 0.2)
 
 

@@ -8,6 +8,7 @@ given confidence; n trials give no evidence below it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -156,8 +157,8 @@ def tails(
             _multiples_axis(axes[0], drawn)
         else:
             latency_axis(axes[0], drawn, deadline_us, 3)
-            if deadline_us and axes[0].get_xlim()[0] < deadline_us < axes[0].get_xlim()[1]:
-                axes[0].axvline(deadline_us, label=f"deadline {number(deadline_us)} µs", **style.DEADLINE)
+            low, high = axes[0].get_xlim()
+            style.deadline(deadline_us if low < (deadline_us or 0) < high else None, axes[0].axvline)
         if alone:
             axes[0].set_title("network", loc="left")
             axes[1].set_title("control run (empty step)", loc="left")
@@ -171,7 +172,7 @@ def _draw_group(
 ) -> list[float]:
     """Draw one line per round, and the deadline in the units of the group; returns the ends of the lines."""
     rounds = data.rounds_of(group)
-    median_us = data.middle(each.median_us for each in rounds)
+    median_us = median_low(each.median_us for each in rounds)
     unit_us, largest = (median_us if relative else 1.0), max(each.max_us for each in rounds)
     label = f"{name}: median {number(median_us)} µs, max {number(largest)} µs ({multiple(largest / median_us)})"
     if deadline_us:

@@ -205,9 +205,7 @@ def draw_order(body: SubFigure, calls: Calls, deadline_us: float | None, outlier
     for ratio in style.GUIDES:
         if low < ratio * timed.median_us < high:
             style.guide([ax, side], ratio * timed.median_us, f"{ratio:g}×")
-    if deadline_us and low < deadline_us < high:
-        for part in (ax, side):
-            part.axhline(deadline_us, label=f"deadline {number(deadline_us)} µs", **style.DEADLINE)
+    style.deadline(deadline_us if low < (deadline_us or 0) < high else None, ax.axhline, side.axhline)
     _order_axis(ax, calls)
     style.legend_below(body, style.handles_of(ax), ncols=4, markerscale=1.8, columnspacing=1.5)
 
