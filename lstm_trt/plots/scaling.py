@@ -10,17 +10,16 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
-from matplotlib.lines import Line2D
 
-from lstm_trt.analysis.scaling import Batching, Findings, Inversion, Line, fit, lines
+from lstm_trt.analysis.scaling import Batching, Findings, Inversion, fit, lines
 from lstm_trt.analysis.text.scaling import growth_text
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import points as data
@@ -61,23 +60,19 @@ def draw_scaling(findings: Findings, folder: str | Path, *, formats: Iterable[st
     any, and batching. Raises `UsageError` if the folder cannot be written.
     """
     systems = list(findings.times.cells)
-    pictures = {}
+    fitted = {(line.system, line.axis) for line in findings.linearity}
+    inverted = {(pair.system, pair.axis) for pair in findings.inversions}
+    pictures: dict[str, Callable[[], Picture]] = {}
     for number, system in enumerate(systems, 1):
         suffix = f"-{number}" if len(systems) > 1 else ""
-        pictures |= {f"scaling-{name}{suffix}": draw for name, draw in _plan(findings, system).items()}
+        for axis in findings.times.axes:
+            if (system, axis) in fitted:
+                pictures[f"scaling-by-{axis}{suffix}"] = partial(fits, findings, axis, system)
+            if (system, axis) in inverted:
+                pictures[f"scaling-inversions-{axis}{suffix}"] = partial(inversions, findings, axis, system)
+        if any(network.system == system for network in findings.batching):
+            pictures[f"scaling-batching{suffix}"] = partial(batching, findings, system)
     return style.write_pictures(pictures, folder, formats)
-
-
-def _plan(findings: Findings, system: str) -> dict[str, Callable[[], Picture]]:
-    plan: dict[str, Callable[[], Picture]] = {}
-    for axis in findings.times.axes:
-        if any((line.system, line.axis) == (system, axis) for line in findings.linearity):
-            plan[f"by-{axis}"] = partial(fits, findings, axis, system)
-        if any((pair.system, pair.axis) == (system, axis) for pair in findings.inversions):
-            plan[f"inversions-{axis}"] = partial(inversions, findings, axis, system)
-    if any(network.system == system for network in findings.batching):
-        plan["batching"] = partial(batching, findings, system)
-    return plan
 
 
 def _choose_system(findings: Findings, system: str | None) -> str:
@@ -88,6 +83,15 @@ def _choose_system(findings: Findings, system: str | None) -> str:
     if system not in systems:
         raise UsageError(f"choose one of these systems: {'; '.join(systems)}")
     return system
+
+
+def _held(
+    found: Sequence[Any], system: str, axis: str, fixed: dict[str, int] | None
+) -> tuple[dict[str, int], list[Any]]:
+    """The sizes that are held fixed, and what was found of a system along an axis at them."""
+    here = [each for each in found if each.system == system]
+    held = data.hold([each.fixed for each in here], (axis, *data.ARRANGEMENT[axis]), fixed)
+    return held, [each for each in here if data.at(each.fixed, held)]
 
 
 def _notes(findings: Findings, system: str, held: Mapping[str, int], *more: str) -> list[str]:
@@ -103,60 +107,52 @@ def _notes(findings: Findings, system: str, held: Mapping[str, int], *more: str)
     return [f"{'' if system == 'all' else f'{system}: '}{counted}{findings.times.mode_text}.{fixed}", *more]
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Panels of a figure over `axis`: one for each size of `facet`, with a colour for each size of a third axis.
+class Series(NamedTuple):
+    """What was found along an axis (a `Line` or `Batching`), with the latency in µs by size, and its colour."""
 
-    `left_out`: number of sizes of `facet` without a panel.
+    found: Any
+    times_us: dict[int, float]
+    color: Any = None
+
+
+#: Draws the series of a panel.
+Draw = Callable[[Axes, list[Series]], None]
+
+
+def _picture(
+    title: str, notes: list[str], summary: str, y: str, axis: str, series: list[Series], draw: Draw, marks: dict
+) -> Picture:
+    """Latencies (`y`) against `axis`: a panel for each size of one further axis, and a colour for each of another.
+
+    Batch sizes, which double, share a latency axis; other panels have linear scales of their own. `marks` maps
+    entries of the legend to the looks in which `draw` draws them.
     """
-
-    axis: str
-    facet: str
-    facets: list[int]
-    left_out: int
-    color_axis: str
-    colors: dict[int, tuple]
-    named: bool
-
-    @property
-    def columns(self) -> int:
-        return style.columns_of(len(self.facets))
-
-    @property
-    def titles(self) -> list[str]:
-        return [data.axis_value(self.facet, value) if self.named else "" for value in self.facets]
-
-    @property
-    def note(self) -> str:
-        return data.describe_shown(self.facet, self.facets, len(self.facets) + self.left_out)
-
-    def height_in(self, row_in: float) -> float:
-        rows = math.ceil(len(self.facets) / self.columns)
-        return max(row_in * rows if rows > 1 else 3.7, 0.17 * (len(style.shown(list(self.colors))) + 12))
-
-    def color(self, fixed: Mapping[str, int]) -> tuple:
-        return self.colors[fixed.get(self.color_axis, 0)]
-
-
-def _layout(findings: Findings, axis: str, rows: Sequence[Mapping[str, int]]) -> Layout:
     facet, color_axis = data.ARRANGEMENT[axis]
-    colored = sorted({row.get(color_axis, 0) for row in rows})
+    known = series[0].found.fixed
+    colored = sorted({each.found.fixed.get(color_axis, 0) for each in series})
     colors = dict(zip(colored, style.size_colors(len(colored)), strict=True))
-    every = sorted({row.get(facet, 0) for row in rows})
+    every = sorted({each.found.fixed.get(facet, 0) for each in series})
     facets = style.shown(every)
-    return Layout(axis, facet, facets, len(every) - len(facets), color_axis, colors, facet in findings.times.axes)
-
-
-def _label(axes: Sequence[Axes], layout: Layout, sizes: Sequence[int], ylabel: str) -> None:
-    """Set up the x axes, and label the outer axes."""
-    for ax in axes:
-        style.size_axis(ax, sizes, layout.axis == "batch")
-    style.name_axes(axes, AXIS_NAMES[layout.axis], ylabel)
-
-
-def _size_handles(layout: Layout, findings: Findings) -> list[Line2D]:
-    known = layout.color_axis in findings.times.axes
-    return style.size_handles(style.folded(AXIS_NAMES[layout.color_axis]), layout.colors) if known else []
+    columns = style.columns_of(len(facets))
+    rows = math.ceil(len(facets) / columns)
+    titles = [data.axis_value(facet, size) if facet in known else "" for size in facets]
+    notes = [*notes, data.describe_shown(facet, facets, len(every))]
+    height_in = max(2.5 * rows if rows > 1 else 3.7, 0.17 * (len(style.shown(colored)) + 12))
+    with style.figure(title, notes, height_in, summary=summary) as (picture, body):
+        axes = style.panels(body, titles, columns, share_y=axis == "batch")
+        if axis == "batch":
+            style.latency_axis(axes, [time_us for each in series for time_us in each.times_us.values()])
+        for ax, size in zip(axes, facets, strict=True):
+            here = [each for each in series if each.found.fixed.get(facet, 0) == size]
+            draw(ax, [each._replace(color=colors[each.found.fixed.get(color_axis, 0)]) for each in here])
+            if axis != "batch":
+                times_us = [time_us for each in here for time_us in each.times_us.values()]
+                style.latency_axis([ax], times_us, log_from=math.inf)
+            style.size_axis(ax, sorted({size for each in series for size in each.times_us}), axis == "batch")
+        style.name_axes(axes, AXIS_NAMES[axis], y)
+        sizes = style.size_handles(style.folded(AXIS_NAMES[color_axis]), colors) if color_axis in known else []
+        style.side_legend(body, sizes + [style.entry(label, **look) for label, look in marks.items()])
+    return picture
 
 
 def fits(findings: Findings, axis: str, system: str | None = None, fixed: dict[str, int] | None = None) -> Picture:
@@ -167,50 +163,35 @@ def fits(findings: Findings, axis: str, system: str | None = None, fixed: dict[s
     Raises `UsageError` if no series along the axis has 3 sizes.
     """
     system = _choose_system(findings, system)
-    here = [line for line in findings.linearity if (line.system, line.axis) == (system, axis)]
+    held, here = _held([line for line in findings.linearity if line.axis == axis], system, axis, fixed)
     if not here:
         raise UsageError(f"no series along {axis} has 3 sizes: no fit to draw")
-    held = data.hold([line.fixed for line in here], (axis, *data.ARRANGEMENT[axis]), fixed)
-    here = [line for line in here if data.at(line.fixed, held)]
-    layout = _layout(findings, axis, [line.fixed for line in here])
     broken = sum(line.breaks_at is not None for line in here)
     reading = f"{growth_text(here)}. Break in {broken} of {len(here)}: a point lies more than 10 % off the line through"
     reading = reading[0].upper() + reading[1:] + " the points before it."
+    marks = {
+        "measured": {"color": GREY, "marker": "o", "markersize": 3.5, "linestyle": "none"},
+        "least squares": {"color": GREY, "linewidth": 1.2},
+    }
+    if broken:
+        marks |= {"break": RING, "line through\npoints before": {"color": GREY, "linestyle": ":"}}
     title = f"Latency against {AXIS_NAMES[axis]}, with fitted straight lines"
-    notes = _notes(findings, system, held, reading, layout.note)
-    with style.figure(title, notes, layout.height_in(2.5), summary=reading) as (picture, body):
-        axes = style.panels(body, layout.titles, layout.columns, share_y=axis == "batch")
-        if axis == "batch":
-            style.latency_axis(axes, [time_us for line in here for time_us in line.times_us])
-        for ax, value in zip(axes, layout.facets, strict=True):
-            drawn = [line for line in here if line.fixed.get(layout.facet, 0) == value]
-            for line in drawn:
-                _draw_fit(ax, line, layout.color(line.fixed))
-            if axis != "batch":
-                style.latency_axis([ax], [time_us for line in drawn for time_us in line.times_us], log_from=math.inf)
-        sizes = sorted({size for line in here for size in line.sizes})
-        _label(axes, layout, sizes, "latency [µs]")
-        handles = _size_handles(layout, findings)
-        handles.append(Line2D([], [], color=GREY, marker="o", markersize=3.5, linestyle="none", label="measured"))
-        handles.append(Line2D([], [], color=GREY, linewidth=1.2, label="least squares"))
-        if broken:
-            handles.append(Line2D([], [], label="break", **RING))
-            handles.append(Line2D([], [], color=GREY, linestyle=":", label="line through\npoints before"))
-        style.side_legend(body, handles)
-    return picture
+    notes = _notes(findings, system, held, reading)
+    series = [Series(line, dict(zip(line.sizes, line.times_us, strict=True))) for line in here]
+    return _picture(title, notes, reading, "latency [µs]", axis, series, _draw_fits, marks)
 
 
-def _draw_fit(ax: Axes, line: Line, color) -> None:
-    ax.plot(line.sizes, line.times_us, color=color, linestyle="none", marker="o", markersize=3.8, zorder=3)
-    xs = np.linspace(line.sizes[0], line.sizes[-1], 200)
-    _above_zero(ax, xs, line.intercept_us + line.slope_us * xs, color=color, linewidth=1.1, alpha=0.75)
-    if line.breaks_at is None:
-        return
-    place = line.sizes.index(line.breaks_at)
-    slope, intercept, _ = fit(line.sizes[:place], line.times_us[:place])
-    xs = np.linspace(line.sizes[0], line.breaks_at, 100)
-    _above_zero(ax, xs, intercept + slope * xs, color=color, linestyle=":", linewidth=1.3, zorder=2.5)
-    ax.plot([line.breaks_at], [line.times_us[place]], zorder=4, **RING)
+def _draw_fits(ax: Axes, series: Sequence[Series]) -> None:
+    for line, times_us, color in series:
+        ax.plot(line.sizes, line.times_us, color=color, linestyle="none", marker="o", markersize=3.8, zorder=3)
+        xs = np.linspace(line.sizes[0], line.sizes[-1], 200)
+        _above_zero(ax, xs, line.intercept_us + line.slope_us * xs, color=color, linewidth=1.1, alpha=0.75)
+        if line.breaks_at is not None:
+            place = line.sizes.index(line.breaks_at)
+            slope, intercept, _ = fit(line.sizes[:place], line.times_us[:place])
+            xs = np.linspace(line.sizes[0], line.breaks_at, 100)
+            _above_zero(ax, xs, intercept + slope * xs, color=color, linestyle=":", linewidth=1.3, zorder=2.5)
+            ax.plot([line.breaks_at], [times_us[line.breaks_at]], zorder=4, **RING)
 
 
 def _above_zero(ax: Axes, xs: np.ndarray, ys: np.ndarray, **look) -> None:
@@ -225,39 +206,37 @@ def batching(findings: Findings, system: str | None = None, fixed: dict[str, int
     latency per sample with each doubling. Raises `UsageError` if no network has two batch sizes.
     """
     system = _choose_system(findings, system)
-    here = [network for network in findings.batching if network.system == system]
+    held, here = _held(findings.batching, system, "batch", fixed)
     if not here:
         raise UsageError("no network has two batch sizes: nothing to draw")
-    held = data.hold([network.fixed for network in here], data.ARRANGEMENT["batch"], fixed)
-    costs = [(network, _per_sample_us(findings, system, network)) for network in here if data.at(network.fixed, held)]
-    layout = _layout(findings, "batch", [network.fixed for network, _ in costs])
+    grey = {"color": GREY}
+    marks = {"almost free\nup to here": grey | KNEE, "cheapest": grey | STAR, "if batching\nwere free": FREE}
     reading = "Almost free: doubling the batch size increases the latency by less than 10 %."
-    cheapest = style.whole_range(network.cheapest for network, _ in costs)
-    with style.figure(
-        "Latency per sample, by batch size",
-        _notes(findings, system, held, reading, layout.note),
-        layout.height_in(2.6),
-        summary=f"The batch size with the least latency per sample is {cheapest}.",
-    ) as (picture, body):
-        axes = style.panels(body, layout.titles, layout.columns)
-        style.latency_axis(axes, [cost for _, cost_us in costs for cost in cost_us.values()])
-        for ax, value in zip(axes, layout.facets, strict=True):
-            drawn = [(network, cost_us) for network, cost_us in costs if network.fixed.get(layout.facet, 0) == value]
-            _draw_guide(ax, [cost_us for _, cost_us in drawn])
-            for network, cost_us in drawn:
-                color = layout.color(network.fixed)
-                ax.plot(*zip(*cost_us.items(), strict=True), color=color, marker="o", markersize=3.2)
-                if network.stops_at is not None:
-                    ax.plot([network.free_up_to], [cost_us[network.free_up_to]], color=color, zorder=4, **KNEE)
-                ax.plot([network.cheapest], [cost_us[network.cheapest]], color=color, zorder=5, **STAR)
-        sizes = sorted({size for _, cost_us in costs for size in cost_us})
-        _label(axes, layout, sizes, "latency / batch [µs]")
-        handles = _size_handles(layout, findings)
-        handles.append(Line2D([], [], color=GREY, label="almost free\nup to here", **KNEE))
-        handles.append(Line2D([], [], color=GREY, label="cheapest", **STAR))
-        handles.append(Line2D([], [], label="if batching\nwere free", **FREE))
-        style.side_legend(body, handles)
-    return picture
+    notes = _notes(findings, system, held, reading)
+    cheapest = style.whole_range(network.cheapest for network in here)
+    summary = f"The batch size with the least latency per sample is {cheapest}."
+    series = [Series(network, _per_sample_us(findings, network)) for network in here]
+    title, y = "Latency per sample, by batch size", "latency / batch [µs]"
+    return _picture(title, notes, summary, y, "batch", series, _draw_batching, marks)
+
+
+def _per_sample_us(findings: Findings, network: Batching) -> dict[int, float]:
+    """Batch -> µs per sample, of one network."""
+    key = network.system, "batch", network.fixed
+    line = next(line for *found, line in lines(findings.times) if tuple(found) == key)
+    return {batch: cell.latency_us / batch for batch, cell in line.items()}
+
+
+def _draw_batching(ax: Axes, series: Sequence[Series]) -> None:
+    """Draw the costs of a panel, and the guide from the highest first point."""
+    first, cost_us = max((next(iter(each.times_us.items())) for each in series), key=lambda start: start[1])
+    xs = np.geomspace(first, max(size for each in series for size in each.times_us), 50)
+    ax.plot(xs, cost_us * first / xs, zorder=1, **FREE)
+    for network, costs_us, color in series:
+        ax.plot(*zip(*costs_us.items(), strict=True), color=color, marker="o", markersize=3.2)
+        if network.stops_at is not None:
+            ax.plot([network.free_up_to], [costs_us[network.free_up_to]], color=color, zorder=4, **KNEE)
+        ax.plot([network.cheapest], [costs_us[network.cheapest]], color=color, zorder=5, **STAR)
 
 
 def growth(findings: Findings, base: Mapping[str, int]) -> Picture:
@@ -300,35 +279,9 @@ def growth(findings: Findings, base: Mapping[str, int]) -> Picture:
             ax.yaxis.set_major_formatter("{x:g}")
         style.name_axes(panes, "size / size of the base", "latency / latency of the base")
         known = {axis for axes in grown.values() for axis in axes}
-        style.side_legend(
-            body,
-            [
-                Line2D([], [], color=colors[axis], marker="o", label=AXIS_NAMES[axis])
-                for axis in colors
-                if axis in known
-            ],
-        )
+        handles = [style.entry(AXIS_NAMES[axis], color=colors[axis], marker="o") for axis in colors if axis in known]
+        style.side_legend(body, handles)
     return picture
-
-
-def _per_sample_us(findings: Findings, system: str, network: Batching) -> dict[int, float]:
-    """Batch -> µs per sample, of one network."""
-    shapes = ((dict(zip(findings.times.axes, shape, strict=True)), shape) for shape in findings.times.cells[system])
-    return {
-        row["batch"]: findings.times.cells[system][shape].latency_us / row["batch"]
-        for row, shape in shapes
-        if data.at(row, network.fixed)
-    }
-
-
-def _draw_guide(ax: Axes, costs_us: Sequence[dict[int, float]]) -> None:
-    """Draw the guide from the highest first point of the panel; the axis limits do not change."""
-    cost_us = max(costs_us, key=lambda each: next(iter(each.values())))
-    first = next(iter(cost_us))
-    xs = np.geomspace(first, max(size for each in costs_us for size in each), 50)
-    limits = ax.get_ylim()
-    ax.plot(xs, cost_us[first] * first / xs, zorder=1, **FREE)
-    ax.set_ylim(limits)
 
 
 def inversions(

@@ -26,10 +26,9 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.font_manager import FontProperties
+from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.textpath import text_to_path
 from matplotlib.ticker import Locator, MaxNLocator
 
 from lstm_trt.config import format as text
@@ -451,8 +450,12 @@ def shown(sizes: Sequence[int]) -> list[int]:
 @lru_cache(maxsize=4096)
 def text_size(label: str, size: float = 9, weight: str = "normal") -> tuple[float, float]:
     """Width and height of a text in points."""
-    font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
-    widths = [text_to_path.get_text_width_height_descent(line, font, False)[0] for line in label.split("\n")]
+    font = get_font(findfont(FontProperties(family="DejaVu Sans", weight=weight)))
+    font.set_size(size, DPI)
+    widths = []
+    for line in label.split("\n"):
+        font.set_text(line)
+        widths.append(font.get_width_height()[0] / 64 * 72 / DPI)  # pixels in 26.6 fixed point
     return max(widths), size * (1.2 * len(widths) - 0.2)
 
 
