@@ -97,13 +97,10 @@ def _summary(points: Sequence[Point], axis: str) -> str:
     good = [point for point in points if point.ok]
     most = max(good, key=lambda point: point.rounds[0].outliers / point.rounds[0].n)
     largest = max(good, key=_reach)
-    counted, at = (
-        f"{whole(most.rounds[0].outliers)} of {whole(most.rounds[0].n)}",
-        data.axis_value(axis, most.sizes[axis]),
-    )
+    first, (where, at) = most.rounds[0], (data.axis_value(axis, point.sizes[axis]) for point in (most, largest))
     return (
-        f"Most outliers: {counted} ({at}). Largest maximum / median: {multiple(_reach(largest))}"
-        f" ({data.axis_value(axis, largest.sizes[axis])})."
+        f"Most outliers: {whole(first.outliers)} of {whole(first.n)} ({where})."
+        f" Largest maximum / median: {multiple(_reach(largest))} ({at})."
     )
 
 

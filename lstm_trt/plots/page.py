@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
@@ -90,13 +89,8 @@ def _page(group: Group, title: str, rows: Rows, outliers: Outliers | None, verdi
     reasons = textwrap.wrap(style.with_micro(sentence(verdict)), SENTENCE_WIDTH) if verdict else []
     heights_in = [max(0.68, 0.185 * len(reasons) + 0.2)] if verdict else []
     calls = calls_of(group, outliers) if group.n or not verdict else None
-    summary = (
-        f"{verdict.verdict}: {' '.join(reasons)}"
-        if verdict
-        else outliers_line(outliers, "Findings")
-        if outliers
-        else ""
-    )
+    summary = outliers_line(outliers, "Findings") if outliers else ""
+    summary = f"{verdict.verdict}: {' '.join(reasons)}" if verdict else summary
     if calls:
         heights_in += [max(3.55, table_height_in(rows)), ORDER_IN]
     with style.figure(title, facts(group), sum(heights_in), summary=summary) as (picture, body):
@@ -243,13 +237,9 @@ def draw_outliers(
     `findings` has None for configurations that failed. Of more than 12 configurations, those with the largest
     maximum / median get a page. Raises `UsageError` if the folder cannot be written.
     """
-
-    def reach(pair: tuple) -> float:
-        timed = np.concatenate([sample.timed_ns for sample in pair[0].samples])
-        return -float(timed.max() / np.median(timed))
-
     pairs: list[Any] = [pair for pair in zip(runs, findings, strict=True) if pair[0].n]
-    pairs = sorted(pairs, key=reach)[:PAGES] if len(pairs) > PAGES else pairs
+    if len(pairs) > PAGES:
+        pairs = sorted(pairs, key=lambda pair: -data.reach(pair[0]))[:PAGES]
     pages = [(group.name, partial(outliers_page, group, found)) for group, found in pairs]
     return _write_pages("outliers", pages, folder, formats)
 

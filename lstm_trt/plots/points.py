@@ -116,6 +116,11 @@ def rounds_of(group: Group) -> tuple[Series, ...]:
     return tuple(Series(sample.timed_ns) for sample in group.samples if len(sample.timed_ns))
 
 
+def reach(group: Group) -> float:
+    """The largest maximum of a round as a multiple of its median."""
+    return max(each.max_us / each.median_us for each in rounds_of(group))
+
+
 def points_of(runs: Any, without: Sequence[str] = ()) -> list[Point]:
     """One point per configuration recorded by this package, in the order of the runs; `without` as in `system_labels`.
 

@@ -244,13 +244,7 @@ def system_looks(labels: Sequence[str]) -> dict[str, dict]:
 
 
 def panels(
-    body: SubFigure,
-    titles: Sequence[str],
-    columns: int,
-    *,
-    share_x: bool = True,
-    share_y: bool = True,
-    block: int | None = None,
+    body: SubFigure, titles: Sequence[str], columns: int, *, share_x=True, share_y=True, block: int | None = None
 ) -> list[Axes]:
     """Axes with these titles in rows of `columns`, with x tick labels on the lowest axes of each column.
 

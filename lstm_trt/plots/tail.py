@@ -24,7 +24,7 @@ from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import short_number
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
-from lstm_trt.plots.style import GREY, Picture, multiple, number, percent, whole
+from lstm_trt.plots.style import GREY, Picture, count, multiple, number, percent, whole
 from lstm_trt.plots.trials import cluster_looks
 from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group, Latencies
@@ -52,15 +52,12 @@ TAILS = 6
 
 def exceedance(latency: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Ascending latencies, and the number of trials above each; thinned except for the slowest."""
-    ordered = np.sort(latency)
-    n = len(ordered)
-    above = np.arange(n - 1, -1, -1)
+    n = len(latency)
+    above = np.arange(n)
     if n > EXACT + 2 * POINTS:
-        tail = np.geomspace(EXACT, n - 1, POINTS).astype(int)
-        even = np.linspace(EXACT, n - 1, POINTS).astype(int)
-        kept = np.unique(np.r_[np.arange(EXACT), tail, even])[::-1]
-        return ordered[n - 1 - kept], kept
-    return ordered, above
+        further = [spaced(EXACT, n - 1, POINTS).astype(int) for spaced in (np.geomspace, np.linspace)]
+        above = np.unique(np.r_[np.arange(EXACT), *further])
+    return np.sort(latency)[n - 1 - above][::-1], above[::-1]
 
 
 def evidence_share(n: float, confidence: float = DEFAULT_CONFIDENCE) -> float:
@@ -127,43 +124,45 @@ def tails(
         raise UsageError("none of these recordings has trials after warm-up")
     controls = [control_us(group) for group, _ in shown]
     alone = any(control is not None for control in controls)
-    several = any(len(data.rounds_of(group)) > 1 for group, _ in shown)
-    lengths = {each.n for group, _ in shown for each in data.rounds_of(group)}
+    rounds = [data.rounds_of(group) for group, _ in shown]
+    lengths = {each.n for several in rounds for each in several}
+    own = [group for group, _ in shown if group.configuration is not None]
     notes = [
         f"n = {style.whole_range(lengths)} trials per line, after warm-up. A steep drop is a cluster of slow trials;"
         " the plateau before it shows its share.",
+        data.describe_systems(data.points_of(own)) if own else "",
         "No evidence below the dotted line: an event that never occurred in n trials may still have that share"
-        " (95 % confidence)." + (" One line per round." if several else ""),
+        " (95 % confidence)." + (" One line per round." if max(map(len, rounds)) > 1 else ""),
         "Right: an empty step with the same arrivals, which shows the delays of the machine itself." if alone else "",
     ]
-    own = [group for group, _ in shown if group.configuration is not None]
-    notes.insert(1, data.describe_systems(data.points_of(own)) if own else "")
-    reach = {name: max(each.max_us / each.median_us for each in data.rounds_of(group)) for group, name in shown}
-    worst = max(reach, key=lambda name: reach[name])
+    worst, name = max(shown, key=lambda pair: data.reach(pair[0]))
     heading = title or ("Latency tails, as multiples of the median" if relative else "Latency tails")
-    summary = f"The largest latency is {multiple(reach[worst])} the median of its round ({worst})."
+    summary = f"The largest latency is {multiple(data.reach(worst))} the median of its round ({name})."
     with style.figure(heading, notes, 4.1 + 0.19 * len(shown), summary=summary) as (picture, body):
-        axes = np.atleast_1d(body.subplots(1, 2 if alone else 1, sharey=True, width_ratios=(1.7, 1) if alone else None))
-        drawn = []
+        axes = np.atleast_1d(body.subplots(1, 1 + alone, sharey=True, width_ratios=(1.7, 1) if alone else None))
+        ax, drawn = axes[0], []
         for place, ((group, name), control) in enumerate(zip(shown, controls, strict=True)):
             look = {"color": style.kind_colors(len(shown))[place], "marker": style.MARKERS[place % len(style.MARKERS)]}
             look["linestyle"] = "-" if relative else style.DASHES[place % len(style.DASHES)]
-            drawn += _draw_group(axes[0], group, name, deadline_us, relative, look)
+            drawn += _draw_group(ax, group, name, deadline_us, relative, look)
             if control is not None:
                 draw_line(axes[1], control, "_", look | {"linewidth": 1.2})
-        share_axis(axes[0], 1 / max(lengths))
-        _evidence_lines(axes[0], lengths)
+        share_axis(ax, 1 / max(lengths))
+        _evidence_lines(ax, lengths)
         if relative:
-            _multiples_axis(axes[0], drawn)
+            low, high = min(*drawn, 0.97), max(*drawn, 1.3)
+            low, high = low / (high / low) ** 0.02, high * (high / low) ** 0.05
+            ax.set(xscale="log", xlim=(low, high), xlabel="latency / median (log)")
+            multiple_ticks(ax.xaxis, low, high)  # the legend states the misses of a deadline outside
         else:
-            latency_axis(axes[0], drawn, deadline_us, 3)
-            low, high = axes[0].get_xlim()
-            style.deadline(deadline_us if low < (deadline_us or 0) < high else None, axes[0].axvline)
+            latency_axis(ax, drawn, deadline_us, 3)
+            low, high = ax.get_xlim()
+            style.deadline(deadline_us if low < (deadline_us or 0) < high else None, ax.axvline)
         if alone:
-            axes[0].set_title("network", loc="left")
+            ax.set_title("network", loc="left")
             axes[1].set_title("control run (empty step)", loc="left")
             latency_axis(axes[1], np.concatenate([control for control in controls if control is not None]))
-        style.legend_below(body, style.handles_of(axes[0]))
+        style.legend_below(body, style.handles_of(ax))
     return picture
 
 
@@ -183,15 +182,6 @@ def _draw_group(
     for place, each in enumerate(rounds):
         draw_line(ax, each.latency_us / unit_us, "_" if place else label, look)
     return [edge / unit_us for each in rounds for edge in (each.statistic("min_us"), each.max_us)]
-
-
-def _multiples_axis(ax: Axes, drawn: Sequence[float]) -> None:
-    low, high = min(*drawn, 0.97), max(*drawn, 1.3)
-    low, high = low / (high / low) ** 0.02, high * (high / low) ** 0.05
-    ax.set_xscale("log")
-    ax.set_xlim(low, high)  # the legend states the misses of a deadline outside
-    multiple_ticks(ax.xaxis, low, high)
-    ax.set_xlabel("latency / median (log)")
 
 
 def _evidence_lines(ax: Axes, lengths: set[int]) -> None:
@@ -234,8 +224,8 @@ def arrival_tails(runs: Any, *, deadline_us: float | None = None) -> Picture:
     pause a runtime may be slower. The control runs show the contribution of the machine.
     """
     groups = sorted(as_runs(runs), key=_arrival_order)
-    network = _network(groups[0]) if groups else ""
-    return tails(groups, deadline_us=deadline_us, relative=False, title=f"Latency tails by arrival: {network}")
+    title = f"Latency tails by arrival: {_network(groups[0]) if groups else ''}"
+    return tails(groups, deadline_us=deadline_us, relative=False, title=title)
 
 
 def replay_tails(group: Group, period_us: float, *, deadline_us: float | None = None) -> Picture:
@@ -255,20 +245,18 @@ def replay_tails(group: Group, period_us: float, *, deadline_us: float | None = 
 def choose_tails(runs: Any) -> Runs:
     """Select the configuration with the largest maximum / median, then others spread evenly over the medians."""
     runs = as_runs(runs)
-    timed = {place: data.rounds_of(group) for place, group in enumerate(runs) if group.n}
-    median_us = {place: min(each.median_us for each in rounds) for place, rounds in timed.items()}
-    reach = {place: max(each.max_us for each in rounds) / median_us[place] for place, rounds in timed.items()}
+    timed = [group for group in runs if group.n]
     if not timed:
         return runs
-    worst = max(reach, key=lambda place: reach[place])
-    rest = sorted(timed.keys() - {worst}, key=lambda place: (median_us[place], place))
+    worst = max(timed, key=data.reach)
+    rest = [group for group in timed if group is not worst]
+    rest.sort(key=lambda group: min(each.median_us for each in data.rounds_of(group)))
     places = np.unique(np.linspace(0, len(rest) - 1, min(TAILS - 1, len(rest))).round().astype(int)) if rest else []
-    return as_runs([runs[place] for place in (worst, *(rest[place] for place in places))])
+    return as_runs([worst, *(rest[place] for place in places)])
 
 
 def _network(group: Group) -> str:
-    configuration = group.configuration
-    return group.name if configuration is None else configuration.title
+    return group.configuration.title if group.configuration else group.name
 
 
 def control_us(group: Group) -> np.ndarray | None:
@@ -293,16 +281,11 @@ def draw_tail(part: SubFigure, group: Group, outliers: Outliers | None, verdict:
     allowed = 1 - verdict.percentile / 100 if verdict else 2.0
     evidence = min(evidence_share(n * effective_share, confidence), 1.0)
     control = control_us(group)
-    draw_line(
-        ax,
-        pooled.latency_us,
-        f"{'all ' * (len(rounds) > 1)}{whole(n)} trial{'s' * (n > 1)}",
-        {"color": TAIL_COLOR, "linewidth": 1.8, "marker": "o"},
-    )
-    if len(rounds) > 1:
-        for place, each in enumerate(rounds):
-            label = "_" if place else f"each of {len(rounds)} rounds"
-            draw_line(ax, each.latency_us, label, {"color": TAIL_COLOR, "linewidth": 0.7, "alpha": 0.55})
+    label = f"{'all ' * (len(rounds) > 1)}{count(n, 'trial')}"
+    draw_line(ax, pooled.latency_us, label, {"color": TAIL_COLOR, "linewidth": 1.8, "marker": "o"})
+    for place, each in enumerate(rounds if len(rounds) > 1 else ()):
+        label = "_" if place else f"each of {len(rounds)} rounds"
+        draw_line(ax, each.latency_us, label, {"color": TAIL_COLOR, "linewidth": 0.7, "alpha": 0.55})
     share_axis(ax, min(1 / n, evidence / 2, allowed / 2 if verdict else 1))
     if control is not None:
         moved = pooled.median_us + control - np.median(control)
@@ -340,9 +323,6 @@ def _band(ax: Axes, pooled_us: np.ndarray, confidence: float, effective_share: f
     from scipy.special import betaincinv
 
     value, above = exceedance(pooled_us)
-    if len(value) > 800:
-        kept = np.unique(np.r_[np.linspace(0, len(value) - 101, 700).astype(int), len(value) - 100 : len(value)])
-        value, above = value[kept], above[kept]
     value, above = np.r_[value, ax.get_xlim()[1]], np.r_[above, 0]  # no trial lies beyond the maximum
     n = len(pooled_us)
     rest = np.maximum(n - above, 1e-9)

@@ -66,15 +66,6 @@ class Calls:
         return Series(1e3 * self.latency_us[~self.warm])
 
 
-@dataclass(frozen=True)
-class Kind:
-    """The meaning of one colour: a label of the trials, its name in the legend and its look."""
-
-    label: int
-    name: str
-    look: dict
-
-
 def trials_in_order(
     runs: Any,
     *,
@@ -162,25 +153,21 @@ def _labels(sample: Latencies, found: np.ndarray | None) -> np.ndarray:
     return labels
 
 
-def kinds_of(outliers: Outliers | None, calls: Calls) -> list[Kind]:
-    """Bulk, clusters and tail, with their names in the legend; kinds without trials are left out.
+def kinds_of(outliers: Outliers | None, calls: Calls) -> list[tuple[int, str, dict]]:
+    """(label, name in the legend, look) of bulk, clusters and tail; those without trials are left out.
 
     Without findings, trials inside and outside 1.5 x IQR.
     """
     counts = Counter(calls.labels[~calls.warm].tolist())
     if outliers is None:
-        kinds = [
-            Kind(BULK, "within 1.5 × IQR", {"color": BULK_COLOR}),
-            Kind(TAIL, "outside 1.5 × IQR (box plot)", {"color": OUTLIER_COLOR}),
-        ]
-        return [kind for kind in kinds if counts[kind.label]]
-    kinds = [Kind(BULK, f"bulk: {count(counts[BULK], 'trial')}", {"color": BULK_COLOR})]
+        kinds = [(BULK, "within 1.5 × IQR", BULK_COLOR), (TAIL, "outside 1.5 × IQR (box plot)", OUTLIER_COLOR)]
+        return [(label, name, {"color": color}) for label, name, color in kinds if counts[label]]
+    kinds = [(BULK, f"bulk: {count(counts[BULK], 'trial')}", {"color": BULK_COLOR})]
     for index, (cluster, look) in enumerate(zip(outliers.clusters, cluster_looks(len(outliers.clusters)), strict=True)):
         name = f"{'fast' if cluster.fast else 'slow'} cluster at {multiple(cluster.multiplier)}:"
-        name += f" {count(cluster.count, 'trial')}, {percent(cluster.share)}"
-        kinds.append(Kind(index, name, look))
-    kinds.append(Kind(TAIL, f"tail: {count(counts[TAIL], 'trial')}", {"color": "0.25"}))
-    return [kind for kind in kinds if counts[kind.label]]
+        kinds.append((index, f"{name} {count(cluster.count, 'trial')}, {percent(cluster.share)}", look))
+    kinds.append((TAIL, f"tail: {count(counts[TAIL], 'trial')}", {"color": "0.25"}))
+    return [kind for kind in kinds if counts[kind[0]]]
 
 
 def cluster_looks(total: int) -> list[dict]:
@@ -194,8 +181,8 @@ def draw_order(body: SubFigure, calls: Calls, deadline_us: float | None, outlier
     ax, side = body.subplots(1, 2, sharey=True, gridspec_kw={"width_ratios": (5, 1)})
     timed = calls.timed
     _shade(ax, calls)
-    for kind in kinds_of(outliers, calls):
-        _dots(ax, calls, kind)
+    for label, name, look in kinds_of(outliers, calls):
+        _dots(ax, calls, label, name, look)
     level = {"color": "black", "linewidth": 1.2, "label": "level of each segment", "zorder": 4}
     for place, level_us in calls.levels:  # a step or slope per segment: clusters are multiples of it
         ax.plot(place, level_us, **level)
@@ -240,18 +227,18 @@ def _dot(size: float) -> dict:
     return {"linestyle": "none", "marker": ".", "markeredgewidth": 0, "markersize": size}
 
 
-def _dots(ax: Axes, calls: Calls, kind: Kind) -> None:
-    chosen = (calls.labels == kind.label) & ~calls.warm
+def _dots(ax: Axes, calls: Calls, label: int, name: str, look: dict) -> None:
+    chosen = (calls.labels == label) & ~calls.warm
     place, value, size = calls.place[chosen], calls.latency_us[chosen], _mark_size(calls)
-    if kind.label == BULK:
+    if label == BULK:
         kept = thinned(value)
         place, value = place[kept], value[kept]
-    elif "marker" in kind.look:
+    elif "marker" in look:
         size = 4.0 if len(place) < 3_000 else 2.2
     else:
         size += 2
-    look: dict[str, Any] = _dot(size) | kind.look | {"rasterized": len(place) > VECTORS}
-    ax.plot(place, value, **look, label=kind.name, zorder=2 if kind.label == BULK else 3)
+    look = {**_dot(size), **look, "rasterized": len(place) > VECTORS}
+    ax.plot(place, value, **look, label=name, zorder=2 if label == BULK else 3)
 
 
 def thinned(values: np.ndarray, most: int = DRAWN) -> np.ndarray:
