@@ -32,14 +32,8 @@ LANE, LANES = 0.045, 0.22
 
 THICK = {"linewidth": 1.5, "markersize": 3.4, "zorder": 3}
 
-THIN = {
-    "linewidth": 0.8,
-    "markersize": 2.8,
-    "zorder": 2,
-    "alpha": 0.6,
-    "markerfacecolor": "white",
-    "markeredgewidth": 0.8,
-}
+THIN = {"linewidth": 0.8, "markersize": 2.8, "zorder": 2, "alpha": 0.6}
+THIN |= {"markerfacecolor": "white", "markeredgewidth": 0.8}
 
 FLOOR = {"linestyle": ":", "linewidth": 1.0, "alpha": 0.6, "zorder": 1.8}
 

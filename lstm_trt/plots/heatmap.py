@@ -22,7 +22,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from lstm_trt.analysis.deadline import evidence_percentile, judge
 from lstm_trt.analysis.outcomes import Outcome
-from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE, interval_ranks, share_of
+from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
 from lstm_trt.config.errors import UsageError
 from lstm_trt.config.format import short_number
 from lstm_trt.plots import points as data
@@ -166,7 +166,11 @@ def heat_map(
     points = data.points_of(runs)
     for axis in (x, y):
         data.values(points, axis)  # raises for an unknown axis
-    points, facets = _choose(points, (x, y), facets, fixed)
+    facets = [axis for axis in facets if axis not in (x, y, *(fixed or {})) and data.values(points, axis)]
+    while facets and len({(point.system, *(point.sizes[axis] for axis in facets)) for point in points}) > MOST_PANELS:
+        facets.pop()
+    points = data.hold_fixed(points, (x, y, *facets), fixed)
+    facets = [axis for axis in facets if len(data.values(points, axis)) > 1]
     if deadline_us is not None and value == BOUND:
         content = _proven(points, deadline_us, percentile, confidence)
     else:
@@ -180,17 +184,6 @@ def map_axes(runs: Any) -> tuple[str, str]:
     order = ("hidden", "sequence", "batch", "layers", "features", "directions")
     x, y, *_ = sorted(order, key=lambda axis: len(data.values(points, axis)) < 2)
     return x, y
-
-
-def _choose(
-    points: list[Point], axes: tuple[str, str], facets: Sequence[str], fixed: dict[str, int] | None
-) -> tuple[list[Point], list[str]]:
-    """The points for at most `MOST_PANELS` panels, and the facets that vary among them."""
-    facets = [axis for axis in facets if axis not in (*axes, *(fixed or {})) and data.values(points, axis)]
-    while facets and len({(point.system, *(point.sizes[axis] for axis in facets)) for point in points}) > MOST_PANELS:
-        facets.pop()
-    points = data.hold_fixed(points, (*axes, *facets), fixed)
-    return points, [axis for axis in facets if len(data.values(points, axis)) > 1]
 
 
 def _measured(points: Sequence[Point], axes: tuple[str, str], statistic: str, deadline_us: float | None) -> Content:
@@ -222,14 +215,13 @@ def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence:
         if not point.ok:
             cells.append(HeatCell(point))
             continue
-        ordered_us = np.sort(np.concatenate([each.latency_us for each in point.rounds]))
-        n = len(ordered_us)
+        n = point.group.n
         chosen = percentile if percentile is not None else evidence_percentile(n, confidence) or "99"
         verdict = judge(point.group.samples, deadline_us, chosen, confidence)
-        rank = _bound_rank(n, chosen, confidence, verdict.effective_n / n)
-        bound_us = float(ordered_us[-1 if rank is None else rank - 1])
+        beyond = verdict.percentile_high_us is None
+        bound_us = verdict.max_us if beyond else verdict.percentile_high_us
         hatch = HATCH_EVIDENCE if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE else None
-        text = (">" if rank is None else "") + short(bound_us)
+        text = ">" * beyond + short(bound_us)
         cells.append(HeatCell(point, bound_us, text, verdict.verdict == Outcome.MISSED, hatch))
         lengths.setdefault(short_number(float(chosen)), set()).add(n)
         verdicts[verdict.verdict] += 1
@@ -244,17 +236,6 @@ def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence:
     summary = f"Verdicts: {', '.join(f'{total} {verdict}' for verdict, total in verdicts.most_common()) or 'none'}."
     title = f"Margin to a deadline of {number(deadline_us)} µs: upper bound of {named}"
     return Content(title, "bound", cells, reading, in_numbers, summary)
-
-
-def _bound_rank(n: int, percentile: str | float, confidence: float, effective_share: float) -> int | None:
-    """Rank of the order statistic that is the upper bound of n trials; None if there is none.
-
-    `effective_share` is the effective sample size over n.
-    """
-    effective_n = max(1, math.floor(n * effective_share + 1e-9))
-    # The upper end of a two-sided interval at 2c - 1 is the one-sided bound at c, which the verdict uses.
-    rank = interval_ranks(effective_n, share_of(percentile), 2 * confidence - 1)[1]
-    return None if rank is None else n - math.floor((effective_n - rank) / effective_share + 1e-9)
 
 
 def short(value_us: float) -> str:

@@ -121,9 +121,7 @@ def facts(group: Group) -> list[str]:
             counts += f"; no roofline bound: {first.floor_missing}"
         notes.append(counts + ".")
     if configuration is not None:
-        options = f"{configuration.options.precision}, {count(configuration.options.threads, 'thread')}"
-        system = f"{configuration.runtime} {configuration.runtime_version} ({options}) on {configuration.device_name}"
-        notes.append(f"{system}; arrivals: {configuration.protocol.arrival_text}")
+        notes.append(f"{data.describe_systems(data.points_of(group))}; arrivals: {configuration.protocol.arrival_text}")
     elif group.group:
         notes.append(", ".join(f"{key} {value}" for key, value in group.group.items()))
     if first is not None and (first.machine or first.versions):

@@ -166,12 +166,10 @@ def system_labels(groups: Sequence[Group], without: Sequence[str] = ()) -> list[
         shown.remove("version")
     labels = []
     for system in fields:
-        runtime = f"{system['runtime']} {system['version']}" if "version" in shown else system["runtime"]
+        named = " ".join(system[name] for name in ("runtime", "version") if name == "runtime" or name in shown)
         rest = [system[name] for name in shown if name not in ("version", "device_name")]
-        labels.append(
-            ", ".join(filter(None, [runtime, *rest]))
-            + (f" on {system['device_name']}" if "device_name" in shown else "")
-        )
+        device = f" on {system['device_name']}" if "device_name" in shown else ""
+        labels.append(", ".join(filter(None, [named, *rest])) + device)
     return labels
 
 

@@ -28,14 +28,6 @@ from lstm_trt.plots.heatmap import Looks, cell_height_in, cells_fit, draw_cells,
 from lstm_trt.plots.points import AXIS_NAMES
 from lstm_trt.plots.style import GREY, Picture
 
-#: Axis of the pairs -> (x axis, y axis) of a panel.
-INVERSIONS_ARRANGEMENT = {
-    "hidden": ("sequence", "layers"),
-    "sequence": ("hidden", "layers"),
-    "batch": ("hidden", "layers"),
-    "layers": ("sequence", "hidden"),
-}
-
 MOST_PANELS = 12
 
 CELL_IN = (0.44, 0.27)
@@ -304,7 +296,7 @@ def inversions(
     if not measured:
         raise UsageError(f"no series along {axis} has two sizes: no pair to draw")
     found = [pair for pair in findings.inversions if (pair.system, pair.axis) == (system, axis)]
-    across, up = INVERSIONS_ARRANGEMENT[axis]
+    up, across = data.ARRANGEMENT[axis]
     drawn = [pair.smaller for pair in found] or [smaller for smaller, _ in measured]
     held = data.hold(drawn, (axis, across, up), fixed)
     here = [pair for pair in found if data.at(pair.smaller, held)]
@@ -314,7 +306,10 @@ def inversions(
 
     compared = {key(smaller, larger) for smaller, larger in measured if data.at(smaller, held)}
     inverted = {key(pair.smaller, pair.larger[axis]): pair for pair in here}
-    steps = _steps({step for step, _, _ in compared}, Counter(step for step, _, _ in inverted))
+    inverted_in = Counter(step for step, _, _ in inverted)
+    neighbours = itertools.pairwise(sorted({size for step, _, _ in compared for size in step}))
+    every = sorted(inverted_in or {*neighbours} & {step for step, _, _ in compared})
+    steps = sorted(sorted(every, key=lambda step: -inverted_in[step])[:MOST_PANELS])
     xs, ys = sorted({x for _, x, _ in compared}), sorted({y for _, _, y in compared})
     left_out = sum(step not in steps for step, _, _ in inverted)
     columns = max(1, min(4, int((style.WIDTH_IN - 1.6) / (len(xs) * CELL_IN[0] + 0.15))))
@@ -344,13 +339,6 @@ def inversions(
             bar = body.colorbar(colors, ax=axes, aspect=14, fraction=0.05, shrink=min(1.0, 2.0 / rows))
             bar.set_label("latency ratio")
     return picture
-
-
-def _steps(compared: set[tuple[int, int]], inverted: Counter[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Pairs of sizes that get a panel: those with inversions; without any, all neighbours on the axis."""
-    sizes = sorted({size for step in compared for size in step})
-    steps = sorted(inverted or {*itertools.pairwise(sizes)} & compared)
-    return sorted(sorted(steps, key=lambda step: -inverted[step])[:MOST_PANELS])
 
 
 def _counted(

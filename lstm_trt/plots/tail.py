@@ -335,21 +335,18 @@ def _band(ax: Axes, pooled_us: np.ndarray, confidence: float, effective_share: f
 
 def _deadline(ax: Axes, deadline_us: float, allowed: float) -> None:
     """Draw the deadline, and shade the region that the tail must not enter: more misses than allowed."""
-    low, high = ax.get_xlim()
-    deadline = f"{number(deadline_us)} µs"
+    (low, high), (_, top) = ax.get_xlim(), ax.get_ylim()
+    look = {"color": "black", "bbox": style.BACKGROUND}
     if low < deadline_us < high:
         ax.axvline(deadline_us, **style.DEADLINE)
-        top = ax.get_ylim()[1]
         corner = {"color": "#d55e00", "alpha": 0.13, "zorder": 0.3, "linewidth": 0}
         ax.fill_between([deadline_us, high], allowed, top, label="more misses than allowed", **corner)
         right = np.log(deadline_us / low) < 0.5 * np.log(high / low)
-        text = f"deadline\n{deadline}"
-        style.beside(ax, text, (deadline_us, top), (4 if right else -4, -5), color="black", bbox=style.BACKGROUND)
+        style.beside(ax, f"deadline\n{number(deadline_us)} µs", (deadline_us, top), (4 if right else -4, -5), **look)
     else:
-        left = deadline_us <= low
-        text = f"◀ deadline {deadline}" if left else f"deadline {deadline} ▶"
-        look = {"color": "black", "xycoords": "axes fraction", "bbox": style.BACKGROUND}
-        style.beside(ax, text, (0 if left else 1, 1), (5 if left else -5, -5), **look)
+        left, text = deadline_us <= low, f"deadline {number(deadline_us)} µs"
+        text, place, offset = (f"◀ {text}", (0, 1), (5, -5)) if left else (f"{text} ▶", (1, 1), (-5, -5))
+        style.beside(ax, text, place, offset, xycoords="axes fraction", **look)
 
 
 def _beside_line(ax: Axes, text: str, level: float, above: bool, pooled_us: np.ndarray) -> None:

@@ -67,11 +67,7 @@ class Calls:
 
 
 def trials_in_order(
-    runs: Any,
-    *,
-    round_number: int | None = None,
-    deadline_us: float | None = None,
-    outliers: Outliers | None = None,
+    runs: Any, *, round_number: int | None = None, deadline_us: float | None = None, outliers: Outliers | None = None
 ) -> Picture:
     """All trials of one configuration in order, in µs, with a histogram of the latencies.
 
@@ -96,10 +92,8 @@ def trials_in_order(
         notes[0] += f" Only round {round_number} of {len(group.samples)} rounds."
     if group.configuration is not None:
         notes.append(data.describe_systems(data.points_of(group)))
-    with style.figure(f"Trials in order: {group.name}" if group.name else "Trials in order", notes, 3.7) as (
-        picture,
-        body,
-    ):
+    title = f"Trials in order: {group.name}" if group.name else "Trials in order"
+    with style.figure(title, notes, 3.7) as (picture, body):
         draw_order(body, calls, deadline_us, outliers)
     return picture
 
