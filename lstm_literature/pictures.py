@@ -62,7 +62,7 @@ def run_look(mode: str, scaled: bool) -> dict:
 def run_handles(runs: Iterable[tuple[str, bool]]) -> list[Line2D]:
     """Legend entries for the markers of runs: (mode, scaled)."""
     return [
-        Line2D([], [], color=GREY, label=MODE_TITLES[mode] + ", scaled down" * scaled, **run_look(mode, scaled))
+        style.entry(MODE_TITLES[mode] + ", scaled down" * scaled, color=GREY, **run_look(mode, scaled))
         for mode, scaled in sorted(set(runs))
     ]
 

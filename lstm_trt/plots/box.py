@@ -59,24 +59,21 @@ def box_plots(runs: Any, axis: str, *, fixed: dict[str, int] | None = None) -> P
     rounds = max(len(point.rounds) for point in points)
     if bands:
         shares = [point.rounds[0].outliers / point.rounds[0].n for point in good]
-        low, high = percent(min(shares)), percent(max(shares))
-        reading = "Outliers (outside 1.5 × IQR, both sides) are not drawn:"
-        reading += f" {low if low == high else f'{low} to {high}'} of the trials."
+        some = " to ".join(dict.fromkeys((percent(min(shares)), percent(max(shares)))))
+        reading = f"Outliers (outside 1.5 × IQR, both sides) are not drawn: {some} of the trials."
         reading += f" Bands show the first of {rounds} rounds, the line the maxima of all." if rounds > 1 else ""
     else:
         reading = "Beside each box: number of outliers (outside 1.5 × IQR, both sides). Above it: maximum / median."
         reading += f" Boxes show the first of {rounds} rounds, diamonds the maxima of the others." * (rounds > 1)
         reading += " All trials are shown."
-    with style.figure(
-        f"Spread of latencies around the median, by {AXIS_NAMES[axis]}",
-        [
-            f"{data.describe_counts(points)}. {data.describe_fixed(points, (axis,))}",
-            data.describe_systems(point for point in points if point.system in names),
-            reading,
-        ],
-        PANEL_IN * rows + (0.5 if bands else 0.25),
-        summary=_summary(good, axis),
-    ) as (picture, body):
+    notes = [
+        f"{data.describe_counts(points)}. {data.describe_fixed(points, (axis,))}",
+        data.describe_systems(point for point in points if point.system in names),
+        reading,
+    ]
+    title = f"Spread of latencies around the median, by {AXIS_NAMES[axis]}"
+    height_in = PANEL_IN * rows + (0.5 if bands else 0.25)
+    with style.figure(title, notes, height_in, summary=_summary(good, axis)) as (picture, body):
         titles = [style.folded(system, 95 // columns) if len(names) > 1 else "" for system in names]
         axes = style.panels(body, titles, columns, share_x=False, share_y=False)
         for ax, system in zip(axes, names, strict=True):
@@ -201,6 +198,4 @@ def _value_axis(ax: Axes, width: float, lowest: float, highest: float) -> None:
 
 
 def _percent_tick(value: float) -> str:
-    percent = 100 * value
-    text = f"{percent:+,.0f}".replace(",", THIN_SPACE) if abs(percent) >= 1000 else f"{percent:+.4g}"
-    return "0" if value == 0 else f"{text} %".replace("-", "−")
+    return f"{100 * value:+,.9g} %".replace(",", THIN_SPACE).replace("-", "−") if value else "0"

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -59,7 +59,7 @@ def curves(
     `UsageError` for an unknown axis, statistic or value, and for more than 150 panels.
     """
     data.check_deadline(deadline_us)
-    data.check_statistic(statistic)
+    one_of("statistic", statistic, data.STATISTIC_NAMES)
     every = data.points_of(runs)
     one_of("axis", axis, data.ARRANGEMENT)
     facet, line = facet or data.ARRANGEMENT[axis][0], line or data.ARRANGEMENT[axis][1]
@@ -75,28 +75,27 @@ def curves(
             f" at most {MOST_PANELS} are possible: select fewer recordings"
         )
     varied = [name for name in (axis, facet, line) if len(data.values(points, name)) > 1]
-    with style.figure(
-        f"Latency against {AXIS_NAMES[axis]}: {' and '.join(data.STATISTIC_NAMES[name] for name in plan.kinds)}",
-        [
-            f"{data.describe_counts(points)}. {data.describe_fixed(points, varied)}",
-            data.describe_systems(points),
-            data.describe_rounds(points),
-            data.describe_shown(facet, plan.facets, len(facets)),
-            *{f"No roofline bound: {reason}." for point in points if (reason := point.group.floor_missing)},
-        ],
-        max(plan.height_in, 0.3 + 0.17 * (len(style.shown(plan.lines)) + 2 * len(plan.systems) + 10)),
-        summary=data.describe_extremes(points, statistic),
-    ) as (picture, body):
+    title = f"Latency against {AXIS_NAMES[axis]}: {' and '.join(data.STATISTIC_NAMES[name] for name in plan.kinds)}"
+    notes = [
+        f"{data.describe_counts(points)}. {data.describe_fixed(points, varied)}",
+        data.describe_systems(points),
+        data.describe_rounds(points),
+        data.describe_shown(facet, plan.facets, len(facets)),
+        *{f"No roofline bound: {reason}." for point in points if (reason := point.group.floor_missing)},
+    ]
+    legend_in = 0.3 + 0.17 * (len(style.shown(plan.lines)) + 2 * len(plan.systems) + 10)
+    summary = data.describe_extremes(points, statistic)
+    with style.figure(title, notes, max(plan.height_in, legend_in), summary=summary) as (picture, body):
         axes = style.panels(body, plan.titles, plan.columns, block=plan.block)
         drawn: list[float] = [deadline_us] if deadline_us else []
         failed: list[Failed] = []
         for ax, (systems, value) in zip(axes, plan.panels, strict=True):
             drawn += plan.draw_panel(ax, systems, value, failed)
-        rows = 2 + max((mark.row for mark in failed), default=-2)  # including a margin
+        rows = 2 + max((row for *_, row, _ in failed), default=-2)  # including a margin
         strip = min(LANE * rows, LANES)
-        for mark in failed:
-            look = {"color": mark.color, "transform": mark.ax.get_xaxis_transform(), **style.FAILED}
-            mark.ax.plot([mark.size], [strip / rows * (0.75 + mark.row)], **look)
+        for ax, size, row, color in failed:
+            look = {"color": color, "transform": ax.get_xaxis_transform(), **style.FAILED}
+            ax.plot([size], [strip / rows * (0.75 + row)], **look)
         due = style.deadline(deadline_us, *(ax.axhline for ax in axes), name="deadline\n")
         style.latency_axis(axes, drawn, room_below=strip)
         log2 = axis == "batch" or (axes[0].get_yscale() == "log" and plan.sizes[-1] / plan.sizes[0] >= 4)
@@ -107,19 +106,15 @@ def curves(
     return picture
 
 
-class Failed(NamedTuple):
-    """The mark of a failure at a size, in the strip at the bottom of a panel; stacked if several lines failed there."""
-
-    ax: Axes
-    size: int
-    row: int
-    color: Any
+#: The mark of a failure, in the strip at the bottom: panel, size, row (if several lines failed there), colour.
+Failed = tuple[Axes, int, int, Any]
 
 
 class CurvePlan:
     """Layout of the figure. `panels` are (systems, value of the facet) in reading order.
 
-    Every `block` panels a new row starts. `kinds` are the looks of the statistics.
+    Every `block` panels a new row starts. `titles` have the value of the facet, and above the first panel of each
+    system its name. `kinds` are the looks of the statistics.
     """
 
     def __init__(
@@ -134,24 +129,20 @@ class CurvePlan:
         self.apart = len(self.systems) > 1 and len(self.lines) * len(self.systems) > LINES_PER_PANEL
         groups = [[name] for name in self.systems] if self.apart else [self.systems]
         self.panels = [(group, value) for group in groups for value in self.facets]
-        self.block = len(self.facets) if len(self.facets) > 1 else len(self.panels)
+        several = len(self.facets) > 1
+        self.block = len(self.facets) if several else len(self.panels)
         if self.apart and 1 < len(self.facets) <= 5:  # one row per system, one column per facet value
             self.columns, row_in = len(self.facets), 2.1
         else:
-            self.columns = style.columns_of(self.block) if len(self.facets) > 1 else min(self.block, 2)
+            self.columns = style.columns_of(self.block) if several else min(self.block, 2)
             row_in = 2.5
         rows = math.ceil(self.block / self.columns) * (len(self.panels) // self.block)
         self.height_in = row_in * rows if rows > 1 else 3.6
-
-    @property
-    def titles(self) -> list[str]:
-        """Of the panels: the value of the facet, and above the first one of each system its name."""
-        several, titles = len(self.facets) > 1, []
+        self.titles = []
         for systems, value in self.panels:
             first = self.apart and value == self.facets[0]
-            title = [style.folded(systems[0], 95 if several else 95 // self.columns)] if first else []
-            titles.append("\n".join(title + [data.axis_value(self.facet, value)] * several))
-        return titles
+            named = [style.folded(systems[0], 95 if several else 95 // self.columns)] if first else []
+            self.titles.append("\n".join(named + [data.axis_value(self.facet, value)] * several))
 
     def look(self, system: str, color: Any) -> dict:
         """The look of a line; its colour is that of the system if each system has only one."""
@@ -172,7 +163,7 @@ class CurvePlan:
             look = self.look(system, color)
             drawn += self.draw_line(ax, part, look)
             for size in (point.sizes[self.axis] for point in part if point.failed):
-                failed.append(Failed(ax, size, rows[size], look["color"]))
+                failed.append((ax, size, rows[size], look["color"]))
                 rows[size] += 1
         return drawn
 

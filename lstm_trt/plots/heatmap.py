@@ -23,7 +23,7 @@ from matplotlib.patches import Patch, Rectangle
 from lstm_trt.analysis.deadline import evidence_percentile, judge
 from lstm_trt.analysis.outcomes import Outcome
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
-from lstm_trt.config.errors import UsageError
+from lstm_trt.config.errors import UsageError, one_of
 from lstm_trt.config.format import short_number
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
@@ -82,15 +82,15 @@ Looks = tuple[dict, dict]
 
 
 def draw_cells(ax: Axes, xs: Sequence[int], ys: Sequence[int], looks: Mapping[tuple[int, int], Looks], **empty) -> None:
-    """Draw a map with a cell for each pair of sizes; those without `looks` have that of `empty`."""
+    """Draw a map with a cell for each pair of sizes (0 if not known); those without `looks` have that of `empty`."""
     for (i, x), (j, y) in itertools.product(enumerate(xs), enumerate(ys)):
         area, text = looks.get((x, y), (empty, {}))
         ax.add_patch(Rectangle((i, j), 1, 1, **area))
         if text:
             ax.text(i + 0.5, j + 0.5, **{"ha": "center", "va": "center", "size": 8, **text})
     ax.set(xlim=(0, len(xs)), ylim=(0, len(ys)))
-    style.size_ticks(ax.xaxis, xs, [i + 0.5 for i in range(len(xs))])
-    style.size_ticks(ax.yaxis, ys, [j + 0.5 for j in range(len(ys))])
+    for axis, sizes in ((ax.xaxis, xs), (ax.yaxis, ys)):
+        style.size_ticks(axis, sizes, [i + 0.5 for i in range(len(sizes))], [str(size or "") for size in sizes])
     ax.grid(False)
 
 
@@ -112,6 +112,9 @@ class HeatCell:
         return "\n".join([self.text] * number + self.point.stages[:1] * (self.point.failed and stage)).strip()
 
 
+Cells = list[HeatCell]
+
+
 @dataclass(frozen=True)
 class Content:
     """What a map shows: its cells, and texts about them.
@@ -121,14 +124,10 @@ class Content:
 
     title: str
     value: str
-    cells: list[HeatCell]
+    cells: Cells
     reading: list[str]
     in_numbers: list[str]
     summary: str
-
-    @property
-    def points(self) -> list[Point]:
-        return [cell.point for cell in self.cells]
 
 
 def heat_map(
@@ -158,14 +157,12 @@ def heat_map(
     """
     data.check_deadline(deadline_us)
     if value != BOUND:
-        data.check_statistic(value)
+        one_of("statistic", value, data.STATISTIC_NAMES)
     elif deadline_us is None:
         raise UsageError(f"{BOUND} needs a deadline")
     if x == y:
         raise UsageError("x and y must differ")
     points = data.points_of(runs)
-    for axis in (x, y):
-        data.values(points, axis)  # raises for an unknown axis
     facets = [axis for axis in facets if axis not in (x, y, *(fixed or {})) and data.values(points, axis)]
     while facets and len({(point.system, *(point.sizes[axis] for axis in facets)) for point in points}) > MOST_PANELS:
         facets.pop()
@@ -189,12 +186,10 @@ def map_axes(runs: Any) -> tuple[str, str]:
 def _measured(points: Sequence[Point], axes: tuple[str, str], statistic: str, deadline_us: float | None) -> Content:
     """A map of a statistic."""
     name = data.STATISTIC_NAMES[statistic]
-    title = f"{name[0].upper()}{name[1:]} latency by {AXIS_NAMES[axes[0]]} and {AXIS_NAMES[axes[1]]}"
-    reading, in_numbers = [], []
-    if deadline_us:
-        title += f", with a deadline of {number(deadline_us)} µs"
-        reading.append("Colour: margin to the deadline.")
-        in_numbers.append("Bold: above the deadline.")
+    title = f"{name.capitalize()} latency by {AXIS_NAMES[axes[0]]} and {AXIS_NAMES[axes[1]]}"
+    title += f", with a deadline of {number(deadline_us)} µs" if deadline_us else ""
+    reading = ["Colour: margin to the deadline."] if deadline_us else []
+    in_numbers = ["Bold: above the deadline."] if deadline_us else []
     if any(len(point.rounds) > 1 for point in points):
         reading.append(f"Of several rounds the {'largest' if statistic == 'max_us' else 'middle'} value is shown.")
     cells = []
@@ -219,7 +214,7 @@ def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence:
         chosen = percentile if percentile is not None else evidence_percentile(n, confidence) or "99"
         verdict = judge(point.group.samples, deadline_us, chosen, confidence)
         beyond = verdict.percentile_high_us is None
-        bound_us = verdict.max_us if beyond else verdict.percentile_high_us
+        bound_us: Any = verdict.max_us if beyond else verdict.percentile_high_us
         hatch = HATCH_EVIDENCE if verdict.verdict == Outcome.NOT_ENOUGH_EVIDENCE else None
         text = ">" * beyond + short(bound_us)
         cells.append(HeatCell(point, bound_us, text, verdict.verdict == Outcome.MISSED, hatch))
@@ -246,10 +241,10 @@ def short(value_us: float) -> str:
 
 
 def _draw(content: Content, axes: tuple[str, str], facets: Sequence[str], deadline_us: float | None) -> Picture:
-    cells, points = content.cells, content.points
+    cells, points = content.cells, [cell.point for cell in content.cells]
     xs, ys = (data.values(points, axis) for axis in axes)
     fit = int(PANELS_IN / max(len(xs) * CELL_WIDTH_IN + 0.12, 1.85))
-    parts, columns = _arrange(content, facets, fit or DENSE_COLUMNS)
+    parts, columns = _arrange(cells, facets, fit or DENSE_COLUMNS)
     rows, width_in = math.ceil(len(parts) / columns), PANELS_IN / columns - 0.12
     cell_in = width_in / len(xs), cell_height_in(CELL_HEIGHT_IN, len(ys), rows)
     timed_us = [cell.value_us for cell in cells if cell.value_us is not None]
@@ -259,16 +254,13 @@ def _draw(content: Content, axes: tuple[str, str], facets: Sequence[str], deadli
     head_in = 0.2 + 0.16 * max(title.count("\n") for title in titles)
     thousands = any(value_us >= THOUSANDS_FROM for value_us in timed_us)
     in_numbers = [*content.in_numbers, f"Values in µs{' (k: thousands)' if thousands else ''}."] if numbers else []
-    with style.figure(
-        content.title,
-        [
-            f"{data.describe_counts(points)}. {data.describe_fixed(points, (*axes, *facets))}",
-            data.describe_systems(points),
-            " ".join(content.reading + in_numbers),
-        ],
-        max(rows * (max(len(ys) * cell_in[1], 1.05) + head_in + 0.15) + 0.6, 2.9),
-        summary=content.summary,
-    ) as (picture, body):
+    notes = [
+        f"{data.describe_counts(points)}. {data.describe_fixed(points, (*axes, *facets))}",
+        data.describe_systems(points),
+        " ".join(content.reading + in_numbers),
+    ]
+    height_in = max(rows * (max(len(ys) * cell_in[1], 1.05) + head_in + 0.15) + 0.6, 2.9)
+    with style.figure(content.title, notes, height_in, summary=content.summary) as (picture, body):
         grid = style.panels(body, titles, columns)
         colors, edge = _colors(timed_us, deadline_us), {"edgecolor": "white", "linewidth": edge_width(1.2, cell_in)}
         for ax, (_, part) in zip(grid, parts, strict=True):
@@ -282,31 +274,32 @@ def _draw(content: Content, axes: tuple[str, str], facets: Sequence[str], deadli
         style.name_axes(grid, *(AXIS_NAMES[axis] for axis in axes))
         if timed_us:
             _color_bar(body, grid, colors, content.value, deadline_us)
-        marks = [Patch(facecolor=EMPTY, edgecolor="white", label="not measured")]
-        marks = marks if len(cells) < len(parts) * len(xs) * len(ys) else []
+        missing = len(cells) < len(parts) * len(xs) * len(ys)
+        marks = [Patch(facecolor=EMPTY, edgecolor="white", label="not measured")] if missing else []
         if any(point.failed for point in points):
             label = "failed at the named stage" if stages else "failed"
             marks.append(Patch(facecolor="white", edgecolor="0.55", hatch=HATCH, label=label))
         if any(cell.hatch for cell in cells):
-            look = {"facecolor": "white", "edgecolor": "0.35", "hatch": HATCH_EVIDENCE}
-            marks.append(Patch(label=str(Outcome.NOT_ENOUGH_EVIDENCE), **look))
+            label = str(Outcome.NOT_ENOUGH_EVIDENCE)
+            marks.append(Patch(facecolor="white", edgecolor="0.35", hatch=HATCH_EVIDENCE, label=label))
         if marks:
             style.legend_below(body, marks, ncols=3)
     return picture
 
 
-def _arrange(content: Content, facets: Sequence[str], fit: int) -> tuple[list[tuple[str, list[HeatCell]]], int]:
+def _arrange(cells: Cells, facets: Sequence[str], fit: int) -> tuple[list[tuple[str, Cells]], int]:
     """Panels as (title, cells) in reading order, and the number of columns.
 
     With two or more dimensions the last one runs across, so that panels in a column can be compared, and panels without
     cells stay empty. If that needs more than `fit` columns, the panels fill the rows one after the other.
     """
-    several = len(data.systems(content.points)) > 1
-    groups: dict[tuple, list[HeatCell]] = {}
-    for cell in content.cells:
+    points = [cell.point for cell in cells]
+    several = len(data.systems(points)) > 1
+    groups: dict[tuple, Cells] = {}
+    for cell in cells:
         key = (cell.point.system, *(cell.point.sizes[axis] for axis in facets))
         groups.setdefault(key, []).append(cell)
-    across = data.values(content.points, facets[-1]) if several + len(facets) > 1 else []
+    across = data.values(points, facets[-1]) if several + len(facets) > 1 else []
     order, columns = sorted(groups), max(1, min(len(groups), fit))
     if 0 < len(across) <= fit:
         order = [(*key, size) for key in dict.fromkeys(key[:-1] for key in order) for size in across]

@@ -82,12 +82,6 @@ class Point:
         return self.group.configuration.name
 
     @property
-    def workload(self) -> str:
-        """Name of a workload that is no stacked LSTM, without the sizes that are axes; else empty."""
-        configuration = self.group.configuration
-        return str(configuration.workload.group_fields(configuration.mode).get("workload", ""))
-
-    @property
     def precision(self) -> str:
         return self.group.configuration.options.precision
 
@@ -173,6 +167,11 @@ def system_labels(groups: Sequence[Group], without: Sequence[str] = ()) -> list[
     return labels
 
 
+def _workload(group: Group) -> str:
+    """Name of a workload that is no stacked LSTM, without the sizes that are axes; else empty."""
+    return str(group.configuration.workload.group_fields(group.configuration.mode).get("workload", ""))
+
+
 def _system(group: Group) -> dict[str, Any]:
     """The properties of a group's system as text, by name; "" for a default that is not mentioned, None if unknown."""
     configuration, machine = group.configuration, group.machine
@@ -182,7 +181,7 @@ def _system(group: Group) -> dict[str, Any]:
     return {
         "runtime": configuration.runtime,
         "version": configuration.runtime_version,
-        "workload": configuration.workload.group_fields(configuration.mode).get("workload", ""),
+        "workload": _workload(group),
         "precision": configuration.options.precision,
         "threads": count(configuration.options.threads, "thread"),
         "mode": configuration.mode,
@@ -197,13 +196,10 @@ def _system(group: Group) -> dict[str, Any]:
 def _differing(fields: Sequence[Mapping[str, Any]]) -> list[str]:
     """The properties that differ among systems, without those of a machine that its device's name already tells."""
     names = [name for name in fields[0] if len({each[name] for each in fields} - {None}) > 1]
+    of_machine = ("cores", "device", "machine")
+    told = {name: {(each["device_name"], each[name]) for each in fields} for name in of_machine}
     devices = {each["device_name"] for each in fields}
-    told = [
-        name
-        for name in ("cores", "device", "machine")
-        if len(devices) > 1 and len({(each["device_name"], each[name]) for each in fields}) == len(devices)
-    ]
-    return [name for name in names if name not in told]
+    return [name for name in names if len(told.get(name, ())) != len(devices)]
 
 
 def systems(points: Iterable[Point]) -> list[str]:
@@ -221,7 +217,7 @@ def varied(points: Sequence[Point]) -> list[str]:
     """Axes on which a workload has more than one value, not those that only tell networks of users apart."""
     by_workload: dict[str, list[Point]] = {}
     for point in points:
-        by_workload.setdefault(point.workload, []).append(point)
+        by_workload.setdefault(_workload(point.group), []).append(point)
     return [axis for axis in AXES if any(len(values(each, axis)) > 1 for each in by_workload.values())]
 
 
@@ -237,12 +233,16 @@ def choose_networks(points: Sequence[Point], most: int) -> tuple[list[Point], li
     chosen = sorted(every, key=lambda network: (fastest.get(network, math.inf), network))
     if len(every) > most:
         widest = max(measured_on[network] for network in every)
-        candidates = [network for network in chosen if measured_on[network] == widest]
-        places = np.unique(np.linspace(0, len(candidates) - 1, most).round().astype(int))
-        chosen = [candidates[place] for place in places]
+        chosen = spread([network for network in chosen if measured_on[network] == widest], most)
     some = f" {len(chosen)} of {len(every)} networks, spread evenly over their medians."
     note = some if len(chosen) < len(every) else ""
     return [point for point in points if point.network in chosen], chosen, note
+
+
+def spread(items: Sequence[Any], most: int) -> list[Any]:
+    """At most so many of the items, at equal distances, with the first and the last."""
+    places = np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int)
+    return [items[place] for place in places]
 
 
 def hold(
@@ -260,16 +260,13 @@ def hold(
         if axis in free and axis in fixed:
             raise UsageError(f"{axis} is drawn and cannot be fixed")
     for axis in [*fixed, *(axis for axis in _HELD if axis not in fixed and axis not in free)]:
-        drawn: dict[int, set[tuple]] = {}
-        for row in rows:
-            if row.get(axis) is not None:
-                drawn.setdefault(row[axis], set()).add((row.get("system"), *(row.get(name) for name in free)))
+        places = {(row.get(axis), row.get("system"), *(row.get(name) for name in free)) for row in rows}
+        drawn = Counter(size for size, *_ in places if size is not None)
         if axis in fixed and fixed[axis] not in drawn:
             raise UsageError(f"nothing was measured at {axis} = {fixed[axis]}: choose from {listed(sorted(drawn))}")
         if not drawn:
             continue
-        most = max(map(len, drawn.values()))
-        best = [value for value, places in drawn.items() if len(places) == most]
+        best = [size for size, total in drawn.items() if total == max(drawn.values())]
         held[axis] = fixed[axis] if axis in fixed else min(best) if axis in _SMALLEST else median_low(best)
         rows = [row for row in rows if row[axis] == held[axis]]
     return held
@@ -372,11 +369,6 @@ def axis_value(axis: str, value: int) -> str:
     if axis in ("layers", "features"):
         return f"{value} {AXIS_NAMES[axis][:-1] if value == 1 else AXIS_NAMES[axis]}"
     return f"{axis} {value}"
-
-
-def check_statistic(name: str) -> str:
-    """The name of a statistic in texts. Raises `UsageError` for an unknown one."""
-    return STATISTIC_NAMES[one_of("statistic", name, STATISTIC_NAMES)]
 
 
 def check_deadline(deadline_us: float | None) -> None:

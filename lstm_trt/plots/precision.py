@@ -56,12 +56,10 @@ def precisions(runs: Any, *, shapes: int | None = None, deadline_us: float | Non
         data.describe_systems(dots, without=("precision",)),
     ]
     columns = style.columns_of(len(chosen)) if len(drawn) <= MOST_BESIDE * len(chosen) else 1
-    with style.figure(
-        "Median latency against error relative to float32, by precision",
-        notes,
-        0.5 + (3.6 if columns == 1 else 2.8) * math.ceil(len(chosen) / columns),
-        summary=f"{data.describe_fastest(drawn)} Errors: {scientific(min(errors))} to {scientific(max(errors))}.",
-    ) as (picture, body):
+    title = "Median latency against error relative to float32, by precision"
+    height_in = 0.5 + (3.6 if columns == 1 else 2.8) * math.ceil(len(chosen) / columns)
+    summary = f"{data.describe_fastest(drawn)} Errors: {scientific(min(errors))} to {scientific(max(errors))}."
+    with style.figure(title, notes, height_in, summary=summary) as (picture, body):
         axes = style.panels(body, chosen, columns)
         latencies = [deadline_us] if deadline_us else []
         left = min(filter(None, errors), default=1e-7) / (4 if 0 in errors else 1)  # the place of 0, if there is one
@@ -113,9 +111,9 @@ def _label(ax: Axes, points: Sequence[Point], looks: dict, left: float) -> None:
     for point, place, dot in zip(points, places, dots, strict=True):
         size = np.array(style.text_size(point.precision))
         for offset in PLACES:
-            corner = dot.min + 4 + offset - size * (1 - np.sign(offset)) / 2
+            corner = np.add(dot.min, 4) + offset - size * (1 - np.sign(offset)) / 2
             box = Bbox([corner, corner + size])
-            within = (inside.min <= box.min).all() and (box.max <= inside.max).all()
+            within = np.all(inside.min <= box.min) and np.all(box.max <= inside.max)
             if within and not any(box.overlaps(other) for other in taken if other is not dot):
                 look = {"color": looks[point.system]["color"], "bbox": style.BACKGROUND}
                 style.beside(ax, point.precision, place, offset, **look)

@@ -43,12 +43,9 @@ def runtimes(runs: Any, *, shapes: int | None = None, deadline_us: float | None 
     ]
     columns = max(1, min(5, 110 // (max(16, *map(len, names)) + 6)))
     legend_in = 0.18 * math.ceil((len(names) + 2 + bool(deadline_us)) / columns)
-    with style.figure(
-        "Median and maximum latency of each runtime, by network",
-        notes,
-        0.75 + ROW_IN * lanes * len(chosen) + legend_in,
-        summary=data.describe_fastest(points),
-    ) as (picture, body):
+    title, summary = "Median and maximum latency of each runtime, by network", data.describe_fastest(points)
+    height_in = 0.75 + ROW_IN * lanes * len(chosen) + legend_in
+    with style.figure(title, notes, height_in, summary=summary) as (picture, body):
         ax = body.subplots()
         drawn = [deadline_us] if deadline_us else []
         for block, network in enumerate(chosen):

@@ -77,9 +77,7 @@ def _choose_system(findings: Findings, system: str | None) -> str:
     return system
 
 
-def _held(
-    found: Sequence[Any], system: str, axis: str, fixed: dict[str, int] | None
-) -> tuple[dict[str, int], list[Any]]:
+def _held(found: Sequence, system: str, axis: str, fixed: dict[str, int] | None) -> tuple[dict[str, int], list]:
     """The sizes that are held fixed, and what was found of a system along an axis at them."""
     here = [each for each in found if each.system == system]
     held = data.hold([each.fixed for each in here], (axis, *data.ARRANGEMENT[axis]), fixed)
@@ -252,13 +250,12 @@ def growth(findings: Findings, base: Mapping[str, int]) -> Picture:
         f"{system}: {', '.join(f'{AXIS_NAMES[axis]} {each[2]:.2f}' for axis, each in axes.items() if 2 in each)}"
         for system, axes in grown.items()
     ]
-    with style.figure(
-        "Growth of latency along each size",
-        [f"Medians relative to the network with {sizes}. Dotted: in proportion to the size."],
-        3.7 * math.ceil(len(grown) / style.columns_of(len(grown))),
-        summary=f"Latency with one size doubled, relative to before: {'; '.join(doubled)}.",
-    ) as (picture, body):
-        panes = style.panels(body, list(grown), style.columns_of(len(grown)))
+    notes = [f"Medians relative to the network with {sizes}. Dotted: in proportion to the size."]
+    summary = f"Latency with one size doubled, relative to before: {'; '.join(doubled)}."
+    columns = style.columns_of(len(grown))
+    height_in = 3.7 * math.ceil(len(grown) / columns)
+    with style.figure("Growth of latency along each size", notes, height_in, summary=summary) as (picture, body):
+        panes = style.panels(body, list(grown), columns)
         for ax, axes in zip(panes, grown.values(), strict=True):
             for axis, each in axes.items():
                 ax.plot(*zip(*each.items(), strict=True), color=colors[axis], marker="o", markersize=3.8)
@@ -266,7 +263,6 @@ def growth(findings: Findings, base: Mapping[str, int]) -> Picture:
             ax.plot([ends[0], ends[-1]], [ends[0], ends[-1]], color=GREY, linestyle=":", zorder=1)
             ax.set_xscale("log", base=2)
             ax.set_yscale("log", base=2)
-        for ax in panes:
             ax.xaxis.set_major_formatter("{x:g}")
             ax.yaxis.set_major_formatter("{x:g}")
         style.name_axes(panes, "size / size of the base", "latency / latency of the base")
@@ -318,12 +314,9 @@ def inversions(
     numbers = cells_fit([_ratio(pair) for pair in here], cell_in)
     counted = _counted(findings, here, found, len(compared), left_out, numbers)
     colors = ScalarMappable(Normalize(min([pair.ratio for pair in here] + [0.95]), 1.0), "OrRd_r")
-    with style.figure(
-        f"Where {'more layers are' if axis == 'layers' else f'a larger {AXIS_NAMES[axis]} is'} faster",
-        _notes(findings, system, held, counted),
-        max(rows * (len(ys) * cell_in[1] + 0.3) + 0.6, 1.9),
-        summary=counted,
-    ) as (picture, body):
+    title = f"Where {'more layers are' if axis == 'layers' else f'a larger {AXIS_NAMES[axis]} is'} faster"
+    notes, height_in = _notes(findings, system, held, counted), max(rows * (len(ys) * cell_in[1] + 0.3) + 0.6, 1.9)
+    with style.figure(title, notes, height_in, summary=counted) as (picture, body):
         axes = style.panels(body, [f"{smaller} → {larger}" for smaller, larger in steps], columns)
 
         edge = {"edgecolor": "0.82", "linewidth": edge_width(0.6, cell_in)}
@@ -331,9 +324,6 @@ def inversions(
             cells = {(x, y): inverted.get((step, x, y)) for each, x, y in compared if each == step}
             looks = {place: _looks(pair, colors, edge, numbers) for place, pair in cells.items()}
             draw_cells(ax, xs, ys, looks, facecolor=EMPTY, **edge)
-            for size_axis, name in ((ax.xaxis, across), (ax.yaxis, up)):
-                if name not in findings.times.axes:
-                    size_axis.set_major_formatter("")
         style.name_axes(axes, *(AXIS_NAMES[name] if name in findings.times.axes else "" for name in (across, up)))
         if here:
             bar = body.colorbar(colors, ax=axes, aspect=14, fraction=0.05, shrink=min(1.0, 2.0 / rows))

@@ -17,14 +17,14 @@ from functools import lru_cache, partial
 from html import escape
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib.style
 import numpy as np
 import seaborn
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import Axis, XAxis, YAxis
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
@@ -155,23 +155,21 @@ def style() -> Iterator[None]:
         yield
 
 
-def sheet(
-    title: str, notes: Sequence[str], body_height_in: float, width_in: float = WIDTH_IN, summary: str = ""
-) -> tuple[Picture, SubFigure]:
+def sheet(title: str, notes: Sequence[str], body_height_in: float, summary: str = "") -> tuple[Picture, SubFigure]:
     """An empty figure with its title and notes, and the part below them to draw in.
 
     `summary` is the main result in one sentence, for the alternative text; without it, that is the first note.
     """
     title, summary, notes = with_micro(title), with_micro(summary), [with_micro(note) for note in notes]
-    title_lines = wrapped(title, width_in - 0.3, 12, "bold") or [""]
-    note_lines = [line for note in notes if note for line in wrapped(note, width_in - 0.3)]
+    title_lines = wrapped(title, 12, "bold") or [""]
+    note_lines = [line for note in notes if note for line in wrapped(note)]
     head_in = 0.12 + 0.235 * len(title_lines) + 0.165 * len(note_lines)
-    picture = Picture(figsize=(width_in, head_in + body_height_in), dpi=DPI, layout="constrained")
+    picture = Picture(figsize=(WIDTH_IN, head_in + body_height_in), dpi=DPI, layout="constrained")
     engine: Any = picture.get_layout_engine()
     engine.set(w_pad=0.06, h_pad=0.05, wspace=0.02, hspace=0.03)
     parts: Any = picture.subfigures(2, 1, height_ratios=(head_in, body_height_in))
     head, body = parts
-    left, top = 0.1 / width_in, 1 - 0.12 / head_in
+    left, top = 0.1 / WIDTH_IN, 1 - 0.12 / head_in
     head.text(left, top, "\n".join(title_lines), size=12, weight="bold", va="top", ha="left")
     top -= 0.235 * len(title_lines) / head_in
     head.text(left, top, "\n".join(note_lines), size=9, color="0.3", va="top", ha="left")
@@ -191,8 +189,9 @@ def with_micro(label: str) -> str:
     return re.sub(r"\bus\b", "µs", label)
 
 
-def wrapped(label: str, width_in: float, size: float = 9, weight: str = "normal") -> list[str]:
-    """A text in lines that are at most so wide."""
+def wrapped(label: str, size: float = 9, weight: str = "normal") -> list[str]:
+    """A text in lines that fit a sheet."""
+    width_in = WIDTH_IN - 0.3
     for characters in range(int(18 * width_in), 0, -1):
         lines = textwrap.wrap(label, characters)
         if all(text_size(line, size, weight)[0] <= 72 * width_in for line in lines):
@@ -217,7 +216,7 @@ def folded(label: str, width: int = 18) -> str:
     return "\n".join(textwrap.wrap(label, width, break_long_words=False, break_on_hyphens=False))
 
 
-def brightness(color: Sequence[float]) -> float:
+def brightness(color: Any) -> float:
     """Of a colour (red, green, blue, from 0 to 1), from 0 to 1."""
     return float(np.dot(color[:3], (0.2126, 0.7152, 0.0722)))
 
@@ -237,7 +236,10 @@ def kind_colors(count: int) -> list:
     return [tuple(color) for colors in darker for color in colors][:count]
 
 
-def system_looks(labels: Sequence[str]) -> dict[str, dict]:
+Label = TypeVar("Label")
+
+
+def system_looks(labels: Sequence[Label]) -> dict[Label, dict]:
     """Colour and marker of each system; pass all systems of a sweep, so that its figures agree."""
     colors = kind_colors(len(labels))
     return {label: {"color": colors[i], "marker": MARKERS[i % len(MARKERS)]} for i, label in enumerate(labels)}
@@ -373,7 +375,7 @@ def even_ticks(low: float, high: float) -> np.ndarray:
     return np.asarray(MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)).tick_values(low, high))
 
 
-def log_axis(axis: Axis, low: float, high: float) -> None:
+def log_axis(axis: XAxis | YAxis, low: float, high: float) -> None:
     """Make an axis logarithmic, from `low` to `high`, with about eight ticks.
 
     These are 1, 2, 5 of each decade, fewer over many decades, even ones below a factor of 2.5.
@@ -496,11 +498,10 @@ def size_axis(ax: Axes, sizes: Sequence[int], log2: bool) -> None:
     """Set limits, a tick at every measured size, and labels that do not overlap."""
     if log2:
         ax.set_xscale("log", base=2)
-    places = np.log2(sizes) if log2 else np.asarray(sizes, dtype=float)
-    extent = float(places[-1] - places[0]) or 1.0
-    margin = 0.06 * extent
-    low, high = places[0] - margin, places[-1] + margin
-    ax.set_xlim(*((2**low, 2**high) if log2 else (low, high)))
+    scale: Any = ax.xaxis.get_transform()
+    low, high = scale.transform((sizes[0], sizes[-1]))
+    margin = 0.06 * ((high - low) or 1.0)
+    ax.set_xlim(scale.inverted().transform((low - margin, high + margin)))
     size_ticks(ax.xaxis, sizes)
     ax.set_xticks(sizes if len(sizes) <= MOST_MARKED else [], [], minor=True)
     ax.tick_params(axis="x", which="minor", length=2, bottom=True)

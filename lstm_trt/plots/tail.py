@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median_low
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.figure import SubFigure
 from matplotlib.ticker import MaxNLocator
 
+from lstm_trt.analysis.deadline import Verdict
+from lstm_trt.analysis.outliers import Outliers
 from lstm_trt.analysis.quantiles import DEFAULT_CONFIDENCE
 from lstm_trt.analysis.replay import replay_group, waiting_ns
 from lstm_trt.analysis.series import Series
@@ -28,12 +31,6 @@ from lstm_trt.plots.style import GREY, Picture, count, multiple, number, percent
 from lstm_trt.plots.trials import cluster_looks
 from lstm_trt.store.runs import Runs, as_runs
 from lstm_trt.store.samples import Group, Latencies
-
-if TYPE_CHECKING:
-    from matplotlib.figure import SubFigure
-
-    from lstm_trt.analysis.deadline import Verdict
-    from lstm_trt.analysis.outliers import Outliers
 
 TAIL_COLOR = "#0173b2"
 
@@ -140,10 +137,9 @@ def tails(
     summary = f"The largest latency is {multiple(data.reach(worst))} the median of its round ({name})."
     with style.figure(heading, notes, 4.1 + 0.19 * len(shown), summary=summary) as (picture, body):
         axes = np.atleast_1d(body.subplots(1, 1 + alone, sharey=True, width_ratios=(1.7, 1) if alone else None))
-        ax, drawn = axes[0], []
+        ax, drawn, looks = axes[0], [], style.system_looks(range(len(shown)))
         for place, ((group, name), control) in enumerate(zip(shown, controls, strict=True)):
-            look = {"color": style.kind_colors(len(shown))[place], "marker": style.MARKERS[place % len(style.MARKERS)]}
-            look["linestyle"] = "-" if relative else style.DASHES[place % len(style.DASHES)]
+            look = looks[place] | {"linestyle": "-" if relative else style.DASHES[place % len(style.DASHES)]}
             drawn += _draw_group(ax, group, name, deadline_us, relative, look)
             if control is not None:
                 draw_line(axes[1], control, "_", look | {"linewidth": 1.2})
@@ -186,16 +182,15 @@ def _draw_group(
 
 def _evidence_lines(ax: Axes, lengths: set[int]) -> None:
     """Draw one line per recording length; lengths that differ by less than 20 % share that of the shorter one."""
-    kept: list[int] = []
+    look = {"color": "0.3", "zorder": 1.6, "bbox": style.BACKGROUND, "xycoords": ax.get_yaxis_transform()}
+    last = 0
     for n in sorted(lengths):
-        if not kept or n > 1.2 * kept[-1]:
-            kept.append(n)
-    for n in kept:
-        ax.axhline(evidence_share(n), color=GREY, linewidth=1.0, linestyle=(0, (1, 1.5)), zorder=1)
-        look = {"color": "0.3", "zorder": 1.6, "bbox": style.BACKGROUND, "xycoords": ax.get_yaxis_transform()}
-        text = f"no evidence below this line at n = {whole(n)}"
-        style.beside(ax, text, (0, evidence_share(n)), (5, -2), **look)
-    ax.axhspan(0, evidence_share(kept[-1]), color="0.95", zorder=0)
+        if n > 1.2 * last:
+            last = n
+            ax.axhline(evidence_share(n), color=GREY, linewidth=1.0, linestyle=(0, (1, 1.5)), zorder=1)
+            text = f"no evidence below this line at n = {whole(n)}"
+            style.beside(ax, text, (0, evidence_share(n)), (5, -2), **look)
+    ax.axhspan(0, evidence_share(last), color="0.95", zorder=0)
 
 
 def _names(groups: Sequence[Group]) -> list[str]:
@@ -251,8 +246,7 @@ def choose_tails(runs: Any) -> Runs:
     worst = max(timed, key=data.reach)
     rest = [group for group in timed if group is not worst]
     rest.sort(key=lambda group: min(each.median_us for each in data.rounds_of(group)))
-    places = np.unique(np.linspace(0, len(rest) - 1, min(TAILS - 1, len(rest))).round().astype(int)) if rest else []
-    return as_runs([worst, *(rest[place] for place in places)])
+    return as_runs([worst, *data.spread(rest, TAILS - 1)])
 
 
 def _network(group: Group) -> str:

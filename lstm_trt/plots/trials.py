@@ -9,28 +9,22 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import SubFigure
 
-from lstm_trt.analysis.outliers import BULK, TAIL
+from lstm_trt.analysis.outliers import BULK, TAIL, Outliers
 from lstm_trt.analysis.quantiles import count_outliers, is_outlier
 from lstm_trt.analysis.series import Series
 from lstm_trt.config.errors import UsageError
 from lstm_trt.plots import points as data
 from lstm_trt.plots import style
 from lstm_trt.plots.style import Picture, count, multiple, number, percent, whole
-from lstm_trt.store.samples import Group, Latencies
-
-if TYPE_CHECKING:
-    from matplotlib.figure import SubFigure
-
-    from lstm_trt.analysis.outliers import Outliers
+from lstm_trt.store.samples import Group
 
 OUTLIER_COLOR, BULK_COLOR = "#d55e00", "#0173b2"
-
-CLUSTER_MARKS = ("o", "s", "^", "D", "v", "P")
 
 #: From this ratio on the axis is logarithmic; on a linear one the bulk would be a thin line.
 LOG_FROM = 6
@@ -118,10 +112,15 @@ def calls_of(group: Group, outliers: Outliers | None = None, round_number: int |
     for index, sample in found:
         places.append(first + np.arange(len(sample.latency_ns)))
         first += len(sample.latency_ns) + gap
-        labels.append(_labels(sample, None if outliers is None else outliers.labels[index]))
+        timed, n = ~sample.warmup, len(sample.timed_ns)
+        kinds = np.where(is_outlier(sample.timed_ns), TAIL, BULK) if outliers is None else outliers.labels[index]
+        if len(kinds) != n:
+            raise UsageError(f"the findings have {len(kinds)} trials, but round {sample.round} has {n} after warm-up")
+        labels.append(np.full(len(timed), BULK))
+        labels[-1][timed] = kinds
         if outliers is not None:
             ends = [end for segment in outliers.rounds[index].segments for end in (segment.start, segment.stop - 1)]
-            levels.append((places[-1][~sample.warmup][ends], outliers.levels_ns[index][ends] / 1000))
+            levels.append((places[-1][timed][ends], outliers.levels_ns[index][ends] / 1000))
     return Calls(
         np.concatenate(places),
         np.concatenate([sample.latency_ns for _, sample in found]) / 1000,
@@ -131,20 +130,6 @@ def calls_of(group: Group, outliers: Outliers | None = None, round_number: int |
         tuple(levels),
         sum(count_outliers(sample.timed_ns) for _, sample in found),
     )
-
-
-def _labels(sample: Latencies, found: np.ndarray | None) -> np.ndarray:
-    """One label per call: those in the findings for trials after warm-up, else by 1.5 x IQR (`TAIL`: outside)."""
-    timed_ns = sample.timed_ns
-    if found is None:
-        found = np.where(is_outlier(timed_ns), TAIL, BULK)
-    if len(found) != len(timed_ns):
-        raise UsageError(
-            f"the findings have {len(found)} trials, but round {sample.round} has {len(timed_ns)} after warm-up"
-        )
-    labels = np.full(len(sample.latency_ns), BULK)
-    labels[~sample.warmup] = found
-    return labels
 
 
 def kinds_of(outliers: Outliers | None, calls: Calls) -> list[tuple[int, str, dict]]:
@@ -167,7 +152,7 @@ def kinds_of(outliers: Outliers | None, calls: Calls) -> list[tuple[int, str, di
 def cluster_looks(total: int) -> list[dict]:
     """Colour and marker of each cluster, without the blue of the bulk."""
     colors = style.kind_colors(total + 1)[1:]
-    return [{"color": colors[i], "marker": CLUSTER_MARKS[i % len(CLUSTER_MARKS)]} for i in range(total)]
+    return [{"color": color, "marker": style.MARKERS[i % len(style.MARKERS)]} for i, color in enumerate(colors)]
 
 
 def draw_order(body: SubFigure, calls: Calls, deadline_us: float | None, outliers: Outliers | None) -> None:

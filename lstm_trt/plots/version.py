@@ -30,12 +30,10 @@ def versions(runs: Any) -> Picture:
     drawn = [point for found in series.values() for point in found.values()]
     changes = [f"{title.replace(chr(10), ', ')}: {_ratios(found)[-1]:.2f}" for title, found in series.items()]
     color, columns = style.kind_colors(1)[0], style.columns_of(len(series))
-    with style.figure(
-        "Median latency by version",
-        [f"{data.describe_counts(drawn)}. Numbers: ratio to the oldest version."],
-        ROW_IN * math.ceil(len(series) / columns) + 0.4,
-        summary=f"Newest version relative to the oldest: {'; '.join(changes)}.",
-    ) as (picture, body):
+    notes = [f"{data.describe_counts(drawn)}. Numbers: ratio to the oldest version."]
+    height_in = ROW_IN * math.ceil(len(series) / columns) + 0.4
+    summary = f"Newest version relative to the oldest: {'; '.join(changes)}."
+    with style.figure("Median latency by version", notes, height_in, summary=summary) as (picture, body):
         axes = style.panels(body, list(series), columns, share_x=False, share_y=False)
         for ax, found in zip(axes, series.values(), strict=True):
             for place, (point, ratio) in enumerate(zip(found.values(), _ratios(found), strict=True)):
