@@ -189,10 +189,10 @@ def draw(rows: Iterable, folder: str | Path, *, formats: Iterable[str] = ("png",
         printed = published.of(VARIANTS[name][0].document)
         for mode in dict.fromkeys(row.mode for row in rows if row.workload == name):
             title = MODE_TITLES[mode]
-            found = [(workload, sides.printed(printed, workload, mode)) for workload in VARIANTS[name]]
-            found = [(workload, then, _today(rows, workload, mode)) for workload, then in found]
+            found = [(each, sides.printed(printed, each, mode), _today(rows, each, mode)) for each in VARIANTS[name]]
             if name == "layer":
-                table = [(workload.label + _scale(now), *_first(then), *_first(now)) for workload, then, now in found]
+                first = [(each, next(iter(then), None), next(iter(now), None)) for each, then, now in found]
+                table = [(each.label + _scale(now), then, now) for each, then, now in first]
                 picture = partial(table_of, table, "layer: batch x sequence x units")
             elif name in SIZES:
                 field, axis = SIZES[name]
@@ -222,12 +222,8 @@ def _today(rows: Sequence, workload: LiteratureWorkload, mode: str) -> list[Side
         return []
 
 
-def _first(sides: list[Side]) -> list[Any]:
-    return sides[:1] or [None]
-
-
-def _scale(now: list[Side]) -> str:
-    return f" ({now[0].name})" if now and now[0].name != "today" else ""
+def _scale(now: Side | None) -> str:
+    return f" ({now.name})" if now and now.name != "today" else ""
 
 
 #: Share of a panel's height for the labels of failures.

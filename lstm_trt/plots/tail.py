@@ -94,7 +94,7 @@ def multiple_ticks(axis: Axis, low: float, high: float) -> None:
     steps = (1, 1.25, 2, 10, 100, 0.5, 0.7, 0.8, 0.9, 1.1, 1.5, 3, 5, 20, 50, 200, 500, 1000, 10_000)
     if high / low < 1.35:
         steps = (1, *MaxNLocator(5, steps=(1, 2, 5, 10)).tick_values(low, high))
-    style.set_ticks(axis, steps, low, high, lambda value: f"{style.plain(value)}×")
+    style.set_ticks(axis, steps, low, high, lambda value: f" {style.plain(value)}× ")  # spaces keep them apart
 
 
 def tails(
