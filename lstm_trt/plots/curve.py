@@ -146,11 +146,9 @@ class CurvePlan:
 
     def look(self, system: str, color: Any) -> dict:
         """The look of a line; its colour is that of the system if each system has only one."""
-        look = {"color": color, "linestyle": "-", "marker": "o"}
-        if not self.apart:
-            look |= {"linestyle": style.DASHES[self.systems.index(system) % len(style.DASHES)]}
-            look |= {"marker": self.looks[system]["marker"]}
-        look |= {"color": self.looks[system]["color"]} if len(self.lines) == 1 and len(self.systems) > 1 else {}
+        dashes = style.DASHES[self.systems.index(system) % len(style.DASHES)]
+        look = {"linestyle": "-", "marker": "o"} if self.apart else self.looks[system] | {"linestyle": dashes}
+        look["color"] = self.looks[system]["color"] if len(self.lines) == 1 < len(self.systems) else color
         return look | ({"marker": ""} if len(self.sizes) > style.MOST_MARKED else {})
 
     def draw_panel(self, ax: Axes, systems: Sequence[str], value: int, failed: list[Failed]) -> list[float]:
