@@ -318,7 +318,6 @@ def inversions(
     notes, height_in = _notes(findings, system, held, counted), max(rows * (len(ys) * cell_in[1] + 0.3) + 0.6, 1.9)
     with style.figure(title, notes, height_in, summary=counted) as (picture, body):
         axes = style.panels(body, [f"{smaller} → {larger}" for smaller, larger in steps], columns)
-
         edge = {"edgecolor": "0.82", "linewidth": edge_width(0.6, cell_in)}
         for ax, step in zip(axes, steps, strict=True):
             cells = {(x, y): inverted.get((step, x, y)) for each, x, y in compared if each == step}

@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 from html import escape
 from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import matplotlib.style
 import numpy as np
@@ -236,10 +236,7 @@ def kind_colors(count: int) -> list:
     return [tuple(color) for colors in darker for color in colors][:count]
 
 
-Label = TypeVar("Label")
-
-
-def system_looks(labels: Sequence[Label]) -> dict[Label, dict]:
+def system_looks(labels: Sequence[Any]) -> dict[Any, dict]:
     """Colour and marker of each system; pass all systems of a sweep, so that its figures agree."""
     colors = kind_colors(len(labels))
     return {label: {"color": colors[i], "marker": MARKERS[i % len(MARKERS)]} for i, label in enumerate(labels)}
