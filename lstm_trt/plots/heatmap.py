@@ -235,9 +235,8 @@ def _proven(points: Sequence[Point], deadline_us: float, percentile, confidence:
 
 def short(value_us: float) -> str:
     """A latency as text that fits a cell: 84.1, 1 570, 12.3k, 123k."""
-    if value_us < THOUSANDS_FROM:
-        return number(value_us)
-    return f"{value_us / 1000:.{1 if value_us < 99_950 else 0}f}k"
+    thousands = f"{value_us / 1000:.{1 if value_us < 99_950 else 0}f}k"
+    return number(value_us) if value_us < THOUSANDS_FROM else thousands
 
 
 def _draw(content: Content, axes: tuple[str, str], facets: Sequence[str], deadline_us: float | None) -> Picture:

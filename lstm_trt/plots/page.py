@@ -232,8 +232,7 @@ def draw_outliers(
     maximum / median get a page. Raises `UsageError` if the folder cannot be written.
     """
     pairs: list[Any] = [pair for pair in zip(runs, findings, strict=True) if pair[0].n]
-    if len(pairs) > PAGES:
-        pairs = sorted(pairs, key=lambda pair: -data.reach(pair[0]))[:PAGES]
+    pairs = sorted(pairs, key=lambda pair: -data.reach(pair[0]))[:PAGES] if len(pairs) > PAGES else pairs
     pages = [(group.name, partial(outliers_page, group, found)) for group, found in pairs]
     return _write_pages("outliers", pages, folder, formats)
 

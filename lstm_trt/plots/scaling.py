@@ -69,12 +69,10 @@ def draw_scaling(findings: Findings, folder: str | Path, *, formats: Iterable[st
 
 def _choose_system(findings: Findings, system: str | None) -> str:
     """The given system, or the only one; raises `UsageError` if it is unknown or there are several."""
-    systems = list(findings.times.cells)
-    if system is None and len(systems) == 1:
-        return systems[0]
-    if system not in systems:
-        raise UsageError(f"choose one of these systems: {'; '.join(systems)}")
-    return system
+    found = [name for name in findings.times.cells if system in (None, name)]
+    if len(found) != 1:
+        raise UsageError(f"choose one of these systems: {'; '.join(findings.times.cells)}")
+    return found[0]
 
 
 def _held(found: Sequence, system: str, axis: str, fixed: dict[str, int] | None) -> tuple[dict[str, int], list]:
