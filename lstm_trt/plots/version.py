@@ -30,22 +30,18 @@ def versions(runs: Any) -> Picture:
     drawn = [point for found in series.values() for point in found.values()]
     changes = [f"{title.replace(chr(10), ', ')}: {_ratios(found)[-1]}" for title, found in series.items()]
     color, columns = style.kind_colors(1)[0], style.columns_of(len(series))
-    rows = math.ceil(len(series) / columns)
-    with style.figure(
-        "Median latency by version",
-        [f"{data.describe_counts(drawn)}. Numbers: ratio to the oldest version."],
-        ROW_IN * rows + 0.4,
-        summary=f"Newest version relative to the oldest: {'; '.join(changes)}.",
-    ) as (picture, body):
-        # Not `panels`: each panel has versions of its own.
-        axes = [body.add_subplot(rows, columns, place + 1) for place in range(len(series))]
-        for ax, (title, found) in zip(axes, series.items(), strict=True):
-            ax.set_title(title, loc="left")
+    notes = [f"{data.describe_counts(drawn)}. Numbers: ratio to the oldest version."]
+    height_in = ROW_IN * math.ceil(len(series) / columns) + 0.4
+    summary = f"Newest version relative to the oldest: {'; '.join(changes)}."
+    with style.figure("Median latency by version", notes, height_in, summary=summary) as (picture, body):
+        axes = style.panels(body, list(series), columns, share_x=False, share_y=False)
+        for ax, found in zip(axes, series.values(), strict=True):
             for place, (point, ratio) in enumerate(zip(found.values(), _ratios(found), strict=True)):
                 medians_us = point.each_round("median_us")
                 ax.plot([place] * len(medians_us), medians_us, color=color, marker="o", markersize=4, linestyle="none")
-                ax.annotate(ratio, (place, max(medians_us)), (0, 6), textcoords="offset points", ha="center")
-            ax.plot([point.statistic("median_us") for point in found.values()], color=GREY, linewidth=1, zorder=1)
+                style.beside(ax, ratio, (place, max(medians_us)), (0, 6), va="baseline")
+            middles_us = [point.statistic("median_us") for point in found.values()]
+            ax.plot(range(len(found)), middles_us, color=GREY, linewidth=1, zorder=1)
             ax.set_xlim(-0.5, len(found) - 0.5)
             ax.set_xticks(range(len(found)), found)
             ax.set_ylim(0, 1.25 * ax.dataLim.y1)
